@@ -1,0 +1,24 @@
+"""The two ways things go wrong: a mistake of the user (exit 2) and a failure of the run (exit 1)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake of the user, told in one sentence that names the key, the value and the fix. Exit code 2."""
+
+
+class RunError(Exception):
+    """A run that cannot go on (a faulty environment, a NaN, a full disk), told in one sentence. Exit code 1."""
+
+
+class EnvironmentFault(RunError):
+    """An environment that raised, died, hung or returned what it must not; names env index, step and key."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
+    match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""

@@ -1,0 +1,100 @@
+"""Multilayer perceptrons with their own seeded initialisation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.schema import arg
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+    "sigmoid": nn.Sigmoid,
+    "softplus": nn.Softplus,
+    "mish": nn.Mish,
+    "identity": nn.Identity,
+}
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """Hidden layers of one perceptron."""
+
+    dense_units: int = arg(64, "units of each hidden layer", low=1)
+    mlp_layers: int = arg(2, "hidden layers; 0 = none", low=0)
+    dense_act: str = arg("tanh", "activation (torch.nn.Tanh and the like are accepted)", choices=tuple(ACTIVATIONS))
+    layer_norm: bool = arg(False, "LayerNorm after each hidden linear layer")
+    ortho_init: bool = arg(False, "orthogonal weights and zero biases, with the part's own gains")
+
+
+def linear(inputs: int, outputs: int, rng: torch.Generator, gain: float | None = None) -> nn.Linear:
+    """A linear layer initialised from `rng` alone.
+
+    Args:
+        inputs: features in.
+        outputs: features out.
+        rng: a CPU generator; the global one is neither read nor moved.
+        gain: orthogonal weights of this gain and zero bias (Saxe et al. 2014); None = torch's default,
+            uniform in ±1/sqrt(inputs) for weights and bias.
+
+    Returns:
+        The layer, on the CPU.
+    """
+    layer = torch.nn.utils.skip_init(nn.Linear, inputs, outputs)
+    if gain is None:
+        bound = 1 / math.sqrt(inputs) if inputs else 0.0
+        nn.init.uniform_(layer.weight, -bound, bound, generator=rng)
+        nn.init.uniform_(layer.bias, -bound, bound, generator=rng)
+    else:
+        nn.init.orthogonal_(layer.weight, gain, generator=rng)
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class MLP(nn.Module):
+    """`mlp_layers` of (linear, LayerNorm?, activation), then a linear output if one is asked for.
+
+    Args:
+        inputs: features in.
+        config: the hidden layers.
+        rng: CPU generator for the initialisation.
+        outputs: features of a last linear layer without activation; None = no such layer.
+        gain: orthogonal gain of the hidden layers when `config.ortho_init`.
+        output_gain: the same for the output layer.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        config: MLPConfig,
+        rng: torch.Generator,
+        outputs: int | None = None,
+        gain: float = math.sqrt(2),
+        output_gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        size = inputs
+        for _ in range(config.mlp_layers):
+            layers.append(linear(size, config.dense_units, rng, gain if config.ortho_init else None))
+            if config.layer_norm:
+                layers.append(nn.LayerNorm(config.dense_units))
+            layers.append(ACTIVATIONS[config.dense_act]())
+            size = config.dense_units
+        if outputs is not None:
+            layers.append(linear(size, outputs, rng, output_gain if config.ortho_init else None))
+            size = outputs
+        self.layers = nn.Sequential(*layers)
+        self.output_size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> [..., output_size]."""
+        return self.layers(x)

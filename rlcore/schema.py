@@ -1,0 +1,322 @@
+"""Typed configuration: dataclasses with described fields, built strictly from plain mappings.
+
+A config is a tree of frozen dataclasses whose fields are made by `arg`: a default, one line of help, and what is
+allowed. `build` turns a mapping (composed by Hydra, read from a run directory, written by hand) into that tree or
+raises one `UserError` that names the key, the value, what is allowed and the nearest match. Nothing is ever imported
+because a value names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlcore.errors import UserError, nearest
+
+REQUIRED = object()
+
+
+def arg(
+    default: Any = REQUIRED,
+    help: str = "",
+    *,
+    choices: Sequence[Any] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    learning: bool = True,
+) -> Any:
+    """One field of a config dataclass.
+
+    Args:
+        default: the default; `REQUIRED` when the config must give one. Mutable defaults are copied.
+        help: one line for `-h` and the documentation, with unit and symbol.
+        choices: the values allowed, when they can be listed.
+        low: smallest value allowed.
+        high: largest value allowed.
+        above: the value must be greater than this.
+        learning: whether a change of this key changes what is learned; such keys cannot change on resume.
+
+    Returns:
+        A `dataclasses.field` that carries all of this as metadata.
+    """
+    meta = {"help": help, "choices": choices, "low": low, "high": high, "above": above, "learning": learning}
+    if default is REQUIRED:
+        return dataclasses.field(metadata=meta | {"required": True})
+    if isinstance(default, (dict, list)) or dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=lambda: _copy(default), metadata=meta)
+    return dataclasses.field(default=default, metadata=meta)
+
+
+def _copy(value: Any) -> Any:
+    return value if dataclasses.is_dataclass(value) else type(value)(value)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One leaf of a config tree, as `-h` and the documentation show it."""
+
+    key: str
+    type: Any
+    default: Any
+    help: str
+    choices: tuple[Any, ...] | None
+    low: float | None
+    high: float | None
+    above: float | None
+    learning: bool
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, in words."""
+        if self.choices is not None:
+            return "one of " + ", ".join(spell(c) for c in self.choices)
+        bounds = []
+        if self.above is not None:
+            bounds.append(f"> {self.above:g}")
+        if self.low is not None:
+            bounds.append(f">= {self.low:g}")
+        if self.high is not None:
+            bounds.append(f"<= {self.high:g}")
+        return " ".join([type_name(self.type), *(["that is " + " and ".join(bounds)] if bounds else [])])
+
+
+def spell(value: Any) -> str:
+    """A config value as a user would type it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def type_name(annotation: Any) -> str:
+    """A type annotation in a user's words: `integer`, `number or null`, `list of text`."""
+    names = {bool: "true/false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"}
+    if annotation in names:
+        return names[annotation]
+    origin = typing.get_origin(annotation)
+    args = typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_name(a) for a in args)
+    if origin is tuple:
+        if len(args) == 2 and args[1] is Ellipsis:
+            return f"list of {type_name(args[0])}"
+        return "[" + ", ".join(type_name(a) for a in args) + "]"
+    return "mapping"
+
+
+def arguments(cls: type, prefix: str = "", learning: bool = True) -> Iterator[Argument]:
+    """Every leaf argument of a config dataclass, in order, with dotted keys.
+
+    Args:
+        cls: the dataclass.
+        prefix: put before each key, with its dot.
+        learning: False when a group above is marked as not of learning.
+
+    Yields:
+        One `Argument` per leaf; groups (nested dataclasses) are descended into.
+    """
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        meta = field.metadata
+        here = learning and meta.get("learning", True)
+        nested = _nested(hints[field.name])
+        if nested is not None:
+            yield from arguments(nested, f"{prefix}{field.name}.", here)
+            continue
+        default = _default(field)
+        choices = meta.get("choices")
+        yield Argument(
+            f"{prefix}{field.name}",
+            hints[field.name],
+            default,
+            meta.get("help", ""),
+            tuple(choices) if choices is not None else None,
+            meta.get("low"),
+            meta.get("high"),
+            meta.get("above"),
+            here,
+        )
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return REQUIRED
+
+
+def _nested(annotation: Any) -> type | None:
+    """The dataclass in an annotation (`X`, or `X | str` for a group that a shorthand may replace)."""
+    for candidate in (annotation, *typing.get_args(annotation)):
+        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
+            return candidate
+    return None
+
+
+def build(cls: type, values: Mapping[str, Any], prefix: str = "") -> Any:
+    """A config dataclass from a mapping, strictly.
+
+    Args:
+        cls: the dataclass to build; its `check(self)` method, if any, is called at the end.
+        values: plain values (as from YAML or JSON); nested mappings for nested dataclasses.
+        prefix: the dotted place of this mapping, for messages.
+
+    Returns:
+        An instance of `cls`.
+
+    Raises:
+        UserError: an unknown key, a wrong type, a value out of range, a missing required key.
+    """
+    if not isinstance(values, Mapping):
+        raise UserError(f"{prefix.rstrip('.')}={spell(values)}: this is a group of keys, not a single value")
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for key in values:
+        if key not in fields:
+            full = sorted(fields)
+            hint = nearest(str(key), fields) or f"; known here: {', '.join(full)}"
+            raise UserError(f"unknown key {prefix + str(key)!r} (value {spell(values[key])!r}){hint}")
+    hints = typing.get_type_hints(cls)
+    ready: dict[str, Any] = {}
+    for name, field in fields.items():
+        full_key = prefix + name
+        if name not in values or values[name] is REQUIRED or values[name] == "???":
+            if _default(field) is REQUIRED:
+                raise UserError(f"{full_key} is required: {field.metadata.get('help', '')}")
+            continue
+        ready[name] = convert(values[name], hints[name], full_key)
+        _within(full_key, ready[name], field.metadata, hints[name])
+    config = cls(**ready)
+    check = getattr(config, "check", None)
+    if check is not None:
+        check(prefix)
+    return config
+
+
+def convert(value: Any, annotation: Any, key: str) -> Any:
+    """`value` as the annotated type, without guessing: text is never a number, true is never 1.
+
+    Raises:
+        UserError: the value is not of that type.
+    """
+    if annotation is Any:
+        return value
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        members = typing.get_args(annotation)
+        if value is None and type(None) in members:
+            return None
+        for member in sorted((m for m in members if m is not type(None)), key=_specificity):
+            try:
+                return convert(value, member, key)
+            except _Mismatch:
+                continue
+        raise _Mismatch(key, value, annotation)
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        if not isinstance(value, Mapping):
+            raise _Mismatch(key, value, annotation)
+        return build(annotation, value, f"{key}.")
+    if origin is tuple:
+        return _convert_tuple(value, annotation, key)
+    if origin is dict or annotation is dict:
+        if not isinstance(value, Mapping):
+            raise _Mismatch(key, value, annotation)
+        return dict(value)
+    return _convert_scalar(value, annotation, key)
+
+
+def _convert_tuple(value: Any, annotation: Any, key: str) -> tuple[Any, ...]:
+    args = typing.get_args(annotation)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _Mismatch(key, value, annotation)
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(convert(v, args[0], f"{key}[{i}]") for i, v in enumerate(value))
+    if len(args) != len(value):
+        raise _Mismatch(key, value, annotation)
+    return tuple(convert(v, a, f"{key}[{i}]") for i, (v, a) in enumerate(zip(value, args, strict=True)))
+
+
+def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
+    if annotation is bool and isinstance(value, bool):
+        return value
+    if annotation is int and not isinstance(value, bool):
+        if isinstance(value, int):
+            return value
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+    if annotation is float and not isinstance(value, bool):
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, str):
+            # YAML 1.1 reads 1e-3 as text; a user means the number.
+            try:
+                return float(value)
+            except ValueError:
+                raise _Mismatch(key, value, annotation) from None
+    if annotation is str and isinstance(value, str):
+        return value
+    if annotation is type(None) and value is None:
+        return None
+    raise _Mismatch(key, value, annotation)
+
+
+class _Mismatch(UserError):
+    def __init__(self, key: str, value: Any, annotation: Any) -> None:
+        super().__init__(f"{key}={spell(value)}: must be {type_name(annotation)}, got {type(value).__name__}")
+
+
+def _specificity(annotation: Any) -> int:
+    order = [bool, int, float, str]
+    return order.index(annotation) if annotation in order else -1
+
+
+def _within(key: str, value: Any, meta: Mapping[str, Any], annotation: Any) -> None:
+    choices = meta.get("choices")
+    if choices is not None and value not in choices and not dataclasses.is_dataclass(value):
+        allowed = ", ".join(spell(c) for c in choices)
+        raise UserError(f"{key}={spell(value)}: must be one of {allowed}{nearest(spell(value), map(spell, choices))}")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            continue
+        if not math.isfinite(number):
+            raise UserError(f"{key}={number}: must be a finite number")
+        low, high, above = meta.get("low"), meta.get("high"), meta.get("above")
+        if (
+            (low is not None and number < low)
+            or (high is not None and number > high)
+            or (above is not None and number <= above)
+        ):
+            allowed = Argument(key, annotation, None, "", None, low, high, above, True).allowed
+            raise UserError(f"{key}={spell(value)}: must be {allowed}")
+
+
+def plain(config: Any) -> Any:
+    """A config (or a part of one) as plain JSON values: dataclasses to dicts, tuples to lists."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    if isinstance(config, Mapping):
+        return {str(k): plain(v) for k, v in config.items()}
+    if isinstance(config, (tuple, list)):
+        return [plain(v) for v in config]
+    return config
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """The defaults of a config dataclass as a plain tree; required keys hold `???` (OmegaConf's missing)."""
+    hints = typing.get_type_hints(cls)
+    tree: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        nested = _nested(hints[field.name])
+        default = _default(field)
+        if nested is not None and (default is REQUIRED or dataclasses.is_dataclass(default)):
+            tree[field.name] = defaults(nested) if default is REQUIRED else plain(default)
+        else:
+            tree[field.name] = "???" if default is REQUIRED else plain(default)
+    return tree

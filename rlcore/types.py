@@ -1,0 +1,293 @@
+"""Records and protocols: the names every part of rlcore is written in.
+
+Time convention (one for everything). `reward[t]`, `terminated[t]`, `truncated[t]` arrived *with* `obs[t]`;
+`action[t]` answers `obs[t]`. Environments reset themselves on the step after an episode's last observation:
+
+    t            0      1      2*     3      4        * obs 2 ended the episode
+    obs          o0     o1     o2     o0'    o1'      obs 3 opens the next one
+    reward       0      r1     r2     0      r1'
+    action       a0     a1     -      a0'    a1'      ignored at 2
+    is_first     1      0      0      1      0
+    transitions  0->1   1->2  [2->3]  3->4            [2->3] is the reset: weight 0 in every mean
+
+Letters: T time, B environments, A action size. Time first: [T, B, ...].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # environment workers import this file and must stay light
+    import numpy as np
+    from torch import Tensor
+
+Metrics = dict[str, float]
+Carry = Any  # an agent's recurrent state, opaque to everyone else; () when feed-forward
+State = dict[str, Any]  # nested dicts of tensors, arrays and JSON values: what a checkpoint stores
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One observation key.
+
+    Attributes:
+        shape: without batch dimension; () for a Discrete observation.
+        dtype: NumPy name as the environment gives it.
+        n: number of values of a Discrete observation (encoded one-hot), None for a Box.
+        start: smallest value of a Discrete observation.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    n: int | None = None
+    start: int = 0
+
+    @property
+    def size(self) -> int:
+        """Numbers this key contributes to the flat observation vector."""
+        if self.n is not None:
+            return self.n
+        size = 1
+        for side in self.shape:
+            size *= side
+        return size
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """What the environment takes.
+
+    Agents see continuous actions as float32 [B, A] and discrete ones as int64 [B, A] counted from 0 (one column a
+    sub-action); `start` and `shape` restore the environment's own form.
+
+    Attributes:
+        space: "Box", "Discrete", "MultiDiscrete" or "MultiBinary".
+        shape: the environment's shape without batch; () for Discrete.
+        dtype: NumPy name as the environment wants it.
+        nvec: choices of each sub-action; () for Box.
+        start: smallest value of each sub-action; () for Box.
+        low: lower bound of each element of a Box, flat; -inf where unbounded.
+        high: upper bound, likewise.
+    """
+
+    space: str
+    shape: tuple[int, ...]
+    dtype: str
+    nvec: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @property
+    def continuous(self) -> bool:
+        """True for a Box."""
+        return self.space == "Box"
+
+    @property
+    def size(self) -> int:
+        """A: number of columns of an action as the agent sees it."""
+        return len(self.low) if self.continuous else len(self.nvec)
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an agent must know of an environment: its id, observation keys and action."""
+
+    id: str
+    obs: dict[str, ArraySpec]
+    action: ActionSpec
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; `from_json` reads them back. Infinite bounds become None."""
+        data = asdict(self)
+        for bound in ("low", "high"):
+            data["action"][bound] = [v if abs(v) != float("inf") else None for v in data["action"][bound]]
+        return data
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> EnvSpec:
+        """Inverse of `to_json`."""
+        obs = {k: ArraySpec(tuple(v["shape"]), v["dtype"], v["n"], v["start"]) for k, v in data["obs"].items()}
+        a = data["action"]
+        low = tuple(-float("inf") if v is None else float(v) for v in a["low"])
+        high = tuple(float("inf") if v is None else float(v) for v in a["high"])
+        action = ActionSpec(a["space"], tuple(a["shape"]), a["dtype"], tuple(a["nvec"]), tuple(a["start"]), low, high)
+        return EnvSpec(data["id"], obs, action)
+
+
+@dataclass
+class Arrival:
+    """What B environments returned at one moment, as NumPy.
+
+    Attributes:
+        obs: key -> [B, ...], the environment's dtype.
+        reward: [B] float32; 0 where the episode was just reset.
+        terminated: [B] bool; the episode ended in an absorbing state.
+        truncated: [B] bool; the episode was cut short here.
+        is_first: [B] bool; obs opens an episode.
+    """
+
+    obs: dict[str, np.ndarray]
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    is_first: np.ndarray
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode: env index, undiscounted return in the env's unit, length in actions."""
+
+    env_index: int
+    ret: float
+    length: int
+
+
+class VectorEnv(Protocol):
+    """B environments stepped together, resetting themselves on the step after an episode's end."""
+
+    num_envs: int
+    spec: EnvSpec
+
+    def reset(self) -> Arrival:
+        """Open an episode everywhere."""
+        ...
+
+    def step(self, action: np.ndarray) -> Arrival:
+        """Take actions in the environments' own form, [B, ...]; ignored where the episode has just ended."""
+        ...
+
+    def pop_episodes(self) -> list[Episode]:
+        """The episodes that ended since the last call, in order of time, then env index."""
+        ...
+
+    def state_dict(self) -> State:
+        """Everything the next step depends on, so that `load_state_dict` continues bit for bit."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a `state_dict`."""
+        ...
+
+    def close(self) -> None:
+        """Release environments and their processes."""
+        ...
+
+
+@dataclass
+class Steps:
+    """T steps of B environments in the alignment above.
+
+    Attributes:
+        obs: key -> [T, B, ...].
+        action: [T, B, A] as the agent sees it (before clipping, squashing or `start`); ignored where done.
+        reward: [T, B] float32, arrived with obs.
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        is_first: [T, B] bool.
+        extras: key -> [T, B, ...], what the agent said beside its action (`logprob`, `value`).
+        carry: the agent's carry before row 0.
+    """
+
+    obs: dict[str, Tensor]
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    is_first: Tensor
+    extras: dict[str, Tensor] = field(default_factory=dict)
+    carry: Carry = ()
+
+
+@dataclass
+class Batch:
+    """What a buffer hands to `Learner.update`.
+
+    Attributes:
+        steps: [T, B, ...] on the learner's device.
+        last: the arrival after row T-1 as tensors: obs key -> [B, ...] and reward, terminated, truncated, is_first [B].
+        env_steps: actions taken so far, by which every schedule counts.
+    """
+
+    steps: Steps
+    last: Steps
+    env_steps: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All the loop must know of an algorithm.
+
+    Attributes:
+        total_steps: env steps after which training is done.
+        collect_length: T, rows per environment between updates.
+        random_steps: env steps at the start taken uniformly at random.
+    """
+
+    total_steps: int
+    collect_length: int
+    random_steps: int = 0
+
+
+class Agent(Protocol):
+    """Parameters, observation normaliser and how they act: everything inference needs. An `nn.Module`."""
+
+    def initial(self, batch_size: int) -> Carry:
+        """The carry at an episode's start; () when feed-forward."""
+        ...
+
+    def act(
+        self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: np.random.Generator | None, greedy: bool
+    ) -> tuple[Carry, Tensor, dict[str, Tensor]]:
+        """Choose actions. obs: key -> [B, ...]; is_first [B]. Returns (carry, action [B, A], extras key -> [B, ...]).
+
+        `rng` supplies all noise; a greedy call needs none.
+        """
+        ...
+
+    def to_env(self, action: Tensor) -> np.ndarray:
+        """Actions [B, A] in the environment's own form, [B, *shape], clipped or squashed into its bounds."""
+        ...
+
+
+class Learner(Protocol):
+    """How one algorithm improves its agent from one batch. Holds no env, logger, path or loop."""
+
+    agent: Any
+
+    def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
+        """Improve the agent; returns averages over the update, in SheepRL's metric names where it has one."""
+        ...
+
+    def state_dict(self) -> State:
+        """Everything the next update depends on."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a `state_dict`."""
+        ...
+
+
+class Buffer(Protocol):
+    """Where steps wait for the learner. Rollout hands each out once; Replay owes ratio x env steps batches."""
+
+    def extend(self, steps: Steps, last: Steps) -> None:
+        """Take T new rows and the arrival after them."""
+        ...
+
+    def batches(self, env_steps: int) -> Iterator[Batch]:
+        """The batches due now."""
+        ...
+
+    def state_dict(self) -> State:
+        """Everything the next batch depends on."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a `state_dict`."""
+        ...
+
+
+Build = Callable[..., tuple[Learner, Buffer, Plan]]  # build(cfg, spec, fabric, streams): every algorithm file's last line
