@@ -99,6 +99,10 @@ class Optimizer:
         self.accumulate(loss)
         return self.apply()
 
+    def drop(self) -> None:
+        """Forget the accumulated gradient."""
+        self.torch_optimizer.zero_grad()
+
     def set_lr(self, lr: float) -> None:
         """The learning rate of the next steps."""
         for group in self.torch_optimizer.param_groups:

@@ -208,7 +208,7 @@ class Batch:
     Attributes:
         steps: [T, B, ...] on the learner's device.
         last: the arrival after row T-1 as tensors: obs key -> [B, ...] and reward, terminated, truncated, is_first [B].
-        env_steps: actions taken so far, by which every schedule counts.
+        env_steps: actions taken before these steps, by which every schedule counts.
     """
 
     steps: Steps
@@ -223,12 +223,10 @@ class Plan:
     Attributes:
         total_steps: env steps after which training is done.
         collect_length: T, rows per environment between updates.
-        random_steps: env steps at the start taken uniformly at random.
     """
 
     total_steps: int
     collect_length: int
-    random_steps: int = 0
 
 
 class Agent(Protocol):
@@ -290,4 +288,6 @@ class Buffer(Protocol):
         ...
 
 
-Build = Callable[..., tuple[Learner, Buffer, Plan]]  # build(cfg, spec, fabric, streams): every algorithm file's last line
+Build = Callable[
+    ..., tuple[Learner, Buffer, Plan]
+]  # build(cfg, spec, fabric, streams): every algorithm file's last line

@@ -32,7 +32,9 @@ class EnvConfig:
     frame_stack: int = arg(1, "frames stacked on image keys (vector keys are never stacked)", low=-1)
     frame_stack_dilation: int = arg(1, "take every n-th of the past frames", low=1)
     sync_env: bool = arg(True, "true: in this process (fast for cheap environments); false: one process each")
-    step_timeout: float = arg(60.0, "seconds a subprocess environment may take for one step before the run ends", above=0)
+    step_timeout: float = arg(
+        60.0, "seconds a subprocess environment may take for one step before the run ends", above=0
+    )
     screen_size: int = arg(64, "side of image observations and of the video, pixels", low=1)
     grayscale: bool = arg(False, "image observations in one channel")
     action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
@@ -41,7 +43,9 @@ class EnvConfig:
     actions_as_observation: ActionsAsObservation = arg(ActionsAsObservation(), "past actions as an observation")
     max_episode_steps: int | None = arg(None, "cut episodes after this many steps; null = the id's own limit", low=1)
     reward_as_observation: bool = arg(False, "the last reward as observation key `reward`")
-    mask_velocities: bool = arg(False, "zero the velocity entries (classic control, LunarLander): a partly observed task")
+    mask_velocities: bool = arg(
+        False, "zero the velocity entries (classic control, LunarLander): a partly observed task"
+    )
     wrapper: dict[str, Any] = arg({}, "arguments of gymnasium.make, as env.wrapper.is_slippery=false")
 
 

@@ -75,7 +75,9 @@ class RunDirectory:
             except OSError:
                 handle.seek(0)
                 owner = handle.read().strip() or "another process"
-                raise UserError(f"{self.path}: {owner} is writing this run; wait for it or choose another run_dir") from None
+                raise UserError(
+                    f"{self.path}: {owner} is writing this run; wait for it or choose another run_dir"
+                ) from None
             handle.truncate(0)
             handle.write(f"pid {os.getpid()} on {socket.gethostname()}")
             handle.flush()

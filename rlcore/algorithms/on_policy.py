@@ -1,0 +1,92 @@
+"""What on-policy actor-critic configs share: the rollout, the networks, the optimizer and its schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rlcore.errors import UserError
+from rlcore.functional.schedules import Points, anneal, check_points, piecewise
+from rlcore.nn.encoder import EncoderConfig, KeysConfig
+from rlcore.nn.mlp import ACTIVATIONS, MLPConfig
+from rlcore.nn.policy_head import ActorConfig
+from rlcore.optim import OptimizerConfig
+from rlcore.schema import REQUIRED, arg
+
+Schedule = tuple[tuple[float, float], ...] | None
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig:
+    """Keys of every on-policy algorithm."""
+
+    name: str = arg(REQUIRED, "the algorithm")
+    total_steps: int = arg(REQUIRED, "env steps of the whole run, all environments together", low=1)
+    per_rank_batch_size: int = arg(64, "M: steps in one minibatch", low=1)
+    rollout_steps: int = arg(128, "T: rows of every environment between updates", low=1)
+    gamma: float = arg(0.99, "discount of one step", above=0, high=1)
+    gae_lambda: float = arg(0.95, "λ of the advantage estimator", low=0, high=1)
+    gae_method: str = arg("loop", "backwards step by step, or in log2(T) rounds", choices=("loop", "log_scan"))
+    loss_reduction: str = arg("mean", "over the steps of a minibatch", choices=("mean", "sum"))
+    normalize_advantages: bool = arg(False, "advantages of a minibatch to mean 0, std 1")
+    vf_coef: float = arg(1.0, "weight of the value loss (no ½ in it)", low=0)
+    ent_coef: float = arg(0.0, "weight of the entropy bonus", low=0)
+    anneal_lr: bool = arg(False, "learning rate linearly to 0 at total_steps")
+    anneal_ent_coef: bool = arg(False, "ent_coef linearly to 0 at total_steps")
+    lr_schedule: Schedule = arg(None, "[[env_steps, lr], ...] instead of a constant")
+    ent_coef_schedule: Schedule = arg(None, "[[env_steps, ent_coef], ...] instead of a constant")
+    schedule_kind: str = arg("linear", "between the points of a schedule", choices=("linear", "step"))
+    max_grad_norm: float = arg(0.0, "clip the gradient's global norm here; 0 = never", low=0)
+    accumulate_minibatches: int = arg(1, "minibatches whose gradients are summed into one optimizer step", low=1)
+    normalize_obs: bool = arg(False, "observations by their running mean and std")
+    normalize_reward: bool = arg(False, "rewards by the running std of the discounted return")
+    obs_clip: float = arg(10.0, "largest normalised observation", above=0)
+    reward_clip: float = arg(10.0, "largest normalised reward", above=0)
+    run_test: bool = arg(True, "the last evaluation (evaluation.final_episodes)")
+    compile: Any = arg("auto", "auto, true or false: one ahead-of-time compiled minibatch step")
+    dense_units: int = arg(64, "units of hidden layers, for the parts that do not say", low=1)
+    mlp_layers: int = arg(2, "hidden layers, likewise", low=0)
+    dense_act: str = arg("tanh", "activation, likewise", choices=tuple(ACTIVATIONS))
+    layer_norm: bool = arg(False, "LayerNorm, likewise")
+    mlp_keys: KeysConfig = arg(KeysConfig(("state",)), "vector observation keys")
+    cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
+    encoder: EncoderConfig = arg(EncoderConfig(), "shared by actor and critic")
+    actor: ActorConfig = arg(ActorConfig(), "after the encoder")
+    critic: MLPConfig = arg(MLPConfig(), "after the encoder")
+    optimizer: OptimizerConfig = arg(OptimizerConfig(), "one for actor and critic")
+
+    def check(self, prefix: str) -> None:
+        """Refuse schedules that contradict each other, and what is not there yet.
+
+        Raises:
+            UserError: names the key.
+        """
+        for name in self.scheduled():
+            points = getattr(self, f"{name}_schedule")
+            if points is None:
+                continue
+            if getattr(self, f"anneal_{name}"):
+                raise UserError(f"{prefix}{name}_schedule and {prefix}anneal_{name}=true: give one of them")
+            wrong = check_points(points)
+            if wrong:
+                raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
+        mode = self.compile.get("enabled") if isinstance(self.compile, dict) else self.compile
+        if mode not in ("auto", True, False):
+            raise UserError(f"{prefix}compile={mode}: must be one of auto, true, false")
+        if mode is True:
+            raise UserError(
+                f"{prefix}compile=true: the ahead-of-time compiled step is not there yet; use auto or false"
+            )
+
+    @staticmethod
+    def scheduled() -> tuple[str, ...]:
+        """Names of the coefficients that may change with env steps."""
+        return ("lr", "ent_coef")
+
+    def coefficient(self, name: str, env_steps: int) -> float:
+        """The value of a scheduled coefficient at `env_steps`."""
+        points: Points | None = getattr(self, f"{name}_schedule")
+        if points is not None:
+            return piecewise(points, env_steps, self.schedule_kind)
+        initial: float = self.optimizer.lr if name == "lr" else getattr(self, name)
+        return anneal(initial, env_steps, self.total_steps) if getattr(self, f"anneal_{name}") else initial

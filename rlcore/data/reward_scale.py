@@ -1,0 +1,51 @@
+"""Reward normalisation: rewards over the running std of the discounted return."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlcore.data.steps import Transitions
+from rlcore.functional.stats import RunningMoments
+from rlcore.types import State
+
+
+class RewardScaler:
+    """Divides rewards by the std of the discounted return so far in each episode (Engstrom et al. 2020, arXiv:2005.12729).
+
+    No mean is subtracted: that would change which policy is best. Used in training alone; evaluation sees raw rewards.
+
+    Args:
+        gamma: discount of one step.
+        clip: largest absolute scaled reward.
+    """
+
+    def __init__(self, gamma: float, clip: float) -> None:
+        self.gamma = gamma
+        self.clip = clip
+        self.moments = RunningMoments(1)
+        self.running = torch.zeros(0, dtype=torch.float64)  # [B], of the open episodes
+
+    def __call__(self, step: Transitions) -> Tensor:
+        """Scaled rewards [T, B] float32 of the transitions [T, B], after merging their returns into the statistics."""
+        reward = step.reward.double().cpu()
+        done, counts = step.done.cpu(), step.weight.cpu() > 0
+        running = self.running if len(self.running) else torch.zeros_like(reward[0])
+        returns = []
+        for reward_t, done_t, counts_t in zip(reward, done, counts, strict=True):
+            running = torch.where(counts_t, self.gamma * running + reward_t, running)
+            returns.append(running)
+            running = torch.where(done_t, torch.zeros_like(running), running)
+        self.running = running
+        self.moments.update(torch.stack(returns)[counts].unsqueeze(-1))
+        scaled = (reward / self.moments.scale()).clamp(-self.clip, self.clip)
+        return scaled.float().to(step.reward.device)
+
+    def state_dict(self) -> State:
+        """Statistics and open returns."""
+        return {"moments": self.moments.state_dict(), "running": self.running}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a `state_dict`."""
+        self.moments.load_state_dict(state["moments"])
+        self.running = state["running"]

@@ -1,0 +1,68 @@
+"""Returns and advantages along time: pure, tensors in, tensors out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gae(
+    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, trace: Tensor, method: str = "loop"
+) -> Tensor:
+    """Generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+
+        δₜ = rₜ₊₁ + dₜ₊₁ v(sₜ₊₁) - v(sₜ)        Âₜ = δₜ + dₜ₊₁ cₜ₊₁ Âₜ₊₁
+
+    Row t is the step t → t+1. The paper writes rₜ for our rₜ₊₁ and (γλ)ˡ for the product of d and c.
+
+    Args:
+        reward: [T, B], in the env's unit.
+        discount: [T, B] in [0, 1]; gamma, and 0 where the step terminated.
+        value: [T, B], of the observation the step left.
+        next_value: [T, B]; of a truncated step the value of its last observation.
+        trace: [T, B] in [0, 1]; lambda, and 0 where the episode ended in any way.
+        method: "loop" goes backwards step by step; "log_scan" in log2(T) rounds, equal but for the last bits.
+
+    Returns:
+        [T, B] advantages. Gradients are not stopped: wrap the call in no_grad.
+    """
+    for other in (discount, value, next_value, trace):
+        assert reward.shape == other.shape, (reward.shape, other.shape)
+    delta = reward + discount * next_value - value
+    if method == "log_scan":
+        return discounted_scan(delta, discount * trace)
+    return discounted_sum(delta, discount * trace)
+
+
+def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
+    """yₜ = xₜ + decayₜ yₜ₊₁ with y_T = 0, step by step. x, decay: [T, ...] -> [T, ...]."""
+    assert x.shape == decay.shape, (x.shape, decay.shape)
+    total = torch.zeros_like(x[0])
+    rows = []
+    for x_t, decay_t in zip(reversed(x.unbind(0)), reversed(decay.unbind(0)), strict=True):
+        total = x_t + decay_t * total
+        rows.append(total)
+    return torch.stack(rows[::-1])
+
+
+def discounted_scan(x: Tensor, decay: Tensor) -> Tensor:
+    """The same sum in log2(T) rounds (Hillis and Steele 1986): each round joins windows twice as long.
+
+    Pairs (decay, x) compose as (d, x)∘(d', x') = (d d', x + d x').
+
+    Args:
+        x: [T, ...].
+        decay: [T, ...].
+
+    Returns:
+        [T, ...].
+    """
+    assert x.shape == decay.shape, (x.shape, decay.shape)
+    length = x.shape[0]
+    total, product = x.clone(), decay.clone()
+    width = 1
+    while width < length:
+        total[:-width] = total[:-width] + product[:-width] * total[width:]
+        product[:-width] = product[:-width] * product[width:]
+        width *= 2
+    return total

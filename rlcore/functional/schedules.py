@@ -1,0 +1,44 @@
+"""Coefficients as functions of env steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Points = Sequence[Sequence[float]]
+
+
+def anneal(initial: float, env_steps: int, total_steps: int) -> float:
+    """Linear from `initial` at 0 to 0 at `total_steps`, and 0 after."""
+    return initial * max(0.0, 1.0 - env_steps / total_steps)
+
+
+def piecewise(points: Points, env_steps: int, kind: str = "linear") -> float:
+    """The value at `env_steps` of a curve through (env_steps, value) points.
+
+    Args:
+        points: in rising order of env_steps; the first value holds before, the last after.
+        env_steps: where to read the curve.
+        kind: "linear" interpolates; "step" holds each value until the next point.
+
+    Returns:
+        The value.
+    """
+    before = points[0]
+    for after in points:
+        if env_steps < after[0]:
+            if kind == "step" or after is before:
+                return float(before[1])
+            share = (env_steps - before[0]) / (after[0] - before[0])
+            return float(before[1] + share * (after[1] - before[1]))
+        before = after
+    return float(before[1])
+
+
+def check_points(points: Points) -> str | None:
+    """What is wrong with the points of a schedule, in words, or None."""
+    if not points:
+        return "needs at least one [env_steps, value] pair"
+    steps = [p[0] for p in points]
+    if any(b <= a for a, b in zip(steps, steps[1:], strict=False)) or steps[0] < 0:
+        return "env_steps of the [env_steps, value] pairs must rise from 0 or more"
+    return None

@@ -1,0 +1,137 @@
+"""From an observation dict to one feature vector: flatten, normalise, encode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlcore.errors import UserError, nearest
+from rlcore.functional.stats import RunningMoments
+from rlcore.nn.mlp import MLP, MLPConfig
+from rlcore.schema import arg
+from rlcore.types import ArraySpec, EnvSpec
+
+
+@dataclass(frozen=True)
+class KeysConfig:
+    """Which observation keys a part of the agent sees."""
+
+    encoder: tuple[str, ...] = arg((), "observation keys; a non-Dict observation is key `state`")
+
+
+@dataclass(frozen=True)
+class EncoderConfig(MLPConfig):
+    """Vector keys, concatenated, through one perceptron."""
+
+    mlp_features_dim: int | None = arg(64, "features of a last linear layer; null = no such layer", low=1)
+    cnn_features_dim: int = arg(512, "features of image keys", low=1)
+
+
+def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) -> None:
+    """Refuse keys that the environment does not give or that a vector encoder cannot read.
+
+    Args:
+        spec: the environment.
+        keys: `algo.mlp_keys.encoder`.
+        image_keys: `algo.cnn_keys.encoder`.
+
+    Raises:
+        UserError: names the key and what the environment gives.
+    """
+    if image_keys:
+        raise UserError(f"algo.cnn_keys.encoder={list(image_keys)}: image keys are not there yet; set it to []")
+    known = ", ".join(spec.obs)
+    if not keys:
+        raise UserError(f"algo.mlp_keys.encoder=[]: name at least one observation key of {spec.id}: {known}")
+    for key in keys:
+        if key not in spec.obs:
+            raise UserError(
+                f"algo.mlp_keys.encoder: {spec.id} has no key {key!r}, it gives {known}{nearest(key, spec.obs)}"
+            )
+
+
+def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead: int) -> Tensor:
+    """Concatenate observation keys into vectors.
+
+    Args:
+        obs: key -> [*lead dims, *shape].
+        spec: tells which keys are Discrete (they become one-hot).
+        keys: in this order.
+        lead: how many leading dimensions to keep.
+
+    Returns:
+        [*lead dims, F] float32.
+    """
+    parts = [_flat(obs[key], spec.obs[key], lead) for key in keys]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def _flat(x: Tensor, spec: ArraySpec, lead: int) -> Tensor:
+    if spec.n is not None:
+        return F.one_hot(x.long() - spec.start, spec.n).float()
+    return x.reshape(*x.shape[:lead], -1).float()
+
+
+class Normalizer(nn.Module):
+    """Observations brought to mean 0 and variance 1 by what was seen in training, then clipped.
+
+    The statistics change only when the learner says so (once an update), so that a rollout and the losses on it see
+    the same numbers and the first ratio is exactly 1. They are kept in float64 whatever the precision of the networks.
+
+    Args:
+        size: F.
+        clip: largest absolute value handed on.
+    """
+
+    def __init__(self, size: int, clip: float) -> None:
+        super().__init__()
+        self.moments = RunningMoments(size)
+        self.clip = clip
+        self._cached: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., F] -> [..., F] float32."""
+        if self._cached is None or self._cached[0].device != x.device:
+            # Rounding in bfloat16 or a float32 count would freeze the statistics; only their result is float32.
+            mean, scale = self.moments.mean.float(), self.moments.scale().float()
+            self._cached = (mean.to(x.device), scale.to(x.device))
+        mean, scale = self._cached
+        return ((x - mean) / scale).clamp(-self.clip, self.clip)
+
+    def update(self, rows: Tensor) -> None:
+        """Merge raw rows [N, F]."""
+        self.moments.update(rows)
+        self._cached = None
+
+    def get_extra_state(self) -> dict[str, Tensor | float]:
+        """The statistics; part of `state_dict`."""
+        return self.moments.state_dict()
+
+    def set_extra_state(self, state: dict[str, Tensor | float]) -> None:
+        """Continue from `get_extra_state`."""
+        self.moments.load_state_dict(state)
+        self._cached = None
+
+
+class VectorEncoder(nn.Module):
+    """Perceptron over the flat observation; the identity when it has no layer.
+
+    Args:
+        inputs: F.
+        config: layers.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(self, inputs: int, config: EncoderConfig, rng: torch.Generator) -> None:
+        super().__init__()
+        outputs = config.mlp_features_dim if config.mlp_layers else None
+        self.mlp = MLP(inputs, config, rng, outputs, gain=1.0, output_gain=1.0)
+        self.output_size = self.mlp.output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., F] -> [..., output_size]."""
+        return self.mlp(x)

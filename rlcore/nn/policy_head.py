@@ -1,0 +1,109 @@
+"""From features to a policy over the environment's actions, and back to the environment's own form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlcore.errors import UserError
+from rlcore.functional.distributions import Categoricals, Normal, Policy, TanhNormal
+from rlcore.nn.mlp import MLPConfig, linear
+from rlcore.schema import arg
+from rlcore.types import ActionSpec
+
+
+@dataclass(frozen=True)
+class ActorConfig(MLPConfig):
+    """The actor's perceptron and its normal's spread."""
+
+    state_dependent_std: bool = arg(
+        True, "Box: log std predicted from the observation; false: one parameter a dimension"
+    )
+    log_std_init: float = arg(0.0, "first log std of a normal", low=-20, high=2)
+
+
+def kind_of(action: ActionSpec, distribution: str) -> str:
+    """The distribution an action space gets: "discrete", "normal" or "tanh_normal".
+
+    Args:
+        action: the environment's action.
+        distribution: `distribution.type`; "auto" decides by the space.
+
+    Returns:
+        The kind.
+
+    Raises:
+        UserError: the space cannot have that distribution.
+    """
+    fitting = ("normal", "tanh_normal") if action.continuous else ("discrete",)
+    kind = fitting[0] if distribution == "auto" else distribution
+    if kind not in fitting:
+        allowed = ", ".join(("auto", *fitting))
+        raise UserError(f"distribution.type={kind}: a {action.space} action takes one of {allowed}")
+    if kind == "tanh_normal" and not all(map(math.isfinite, (*action.low, *action.high))):
+        raise UserError("distribution.type=tanh_normal: needs an action bounded on both sides; use normal")
+    return kind
+
+
+class PolicyHead(nn.Module):
+    """Linear layer from features to policy parameters, and the distribution over them.
+
+    Args:
+        inputs: features in.
+        action: the environment's action.
+        distribution: `distribution.type`.
+        config: spread and initialisation.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(
+        self, inputs: int, action: ActionSpec, distribution: str, config: ActorConfig, rng: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.action = action
+        self.kind = kind_of(action, distribution)
+        size = action.size if self.kind != "discrete" else sum(action.nvec)
+        self.noise_size = size
+        free_std = self.kind != "discrete" and not config.state_dependent_std
+        predicted = size if self.kind == "discrete" or free_std else 2 * size
+        self.linear = linear(inputs, predicted, rng, 0.01 if config.ortho_init else None)
+        self.log_std = nn.Parameter(torch.full((size,), config.log_std_init)) if free_std else None
+        if predicted == 2 * size and config.log_std_init:
+            with torch.no_grad():
+                self.linear.bias[size:] += config.log_std_init
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, features] -> policy parameters [N, P]: logits, or means followed by log stds."""
+        parameters = self.linear(x)
+        if self.log_std is None:
+            return parameters
+        return torch.cat([parameters, self.log_std.to(parameters.dtype).expand_as(parameters)], -1)
+
+    def policy(self, parameters: Tensor) -> Policy:
+        """The distribution that [N, P] parameters describe."""
+        if self.kind == "discrete":
+            return Categoricals(parameters, self.action.nvec)
+        mean, log_std = parameters.chunk(2, -1)
+        return TanhNormal(mean, log_std) if self.kind == "tanh_normal" else Normal(mean, log_std)
+
+    def noise(self, batch: int, rng: np.random.Generator) -> Tensor:
+        """The noise [batch, K] that one `sample` uses, on the CPU, float32."""
+        draw = rng.standard_exponential if self.kind == "discrete" else rng.standard_normal
+        return torch.from_numpy(draw((batch, self.noise_size), dtype=np.float32))
+
+    def to_env(self, action: Tensor) -> np.ndarray:
+        """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed or clipped into the bounds."""
+        spec = self.action
+        values = action.detach().cpu().numpy()
+        if self.kind == "discrete":
+            values = values + np.asarray(spec.start)
+        else:
+            low, high = np.asarray(spec.low, np.float64), np.asarray(spec.high, np.float64)
+            if self.kind == "tanh_normal":
+                values = low + (np.tanh(values) + 1) / 2 * (high - low)
+            values = np.clip(values, low, high)
+        return values.reshape(len(values), *spec.shape).astype(spec.dtype)
