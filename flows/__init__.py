@@ -1,0 +1,33 @@
+"""Training as experiment stages: plain functions, and the Prefect tasks, MLflow mirror and registry around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlcore.run.policy import Policy
+
+
+def load_policy(path_or_uri: str | Path) -> Policy:
+    """A trained policy, ready for `predict(obs)`.
+
+    Args:
+        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`.
+
+    Returns:
+        The policy.
+
+    Raises:
+        UserError: there is no such policy.
+    """
+    from rlcore.run.policy import load_policy as load
+
+    if str(path_or_uri).startswith("models:/"):
+        from flows.registry import resolve_uri
+
+        path_or_uri = resolve_uri(str(path_or_uri))
+    return load(path_or_uri)
+
+
+__all__ = ["load_policy"]

@@ -1,0 +1,359 @@
+"""The MLflow mirror of a run: brought up to date from the event log, never on the training path.
+
+The log in the run directory is the truth. `mirror` asks MLflow which points it has and writes the others, so it can be
+called at any time, from any process, after a kill or after the store was away: every (metric, step) is there once.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import rlcore
+from flows.home import artifact_folder, configure_environment, locked, tracking_uri
+from flows.lineage import file_hash
+from rlcore.errors import RunError, UserError
+from rlcore.run.directory import RunDirectory, write_json
+from rlcore.run.record import read_events
+from rlcore.schema import spell
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Run
+
+RUN_TAG = "shepherd.run_id"
+STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+VALUE_LIMIT = 500
+BATCH_METRICS = 1000  # the most MLflow takes in one call
+BATCH_PARAMS = 100
+Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, env steps
+
+
+def mirror(run: RunDirectory) -> str:
+    """Bring MLflow up to date with a run's event log.
+
+    Args:
+        run: a run directory that holds config.yaml and run.json.
+
+    Returns:
+        The id of the run in MLflow.
+
+    Raises:
+        RunError: somebody deleted the run or its experiment in MLflow; it is not made again behind their back.
+    """
+    configure_environment()
+    tree = read_tree(run)
+    uri = store_uri(tree)
+    prepare_store(uri)
+    with locked(_own_folder(run) / "lock"):
+        client = connect(uri)
+        events = list(read_events(run.events))
+        found = find_run(client, run) or _create_run(client, run, tree, events)
+        run_id = found.info.run_id
+        if found.info.lifecycle_stage != "active":
+            raise RunError(
+                f"MLflow run {run_id} of {run.path} was deleted there; restore it to have it kept up to date"
+            )
+        _log_params(client, found, tree)
+        _log_points(client, found, points(events))
+        _log_artifacts(client, run, run_id, uri)
+        _set_status(client, found, events)
+    return run_id
+
+
+def mirror_in_background(run: RunDirectory, every: float = 30.0) -> subprocess.Popen[bytes]:
+    """Start `mirror` in another process, so that training never waits for MLflow.
+
+    Args:
+        run: the run directory.
+        every: seconds between two starts for one run; a call that comes earlier, or while the last process is still
+            at work, returns that process: what it leaves out, the next one brings.
+
+    Returns:
+        The process. Its failures are lines in run.log.
+    """
+    last = _BACKGROUND.get(str(run.path))
+    if last is not None and (last[0].poll() is None or time.monotonic() - last[1] < every):
+        return last[0]
+    process = _start(run)
+    _BACKGROUND[str(run.path)] = (process, time.monotonic())
+    return process
+
+
+def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
+    """Bring MLflow up to date at a run's end, in another process, and wait for it at most `timeout` seconds.
+
+    Args:
+        run: the run directory.
+        timeout: seconds; a store that does not answer must not keep a finished run.
+
+    Returns:
+        Whether MLflow has everything now; if not, run.log says why and a later mirror brings the rest.
+    """
+    last = _BACKGROUND.pop(str(run.path), None)
+    deadline = time.monotonic() + timeout
+    for process in ([last[0]] if last else []) + [_start(run)]:
+        try:
+            code = process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            note_failure(run, f"not up to date after {timeout:g} s; `python -m flows.tracking {run.path}` tries again")
+            return False
+    return code == 0
+
+
+_BACKGROUND: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+
+
+def _start(run: RunDirectory) -> subprocess.Popen[bytes]:
+    configure_environment()
+    environment = dict(os.environ)
+    # A server that is away is met again by the next mirror; there is no use in minutes of retries.
+    environment.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    environment.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    root = str(Path(__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)
+    command = [sys.executable, "-m", "flows.tracking", str(run.path.absolute())]
+    # Its own session: Ctrl-C ends training, and what was learned is still brought to MLflow.
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, env=environment, start_new_session=True, **quiet)
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m flows.tracking RUN...`: mirror runs; a failure is a line in run.log and exit code 1."""
+    return max((_mirror_or_note(RunDirectory(argument)) for argument in arguments), default=0)
+
+
+def _mirror_or_note(run: RunDirectory) -> int:
+    reason = ""
+    for pause in (0, 1, 3):  # another process may hold SQLite just now
+        time.sleep(pause)
+        try:
+            mirror(run)
+            return 0
+        except (RunError, UserError) as error:
+            reason = str(error)
+            break
+        except Exception as error:
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    note_failure(run, reason)
+    return 1
+
+
+def note_failure(run: RunDirectory, reason: str) -> None:
+    """Write to run.log that MLflow was not reached."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    with open(run.log, "a") as handle:
+        handle.write(f"{stamp} MLflow is behind: {reason}\n")
+
+
+def read_tree(run: RunDirectory) -> dict[str, Any]:
+    """config.yaml of a run as a plain tree."""
+    import yaml
+
+    return yaml.safe_load(run.config.read_text())
+
+
+def store_uri(tree: Mapping[str, Any]) -> str:
+    """The MLflow store of a run: metric.logger.tracking_uri, else the project's."""
+    logger = (tree.get("metric") or {}).get("logger") or {}
+    return logger.get("tracking_uri") or tracking_uri()
+
+
+def connect(uri: str) -> MlflowClient:
+    """A client of an MLflow store, which must have been prepared."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def prepare_store(uri: str) -> None:
+    """Make an SQLite store complete before anyone sees it.
+
+    MLflow takes seconds to create its tables; a second process, or a kill half-way, would meet a store that neither
+    works nor can be upgraded. It is therefore built beside its name and renamed.
+
+    Args:
+        uri: as `tracking_uri`; anything but SQLite is left alone.
+    """
+    if not uri.startswith("sqlite:///"):
+        return
+    path = Path(unquote(uri.removeprefix("sqlite:///").split("?")[0]))
+    if path.exists():
+        return
+    with locked(path.with_name(f"{path.name}.lock")):
+        if path.exists():
+            return
+        building = path.with_name(f"{path.name}.building")
+        building.unlink(missing_ok=True)  # left by a killed process; nobody else is here
+        connect(f"sqlite:///{building}").search_experiments(max_results=1)
+        os.replace(building, path)
+
+
+def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
+    """The MLflow run of a run directory, deleted ones included, found by its tag whatever the experiment is called."""
+    from mlflow.entities import ViewType
+
+    experiments = [e.experiment_id for e in client.search_experiments(view_type=ViewType.ALL)]
+    query = f"tags.`{RUN_TAG}` = '{run.read_identity()['run_id']}'"
+    found = client.search_runs(experiments, query, run_view_type=ViewType.ALL, max_results=1)
+    return found[0] if found else None
+
+
+def experiment_name(tree: Mapping[str, Any]) -> str:
+    """metric.logger.experiment_name, else exp_name, else `<algo>_<env id>`."""
+    logger = (tree.get("metric") or {}).get("logger") or {}
+    return logger.get("experiment_name") or tree.get("exp_name") or f"{tree['algo']['name']}_{tree['env']['id']}"
+
+
+def points(events: list[dict[str, Any]]) -> Iterator[Point]:
+    """Every metric point of an event log, the first of each (metric, step)."""
+    seen: set[tuple[str, int]] = set()
+    for event in events:
+        step, when = int(event.get("env_steps", 0)), int(event["time"] * 1000)
+        for name, value in _values(event):
+            if value is not None and (name, step) not in seen:
+                seen.add((name, step))
+                yield name, float(value), when, step
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A config tree as MLflow params: `a.b.c` -> text of at most 500 characters."""
+    params: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            params |= flat(value, f"{prefix}{key}.")
+        else:
+            params[f"{prefix}{key}"] = spell(value)[:VALUE_LIMIT]
+    return params
+
+
+def _values(event: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
+    if event["kind"] == "metrics":
+        yield from event["values"].items()
+    elif event["kind"] == "baseline":
+        yield "Evaluation/baseline_mean", event["mean"]
+    elif event["kind"] == "evaluation":
+        for mode in ("greedy", "stochastic"):
+            if event.get(mode):
+                yield f"Evaluation/{mode}_mean", event[mode]["mean"]
+        if event.get("final") and event.get("greedy"):
+            yield "Test/cumulative_reward", event["greedy"]["mean"]
+
+
+def _own_folder(run: RunDirectory) -> Path:
+    return run.path / ".mlflow"
+
+
+def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], events: list[dict[str, Any]]) -> Run:
+    start = next((int(e["time"] * 1000) for e in events if e["kind"] == "start"), None)
+    name = tree.get("run_name") or run.path.name
+    experiment = _experiment(client, experiment_name(tree), store_uri(tree))
+    return client.create_run(experiment, start_time=start, tags=_tags(run, tree), run_name=name)
+
+
+def _experiment(client: MlflowClient, name: str, uri: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        # A server decides itself where files go; for our own store we do.
+        location = artifact_folder().as_uri() + f"/{name.replace('/', '-')}" if uri.startswith("sqlite:") else None
+        try:
+            return client.create_experiment(name, artifact_location=location)
+        except MlflowException:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+    if experiment.lifecycle_stage != "active":
+        raise RunError(f"exp_name={name}: that MLflow experiment was deleted; restore it there or choose another name")
+    return experiment.experiment_id
+
+
+def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
+    identity = run.read_identity()
+    tags = {
+        RUN_TAG: identity["run_id"],
+        "shepherd.version": rlcore.__version__,
+        "shepherd.run_dir": str(run.path.absolute()),
+        "algo": tree["algo"]["name"],
+        "env_id": tree["env"]["id"],
+        "seed": spell(tree["seed"]),
+        "group": spell(tree.get("group")),
+        "commit": spell(identity.get("commit", "unknown")),
+        "dirty": spell(identity.get("dirty", "unknown")),
+        "mlflow.source.name": "shepherd",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": spell(identity.get("commit", "unknown")),
+    }
+    chosen = ((tree.get("metric") or {}).get("logger") or {}).get("tags") or {}
+    return {str(key): spell(value) for key, value in chosen.items()} | tags
+
+
+def _log_params(client: MlflowClient, found: Run, tree: Mapping[str, Any]) -> None:
+    from mlflow.entities import Param, RunTag
+
+    wanted, there = flat(tree), found.data.params
+    missing = [Param(key, value) for key, value in wanted.items() if key not in there]
+    for start in range(0, len(missing), BATCH_PARAMS):
+        client.log_batch(found.info.run_id, params=missing[start : start + BATCH_PARAMS])
+    # MLflow params are written once; a resumed run may have changed a few (the budget): said in tags.
+    changed = {f"resumed.{k}": v for k, v in wanted.items() if k in there and there[k] != v}
+    news = [RunTag(key, value) for key, value in changed.items() if found.data.tags.get(key) != value]
+    for start in range(0, len(news), BATCH_PARAMS):
+        client.log_batch(found.info.run_id, tags=news[start : start + BATCH_PARAMS])
+
+
+def _log_points(client: MlflowClient, found: Run, wanted: Iterator[Point]) -> None:
+    run_id = found.info.run_id
+    there = {name: {m.step for m in client.get_metric_history(run_id, name)} for name in found.data.metrics}
+    missing = [_metric(*point) for point in wanted if point[3] not in there.get(point[0], ())]
+    for start in range(0, len(missing), BATCH_METRICS):
+        client.log_batch(run_id, metrics=missing[start : start + BATCH_METRICS])
+
+
+def _metric(name: str, value: float, when: int, step: int) -> Metric:
+    from mlflow.entities import Metric
+
+    return Metric(name, value, when, step)
+
+
+def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str, uri: str) -> None:
+    """Upload files that are new or changed; what was uploaded where is remembered in the run directory."""
+    import json
+
+    memory = _own_folder(run) / "uploads.json"
+    remembered = json.loads(memory.read_text()) if memory.exists() else {}
+    store = {"uri": uri, "run": run_id}
+    files = remembered["files"] if remembered.get("store") == store else {}
+    single = [run.config, run.overrides, run.card, run.summary]
+    folders = [path for folder in (run.media, run.evaluations) if folder.is_dir() for path in folder.iterdir()]
+    for path in single + sorted(folders):
+        if not path.is_file() or path.name.startswith("."):
+            continue
+        name, digest = path.relative_to(run.path).as_posix(), file_hash(path)
+        if files.get(name) == digest:
+            continue
+        client.log_artifact(run_id, str(path), path.parent.relative_to(run.path).as_posix().strip(".") or None)
+        files[name] = digest
+        write_json(memory, {"store": store, "files": files})
+
+
+def _set_status(client: MlflowClient, found: Run, events: list[dict[str, Any]]) -> None:
+    last = next((e for e in reversed(events) if e["kind"] in ("end", "resume", "start")), None)
+    status = STATUS[last["status"]] if last and last["kind"] == "end" else "RUNNING"
+    if found.info.status == status:
+        return
+    if last is not None and status != "RUNNING":
+        client.set_terminated(found.info.run_id, status, int(last["time"] * 1000))
+    else:
+        client.update_run(found.info.run_id, status)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
