@@ -16,7 +16,7 @@ from rlcore.schema import REQUIRED, arg
 Schedule = tuple[tuple[float, float], ...] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig:
     """Keys of every on-policy algorithm."""
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(OnPolicyConfig):
     """Keys that PPO adds."""
 

@@ -1,0 +1,81 @@
+"""collect: a dataset artifact. For on-policy algorithms: the uniformly random policy, the baseline of every result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlcore.run.config import RunConfig
+from rlcore.run.directory import RunDirectory, write_json
+from rlcore.run.record import EventLog
+from rlcore.types import Arrival, EnvSpec
+
+FORMAT = 1
+CHUNK_BYTES = 64 * 2**20  # rows are stored up to here; returns always
+
+
+class Recording:
+    """Rows of [B] arrivals and the actions that answered them, up to a size on disk."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[np.ndarray]] = {}
+        self.bytes = 0
+
+    def __call__(self, arrival: Arrival, action: np.ndarray) -> None:
+        """Take one moment of play."""
+        if self.bytes > CHUNK_BYTES:
+            return
+        flags = ("reward", "terminated", "truncated", "is_first")
+        columns = {f"obs/{k}": v for k, v in arrival.obs.items()} | {f: getattr(arrival, f) for f in flags}
+        for key, value in (columns | {"action": action}).items():
+            self.rows.setdefault(key, []).append(np.array(value))
+            self.bytes += value.nbytes
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """key -> [T, B, ...], in the alignment of rlcore/types.py; `action` in the environment's form."""
+        return {key: np.stack(rows) for key, rows in self.rows.items()}
+
+
+def collect(config: RunConfig, run: RunDirectory) -> Path:
+    """Play `evaluation.baseline_episodes` episodes at random and keep them.
+
+    Args:
+        config: of the run.
+        run: its card must be there; dataset/ is written, the manifest last.
+
+    Returns:
+        dataset/manifest.json: format, policy, seed, result {mean, ci95, ...}, rows, files {name: {size, sha256}}.
+    """
+    from safetensors.numpy import save
+
+    from rlcore.run.evaluation import evaluate_agent
+    from rlcore.run.random_agent import RandomAgent
+
+    card: dict[str, Any] = json.loads(run.card.read_text())
+    agent = RandomAgent(EnvSpec.from_json(card["spec"]))
+    recording = Recording()
+    episodes = config.evaluation.baseline_episodes
+    result = evaluate_agent(agent, config, card, episodes, greedy=False, purpose="baseline", watch=recording)
+    columns = recording.columns()
+    content = save({key: np.ascontiguousarray(value) for key, value in columns.items()})
+    run.dataset.mkdir(exist_ok=True)
+    name = "steps-000000.safetensors"
+    (run.dataset / name).write_bytes(content)
+    manifest = {
+        "format": FORMAT,
+        "policy": "uniform random",
+        "env_id": config.env.id,
+        "seed": config.seed,
+        "spec": card["spec"],
+        "result": result,
+        "rows": list(columns["reward"].shape),
+        "files": {name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
+    }
+    write_json(run.dataset / "manifest.json", manifest)
+    summary = {key: result[key] for key in ("mean", "std", "ci95", "episodes")}
+    EventLog(run.events).append("baseline", **summary)
+    return run.dataset / "manifest.json"

@@ -1,0 +1,48 @@
+"""make-env: hold the config against a real instance of the environment and write its card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlcore.envs.card import environment_card, readable_card
+from rlcore.run.config import RunConfig
+from rlcore.run.directory import RunDirectory, write_json
+from rlcore.types import EnvSpec
+
+
+def check(config: RunConfig) -> None:
+    """Refuse in seconds what cannot run: an unknown environment, keys it lacks, an action no policy fits, no device.
+
+    Raises:
+        UserError: names the key and the fix.
+    """
+    from rlcore.envs.make import make
+    from rlcore.envs.spec import spec_of
+    from rlcore.nn.encoder import check_keys
+    from rlcore.nn.policy_head import kind_of
+    from rlcore.run.fabric import check_device
+
+    check_device(config.fabric)
+    env = make(config.env)
+    try:
+        spec: EnvSpec = spec_of(env, config.env.id)
+    finally:
+        env.close()
+    check_keys(spec, config.algo.mlp_keys.encoder, config.algo.cnn_keys.encoder)
+    kind_of(spec.action, config.distribution.type)
+
+
+def make_env(config: RunConfig, run: RunDirectory) -> Path:
+    """Write env_card.json and env_card.md.
+
+    Args:
+        config: of the run.
+        run: where.
+
+    Returns:
+        The card's path.
+    """
+    card = environment_card(config.env, config.seed)
+    (run.path / "env_card.md").write_text(readable_card(card))
+    write_json(run.card, card)
+    return run.card

@@ -1,0 +1,59 @@
+"""summary: what a run came to, from its event log and checkpoints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rlcore.errors import RunError
+from rlcore.run import checkpoint
+from rlcore.run.directory import RunDirectory, write_json
+from rlcore.run.record import read_events
+
+
+def summarise(run: RunDirectory) -> dict[str, Any]:
+    """Write summary.json.
+
+    Args:
+        run: after its last evaluation.
+
+    Returns:
+        run_id, algo, env_id, seed, env_steps, updates, wall_s, cpu_s, env_steps_per_s, eval {greedy, stochastic},
+        baseline, checkpoint, video, model (null when not registered), fingerprint, status.
+
+    Raises:
+        RunError: there is no checkpoint to speak of.
+    """
+    events = list(read_events(run.events))
+    identity = run.read_identity()
+    path = checkpoint.newest_good(run.checkpoints)
+    if path is None:
+        raise RunError(f"{run.path}: no checkpoint to summarise (checkpoint.save_last=false?)")
+    bookkeeping = json.loads((path / "bookkeeping/state.json").read_bytes())
+    final = _last(events, "evaluation", final=True) or {}
+    judged = json.loads((run.evaluations / f"{final['env_steps']}.json").read_text()) if final else {}
+    model = _last(events, "registered")
+    env_steps = int(path.name)
+    baseline = _last(events, "baseline") or {}
+    summary = {
+        **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
+        "env_steps": env_steps,
+        "updates": bookkeeping["updates"],
+        "wall_s": round(bookkeeping["wall_s"], 3),
+        "cpu_s": round(bookkeeping["cpu_s"], 3),
+        "env_steps_per_s": round(env_steps / bookkeeping["wall_s"], 1),
+        "eval": {mode: judged.get(mode) for mode in ("greedy", "stochastic")},
+        "baseline": {key: baseline.get(key) for key in ("mean", "std", "ci95", "episodes")},
+        "checkpoint": judged.get("checkpoint", str(path.relative_to(run.path))),
+        "video": judged.get("video"),
+        "model": {key: model[key] for key in ("name", "version", "aliases")} if model else None,
+        "fingerprint": bookkeeping["fingerprint"],
+        "status": (_last(events, "end") or {"status": "training"})["status"],
+    }
+    write_json(run.summary, summary)
+    return summary
+
+
+def _last(events: list[dict[str, Any]], kind: str, **fields: Any) -> dict[str, Any] | None:
+    found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
+    return found[-1] if found else None

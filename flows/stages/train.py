@@ -1,0 +1,178 @@
+"""train, checkpoint, evaluate: drive the trainer process of a run from boundary to boundary."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import RunError, UserError
+from rlcore.run.directory import RunDirectory
+
+GRACE = 25.0  # seconds a trainer gets to finish its iteration and write a checkpoint
+Progress = Callable[[dict[str, Any]], None]
+
+
+class TrainingInterrupted(BaseException):
+    """The trainer was told to end by a signal; its state is durable. Exit code 130."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Where training stands; the same as `rlcore.run.session.Boundary`, read from the trainer's pipe.
+
+    Attributes:
+        env_steps: taken so far.
+        due: of "checkpoint" and "evaluate".
+        done: training is over.
+        reason: why, when done.
+    """
+
+    env_steps: int
+    due: tuple[str, ...]
+    done: bool
+    reason: str | None
+
+
+class Trainer:
+    """The live trainer of one run directory.
+
+    Args:
+        run: prepared by make-env; the trainer continues from its newest good checkpoint.
+
+    Raises:
+        UserError: the run cannot be trained as configured.
+        RunError: the trainer failed.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
+        environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": _import_path()}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rlcore.run.trainer", str(run.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            text=True,
+            bufsize=1,
+        )
+        ready = self._until("ready")
+        self.env_steps: int = ready["env_steps"]
+        self.total_steps: int = ready["total_steps"]
+
+    def advance(self, on_progress: Progress | None = None) -> Boundary:
+        """Train to the next boundary that the config sets."""
+        self._tell("advance")
+        said = self._until("boundary", on_progress)
+        self.env_steps = said["env_steps"]
+        return Boundary(said["env_steps"], tuple(said["due"]), said["done"], said["reason"])
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Make the state durable; {path, env_steps, digest}."""
+        self._tell("checkpoint")
+        return self._until("checkpoint")
+
+    def evaluate(self, final: bool = False) -> dict[str, Any]:
+        """Judge the present policy, or at the end the chosen checkpoint: greedy, stochastic, video."""
+        self._tell("finish" if final else "evaluate")
+        return self._until("evaluation")
+
+    def stop(self) -> None:
+        """End the trainer; what was not checkpointed is lost, and found again bit for bit on resume."""
+        if self.process.poll() is None:
+            try:
+                self._tell("stop")
+                self._until("stopped")
+                self.process.wait(GRACE)
+            except (RunError, UserError, TrainingInterrupted, subprocess.TimeoutExpired):
+                self.process.kill()
+        self._close()
+
+    def interrupt(self) -> None:
+        """Let the trainer write a checkpoint and end (SIGTERM); kill it after the grace period."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self._close()
+
+    def _close(self) -> None:
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self._log):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+    def _tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps({"command": command}) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self._until("")  # what the trainer said before it ended tells why
+
+    def _until(self, wanted: str, on_progress: Progress | None = None) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            said = json.loads(line)
+            event = said.pop("event")
+            if event == wanted:
+                return said
+            if event == "progress" and on_progress is not None:
+                on_progress(said)
+            if event == "error":
+                raise UserError(said["sentence"]) if said["exit"] == 2 else RunError(said["sentence"])
+            if event == "interrupted":
+                raise TrainingInterrupted
+        code = self.process.wait()
+        death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise RunError(f"the trainer {death}; its output is in {self.run.log}")
+
+
+def _import_path() -> str:
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+
+
+_live: dict[Path, Trainer] = {}
+
+
+def trainer_for(run: RunDirectory) -> Trainer:
+    """The live trainer of a run in this process, or a new one from its last checkpoint (so a retried task goes on)."""
+    key = run.path.absolute()
+    trainer = _live.get(key)
+    if trainer is not None and trainer.process.poll() is None:
+        return trainer
+    release(run)
+    _live[key] = Trainer(run)
+    return _live[key]
+
+
+def release(run: RunDirectory, *, interrupt: bool = False) -> None:
+    """End the live trainer of a run, if there is one.
+
+    Args:
+        run: whose.
+        interrupt: let it write a checkpoint first.
+    """
+    trainer = _live.pop(run.path.absolute(), None)
+    if trainer is not None:
+        trainer.interrupt() if interrupt else trainer.stop()
+
+
+@atexit.register
+def _release_all() -> None:
+    for path in list(_live):
+        release(RunDirectory(path))

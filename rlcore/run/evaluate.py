@@ -1,0 +1,107 @@
+"""Playing whole episodes on seeds of their own: evaluation, the random baseline, fresh comparisons."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcore.types import Agent, Arrival, VectorEnv
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Returns of N episodes, in order of episode, undiscounted, in the environment's unit; lengths in actions."""
+
+    returns: list[float]
+    lengths: list[int]
+
+    def to_json(self) -> dict[str, Any]:
+        """mean, std (unbiased), ci95 [low, high] of the mean (Student's t), episodes, returns, mean_length."""
+        count = len(self.returns)
+        mean = statistics.fmean(self.returns)
+        std = statistics.stdev(self.returns) if count > 1 else 0.0
+        half = student_t_975(count - 1) * std / math.sqrt(count) if count > 1 else 0.0
+        return {
+            "mean": mean,
+            "std": std,
+            "ci95": [mean - half, mean + half],
+            "episodes": count,
+            "returns": self.returns,
+            "mean_length": statistics.fmean(self.lengths),
+        }
+
+
+def student_t_975(freedom: int) -> float:
+    """97.5 % point of Student's t: exact for 1 and 2 degrees of freedom, above by Hill's expansion (CACM 1970, 396)."""
+    if freedom == 1:
+        return math.tan(math.pi * 0.475)
+    if freedom == 2:
+        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
+    z, n = statistics.NormalDist().inv_cdf(0.975), freedom
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
+    )
+
+
+@torch.no_grad()
+def play(
+    agent: Agent,
+    envs: VectorEnv,
+    episodes: int,
+    rng: np.random.Generator | None,
+    *,
+    greedy: bool,
+    device: torch.device | str = "cpu",
+    autocast: Any = nullcontext,
+    watch: Callable[[Arrival, np.ndarray], None] | None = None,
+) -> EvalResult:
+    """Play whole episodes: environment k of B plays episodes k, k+B, k+2B, ...
+
+    Which environment plays which episode is fixed beforehand, so short episodes are not favoured.
+
+    Args:
+        agent: acts.
+        envs: freshly made; seeded by episode.
+        episodes: N.
+        rng: action noise; None when greedy.
+        greedy: most likely actions instead of samples.
+        device: where the agent computes.
+        autocast: entered around the agent (mixed precision).
+        watch: called with every arrival and the action (in the environment's form) that answers it.
+
+    Returns:
+        Returns and lengths in order of episode.
+    """
+    count = envs.num_envs
+    left = [len(range(k, episodes, count)) for k in range(count)]
+    done: dict[int, tuple[float, int]] = {}
+    played = [0] * count
+    arrival, carry = envs.reset(), agent.initial(count)
+    while any(left):
+        obs = {key: torch.from_numpy(value).to(device) for key, value in arrival.obs.items()}
+        with autocast():
+            is_first = torch.from_numpy(arrival.is_first).to(device)
+            carry, action, _ = agent.act(carry, obs, is_first, rng, greedy)
+        env_action = agent.to_env(action)
+        if watch is not None:
+            watch(arrival, env_action)
+        arrival = envs.step(env_action)
+        for episode in envs.pop_episodes():
+            index = episode.env_index
+            if left[index]:
+                left[index] -= 1
+                done[index + played[index] * count] = (episode.ret, episode.length)
+                played[index] += 1
+    ordered = [done[i] for i in range(episodes)]
+    return EvalResult([ret for ret, _ in ordered], [length for _, length in ordered])

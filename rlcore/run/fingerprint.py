@@ -1,0 +1,50 @@
+"""What two runs must share to give the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from rlcore.run.config import RunConfig, learning_half
+
+LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
+
+
+def fingerprint(config: RunConfig, device: torch.device, tier: str) -> dict[str, Any]:
+    """The fingerprint of a run in this process.
+
+    Args:
+        config: its learning half decides what is learned.
+        device: where the networks live.
+        tier: how the environment is resumed; part of learning, since it decides how episodes are seeded.
+
+    Returns:
+        `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.
+    """
+    learning = {"config": learning_half(config), "tier": tier, "compile": "eager"}
+    cuda = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    machine = {
+        "device": device.type,
+        "device_name": cuda or platform.processor() or platform.machine(),
+        "threads": config.num_threads,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+    whole = {"learning": learning, "machine": machine}
+    return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Every (dotted key, old value, new value) in which two nested mappings differ."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}", before, after

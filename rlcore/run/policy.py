@@ -1,0 +1,147 @@
+"""A trained policy to act with: loaded from a run, a checkpoint or an exported folder; nothing else is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcore import streams
+from rlcore.algorithms import ALGORITHMS
+from rlcore.errors import UserError
+from rlcore.run import checkpoint, tree
+from rlcore.run.directory import RunDirectory, write_json
+from rlcore.schema import build
+from rlcore.types import ArraySpec, EnvSpec
+
+FORMAT = 1
+
+
+class Policy:
+    """An agent with the shapes it expects.
+
+    Args:
+        description: `algo` (its config as plain values), `distribution`, `spec`, `env_steps`, `digest`.
+        state: the agent's state_dict.
+        seed: of the noise of sampled actions.
+    """
+
+    def __init__(self, description: Mapping[str, Any], state: Mapping[str, Any], seed: int = 0) -> None:
+        self.description = dict(description)
+        self.spec = EnvSpec.from_json(description["spec"])
+        module = ALGORITHMS[description["algo"]["name"]]
+        config = build(module.Config, description["algo"], "algo.")
+        self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
+        self.agent.load_state_dict(state)
+        self.agent.requires_grad_(False).eval()
+        self.obs_keys: tuple[str, ...] = self.agent.keys
+        self._rng = streams.generator(seed, "policy_eval")
+
+    def predict(self, obs: Any, greedy: bool = True) -> np.ndarray:
+        """Actions for observations, in the environment's own form.
+
+        Args:
+            obs: one observation or a batch of them: an array where the environment gives an array (key `state`),
+                or a dict of arrays.
+            greedy: the most likely action; False samples.
+
+        Returns:
+            One action or a batch of them, as the observations were given.
+
+        Raises:
+            UserError: a key is missing or of another shape; names both.
+        """
+        given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
+        arrays = {key: self._array(given, key) for key in self.obs_keys}
+        single = [arrays[key].ndim == len(self.spec.obs[key].shape) for key in self.obs_keys]
+        if any(single) != all(single):
+            raise UserError("obs: some keys are batched and others are not")
+        batch = {key: torch.from_numpy(a[None] if single[0] else a) for key, a in arrays.items()}
+        count = len(batch[self.obs_keys[0]])
+        with torch.no_grad():
+            _, action, _ = self.agent.act(
+                self.agent.initial(count), batch, torch.ones(count, dtype=torch.bool), self._rng, greedy
+            )
+        result = self.agent.to_env(action)
+        return result[0] if single[0] else result
+
+    def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:
+        if key not in given:
+            raise UserError(f"obs: key {key!r} is missing; expected {', '.join(self.obs_keys)}")
+        spec: ArraySpec = self.spec.obs[key]
+        array = np.asarray(given[key])
+        if array.dtype.kind not in "biuf":
+            raise UserError(f"obs {key!r}: expected numbers, got {array.dtype}")
+        lead = array.ndim - len(spec.shape)
+        if lead not in (0, 1) or array.shape[lead:] != spec.shape:
+            raise UserError(f"obs {key!r}: expected shape {spec.shape} or (N, *{spec.shape}), got {array.shape}")
+        return np.ascontiguousarray(array, dtype=np.int64 if spec.n is not None else np.float32)
+
+
+def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
+    """What `Policy` needs beside the weights, for the checkpoint at `path` of a run."""
+    import yaml
+
+    config = yaml.safe_load(run.config.read_text())
+    manifest = checkpoint.manifest(path)
+    return {
+        "format": FORMAT,
+        "algo": config["algo"],
+        "distribution": config["distribution"]["type"],
+        "spec": json.loads(run.card.read_text())["spec"],
+        "env_steps": manifest["env_steps"],
+        "digest": manifest["digest"],
+    }
+
+
+def load_policy(path: str | Path, seed: int = 0) -> Policy:
+    """The policy of a run directory (its latest checkpoint), a checkpoint directory or an exported folder.
+
+    Args:
+        path: where it is.
+        seed: of the noise of sampled actions.
+
+    Returns:
+        A `Policy` on the CPU in float32.
+
+    Raises:
+        UserError: there is none there, or it is damaged.
+    """
+    path = Path(path)
+    if (path / "policy.json").exists():
+        description = json.loads((path / "policy.json").read_text())
+        if description["format"] != FORMAT:
+            raise UserError(f"{path}: policy of format {description['format']}, this version reads {FORMAT}")
+        state = tree.decode((path / "agent.json").read_bytes(), (path / "agent.safetensors").read_bytes())
+        return Policy(description, state, seed)
+    if (path / "manifest.json").exists():
+        run = RunDirectory.existing(path.resolve().parents[1])
+    else:
+        run = RunDirectory.existing(path)
+        path = checkpoint.resolve(run, "latest")
+    learning, _ = checkpoint.load(path)
+    return Policy(describe(run, path), learning["learner"]["agent"], seed)
+
+
+def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
+    """Write the policy of a checkpoint as a folder that needs nothing of the run: policy.json and its weights.
+
+    Args:
+        run: the run the checkpoint belongs to.
+        path: the checkpoint's directory.
+        destination: folder to write; made if missing.
+
+    Returns:
+        The folder.
+    """
+    learning, _ = checkpoint.load(path)
+    destination.mkdir(parents=True, exist_ok=True)
+    shape, tensors = tree.encode(learning["learner"]["agent"])
+    (destination / "agent.json").write_bytes(shape)
+    (destination / "agent.safetensors").write_bytes(tensors)
+    write_json(destination / "policy.json", describe(run, path))
+    return destination

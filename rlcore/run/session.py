@@ -1,0 +1,292 @@
+"""One run in memory: built from its directory, trained from boundary to boundary, saved, evaluated, continued."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlcore import streams
+from rlcore.algorithms import ALGORITHMS
+from rlcore.envs.vector import make_vector_env
+from rlcore.errors import UserError
+from rlcore.run import checkpoint
+from rlcore.run.collect import Collector
+from rlcore.run.config import RunConfig, build_config
+from rlcore.run.directory import RunDirectory
+from rlcore.run.evaluation import evaluate_agent
+from rlcore.run.fabric import make_fabric, set_switches
+from rlcore.run.fingerprint import differences, fingerprint
+from rlcore.run.loop import train
+from rlcore.run.policy import load_policy
+from rlcore.run.record import EventLog, read_events
+from rlcore.run.window import Stopwatch, Window
+from rlcore.types import EnvSpec, Metrics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A moment between two iterations at which something is due.
+
+    Attributes:
+        env_steps: taken so far.
+        due: of "checkpoint" and "evaluate"; an evaluation is always of a checkpoint.
+        done: training is over.
+        reason: why, when done: "finished", "dry_run", "target_return", "plateau" or "interrupted".
+    """
+
+    env_steps: int
+    due: tuple[str, ...]
+    done: bool
+    reason: str | None
+
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+class Session:
+    """Learner, collector and buffer of one run, and the schedule that the config sets for them.
+
+    Args:
+        run: a run directory with config.yaml and env_card.json.
+
+    Raises:
+        UserError: the config asks for what is not there, or another config wrote the checkpoints.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.config: RunConfig = build_config(yaml.safe_load(run.config.read_text()))
+        self.card: dict[str, Any] = json.loads(run.card.read_text())
+        self.events = EventLog(run.events)
+        config = self.config
+        set_switches(config)
+        self.fabric = make_fabric(config.fabric)
+        self.envs = make_vector_env(
+            config.env,
+            num_envs=config.env.num_envs,
+            seed=config.seed,
+            tier=self.card["tier"],
+            fresh_instance=self.card["fresh_instance"],
+        )
+        spec = EnvSpec.from_json(self.card["spec"])
+        build = ALGORITHMS[config.algo.name].build
+        self.learner, self.buffer, self.plan = build(
+            config.algo, config.distribution.type, spec, self.fabric, config.seed
+        )
+        self.rng = streams.generator(config.seed, "minibatch", 0)
+        self.collector = Collector(
+            self.envs,
+            self.learner.agent,
+            streams.generator(config.seed, "policy", 0),
+            self.fabric.device,
+            self.fabric.autocast,
+            config.env.clip_rewards,
+        )
+        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"])
+        self.window = Window(config.metric)
+        self.watch = Stopwatch()
+        self.owed: list[str] = []
+        self.interrupted = False
+        self.iterations = 0
+        self._recent: list[float] = []
+        self._start()
+
+    # Continuing -------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Continue from the newest good checkpoint, else from what the config names, else from nothing."""
+        newest = checkpoint.newest_good(self.run.checkpoints)
+        if newest is not None:
+            self._continue(newest)
+            self.events.append("resume", env_steps=self.env_steps)
+        elif self.config.checkpoint.resume_from:
+            self._continue(Path(self.config.checkpoint.resume_from))
+        elif self.config.init_from:
+            self._initialise(self.config.init_from)
+
+    def _continue(self, path: Path) -> None:
+        learning, bookkeeping = checkpoint.load(path)
+        self._check_fingerprint(bookkeeping["fingerprint"], path)
+        self.learner.load_state_dict(learning["learner"])
+        self.buffer.load_state_dict(learning["buffer"])
+        self.collector.load_state_dict(learning["collector"])
+        streams.load_generator_state(self.rng, learning["rng"])
+        self.iterations = learning["iterations"]
+        self.window.load_state_dict(bookkeeping["window"])
+        self.watch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
+        evaluated = {e["env_steps"] for e in read_events(self.run.events) if e["kind"] == "evaluation"}
+        self.owed = [] if self.env_steps in evaluated else bookkeeping["owed"]
+
+    def _check_fingerprint(self, old: Mapping[str, Any], path: Path) -> None:
+        for key, before, after in differences(old["learning"], self.fingerprint["learning"]):
+            name = key.removeprefix("config.")
+            if name == "algo.total_steps" and not self._annealed():
+                continue
+            if name in ("checkpoint.resume_from", "init_from"):
+                continue
+            raise UserError(
+                f"{name}={after}: {path} was trained with {before}; set it back, "
+                f"or start a new run from its weights with init_from={path}"
+            )
+        for key, before, after in differences(old["machine"], self.fingerprint["machine"]):
+            log.warning("%s is %s, was %s: the run goes on, but not to the same bits", key, after, before)
+
+    def _annealed(self) -> bool:
+        algo = self.config.algo
+        return any(getattr(algo, f"anneal_{name}") for name in algo.scheduled())
+
+    def _initialise(self, source: str) -> None:
+        """Weights and normalisers of another policy; optimizer, counters and environments start anew."""
+        policy = load_policy(source)
+        theirs, ours = policy.agent.state_dict(), self.learner.agent.state_dict()
+        shapes = [{k: getattr(v, "shape", None) for k, v in state.items()} for state in (ours, theirs)]
+        for key, wanted, found in differences(*shapes):
+            raise UserError(f"init_from={source}: {key} has shape {found}, this run needs {wanted}; use its algo and env settings")
+        self.learner.agent.load_state_dict(theirs)
+
+    # Training ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def env_steps(self) -> int:
+        """Actions taken so far."""
+        return self.collector.env_steps
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Env steps between checkpoints."""
+        return self.config.checkpoint.every or max(1, math.ceil(self.plan.total_steps / 20))
+
+    @property
+    def evaluate_every(self) -> int:
+        """Env steps between evaluations."""
+        return self.config.evaluation.every or max(1, math.ceil(self.plan.total_steps / 10))
+
+    def advance(self, on_progress: Progress) -> Boundary:
+        """Train to the next boundary.
+
+        Args:
+            on_progress: called after each iteration with env_steps, the mean return of recent episodes, elapsed
+                seconds.
+
+        Returns:
+            What is due there. After a resume, first what a killed process still owed.
+        """
+        if self.owed:
+            due, self.owed = tuple(self.owed), []
+            return Boundary(self.env_steps, due, self._reason() is not None, self._reason())
+        if self._reason() is not None:
+            return Boundary(self.env_steps, (), True, self._reason())
+        start = self.env_steps
+        target = min(
+            (start // self.checkpoint_every + 1) * self.checkpoint_every,
+            (start // self.evaluate_every + 1) * self.evaluate_every,
+            self.plan.total_steps,
+        )
+        mark = [time.perf_counter()]
+
+        def on_iteration(env_steps: int, metrics: list[Metrics]) -> bool:
+            self._account(env_steps, metrics, time.perf_counter() - mark[0], on_progress)
+            mark[0] = time.perf_counter()
+            return self.interrupted or self.config.dry_run
+
+        train(self.learner, self.collector, self.buffer, self.plan, self.rng, target, on_iteration)
+        return self._boundary(start)
+
+    def _account(self, env_steps: int, metrics: list[Metrics], seconds: float, on_progress: Progress) -> None:
+        episodes = self.envs.pop_episodes()
+        self.iterations += 1
+        self._recent = (self._recent + [e.ret for e in episodes])[-100:]
+        collected = self.collector.seconds
+        self.window.add(metrics, episodes)
+        self.window.seconds["collect"] += collected
+        self.window.seconds["train"] += seconds - collected
+        last = self._reason() is not None
+        if self.config.metric.log_level and (self.window.due(env_steps) or last):
+            self.events.append("metrics", env_steps=env_steps, values=self.window.close(env_steps, self.learner.updates))
+        recent = sum(self._recent) / len(self._recent) if self._recent else None
+        on_progress({"env_steps": env_steps, "return": recent, "elapsed": self.watch.wall})
+
+    def _boundary(self, start: int) -> Boundary:
+        now, reason = self.env_steps, self._reason()
+        evaluate = now // self.evaluate_every > start // self.evaluate_every
+        save = evaluate or now // self.checkpoint_every > start // self.checkpoint_every
+        if self.interrupted:
+            return Boundary(now, ("checkpoint",), reason is not None, reason or "interrupted")
+        if reason is not None:
+            save, evaluate = self.config.checkpoint.save_last or evaluate, evaluate and reason != "dry_run"
+        due = tuple(name for name, is_due in (("checkpoint", save), ("evaluate", evaluate)) if is_due)
+        self.owed = ["evaluate"] if evaluate else []
+        return Boundary(now, due, reason is not None, reason)
+
+    def _reason(self) -> str | None:
+        """Why training is over, or None: it is not."""
+        if self.env_steps >= self.plan.total_steps:
+            return "finished"
+        if self.config.dry_run and self.iterations:
+            return "dry_run"
+        return self._early()
+
+    def _early(self) -> str | None:
+        rule = self.config.early_stop
+        if rule.target_return is None and rule.patience is None:
+            return None
+        scores = [e["greedy"]["mean"] for e in read_events(self.run.events) if e["kind"] == "evaluation"]
+        if rule.target_return is not None and any(s >= rule.target_return for s in scores):
+            return "target_return"
+        best, stale = -math.inf, 0
+        for score in scores:
+            stale = 0 if score > best + rule.min_delta else stale + 1
+            best = max(best, score)
+        return "plateau" if rule.patience is not None and stale >= rule.patience else None
+
+    # Saving and judging -----------------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """Make the present state durable; returns {path, env_steps, digest}."""
+        self.envs.boundary()
+        learning = {
+            "learner": self.learner.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "collector": self.collector.state_dict(),
+            "rng": streams.generator_state(self.rng),
+            "iterations": self.iterations,
+        }
+        bookkeeping = {
+            "fingerprint": self.fingerprint,
+            "window": self.window.state_dict(),
+            "owed": self.owed,
+            "wall_s": self.watch.wall,
+            "cpu_s": self.watch.cpu,
+            "updates": self.learner.updates,
+            "time": time.time(),
+        }
+        path = checkpoint.save(self.run.checkpoints, self.env_steps, learning, bookkeeping)
+        checkpoint.prune(self.run, self.config.checkpoint.keep_last)
+        digest = checkpoint.manifest(path)["digest"]
+        saved = {"path": str(path.relative_to(self.run.path)), "env_steps": self.env_steps, "digest": digest}
+        self.events.append("checkpoint", **saved)
+        return saved
+
+    def evaluate(self) -> dict[str, Any]:
+        """Judge the present policy greedily while training; the best so far names the best checkpoint."""
+        episodes = self.config.evaluation.episodes
+        greedy = evaluate_agent(self.learner.agent, self.config, self.card, episodes, fabric=self.fabric)
+        earlier = [e["greedy"]["mean"] for e in read_events(self.run.events) if e["kind"] == "evaluation"]
+        if (self.run.checkpoints / str(self.env_steps)).exists() and greedy["mean"] >= max(earlier, default=-math.inf):
+            checkpoint.name_best(self.run, self.env_steps)
+        self.owed = []
+        return self.events.append("evaluation", env_steps=self.env_steps, final=False, greedy=greedy)
+
+    def close(self) -> None:
+        """End the environments' processes."""
+        self.envs.close()
