@@ -1,0 +1,50 @@
+# make train    set-up, then the main job: PPO on CartPole-v1 to a registered model; more arguments: make train ARGS="seed=3"
+# make test     set-up, then every check and every test
+# make check    set-up, then format, lint, types, import layers, docstrings, spelling
+# make install  set-up alone, into .venv; a second call installs nothing
+# make clean    remove what these made; CLEAN_RUNS=1 removes the runs too
+#
+# Which Python, torch and package index (pip's own variables, such as PIP_INDEX_URL, are obeyed as well):
+#   make install PYTHON=python3.12
+#   make install TORCH=torch==2.13.0 TORCH_INDEX=https://download.pytorch.org/whl/cu130
+# Without TORCH_INDEX a machine without an NVIDIA GPU gets PyTorch's CPU build; TORCH_INDEX=pip takes pip's default.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help install train check test clean
+
+export PYTHON TORCH TORCH_INDEX
+
+BIN := .venv/bin
+ARGS ?=
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+install:
+	@tools/install
+
+train: install
+	@$(BIN)/shepherd train exp=ppo $(ARGS)
+
+check: install
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pydoclint --quiet rlcore flows
+	$(BIN)/codespell
+	$(BIN)/pyright --warnings
+
+# Two workers, whole files to each: a file's servers and databases are started once. One thread a process, or they
+# would wait for each other.
+test: check
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+
+clean:
+	rm -rf .venv .shepherd build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find rlcore flows conf tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
+ifdef CLEAN_RUNS
+	rm -rf runs
+else
+	@if [ -d runs ]; then echo "runs/ is kept; make clean CLEAN_RUNS=1 removes it"; fi
+endif
