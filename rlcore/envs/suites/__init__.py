@@ -1,0 +1,1 @@
+"""Families of environments: which ids they have and which extra installs them."""

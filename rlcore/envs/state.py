@@ -1,0 +1,270 @@
+"""The state of an environment, saved and restored without pickling anything.
+
+A state is read from the plain attributes of every layer of the wrapper chain: numbers, text, arrays, generators and
+containers of them. Whatever else an attribute holds (a physics engine, say) means that there is no such state, and
+`capture` says so by returning None instead of a state that looks complete. Objects that describe rather than change
+(spaces, functions, Gymnasium's specs) are left where they are; tables that are not data of an array kind (transition
+tables of the toy-text tasks) are only checked to be equal.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+from gymnasium.envs.registration import WrapperSpec
+
+from rlcore.errors import RunError
+from rlcore.types import State
+
+CONSTANT = (
+    spaces.Space,
+    GymnasiumSpec,
+    WrapperSpec,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    type,
+    enum.Enum,
+    np.dtype,
+    np.ufunc,
+)
+# Attributes Gymnasium's own layers keep that never change after construction, whatever they hold.
+CONSTANT_NAMES = ("_saved_kwargs", "_cached_spec", "spec", "env")
+CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
+BIT_GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
+
+
+class _OpaqueError(Exception):
+    """A value whose state cannot be read."""
+
+
+class _ConstantError(Exception):
+    """A value that describes and never changes."""
+
+
+def capture(env: gymnasium.Env) -> State | None:
+    """The state of an environment, or None when an attribute of it cannot be read.
+
+    Args:
+        env: any environment; it is not changed.
+
+    Returns:
+        Nested dicts of arrays and JSON scalars for `restore`; None with anything opaque inside.
+    """
+    layers: State = {}
+    try:
+        for index, layer in enumerate(_layers(env)):
+            layers[str(index)] = {"class": type(layer).__name__, "attributes": _encode_attributes(layer)}
+    except _OpaqueError:
+        return None
+    return {"layers": layers}
+
+
+def opaque_attribute(env: gymnasium.Env) -> str:
+    """Name of the first attribute that `capture` cannot read, as `LunarLander.world`; "" when there is none."""
+    for layer in _layers(env):
+        if not hasattr(layer, "__dict__"):
+            return type(layer).__name__
+        for name, value in _attributes(layer):
+            try:
+                _encode(value)
+            except _OpaqueError:
+                return f"{type(layer).__name__}.{name}"
+            except _ConstantError:
+                continue
+    return ""
+
+
+def _encode_attributes(layer: Any) -> State:
+    if not hasattr(layer, "__dict__"):
+        raise _OpaqueError
+    attributes: State = {}
+    for name, value in _attributes(layer):
+        try:
+            attributes[name] = _encode(value)
+        except _ConstantError:
+            continue
+    return attributes
+
+
+def restore(env: gymnasium.Env, state: State) -> None:
+    """Put an environment into a captured state; a freshly built one, or one that was used.
+
+    Args:
+        env: an environment made with the same settings as the captured one.
+        state: from `capture`, perhaps read back from disk.
+
+    Raises:
+        RunError: the state belongs to another kind of environment.
+    """
+    layers = list(_layers(env))
+    saved = [state["layers"][str(i)] for i in range(len(state["layers"]))]
+    names = [type(layer).__name__ for layer in layers]
+    if names != [layer["class"] for layer in saved]:
+        raise RunError(
+            f"the saved environment state is of {' > '.join(layer['class'] for layer in saved)}, "
+            f"this environment is {' > '.join(names)}"
+        )
+    for layer, part in zip(layers, saved, strict=True):
+        _restore_layer(layer, part["attributes"])
+
+
+def _restore_layer(layer: Any, attributes: State) -> None:
+    for name, value in list(_attributes(layer)):
+        if name not in attributes and not _is_constant(value):
+            delattr(layer, name)  # came into being after the state was taken
+    for name, encoded in attributes.items():
+        now = layer.__dict__.get(name)
+        if isinstance(encoded, dict) and encoded["kind"] == "table":
+            if now is None or _digest(now) != encoded["sha256"]:
+                raise RunError(f"{type(layer).__name__}.{name} differs from the one the state was saved with")
+        elif isinstance(encoded, dict) and encoded["kind"] == "generator" and _same_generator(now, encoded):
+            now.bit_generator.state = _decode(encoded["state"])  # in place: others may hold the same generator
+        else:
+            layer.__dict__[name] = _decode(encoded)
+
+
+def _layers(env: gymnasium.Env) -> Iterator[Any]:
+    layer: Any = env
+    while True:
+        yield layer
+        if not isinstance(layer, gymnasium.Wrapper):
+            return
+        layer = layer.env
+
+
+def _attributes(layer: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name, value in vars(layer).items() if name not in CONSTANT_NAMES)
+
+
+def _is_constant(value: Any) -> bool:
+    try:
+        _encode(value)
+    except _ConstantError:
+        return True
+    except _OpaqueError:
+        return False
+    return False
+
+
+def _encode(value: Any) -> Any:
+    """A value as JSON scalars, arrays and dicts with a `kind`.
+
+    Raises:
+        _OpaqueError: it has state that cannot be read.
+        _ConstantError: it has no state.
+    """
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is float:
+        return value if np.isfinite(value) else {"kind": "float", "text": repr(value)}
+    if kind is np.ndarray:
+        if value.dtype.kind in "biuf":
+            return value.copy()
+        return {"kind": "table", "sha256": _digest(value)}
+    if isinstance(value, np.str_):
+        return {"kind": "str_", "text": str(value)}
+    if isinstance(value, (np.number, np.bool_)):
+        return {"kind": "scalar", "value": np.array([value])}
+    if kind is np.random.Generator:
+        name = type(value.bit_generator).__name__
+        if name not in BIT_GENERATORS:
+            raise _OpaqueError
+        return {"kind": "generator", "name": name, "state": _encode(value.bit_generator.state)}
+    if kind in CONTAINERS.values() or kind is dict:
+        return _encode_container(value)
+    if isinstance(value, CONSTANT):
+        raise _ConstantError
+    raise _OpaqueError
+
+
+def _encode_container(value: Any) -> Any:
+    if type(value) is dict:
+        if not all(type(key) is str for key in value):
+            return {"kind": "table", "sha256": _digest(value)}
+        pairs = {str(i): {"key": k, "value": _encode_inner(v)} for i, (k, v) in enumerate(value.items())}
+        return {"kind": "dict", "items": pairs}
+    items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+    encoded = {str(i): _encode_inner(v) for i, v in enumerate(items)}
+    size = value.maxlen if isinstance(value, deque) else None
+    return {"kind": type(value).__name__, "items": encoded, "maxlen": size}
+
+
+def _encode_inner(value: Any) -> Any:
+    # A container is rebuilt on restore, so nothing inside it may be left where it is.
+    try:
+        encoded = _encode(value)
+    except _ConstantError:
+        raise _OpaqueError from None
+    if isinstance(encoded, dict) and encoded["kind"] == "table":
+        raise _OpaqueError
+    return encoded
+
+
+def _decode(encoded: Any) -> Any:
+    if isinstance(encoded, np.ndarray):
+        return encoded.copy()
+    if not isinstance(encoded, dict):
+        return encoded
+    kind = encoded["kind"]
+    if kind == "float":
+        return float(encoded["text"])
+    if kind == "str_":
+        return np.str_(encoded["text"])
+    if kind == "scalar":
+        return encoded["value"][0]
+    if kind == "generator":
+        bits = BIT_GENERATORS[encoded["name"]]()
+        bits.state = _decode(encoded["state"])
+        return np.random.Generator(bits)
+    items = [encoded["items"][str(i)] for i in range(len(encoded["items"]))]
+    if kind == "dict":
+        return {item["key"]: _decode(item["value"]) for item in items}
+    if kind == "deque":
+        return deque((_decode(item) for item in items), encoded["maxlen"])
+    return CONTAINERS[kind](_decode(item) for item in items)
+
+
+def _same_generator(now: Any, encoded: State) -> bool:
+    return type(now) is np.random.Generator and type(now.bit_generator).__name__ == encoded["name"]
+
+
+def _digest(value: Any) -> str:
+    digest = hashlib.sha256()
+    _feed(digest, value)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: Any) -> None:
+    """Hash a table of plain values.
+
+    Raises:
+        _OpaqueError: something in it is not plain.
+    """
+    kind = type(value)
+    digest.update(kind.__name__.encode())
+    if value is None or kind in (bool, int, float, str, bytes) or isinstance(value, np.generic):
+        digest.update(repr(value).encode())
+    elif kind is np.ndarray and value.dtype.kind != "O":
+        digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+    elif kind is dict:
+        for key, inner in value.items():
+            _feed(digest, key)
+            _feed(digest, inner)
+    elif kind in (list, tuple):
+        digest.update(str(len(value)).encode())
+        for inner in value:
+            _feed(digest, inner)
+    else:
+        raise _OpaqueError

@@ -1,0 +1,122 @@
+"""Environments stepped together, in this process or in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from rlcore import streams
+from rlcore.envs.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
+from rlcore.envs.lane import Lane
+from rlcore.envs.make import EnvSettings, make
+from rlcore.types import State
+
+if TYPE_CHECKING:  # the config package imports torch, which a worker must not
+    from rlcore.run.config import EnvConfig
+
+
+class SerialVectorEnv(EpisodicVectorEnv):
+    """Environments in this process, one after another: fastest where a step takes microseconds.
+
+    Args:
+        build: makes one environment.
+        num_envs: B.
+        episode_seed: (env index, episode index) -> seed of that episode; None = go on with the env's own generator.
+        tier: how the state is saved.
+        fresh_instance: a newly built environment for every episode.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], gymnasium.Env],
+        num_envs: int,
+        episode_seed: EpisodeSeed,
+        tier: str = "snapshot",
+        fresh_instance: bool = False,
+    ) -> None:
+        self._lanes = [Lane(build, index, fresh_instance) for index in range(num_envs)]
+        super().__init__(num_envs, self._lanes[0].spec, self._lanes[0].bounds, episode_seed, tier)
+
+    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
+        obs, reward, terminated, truncated = rows
+        actions = None if action is None else env_actions(action)
+        for index, lane in enumerate(self._lanes):
+            if index in seeds or actions is None:
+                lane.reset(seeds[index], obs, index, index in self._rebuild)
+            else:
+                reward[index], terminated[index], truncated[index] = lane.step(actions[index], obs, index)
+
+    def _capture(self) -> list[State]:
+        return [lane.capture() for lane in self._lanes]
+
+    def _restore(self, states: list[State]) -> None:
+        for lane, state in zip(self._lanes, states, strict=True):
+            lane.restore(state)
+
+    def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], rows: Rows) -> None:
+        for index, (seed, actions) in episodes.items():
+            self._lanes[index].replay(seed, env_actions(actions), rows[0], index)
+
+    def close(self) -> None:
+        """Release the environments."""
+        for lane in self._lanes:
+            lane.close()
+
+
+def env_actions(action: np.ndarray) -> list[Any]:
+    """[B, ...] as one action per environment: Python integers for Discrete, array rows for all others."""
+    return action.tolist() if action.ndim == 1 else list(action)
+
+
+def make_vector_env(
+    config: EnvConfig | EnvSettings,
+    *,
+    num_envs: int,
+    seed: int,
+    rank: int = 0,
+    purpose: str = "env",
+    tier: str = "snapshot",
+    fresh_instance: bool = False,
+    offset: int = 0,
+    episode_seed: EpisodeSeed | None = None,
+) -> EpisodicVectorEnv:
+    """B environments from the config; in processes of their own when `sync_env` is false.
+
+    Args:
+        config: the env group (or settings taken from it: then in this process).
+        num_envs: B.
+        seed: the run's.
+        rank: of this process among those that train together.
+        purpose: stream of the seeds, a key of `rlcore.streams.PURPOSES`.
+        tier: from the environment card. "snapshot": one seed per environment; else one per episode.
+        fresh_instance: from the environment card: a newly built environment for every episode.
+        offset: index of the first environment in its stream.
+        episode_seed: replaces the seeds above: (env index, episode index) -> seed.
+
+    Returns:
+        The environments, not yet reset.
+
+    Raises:
+        UserError: the environment cannot be made.
+    """
+    settings = EnvSettings.of(config)
+    seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
+    if getattr(config, "sync_env", True):
+        return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance)
+    from rlcore.envs.subprocess import SubprocessVectorEnv
+
+    return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, config.step_timeout)
+
+
+def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> EpisodeSeed:
+    """The seeds of a run's environments: one each for tier "snapshot", else one for each episode."""
+
+    def episode_seed(env_index: int, episode_index: int) -> int | None:
+        if tier != "snapshot":
+            return streams.integer(seed, purpose, rank, offset + env_index, episode_index)
+        return streams.integer(seed, purpose, rank, offset + env_index) if episode_index == 0 else None
+
+    return episode_seed

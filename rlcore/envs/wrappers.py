@@ -1,0 +1,258 @@
+"""Wrappers, one class each, in the order in which `make` puts them around an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from rlcore.errors import UserError, nearest
+
+# Positions of velocities in the observation vector of each id (SheepRL's table, and Acrobot).
+VELOCITIES = {
+    "CartPole-v0": (1, 3),
+    "CartPole-v1": (1, 3),
+    "Acrobot-v1": (4, 5),
+    "MountainCar-v0": (1,),
+    "MountainCarContinuous-v0": (1,),
+    "Pendulum-v1": (2,),
+    "LunarLander-v3": (2, 3, 5),
+    "LunarLanderContinuous-v3": (2, 3, 5),
+}
+
+
+class ActionRepeat(gymnasium.Wrapper):
+    """Take every action `amount` times, fewer when the episode ends; rewards are summed.
+
+    Args:
+        env: the environment.
+        amount: environment steps per action, at least 1.
+    """
+
+    def __init__(self, env: gymnasium.Env, amount: int) -> None:
+        super().__init__(env)
+        self.amount = amount
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The last observation of the repeats and the sum of their rewards."""
+        total = 0.0
+        for _ in range(self.amount):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+class FlatDictObservation(gymnasium.Wrapper):
+    """Observations as one flat dict: `state` for a bare one, `state_0`… for a tuple, `a.b` for nested dicts.
+
+    Args:
+        env: the environment.
+
+    Raises:
+        UserError: two parts of the observation get the same key.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        self.paths: dict[str, tuple[Any, ...]] = {}
+        flat: dict[str, spaces.Space] = {}
+        for key, path, leaf in _leaves(space, "", ()):
+            if key in flat:
+                raise UserError(f"two observations of this environment get the key {key!r}; rename one in its space")
+            flat[key], self.paths[key] = leaf, path
+        self.bare = not isinstance(space, (spaces.Dict, spaces.Tuple))
+        self.observation_space = spaces.Dict(flat)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Open an episode; the observation as a flat dict."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self.flat(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take one action; the observation as a flat dict."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return {"state": obs} if self.bare else self.flat(obs), reward, terminated, truncated, info
+
+    def flat(self, obs: Any) -> dict[str, Any]:
+        """A new flat dict with the leaves of `obs`."""
+        if self.bare:
+            return {"state": obs}
+        return {key: _follow(obs, path) for key, path in self.paths.items()}
+
+
+def _leaves(space: spaces.Space, key: str, path: tuple[Any, ...]) -> list[tuple[str, tuple[Any, ...], spaces.Space]]:
+    if isinstance(space, spaces.Dict):
+        parts = [(f"{key}.{name}" if key else str(name), name, inner) for name, inner in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        parts = [(f"{key or 'state'}_{i}", i, inner) for i, inner in enumerate(space.spaces)]
+    else:
+        return [(key or "state", path, space)]
+    return [leaf for name, step, inner in parts for leaf in _leaves(inner, name, (*path, step))]
+
+
+def _follow(obs: Any, path: tuple[Any, ...]) -> Any:
+    for step in path:
+        obs = obs[step]
+    return obs
+
+
+class MaskVelocities(gymnasium.ObservationWrapper):
+    """Zero the velocities in key `state`, which makes the task partly observed.
+
+    Args:
+        env: the environment, its observations already flat dicts.
+
+    Raises:
+        UserError: no velocities are known for this id.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        spec = env.unwrapped.spec
+        env_id = spec.id if spec is not None else type(env.unwrapped).__name__
+        if env_id not in VELOCITIES:
+            raise UserError(
+                f"env.mask_velocities=true: velocities are known for {', '.join(VELOCITIES)} only, "
+                f"not for {env_id}{nearest(env_id, VELOCITIES)}"
+            )
+        self.velocities = np.array(VELOCITIES[env_id])
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """The same dict with `state` masked in a copy."""
+        state = observation["state"].copy()
+        state[self.velocities] = 0
+        observation["state"] = state
+        return observation
+
+
+class ActionsAsObservation(gymnasium.Wrapper):
+    """Past actions as key `action_stack`: float32, oldest first, one-hot for discrete actions.
+
+    At an episode's start all of them are the no-op. With dilation d only every d-th of the last n·d actions is
+    shown, the newest always.
+
+    Args:
+        env: the environment, its observations already flat dicts.
+        num_stack: how many actions are shown.
+        noop: the action before the first: one number, or one for every sub-action.
+        dilation: distance in actions between those shown.
+
+    Raises:
+        UserError: a no-op that is not an action of this environment.
+    """
+
+    def __init__(self, env: gymnasium.Env, num_stack: int, noop: Any, dilation: int) -> None:
+        super().__init__(env)
+        self.dilation = dilation
+        self.shape, self.nvec, self.start = _sub_actions(env.action_space)
+        self.noop = self.encode(self._checked_noop(noop))
+        self.history = np.tile(self.noop, (num_stack * dilation, 1))  # row -1 is the newest
+        low, high = np.float32(0), np.float32(1)
+        if isinstance(env.action_space, spaces.Box):
+            low = np.tile(env.action_space.low.reshape(-1), num_stack).astype(np.float32)
+            high = np.tile(env.action_space.high.reshape(-1), num_stack).astype(np.float32)
+        box = spaces.Box(low, high, (self.noop.size * num_stack,), np.float32)
+        self.observation_space = _with_key(env.observation_space, "action_stack", box, "actions_as_observation")
+
+    def _checked_noop(self, noop: Any) -> np.ndarray:
+        size = int(np.prod(self.shape))
+        try:
+            flat = np.asarray(noop, np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            flat = np.zeros(0)
+        if flat.size not in (1, size):
+            raise UserError(
+                f"env.actions_as_observation.noop={noop}: must be one number or a list of {size}, one a sub-action"
+            )
+        flat = np.broadcast_to(flat, (size,))
+        if self.nvec is not None:
+            index = flat - self.start
+            if (index != np.floor(index)).any() or (index < 0).any() or (index >= self.nvec).any():
+                allowed = ", ".join(f"{s}..{s + n - 1}" for s, n in zip(self.start, self.nvec, strict=True))
+                raise UserError(f"env.actions_as_observation.noop={noop}: not an action here; allowed are {allowed}")
+        return flat
+
+    def encode(self, action: Any) -> np.ndarray:
+        """One action as a flat float32 vector."""
+        flat = np.asarray(action).reshape(-1)
+        if self.nvec is None:
+            return flat.astype(np.float32)
+        offsets = np.cumsum(self.nvec) - self.nvec
+        row = np.zeros(int(self.nvec.sum()), np.float32)
+        row[(offsets + flat - self.start).astype(np.int64)] = 1
+        return row
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Open an episode with a history of no-ops."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        self.history[:] = self.noop
+        obs["action_stack"] = self.shown()
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take one action and remember it."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.history[:-1] = self.history[1:]
+        self.history[-1] = self.encode(action)
+        obs["action_stack"] = self.shown()
+        return obs, reward, terminated, truncated, info
+
+    def shown(self) -> np.ndarray:
+        """The actions that the observation shows, flat."""
+        return self.history[self.dilation - 1 :: self.dilation].reshape(-1).copy()
+
+
+def _sub_actions(space: spaces.Space) -> tuple[tuple[int, ...], np.ndarray | None, np.ndarray | None]:
+    """(shape, choices of each sub-action, their smallest values); choices None for a Box."""
+    if isinstance(space, spaces.Discrete):
+        return (1,), np.array([int(space.n)]), np.array([int(space.start)])
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.shape, space.nvec.reshape(-1), space.start.reshape(-1)
+    if isinstance(space, spaces.MultiBinary):
+        size = int(np.prod(space.shape))
+        return space.shape, np.full(size, 2), np.zeros(size, np.int64)
+    if isinstance(space, spaces.Box):
+        return space.shape, None, None
+    raise UserError(f"action space {space}: only Box, Discrete, MultiDiscrete and MultiBinary can be trained")
+
+
+class RewardAsObservation(gymnasium.Wrapper):
+    """The reward that arrived with an observation as its key `reward`: float32 (1,), 0 at an episode's start.
+
+    Args:
+        env: the environment, its observations already flat dicts.
+
+    Raises:
+        UserError: the environment has such a key already.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        # Unbounded: repeats and other wrappers may sum rewards beyond the range an environment declares.
+        box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self.observation_space = _with_key(env.observation_space, "reward", box, "reward_as_observation")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Open an episode; its reward is 0."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        obs["reward"] = np.zeros(1, np.float32)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take one action; its reward is in the observation too."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs["reward"] = np.array([reward], np.float32)
+        return obs, reward, terminated, truncated, info
+
+
+def _with_key(space: spaces.Space, key: str, box: spaces.Box, option: str) -> spaces.Dict:
+    parts: Mapping[str, spaces.Space] = space.spaces if isinstance(space, spaces.Dict) else {}
+    if key in parts:
+        raise UserError(f"env.{option}: this environment has an observation {key!r} of its own; switch the option off")
+    return spaces.Dict({**parts, key: box})
