@@ -14,6 +14,7 @@ from typing import Any
 
 from rlcore.errors import RunError, UserError
 from rlcore.run.directory import RunDirectory
+from rlcore.run.record import EventLog, read_events
 
 GRACE = 25.0  # seconds a trainer gets to finish its iteration and write a checkpoint
 Progress = Callable[[dict[str, Any]], None]
@@ -144,6 +145,46 @@ class Trainer:
 def _import_path() -> str:
     root = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+
+
+def train(run: RunDirectory, on_progress: Progress | None = None, on_event: Progress | None = None) -> Boundary:
+    """Train a run to its end, making checkpoints and evaluations where they are due; the trainer stays alive.
+
+    Args:
+        run: prepared by make-env; a half-trained one continues.
+        on_progress: called after each iteration.
+        on_event: called with each checkpoint and evaluation.
+
+    Returns:
+        The last boundary.
+    """
+    while True:
+        trainer = trainer_for(run)
+        boundary = trainer.advance(on_progress)
+        for name, action in (("checkpoint", trainer.checkpoint), ("evaluate", trainer.evaluate)):
+            if name in boundary.due:
+                said = action()
+                if on_event is not None:
+                    on_event(said)
+        if boundary.done:
+            ended(run, boundary)
+            return boundary
+
+
+def checkpoint(run: RunDirectory) -> dict[str, Any]:
+    """Make the run's present state durable (a new run's first weights too): {path, env_steps, digest}."""
+    try:
+        return trainer_for(run).checkpoint()
+    finally:
+        release(run)
+
+
+def ended(run: RunDirectory, boundary: Boundary) -> None:
+    """Write the end of training into the event log, once."""
+    ends = [e for e in read_events(run.events) if e["kind"] == "end" and e["env_steps"] == boundary.env_steps]
+    if not ends:
+        status = "stopped_early" if boundary.reason in ("target_return", "plateau") else "finished"
+        EventLog(run.events).append("end", env_steps=boundary.env_steps, status=status, reason=boundary.reason)
 
 
 _live: dict[Path, Trainer] = {}

@@ -111,6 +111,8 @@ class Trainer:
         path = None
         if self.session is not None and self.session.env_steps:
             path = self.session.save()["path"]
+        if self.session is not None:
+            self.session.events.append("end", env_steps=self.session.env_steps, status="interrupted", reason="signal")
         self.say("interrupted", env_steps=self.session.env_steps if self.session else 0, path=path)
         return 130
 

@@ -1,0 +1,209 @@
+"""`shepherd`: the command line. Exit codes: 0 done, 1 failure, 2 the user's mistake, 130 interrupted.
+
+Heavy libraries are imported by the command that needs them, so that a mistake is told in a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import RunError, UserError
+
+STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the arguments after `shepherd`; None = the process's own.
+
+    Returns:
+        The exit code.
+    """
+    from flows.home import configure_environment
+    from flows.stages.train import TrainingInterrupted
+
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] == ["train"] and {"-h", "--help"} & set(arguments):
+            return _help([a for a in arguments[1:] if a not in ("-h", "--help")])
+        options = _parser().parse_args(arguments)
+        configure_environment()
+        return options.run(options)
+    except UserError as error:
+        print(f"shepherd: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"shepherd: failed: {error}", file=sys.stderr)
+        return 1
+    except (TrainingInterrupted, KeyboardInterrupt):
+        print("shepherd: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `shepherd config … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shepherd", description="Reinforcement learning as reproducible experiment stages."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help, description=help)
+        command.set_defaults(run=run)
+        return command
+
+    overrides = "key=value, as exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists every key"
+    command = add("train", _train, "train an agent: from a config to a registered model")
+    command.add_argument("overrides", nargs="*", help=overrides)
+    command = add("resume", _resume, "continue a run, bit for bit as if it had never stopped")
+    command.add_argument("run_dir", help="the run's folder")
+    command.add_argument("overrides", nargs="*", help="keys that change nothing learned, as metric.log_every=1000")
+    command = add("evaluate", _evaluate, "judge a run, a checkpoint or a registered model over whole episodes")
+    command.add_argument("source", help="run directory, checkpoint directory or models:/NAME@alias")
+    command.add_argument(
+        "--episodes", type=int, default=100, metavar="N", help="episodes, greedy and stochastic each (100)"
+    )
+    command.add_argument(
+        "--checkpoint", default=None, help="latest, best or a number of env steps (the run's chosen one)"
+    )
+    command.add_argument(
+        "--round", type=int, default=1, help="set of evaluation seeds (1: the run's own last evaluation)"
+    )
+    command.add_argument("--video", action="store_true", help="also record one greedy episode")
+    command = add("enjoy", _enjoy, "watch a policy play; without a display: make a video")
+    command.add_argument("source", help="run directory, checkpoint directory or models:/NAME@alias")
+    command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
+    command = add("config", _config, "print the composed config; run nothing")
+    command.add_argument("overrides", nargs="*", help=overrides)
+    add("agents", _agents, "what can be trained")
+    add("envs", _envs, "on what, and which extra is missing")
+    command = add("stage", _stage, "run one stage on a run directory (make-env makes it from overrides)")
+    command.add_argument("name", choices=STAGES)
+    command.add_argument("run_dir", help="the run's folder")
+    command.add_argument("overrides", nargs="*", help="make-env only: " + overrides)
+    return parser
+
+
+def _help(words: Sequence[str]) -> int:
+    from flows.describe import train_help
+
+    print(train_help(words))
+    return 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    from flows.config import compose
+    from flows.stages import make_env
+    from flows.store import create_run
+
+    config, values = compose(options.overrides)
+    if config.run_dir and (Path(config.run_dir) / "config.yaml").exists():
+        raise UserError(
+            f"run_dir={config.run_dir}: a run is there already; `shepherd resume {config.run_dir}` continues it"
+        )
+    make_env.check(config)
+    run = create_run(config, values, options.overrides)
+    return _run_flow(run)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from flows.config import compose_existing, dump
+    from rlcore.run.directory import RunDirectory
+
+    run = RunDirectory.existing(options.run_dir)
+    config, values = compose_existing(run.config, options.overrides)
+    status = run.read_summary().get("status")
+    if status in ("finished", "stopped_early") and not options.overrides:
+        print(f"{options.run_dir}: finished already ({run.read_summary()['env_steps']:,} env steps); nothing to do")
+        return 0
+    if options.overrides:
+        _refuse_other_learning(run, config)
+        run.config.write_text(dump(values))
+    return _run_flow(run)
+
+
+def _refuse_other_learning(run: Any, config: Any) -> None:
+    """A resumed run learns what it would have learned.
+
+    Raises:
+        UserError: names the key and both values.
+    """
+    import yaml
+
+    from rlcore.run.config import build_config, learning_half
+    from rlcore.run.fingerprint import differences
+
+    before = build_config(yaml.safe_load(run.config.read_text()))
+    annealed = any(getattr(before.algo, f"anneal_{name}") for name in before.algo.scheduled())
+    for key, old, new in differences(learning_half(before), learning_half(config)):
+        if key == "algo.total_steps" and not annealed:
+            continue
+        raise UserError(
+            f"{key}={new}: this run learns with {key}={old}, and a resumed run learns what it would have learned; "
+            f"start a new run from its weights with init_from={run.path}"
+        )
+
+
+def _run_flow(run: Any) -> int:
+    """Run the whole flow on a prepared run directory and show what came of it."""
+    from flows.console import follow
+
+    return follow(run)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from flows.console import evaluate
+
+    if options.episodes < 1:
+        raise UserError(f"--episodes {options.episodes}: must be 1 or more")
+    return evaluate(options.source, options.checkpoint, options.episodes, options.round, options.video)
+
+
+def _enjoy(options: argparse.Namespace) -> int:
+    from flows.console import enjoy
+
+    return enjoy(options.source, options.episodes)
+
+
+def _config(options: argparse.Namespace) -> int:
+    from flows.config import compose, dump
+
+    _, values = compose(options.overrides)
+    print(dump(values), end="")
+    return 0
+
+
+def _agents(options: argparse.Namespace) -> int:
+    from flows.report import agents_table
+    from rlcore.algorithms import ALGORITHMS
+
+    print(agents_table(ALGORITHMS))
+    return 0
+
+
+def _envs(options: argparse.Namespace) -> int:
+    from flows.report import envs_table
+    from rlcore.envs.suites.gym import suites
+
+    print(envs_table(suites()))
+    return 0
+
+
+def _stage(options: argparse.Namespace) -> int:
+    from flows.console import stage
+
+    return stage(options.name, options.run_dir, options.overrides)

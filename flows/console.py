@@ -1,0 +1,252 @@
+"""What the commands of `flows.cli` do at the terminal, once their arguments are known to be right."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import UserError
+from rlcore.run.directory import RunDirectory
+
+
+def shown(path: Path) -> str:
+    """A path as a person would type it here."""
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)
+
+
+def follow(run: RunDirectory) -> int:
+    """Run the whole flow on a prepared run directory, showing one progress line and, at the end, the results.
+
+    Args:
+        run: new or half-done.
+
+    Returns:
+        The exit code.
+    """
+    from flows import home, training
+    from flows.progress import Progress
+    from flows.report import results_table
+    from flows.stages.train import TrainingInterrupted, release
+    from flows.tracking import mirror
+
+    home.check_servers()
+    config, _ = read_config(run)
+    print(f"{config.algo.name} on {config.env.id} · seed {config.seed} · {shown(run.path)}", file=sys.stderr)
+    progress = Progress(config.algo.total_steps)
+    try:
+        with training.watched(run, progress):
+            summary = training.run_flow(run)
+    except (KeyboardInterrupt, TrainingInterrupted):
+        progress.close()
+        release(run, interrupt=True)
+        print(f"shepherd: interrupted; continue with: shepherd resume {shown(run.path)}", file=sys.stderr)
+        return 130
+    progress.close()
+    mirror(run)
+    print(results_table(summary, run, next_commands(run), colour=sys.stdout.isatty()))
+    return 0
+
+
+def read_config(run: RunDirectory) -> tuple[Any, dict[str, Any]]:
+    """The checked config of a run and the plain values it was read from."""
+    import yaml
+
+    from rlcore.run.config import build_config
+
+    values = yaml.safe_load(run.config.read_text())
+    return build_config(values), values
+
+
+def next_commands(run: RunDirectory) -> list[str]:
+    """The three commands worth typing after a training."""
+    from flows.home import tracking_uri
+
+    where = shown(run.path)
+    return [
+        f"shepherd enjoy {where}",
+        f"shepherd evaluate {where} --episodes 100 --video",
+        f"mlflow ui --backend-store-uri {tracking_uri()}",
+    ]
+
+
+def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, video: bool) -> int:
+    """Judge a policy, greedily and sampling, and print the figures.
+
+    Args:
+        source: run directory, checkpoint directory or models:/ URI.
+        checkpoint: latest, best or env steps; None = the one the run's results speak of.
+        episodes: N, of each mode.
+        round: set of evaluation seeds.
+        video: also record one greedy episode.
+
+    Returns:
+        The exit code.
+    """
+    from flows.report import evaluation_table
+    from rlcore.run import judge
+    from rlcore.run.directory import write_json
+
+    run, path = locate(source, checkpoint)
+    results = {
+        mode: judge.evaluate_checkpoint(run, path, episodes, greedy=mode == "greedy", round=round)
+        for mode in ("greedy", "stochastic")
+    }
+    film = judge.film(run, path, "evaluation.mp4") if video else None
+    name = f"{path.name}-round{round}-{episodes}.json"
+    fields = {"env_steps": int(path.name), "checkpoint": str(path.relative_to(run.path)), "round": round, "video": film}
+    write_json(run.evaluations / name, fields | results)
+    baseline = json.loads((run.dataset / "manifest.json").read_text())["result"]
+    print(evaluation_table(results, baseline, shown(path), sys.stdout.isatty()))
+    print(f"written to {shown(run.evaluations / name)}" + (f", video {shown(run.path / film)}" if film else ""))
+    return 0
+
+
+def locate(source: str, checkpoint: str | None) -> tuple[RunDirectory, Path]:
+    """The run and checkpoint that a command's SOURCE means.
+
+    Raises:
+        UserError: there is none.
+    """
+    from rlcore.run import checkpoint as checkpoints
+    from rlcore.run import judge
+
+    if source.startswith("models:/"):
+        from flows.registry import run_of
+
+        source = str(run_of(source))
+    path = Path(source).absolute()
+    if (path / "manifest.json").exists():
+        run = RunDirectory.existing(path.parents[1])
+        wrong = checkpoints.damage(path)
+        if wrong:
+            raise UserError(f"checkpoint {source}: {wrong}")
+        return run, path
+    run = RunDirectory.existing(path)
+    return run, judge.chosen(run) if checkpoint is None else checkpoints.resolve(run, checkpoint)
+
+
+def enjoy(source: str, episodes: int) -> int:
+    """Show a policy playing in a window, or record it where there is no display.
+
+    Args:
+        source: run directory, checkpoint directory or models:/ URI.
+        episodes: how many to show.
+
+    Returns:
+        The exit code.
+    """
+    from rlcore.run import judge
+    from rlcore.run.watch import watch
+
+    run, path = locate(source, None)
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        film = judge.film(run, path, "enjoy.mp4")
+        if film is None:
+            raise UserError(f"{source}: this environment cannot be drawn here (see the warning above)")
+        print(f"no display here: recorded {shown(run.path / film)}")
+        return 0
+    for index, (ret, length) in enumerate(watch(run, path, episodes)):
+        print(f"episode {index + 1}: return {ret:g} in {length} steps")
+    return 0
+
+
+def stage(name: str, run_dir: str, overrides: Sequence[str]) -> int:
+    """Run one stage and print, as one JSON line, where its output is.
+
+    Args:
+        name: of the stage.
+        run_dir: the run's folder; `make-env` makes it.
+        overrides: `make-env` only.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: overrides where there must be none.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    if name == "make-env":
+        print(json.dumps({"env_card": str(_stage_make_env(run_dir, overrides))}))
+        return 0
+    if overrides:
+        raise UserError(f"{overrides[0]}: a run's config is fixed by `shepherd stage make-env`")
+    run = RunDirectory.existing(Path(run_dir).absolute())
+    config, _ = read_config(run)
+    if name == "collect":
+        from flows.stages.collect import collect
+
+        print(json.dumps({"dataset": str(collect(config, run))}))
+    elif name == "train":
+        print(json.dumps(_stage_train(run, config)))
+    elif name == "checkpoint":
+        from flows.stages.train import checkpoint
+
+        print(json.dumps(checkpoint(run)))
+    elif name == "evaluate":
+        print(json.dumps({"evaluation": str(_stage_evaluate(run))}))
+    else:
+        from flows.stages.register_model import register_model
+        from flows.stages.summary import summarise
+
+        print(json.dumps(register_model(config, run)))
+        summarise(run)
+    return 0
+
+
+def _stage_make_env(run_dir: str, overrides: Sequence[str]) -> Path:
+    from flows.config import compose
+    from flows.stages import make_env
+    from flows.store import create_run
+
+    run = RunDirectory(Path(run_dir).absolute())
+    if run.config.exists() and not overrides:
+        return make_env.make_env(read_config(run)[0], run)
+    overrides = [*overrides, f"run_dir={run_dir}"]
+    config, values = compose(overrides)
+    make_env.check(config)
+    return make_env.make_env(config, create_run(config, values, overrides))
+
+
+def _stage_train(run: RunDirectory, config: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from flows.progress import Progress
+    from flows.stages.train import release, train
+    from flows.tracking import mirror_in_background
+
+    progress = Progress(config.algo.total_steps)
+    try:
+        boundary = train(run, lambda said: progress.update(**progress_fields(said)))
+    finally:
+        release(run)
+        progress.close()
+        mirror_in_background(run)
+    return asdict(boundary)
+
+
+def progress_fields(said: dict[str, Any]) -> dict[str, Any]:
+    """A trainer's progress event as the arguments of `Progress.update`."""
+    rate = said["env_steps"] / said["elapsed"] if said["elapsed"] > 0 else 0.0
+    return {
+        "env_steps": said["env_steps"],
+        "episode_return": said["return"],
+        "steps_per_second": rate,
+        "elapsed": said["elapsed"],
+    }
+
+
+def _stage_evaluate(run: RunDirectory) -> Path:
+    from flows.report import learning_curve
+    from flows.stages.summary import summarise
+    from rlcore.run.judge import final_evaluation
+
+    event = final_evaluation(run)
+    learning_curve(run)
+    summarise(run)
+    return run.evaluations / f"{event['env_steps']}.json"
