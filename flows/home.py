@@ -68,6 +68,8 @@ def configure_environment() -> None:
         "MLFLOW_TRACKING_URI": tracking_uri(),
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_MODEL_CATALOG_URI": "",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "DO_NOT_TRACK": "1",
         # A stray GIT_PYTHON import error would otherwise be printed on machines without git.
         "GIT_PYTHON_REFRESH": "quiet",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlcore.run.config import RunConfig, config_hash
 from rlcore.run.directory import RunDirectory
+
+if TYPE_CHECKING:  # it imports torch, for which the mirror's process need not wait
+    from rlcore.run.config import RunConfig
 
 UNKNOWN = "unknown"
 CODE = Path(__file__).resolve().parent.parent
@@ -67,6 +69,8 @@ def lineage(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
     Returns:
         run_id, config_hash, commit, dirty, lock_hash, dataset_digest.
     """
+    from rlcore.run.config import config_hash
+
     identity = run.read_identity() if run.identity.exists() else {}
     code = {key: identity.get(key, UNKNOWN) for key in ("commit", "dirty", "lock_hash")}
     return {

@@ -47,3 +47,47 @@ def train_a_while(run: RunDirectory, first: int, last: int, every: int = 100) ->
     for step in range(first, last, every):
         values = {"Rewards/rew_avg": float(step), "Loss/policy_loss": -step / 7, "Time/sps_train": 1e4}
         log.append("metrics", env_steps=step, values=values)
+
+
+CARTPOLE = {
+    "id": "CartPole-v1",
+    "obs": {"state": {"shape": [4], "dtype": "float32", "n": None, "start": 0}},
+    "action": {"space": "Discrete", "shape": [], "dtype": "int64", "nvec": [2], "start": [0], "low": [], "high": []},
+}
+
+
+def checkpointed_run(folder: Path, run_id: str, weights: int, spec: dict[str, Any] | None = None) -> RunDirectory:
+    """A run directory with a whole config, a card and one checkpoint of an untrained agent.
+
+    Args:
+        folder: where.
+        run_id: its identity.
+        weights: seed of the agent's weights; another seed, another checkpoint.
+        spec: of the environment, as in its card; default CartPole-v1.
+
+    Returns:
+        The run directory, with the random baseline in its log.
+    """
+    import torch
+
+    from rlcore.algorithms import ppo
+    from rlcore.run import checkpoint
+    from rlcore.run.config import RunConfig
+    from rlcore.schema import build, defaults
+    from rlcore.types import EnvSpec
+
+    spec = spec or CARTPOLE
+    env = EnvSpec.from_json(spec)
+    keys = {"encoder": list(spec["obs"])}
+    tree = defaults(RunConfig)
+    algo = defaults(ppo.Config) | {"name": "ppo", "total_steps": 4096, "mlp_keys": keys}
+    algo = algo | {"per_rank_batch_size": 64} if algo.get("per_rank_batch_size") == "???" else algo
+    tree |= {"algo": algo, "exp_name": "ppo_CartPole-v1"}
+    tree["env"]["id"] = spec["id"]
+    run = synthetic_run(folder, run_id, **tree)
+    write_json(run.card, {"spec": spec, "tier": "snapshot", "fresh_instance": False, "max_episode_steps": 500})
+    config = build(ppo.Config, algo, "algo.")
+    agent = ppo.Agent(config, env, "auto", torch.Generator().manual_seed(weights))
+    checkpoint.save(run.checkpoints, 4096, {"learner": {"agent": agent.state_dict()}}, {})
+    EventLog(run.events).append("baseline", mean=22.0, std=11.0, ci95=[19.8, 24.2], episodes=100)
+    return run

@@ -19,7 +19,11 @@ from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.record import EventLog
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
 
 
 def stored(home: Path, mlflow_run: str) -> dict[tuple[str, int], list[float]]:

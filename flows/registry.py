@@ -1,0 +1,225 @@
+"""The MLflow registry: names, versions and aliases of trained policies, and the way back from a URI to a policy."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.home import configure_environment, state_folder, tracking_uri
+from flows.tracking import connect, prepare_store
+from rlcore.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.models import ModelSignature
+
+    from rlcore.run.config import RunConfig
+    from rlcore.run.policy import Policy
+
+URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[^/@]+))")
+SERVED_WITH = ("torch", "numpy", "safetensors")
+
+
+def model_name(config: RunConfig) -> str:
+    """`model_manager.models.agent.model_name`, else `<algo>-<env id>`; what MLflow forbids becomes a dash."""
+    agent = config.model_manager.models.get("agent") or {}
+    return agent.get("model_name") or re.sub(r"[/:]", "-", f"{config.algo.name}-{config.env.id}")
+
+
+def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
+    """The version of a model that holds this checkpoint, if any."""
+    found = client.search_model_versions(f"name = '{name}' and tags.checkpoint_digest = '{digest}'")
+    return min(found, key=lambda version: int(version.version)) if found else None
+
+
+def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
+    """The version that bears the alias `champion`, if any."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_model_version_by_alias(name, "champion")
+    except MlflowException:
+        return None
+
+
+def aliases_of(client: MlflowClient, name: str, version: str) -> list[str]:
+    """The aliases of one version, sorted."""
+    return sorted(client.get_model_version(name, version).aliases)
+
+
+def signature_of(policy: Policy) -> ModelSignature:
+    """Shapes and types of what the policy takes and returns, batch first; `deterministic` as parameter.
+
+    Args:
+        policy: the policy to be served.
+
+    Returns:
+        An array when the agent sees one observation key, else one named array a key.
+    """
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+
+    specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
+    names: dict[str, str | None] = {key: key if len(specs) > 1 else None for key in specs}
+    inputs = [TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), names[key]) for key, spec in specs.items()]
+    action = policy.spec.action
+    outputs = [TensorSpec(np.dtype(action.dtype), (-1, *action.shape))]
+    deterministic = ParamSpec("deterministic", DataType.boolean, True)
+    return ModelSignature(Schema(inputs), Schema(outputs), ParamSchema([deterministic]))
+
+
+def example_of(policy: Policy) -> Any:
+    """A batch of one observation of the right form: zeros, or the smallest value of a Discrete one."""
+    import numpy as np
+
+    specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
+    arrays = {key: np.full((1, *spec.shape), spec.start, spec.dtype) for key, spec in specs.items()}
+    return arrays if len(arrays) > 1 else next(iter(arrays.values()))
+
+
+def create_version(
+    client: MlflowClient, name: str, folder: Path, run_id: str, tags: Mapping[str, str], description: str = ""
+) -> ModelVersion:
+    """Log an exported policy as a model of code and weights, and register it as the next version of a name.
+
+    Args:
+        client: of the store that holds the run.
+        name: the registered model; made when missing.
+        folder: an exported policy.
+        run_id: the MLflow run it came from.
+        tags: of the new version.
+        description: of the new version.
+
+    Returns:
+        The version.
+    """
+    import mlflow
+    from mlflow.models import Model
+
+    from rlcore.run.policy import load_policy
+
+    policy = load_policy(folder)
+    code = Path(__file__).resolve().parent
+    experiment = client.get_run(run_id).info.experiment_id
+    # The fluent half of MLflow reads one store per process; the client's is the one that counts.
+    mlflow.set_tracking_uri(client.tracking_uri)
+    logged = client.create_logged_model(experiment, name="policy", source_run_id=run_id, model_type="agent")
+    Model.log(
+        None,
+        mlflow.pyfunc,
+        run_id=run_id,
+        model_id=logged.model_id,
+        python_model=str(code / "serving.py"),
+        artifacts={"policy": str(folder)},
+        code_paths=[str(code.parent / "rlcore")],
+        signature=signature_of(policy),
+        input_example=example_of(policy),
+        pip_requirements=[f"{package}=={_public_version(package)}" for package in SERVED_WITH],
+    )
+    _ensure_model(client, name)
+    source = client.get_logged_model(logged.model_id).artifact_location
+    return client.create_model_version(
+        name, source, run_id, tags=dict(tags), description=description, model_id=logged.model_id
+    )
+
+
+def resolve_uri(uri: str) -> Path:
+    """The exported policy behind `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`.
+
+    Args:
+        uri: a model URI of the project's store.
+
+    Returns:
+        A local folder that `rlcore.run.policy.load_policy` reads.
+
+    Raises:
+        UserError: it is no such URI, or there is no such model, version or alias.
+    """
+    configure_environment()
+    match = URI.fullmatch(uri)
+    if match is None:
+        raise UserError(f"{uri}: not a model URI; write models:/NAME@champion or models:/NAME/VERSION")
+    prepare_store(tracking_uri())
+    client = connect(tracking_uri())
+    version = _find_version(client, uri, match["name"], match["alias"], match["version"])
+    return exported_policy(client, version)
+
+
+def exported_policy(client: MlflowClient, version: ModelVersion) -> Path:
+    """The exported policy of a version as a local folder, kept under `.shepherd/models`: versions do not change.
+
+    Args:
+        client: of the store that holds the version.
+        version: any version that this project registered.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: the version was registered by another program.
+    """
+    # The digest is in the name because a store that was deleted starts again at version 1.
+    digest = version.tags.get("checkpoint_digest", version.run_id)
+    folder = state_folder() / "models" / version.name / f"{version.version}-{digest[:16]}"
+    if not folder.exists():
+        _download(client, version, folder)
+    return folder
+
+
+def _find_version(client: MlflowClient, uri: str, name: str, alias: str | None, number: str | None) -> ModelVersion:
+    from mlflow.exceptions import MlflowException
+
+    names = [model.name for model in client.search_registered_models()]
+    if name not in names:
+        known = f"; models: {', '.join(names)}" if names else "; none is registered yet"
+        raise UserError(f"{uri}: no model {name!r}{nearest(name, names) or known}")
+    try:
+        if alias is not None:
+            return client.get_model_version_by_alias(name, alias)
+        if number != "latest":
+            return client.get_model_version(name, str(number))
+    except MlflowException:
+        aliases = [f"@{a}" for a in client.get_registered_model(name).aliases]
+        versions = [f"/{v.version}" for v in client.search_model_versions(f"name = '{name}'")]
+        raise UserError(f"{uri}: {name} has only {', '.join([*aliases, *reversed(versions)])}") from None
+    return max(client.search_model_versions(f"name = '{name}'"), key=lambda version: int(version.version))
+
+
+def _download(client: MlflowClient, version: ModelVersion, folder: Path) -> None:
+    from mlflow.artifacts import download_artifacts
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(building, ignore_errors=True)
+    source = client.get_model_version_download_uri(version.name, version.version)
+    local = Path(download_artifacts(artifact_uri=f"{source}/artifacts", tracking_uri=client.tracking_uri))
+    holder = next(local.rglob("policy.json"), None)
+    if holder is None:
+        raise UserError(f"models:/{version.name}/{version.version}: not a policy of this project (no policy.json)")
+    shutil.copytree(holder.parent, building)
+    try:
+        os.rename(building, folder)
+    except OSError:  # another process was first; versions do not change, so theirs is ours
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _ensure_model(client: MlflowClient, name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _public_version(package: str) -> str:
+    # 2.13.0+cpu is installable from one index only; 2.13.0 is the same code from any.
+    return importlib.metadata.version(package).split("+")[0]

@@ -1,0 +1,43 @@
+"""The model that MLflow serves, as code: this file and the `rlcore` package are stored beside the weights.
+
+MLflow copies this file into the model and runs it when the model is loaded, so it imports nothing of `flows` and needs
+torch, NumPy and safetensors only: no configuration, no Hydra, no environment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlflow
+from mlflow.pyfunc import PythonModel, PythonModelContext
+
+
+class PolicyModel(PythonModel):
+    """A trained policy: observations in, actions in the environment's own form out."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        """Load the weights that lie with the model.
+
+        Args:
+            context: MLflow's; `artifacts["policy"]` is the exported policy's folder.
+        """
+        from rlcore.run.policy import load_policy
+
+        self.policy = load_policy(context.artifacts["policy"])
+
+    # MLflow reads a type hint of model_input as a schema of its own, of lists; the signature says what is taken.
+    def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
+        """Choose actions.
+
+        Args:
+            context: MLflow's.
+            model_input: [N, ...] array where the agent sees one observation key, else key -> [N, ...].
+            params: `deterministic`: true (default) for the most likely actions, false to sample.
+
+        Returns:
+            [N, ...] actions.
+        """
+        return self.policy.predict(model_input, greedy=bool((params or {}).get("deterministic", True)))
+
+
+mlflow.models.set_model(PolicyModel())

@@ -1,0 +1,159 @@
+"""Stage register-model: from a run's checkpoint to a registered, servable version, and who is champion."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows import registry
+from flows.home import locked, state_folder
+from flows.lineage import lineage
+from flows.promotion import Verdict, against_baseline, paired
+from flows.tracking import connect, mirror, read_tree, store_uri
+from rlcore.run.directory import RunDirectory
+from rlcore.run.record import EventLog, read_events
+from rlcore.schema import spell
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+    from rlcore.run.config import RunConfig
+
+EPISODES = 100  # fewest that a champion is decided on
+SKIPPED = "not registered: model_manager.disabled=true"
+
+
+def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
+    """Register a run's policy: the best checkpoint by greedy evaluation, else the latest.
+
+    Who is champion is decided with it. The same checkpoint registered again is the same version; what an interrupted
+    call left open is finished.
+
+    Args:
+        config: the run's checked configuration.
+        run: its directory, with a checkpoint.
+
+    Returns:
+        name, version, aliases, decision (in words). name and version are None when the registry is off.
+
+    Raises:
+        UserError: the run has no checkpoint.
+    """
+    if config.model_manager.disabled:
+        return {"name": None, "version": None, "aliases": [], "decision": SKIPPED}
+    from rlcore.run.judge import chosen
+
+    checkpoint = chosen(run)
+    mlflow_run = mirror(run)
+    client, name = connect(store_uri(read_tree(run))), registry.model_name(config)
+    with locked(state_folder() / "registry.lock"):
+        version = _version(client, config, run, checkpoint, name, mlflow_run)
+        decision = version.tags.get("decision") or _decide(client, config, run, checkpoint, version)
+        aliases = registry.aliases_of(client, name, version.version)
+    result = {"name": name, "version": int(version.version), "aliases": aliases, "decision": decision}
+    _record(run, result)
+    return result
+
+
+def _version(
+    client: MlflowClient, config: RunConfig, run: RunDirectory, checkpoint: Path, name: str, mlflow_run: str
+) -> ModelVersion:
+    from rlcore.run.checkpoint import manifest
+    from rlcore.run.policy import export_policy
+
+    facts = manifest(checkpoint)
+    known = registry.version_of_checkpoint(client, name, facts["digest"])
+    if known is not None:
+        return known
+    agent = config.model_manager.models.get("agent") or {}
+    tags = {key: spell(value) for key, value in (agent.get("tags") or {}).items()}
+    tags |= {key: spell(value) for key, value in lineage(config, run).items()}
+    tags |= {"checkpoint_digest": facts["digest"], "env_steps": str(facts["env_steps"]), "seed": str(config.seed)}
+    with tempfile.TemporaryDirectory() as folder:
+        exported = export_policy(run, checkpoint, Path(folder) / "policy")
+        return registry.create_version(client, name, exported, mlflow_run, tags, str(agent.get("description") or ""))
+
+
+def _decide(client: MlflowClient, config: RunConfig, run: RunDirectory, checkpoint: Path, version: ModelVersion) -> str:
+    """Set the aliases and write evaluation, decision and reasons on the version; the decision's tag comes last."""
+    name, number = version.name, version.version
+    client.set_registered_model_alias(name, "challenger", number)
+    champion = registry.champion_of(client, name)
+    if champion is None or champion.version == number:
+        result, verdict = _judge_first(config, run, checkpoint)
+    else:
+        result, verdict = _judge_against(config, run, checkpoint, version, champion)
+    if verdict is not None and verdict.better:
+        client.set_registered_model_alias(name, "champion", number)
+    decision = _sentence(verdict, champion)
+    numbers: dict[str, Any] = {"eval_mean": result["mean"], "eval_episodes": result["episodes"]}
+    if verdict is not None:
+        numbers |= {"difference": verdict.difference, "difference_low": verdict.low, "difference_high": verdict.high}
+        numbers |= {"compared_with": f"version {champion.version}" if champion is not None else "random baseline"}
+    for key, value in {**numbers, "decision": decision}.items():
+        client.set_model_version_tag(name, number, key, f"{value:.6g}" if isinstance(value, float) else str(value))
+    own = version.description + "\n\n" if version.description else ""
+    words = f"{own}Greedy mean return {result['mean']:.1f} over {result['episodes']} episodes. {decision}."
+    client.update_model_version(name, number, words)
+    return decision
+
+
+def _sentence(verdict: Verdict | None, champion: ModelVersion | None) -> str:
+    if verdict is None:
+        missing = "a champion of other spaces" if champion is not None else "no random baseline (run the collect stage)"
+        return f"Not champion: there is {missing} to compare with"
+    return f"{'Champion' if verdict.better else 'Not champion'}: {verdict.words}"
+
+
+def _judge_first(config: RunConfig, run: RunDirectory, checkpoint: Path) -> tuple[dict[str, Any], Verdict | None]:
+    """Without a champion: against the random baseline, on the run's own last evaluation if it is of this checkpoint."""
+    from rlcore.run.judge import FINAL_ROUND
+
+    events = list(read_events(run.events))
+    baseline = next((e for e in reversed(events) if e["kind"] == "baseline"), None)
+    final = next((e for e in reversed(events) if e["kind"] == "evaluation" and e.get("final")), None)
+    if final is not None and str(final["env_steps"]) == checkpoint.name and final["greedy"]["episodes"] >= EPISODES:
+        result = final["greedy"]
+    else:
+        # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.
+        result = _evaluate(config, run, checkpoint, FINAL_ROUND)
+    return result, against_baseline(result, baseline) if baseline is not None else None
+
+
+def _judge_against(
+    config: RunConfig, run: RunDirectory, checkpoint: Path, version: ModelVersion, champion: ModelVersion
+) -> tuple[dict[str, Any], Verdict | None]:
+    """Both on the same seeds, which neither was trained, selected or judged on."""
+    from rlcore.run.policy import load_policy
+
+    fresh = _fresh_round(int(champion.version), int(version.version))
+    result = _evaluate(config, run, checkpoint, fresh)
+    ours = load_policy(checkpoint)
+    folder = registry.exported_policy(connect(store_uri(read_tree(run))), champion)
+    theirs = load_policy(folder)
+    if {k: ours.spec.obs.get(k) for k in theirs.obs_keys} != {k: theirs.spec.obs[k] for k in theirs.obs_keys}:
+        return result, None
+    if ours.spec.action != theirs.spec.action:
+        return result, None
+    other = _evaluate(config, run, folder, fresh)
+    return result, paired(result["returns"], other["returns"], f"champion version {champion.version}")
+
+
+def _fresh_round(champion: int, challenger: int) -> int:
+    """A round of evaluation seeds of this pair's own (Cantor's pairing), above 0 (training) and 1 (at its end)."""
+    return 2 + (champion + challenger) * (champion + challenger + 1) // 2 + challenger
+
+
+def _evaluate(config: RunConfig, run: RunDirectory, policy: Path, seeds: int) -> dict[str, Any]:
+    from rlcore.run.judge import evaluate_checkpoint
+
+    return evaluate_checkpoint(run, policy, max(EPISODES, config.evaluation.final_episodes), greedy=True, round=seeds)
+
+
+def _record(run: RunDirectory, result: dict[str, Any]) -> None:
+    event = {key: result[key] for key in ("name", "version", "aliases")}
+    known = [{k: e[k] for k in event} for e in read_events(run.events) if e["kind"] == "registered"]
+    if not known or known[-1] != event:
+        EventLog(run.events).append("registered", **event)

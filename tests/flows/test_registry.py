@@ -1,0 +1,311 @@
+"""The registry on a real SQLite store: versions, aliases, lineage, and models that load without this project."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from synthetic_runs import CARTPOLE, checkpointed_run
+
+import flows
+from flows import registry, tracking
+from flows.stages.register_model import register_model
+from rlcore.errors import UserError
+from rlcore.run import checkpoint
+from rlcore.run.config import RunConfig, build_config, config_hash
+from rlcore.run.directory import RunDirectory
+from rlcore.run.record import EventLog, read_events
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
+
+DICT_SPEC = CARTPOLE | {
+    "id": "Rooms-v0",
+    "obs": {
+        "position": {"shape": [2, 3], "dtype": "float64", "n": None, "start": 0},
+        "room": {"shape": [], "dtype": "int64", "n": 5, "start": 1},
+    },
+}
+
+
+def config_of(run: RunDirectory, **changes: Any) -> RunConfig:
+    return build_config(yaml.safe_load(run.config.read_text()) | changes)
+
+
+def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], float]) -> list[tuple[str, int, int]]:
+    """Replace play by a table (policy digest, episode) -> return; says which (digest, round, episodes) were asked."""
+    from rlcore.run import judge
+    from rlcore.run.policy import load_policy
+
+    asked: list[tuple[str, int, int]] = []
+
+    def play(run: RunDirectory, path: Path, episodes: int, *, greedy: bool = True, round: int = 1) -> dict[str, Any]:
+        digest = load_policy(path).description["digest"]
+        asked.append((digest, round, episodes))
+        values = [returns(digest, i) for i in range(episodes)]
+        return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)), "episodes": episodes} | {
+            "returns": values
+        }
+
+    monkeypatch.setattr(judge, "evaluate_checkpoint", play)
+    return asked
+
+
+def digest_of(run: RunDirectory) -> str:
+    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
+
+
+def named(run: RunDirectory, name: str) -> RunConfig:
+    return config_of(run, model_manager={"disabled": False, "models": {"agent": {"model_name": name}}})
+
+
+def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = checkpointed_run(tmp_path / "run", "same", weights=1)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    first = register_model(named(run, "same"), run)
+    again = register_model(named(run, "same"), run)
+    assert first == again
+    assert first["version"] == 1
+    assert [e["version"] for e in read_events(run.events) if e["kind"] == "registered"] == [1]
+
+
+def test_two_processes_at_once_make_one_version(home: Path, tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "together", weights=2)
+    # The final evaluation of this checkpoint is in the log, so that no environment is needed here.
+    greedy = {"mean": 300.0, "std": 20.0, "episodes": 100}
+    EventLog(run.events).append("evaluation", env_steps=4096, final=True, greedy=greedy)
+    program = f"""
+        import yaml
+        from flows.stages.register_model import register_model
+        from rlcore.run.config import build_config
+        from rlcore.run.directory import RunDirectory
+        run = RunDirectory({str(run.path)!r})
+        print(register_model(build_config(yaml.safe_load(run.config.read_text())), run)["version"])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=120)[0].strip() for process in started] == ["1", "1"]
+    client = tracking.connect(tracking.tracking_uri())
+    assert len(client.search_model_versions("name = 'ppo-CartPole-v1'")) == 1
+
+
+def test_first_model_must_beat_the_random_baseline(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poor, good = (checkpointed_run(tmp_path / name, f"first-{name}", weights=w) for name, w in (("a", 3), ("b", 4)))
+    evaluations(monkeypatch, lambda d, i: (20.0 if d == digest_of(poor) else 60.0) + i % 5)
+    results = [register_model(named(run, "first"), run) for run in (poor, good)]
+    assert [result["aliases"] for result in results] == [["challenger"], ["challenger", "champion"]]
+    assert "does not beat the random baseline" in results[0]["decision"]
+
+
+def test_champion_falls_only_to_a_better_model_on_the_same_fresh_seeds(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [checkpointed_run(tmp_path / str(i), f"dynasty-{i}", weights=10 + i) for i in range(4)]
+    noise = np.random.default_rng(0).normal(scale=9.0, size=(4, 1000))
+    returns = dict(zip(map(digest_of, runs), noise + [[100.0], [100.3], [90.0], [140.0]], strict=True))
+    asked = evaluations(monkeypatch, lambda digest, episode: float(returns[digest][episode]))
+    client = tracking.connect(tracking.tracking_uri())
+    reigns, rounds = [], []
+    for run in runs:
+        asked.clear()
+        register_model(named(run, "dynasty"), run)
+        reigns.append(client.get_model_version_by_alias("dynasty", "champion").version)
+        rounds.append({round for _, round, _ in asked})
+        assert min(episodes for _, _, episodes in asked) >= 100
+    assert [int(v) for v in reigns] == [1, 1, 1, 4]
+    assert client.get_model_version_by_alias("dynasty", "challenger").version == reigns[-1]
+    # Every comparison has one round for both, of its own, and never that of training (0) or of the end (1).
+    fresh = rounds[1:]
+    assert all(len(r) == 1 for r in fresh)
+    assert len(set.union(*fresh)) == 3
+    assert min(set.union(*fresh)) >= 2
+
+
+def test_a_champion_of_other_spaces_stays_and_the_decision_says_why(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = checkpointed_run(tmp_path / "first", "spaces-1", weights=1)
+    other = checkpointed_run(tmp_path / "other", "spaces-2", weights=1, spec=DICT_SPEC)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(first, "spaces"), first)
+    result = register_model(named(other, "spaces"), other)
+    assert result["aliases"] == ["challenger"]
+    assert "other spaces" in result["decision"]
+
+
+def test_a_decision_cut_off_by_a_kill_is_made_by_the_next_call(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "cut", weights=20)
+
+    def die(digest: str, episode: int) -> float:
+        raise KeyboardInterrupt
+
+    evaluations(monkeypatch, die)
+    with pytest.raises(KeyboardInterrupt):
+        register_model(named(run, "cut"), run)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    result = register_model(named(run, "cut"), run)
+    assert (result["version"], result["aliases"]) == (1, ["challenger", "champion"])
+
+
+def test_lineage_and_decision_are_written_on_the_version(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "lineage", weights=30)
+    run.dataset.mkdir()
+    (run.dataset / "manifest.json").write_text("{}")
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    config = named(run, "lineage")
+    result = register_model(config, run)
+    version = tracking.connect(tracking.tracking_uri()).get_model_version("lineage", "1")
+    tags = version.tags
+    assert tags["run_id"] == "lineage"
+    assert tags["config_hash"] == config_hash(config)
+    assert (tags["commit"], tags["dirty"], tags["lock_hash"]) == ("c0ffee", "false", "10c4")
+    assert tags["checkpoint_digest"] == digest_of(run)
+    assert len(tags["dataset_digest"]) == 64
+    assert tags["env_steps"] == "4096"
+    assert float(tags["eval_mean"]) == pytest.approx(100.99)
+    assert tags["decision"] == result["decision"]
+    assert result["decision"] in version.description
+    assert version.run_id == tracking.mirror(run)
+
+
+def test_a_switched_off_registry_is_left_alone_and_says_so(home: Path, tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "off", weights=1)
+    result = register_model(config_of(run, model_manager={"disabled": True, "models": {}}), run)
+    assert result["version"] is None
+    assert "model_manager.disabled" in result["decision"]
+    assert not [e for e in read_events(run.events) if e["kind"] == "registered"]
+
+
+def test_uri_resolves_to_the_policy_that_was_registered(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "resolve", weights=40)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "resolve"), run)
+    obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    expected = flows.load_policy(run.path).predict(obs)
+    assert 0 < expected.mean() < 1
+    shutil.rmtree(run.path)
+    for uri in ("models:/resolve@champion", "models:/resolve/1", "models:/resolve/latest"):
+        assert np.array_equal(flows.load_policy(uri).predict(obs), expected)
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("models:/resolv@champion", "no model 'resolv'"),
+        ("models:/missing@winner", "missing has only @challenger, @champion, /1"),
+        ("models:/missing/7", "missing has only @challenger, @champion, /1"),
+        ("models:missing", "write models:/NAME@champion"),
+    ],
+)
+def test_a_wrong_uri_is_one_sentence(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, said: str
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "missing", weights=41)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "missing"), run)
+    with pytest.raises(UserError, match=said) as caught:
+        registry.resolve_uri(uri)
+    assert "\n" not in str(caught.value)
+
+
+SERVE = """
+    import json, sys
+
+    class Forbidden:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in ("flows", "hydra", "omegaconf", "gymnasium", "lightning_fabric", "prefect"):
+                raise ImportError(f"serving imported {name}")
+
+    sys.meta_path.insert(0, Forbidden())
+    import mlflow, numpy as np
+    model = mlflow.pyfunc.load_model(sys.argv[1])
+    batch = {k: np.asarray(v["values"], v["dtype"]) for k, v in json.loads(sys.argv[2]).items()}
+    obs = batch if len(batch) > 1 else next(iter(batch.values()))
+    said = {"greedy": model.predict(obs).tolist(), "rlcore": sys.modules["rlcore"].__file__}
+    said["sampled"] = model.predict(obs, params={"deterministic": False}).tolist()
+    wrong = {k: v[..., :1] for k, v in batch.items()} if len(batch) > 1 else obs[:, :3]
+    try:
+        model.predict(wrong)
+    except Exception as error:
+        said["error"] = str(error)
+    said["inputs"] = model.metadata.signature.inputs.to_dict()
+    said["outputs"] = model.metadata.signature.outputs.to_dict()
+    print(json.dumps(said))
+"""
+
+
+def serve(uri: str, obs: dict[str, np.ndarray], cwd: Path) -> dict[str, Any]:
+    """Load and ask a registered model in a process that knows MLflow, torch and NumPy, and not this project."""
+    batch = json.dumps({k: {"values": v.tolist(), "dtype": str(v.dtype)} for k, v in obs.items()})
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [sys.executable, "-P", "-c", textwrap.dedent(SERVE), uri, batch]
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_registered_model_answers_where_this_project_is_not(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "served", weights=50)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "served"), run)
+    obs = np.random.default_rng(1).normal(size=(32, 4)).astype(np.float32)
+    said = serve("models:/served@champion", {"state": obs}, tmp_path)
+    assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
+    assert said["sampled"] != said["greedy"]
+    assert not said["rlcore"].startswith(str(ROOT))
+    assert said["inputs"] == [{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 4]}}]
+    assert said["outputs"] == [{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1]}}]
+    assert "(-1, 4)" in said["error"]
+
+
+def test_a_dict_observation_is_served_by_name(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = checkpointed_run(tmp_path / "run", "rooms", weights=51, spec=DICT_SPEC)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "rooms"), run)
+    rng = np.random.default_rng(2)
+    obs = {"position": rng.normal(size=(16, 2, 3)), "room": rng.integers(1, 6, size=16)}
+    said = serve("models:/rooms/1", obs, tmp_path)
+    assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
+    assert [(i["name"], i["tensor-spec"]["dtype"], i["tensor-spec"]["shape"]) for i in said["inputs"]] == [
+        ("position", "float64", [-1, 2, 3]),
+        ("room", "int64", [-1]),
+    ]
+    assert "(-1, 2, 3)" in said["error"]
+
+
+def test_nothing_in_a_registered_model_is_pickled(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = checkpointed_run(tmp_path / "run", "plain", weights=52)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "plain"), run)
+    client = tracking.connect(tracking.tracking_uri())
+    folder = Path(client.get_model_version_download_uri("plain", "1").removeprefix("file://"))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {"policy.json", "agent.safetensors", "serving.py", "MLmodel"} <= {path.name for path in files}
+    assert not [path for path in files if path.read_bytes()[:2] in (b"\x80\x04", b"\x80\x05", b"PK")]
+    assert not [path for path in files if "__pycache__" in path.parts]
+    assert {"torch", "numpy", "safetensors", "mlflow"} == {
+        line.split("==")[0] for line in (folder / "requirements.txt").read_text().split()
+    }
