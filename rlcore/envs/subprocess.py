@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -54,10 +55,8 @@ class Worker:
 
     def send(self, op: Op, payload: bytes = b"") -> None:
         """Ask for something; the answer must be received before the next question."""
-        try:
+        with contextlib.suppress(OSError):  # it has died: `receive` says how
             self.connection.send_bytes(bytes([op]) + payload)
-        except OSError:
-            pass  # it has died: `receive` says how
 
     def receive(self, deadline: float, step: int, limit: float) -> bytes:
         """The answer.

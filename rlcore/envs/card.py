@@ -1,0 +1,178 @@
+"""The environment card: what one environment is, which versions made it, and how exactly a run on it can resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from rlcore.envs.make import EnvSettings, known_id, make
+from rlcore.envs.spec import spec_of
+from rlcore.envs.suites.gym import family_of
+from rlcore.envs.tier import TierReport, measure_tier
+
+if TYPE_CHECKING:  # the config package imports torch
+    from rlcore.run.config import EnvConfig
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+PACKAGES = {"box2d": ("box2d", "Box2D"), "mujoco": ("mujoco",)}  # distributions by extra, the first one found
+
+TIERS = {
+    "snapshot": "its state is saved and restored as it is",
+    "replay": "the open episode is played again from its seed and actions",
+    "boundary": "the open episode is cut at every scheduled checkpoint, in resumed and uninterrupted runs alike",
+}
+
+
+def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, Any]:
+    """Make the environment, look at it and probe it with random actions for a few seconds at most.
+
+    Args:
+        config: the env group.
+        seed: of the probing.
+
+    Returns:
+        JSON values; `spec` is `EnvSpec.to_json`, `tier` and `fresh_instance` are what `make_vector_env` takes.
+
+    Raises:
+        UserError: it cannot be made, cannot be trained on, or fails under random actions.
+    """
+    settings = EnvSettings.of(config)
+    began = time.perf_counter()
+    env = make(settings)
+    try:
+        spec = spec_of(env)
+        spaces = {key: str(space) for key, space in env.observation_space.spaces.items()}
+        action_space, layers = str(env.action_space), _layer_names(env)
+        limit, declared = time_limit(env, settings), _declared_reward(env)
+    finally:
+        env.close()
+    report = measure_tier(lambda: make(settings), seed)
+    if report.tier == "boundary":
+        log.warning(
+            "%s can be saved neither as a state nor by replaying (%s): every scheduled checkpoint cuts its open episodes",
+            settings.id,
+            report.reason,
+        )
+    return {
+        "format": FORMAT,
+        "id": spec.id,
+        "settings": dataclasses.asdict(settings),
+        "layers": layers,
+        "packages": package_versions(settings.id),
+        "observation_space": spaces,
+        "action_space": action_space,
+        "keys": list(spec.obs),
+        "spec": spec.to_json(),
+        "max_episode_steps": limit,
+        "time_limit_checked": _limit_checked(limit, report),
+        "reward_range": declared,
+        "reward_seen": list(report.reward),
+        "deterministic": report.deterministic,
+        "tier": report.tier,
+        "tier_reason": report.reason,
+        "fresh_instance": report.fresh_instance,
+        "tested": {
+            "episodes": report.episodes,
+            "steps": report.steps,
+            "capped_by": report.capped,
+            "longest_episode": report.longest,
+            "seed": seed,
+            "seconds": round(time.perf_counter() - began, 2),
+        },
+    }
+
+
+def package_versions(env_id: str) -> dict[str, str]:
+    """Versions of Gymnasium, NumPy and the engine behind an id."""
+    versions = {"gymnasium": gymnasium.__version__, "numpy": importlib.metadata.version("numpy")}
+    family = family_of(known_id(env_id))
+    for name in PACKAGES.get(family.extra, ()) if family is not None else ():
+        try:
+            versions[name.lower()] = importlib.metadata.version(name)
+            break
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def time_limit(env: gymnasium.Env, settings: EnvSettings) -> int | None:
+    """Longest possible episode in actions, by the time limits around an environment; None without any."""
+    limits = [] if settings.max_episode_steps is None else [settings.max_episode_steps]
+    spec = env.unwrapped.spec
+    if spec is not None and spec.max_episode_steps is not None:
+        limits.append(math.ceil(spec.max_episode_steps / settings.action_repeat))
+    return min(limits, default=None)
+
+
+def _limit_checked(limit: int | None, report: TierReport) -> str:
+    if limit is None:
+        return "there is none"
+    if report.longest > limit:
+        return f"exceeded: an episode of {report.longest} actions was seen"
+    if limit in report.truncated_at:
+        return "an episode was truncated there"
+    return "not reached by random actions"
+
+
+def _declared_reward(env: gymnasium.Env) -> list[float | None] | None:
+    declared = getattr(env.unwrapped, "reward_range", None)
+    if declared is None:
+        return None
+    return [float(v) if math.isfinite(v) else None for v in declared]
+
+
+def _layer_names(env: gymnasium.Env) -> list[str]:
+    names, layer = [], env
+    while isinstance(layer, gymnasium.Wrapper):
+        names.append(type(layer).__name__)
+        layer = layer.env
+    return [*names, type(layer).__name__]
+
+
+def readable_card(card: dict[str, Any]) -> str:
+    """The card as a short page of Markdown.
+
+    Args:
+        card: from `environment_card`.
+
+    Returns:
+        A heading and two lists.
+    """
+    tested = card["tested"]
+    low, high = card["reward_seen"]
+    lines = [
+        f"# {card['id']}",
+        "",
+        *(f"- Observation `{key}`: `{space}`" for key, space in card["observation_space"].items()),
+        f"- Action: `{card['action_space']}`",
+        f"- Longest episode: {_limit(card)}",
+        f"- Rewards seen with random actions: {low:.4g} to {high:.4g}",
+        f"- Versions: {', '.join(f'{name} {version}' for name, version in card['packages'].items())}",
+        "",
+        "## Exactness",
+        "",
+        f"- Same seed and actions, same episode: {'yes' if card['deterministic'] else '**no**'}",
+        f"- Resume: **{card['tier']}** – {TIERS[card['tier']]}"
+        + ("; every episode in a newly built environment" if card["fresh_instance"] else ""),
+    ]
+    if card["tier_reason"]:
+        lines.append(f"- Why not better: {card['tier_reason']}")
+    lines.append(
+        f"- Tested with {tested['steps']} random actions in {tested['episodes']} episodes "
+        f"(ended by the limit on {tested['capped_by']}), longest {tested['longest_episode']}, seed {tested['seed']}"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _limit(card: dict[str, Any]) -> str:
+    if card["max_episode_steps"] is None:
+        return "no time limit"
+    return f"{card['max_episode_steps']} actions ({card['time_limit_checked']})"
