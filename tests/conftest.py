@@ -1,0 +1,17 @@
+"""What every test needs: nothing of the user's machine settings, and nothing written into the checkout."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+# Set before any test module imports a library that reads them.
+os.environ["MPLBACKEND"] = "Agg"
+os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same bits on every machine, and workers do not wait for each other
+for name in [name for name in os.environ if name.startswith(("SHEPHERD_", "SHEEPRL_", "MLFLOW_", "PREFECT_"))]:
+    del os.environ[name]
+
+# A home of the session's own, taken away at its end; tests that need a fresh one make it themselves.
+_home = tempfile.TemporaryDirectory(prefix="shepherd-tests-", ignore_cleanup_errors=True)
+os.environ["SHEPHERD_HOME"] = _home.name
