@@ -142,14 +142,8 @@ def resolve_uri(uri: str) -> Path:
     Raises:
         UserError: it is no such URI, or there is no such model, version or alias.
     """
-    configure_environment()
-    match = URI.fullmatch(uri)
-    if match is None:
-        raise UserError(f"{uri}: not a model URI; write models:/NAME@champion or models:/NAME/VERSION")
-    prepare_store(tracking_uri())
-    client = connect(tracking_uri())
-    version = _find_version(client, uri, match["name"], match["alias"], match["version"])
-    return exported_policy(client, version)
+    version = _version_of(uri)
+    return exported_policy(connect(tracking_uri()), version)
 
 
 def exported_policy(client: MlflowClient, version: ModelVersion) -> Path:
@@ -171,6 +165,37 @@ def exported_policy(client: MlflowClient, version: ModelVersion) -> Path:
     if not folder.exists():
         _download(client, version, folder)
     return folder
+
+
+def run_of(uri: str) -> Path:
+    """The checkpoint directory that a registered version was exported from.
+
+    Args:
+        uri: as for `resolve_uri`.
+
+    Returns:
+        Its path, in the run directory it was registered from.
+
+    Raises:
+        UserError: no such model, or the run is no longer there.
+    """
+    version = _version_of(uri)
+    checkpoint = Path(version.tags.get("run_dir", "")) / version.tags.get("checkpoint", "")
+    if not (checkpoint / "manifest.json").exists():
+        raise UserError(
+            f"{uri}: the checkpoint it was made from is not at {checkpoint} any more; "
+            "the policy itself still loads with flows.load_policy"
+        )
+    return checkpoint
+
+
+def _version_of(uri: str) -> ModelVersion:
+    configure_environment()
+    match = URI.fullmatch(uri)
+    if match is None:
+        raise UserError(f"{uri}: not a model URI; write models:/NAME@champion or models:/NAME/VERSION")
+    prepare_store(tracking_uri())
+    return _find_version(connect(tracking_uri()), uri, match["name"], match["alias"], match["version"])
 
 
 def _find_version(client: MlflowClient, uri: str, name: str, alias: str | None, number: str | None) -> ModelVersion:

@@ -6,38 +6,42 @@ torch, NumPy and safetensors only: no configuration, no Hydra, no environment.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import mlflow
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
+with warnings.catch_warnings():
+    # MLflow would read a type hint of model_input as a schema of its own, of lists, and asks for one when it is absent;
+    # the signature says what is taken.
+    warnings.filterwarnings("ignore", message=".*Add type hints to the `predict` method")
 
-class PolicyModel(PythonModel):
-    """A trained policy: observations in, actions in the environment's own form out."""
+    class PolicyModel(PythonModel):
+        """A trained policy: observations in, actions in the environment's own form out."""
 
-    def load_context(self, context: PythonModelContext) -> None:
-        """Load the weights that lie with the model.
+        def load_context(self, context: PythonModelContext) -> None:
+            """Load the weights that lie with the model.
 
-        Args:
-            context: MLflow's; `artifacts["policy"]` is the exported policy's folder.
-        """
-        from rlcore.run.policy import load_policy
+            Args:
+                context: MLflow's; `artifacts["policy"]` is the exported policy's folder.
+            """
+            from rlcore.run.policy import load_policy
 
-        self.policy = load_policy(context.artifacts["policy"])
+            self.policy = load_policy(context.artifacts["policy"])
 
-    # MLflow reads a type hint of model_input as a schema of its own, of lists; the signature says what is taken.
-    def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
-        """Choose actions.
+        def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
+            """Choose actions.
 
-        Args:
-            context: MLflow's.
-            model_input: [N, ...] array where the agent sees one observation key, else key -> [N, ...].
-            params: `deterministic`: true (default) for the most likely actions, false to sample.
+            Args:
+                context: MLflow's.
+                model_input: [N, ...] array where the agent sees one observation key, else key -> [N, ...].
+                params: `deterministic`: true (default) for the most likely actions, false to sample.
 
-        Returns:
-            [N, ...] actions.
-        """
-        return self.policy.predict(model_input, greedy=bool((params or {}).get("deterministic", True)))
+            Returns:
+                [N, ...] actions.
+            """
+            return self.policy.predict(model_input, greedy=bool((params or {}).get("deterministic", True)))
 
 
 mlflow.models.set_model(PolicyModel())

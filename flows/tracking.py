@@ -130,10 +130,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _mirror_or_note(run: RunDirectory) -> int:
+    from flows import mirrors  # it is made from this module's points
+
     reason = ""
     for pause in (0, 1, 3):  # another process may hold SQLite just now
         time.sleep(pause)
         try:
+            mirrors.mirror(run, read_tree(run)["metric"]["logger"]["name"])
             mirror(run)
             return 0
         except (RunError, UserError) as error:
@@ -345,14 +348,30 @@ def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str, uri: st
 
 
 def _set_status(client: MlflowClient, found: Run, events: list[dict[str, Any]]) -> None:
-    last = next((e for e in reversed(events) if e["kind"] in ("end", "resume", "start")), None)
-    status = STATUS[last["status"]] if last and last["kind"] == "end" else "RUNNING"
+    status, ended = _status(events)
     if found.info.status == status:
         return
-    if last is not None and status != "RUNNING":
-        client.set_terminated(found.info.run_id, status, int(last["time"] * 1000))
+    if ended is not None:
+        client.set_terminated(found.info.run_id, status, int(ended["time"] * 1000))
     else:
         client.update_run(found.info.run_id, status)
+
+
+def _status(events: list[dict[str, Any]]) -> tuple[str, dict[str, Any] | None]:
+    """MLflow's status of a run and the event that ended it, None while it runs.
+
+    A finished run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
+    finished until there are metrics beyond its end.
+    """
+    ended: dict[str, Any] | None = None
+    for event in events:
+        if event["kind"] == "end":
+            ended = event
+        elif ended is not None:
+            again = event["kind"] == "resume" and STATUS[ended["status"]] != "FINISHED"
+            beyond = event["kind"] in ("metrics", "checkpoint") and event["env_steps"] > ended["env_steps"]
+            ended = None if again or beyond else ended
+    return ("RUNNING", None) if ended is None else (STATUS[ended["status"]], ended)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ def _version(
     tags = {key: spell(value) for key, value in (agent.get("tags") or {}).items()}
     tags |= {key: spell(value) for key, value in lineage(config, run).items()}
     tags |= {"checkpoint_digest": facts["digest"], "env_steps": str(facts["env_steps"]), "seed": str(config.seed)}
+    tags |= {"run_dir": str(run.path.absolute()), "checkpoint": checkpoint.relative_to(run.path).as_posix()}
     with tempfile.TemporaryDirectory() as folder:
         exported = export_policy(run, checkpoint, Path(folder) / "policy")
         return registry.create_version(client, name, exported, mlflow_run, tags, str(agent.get("description") or ""))

@@ -117,7 +117,7 @@ def test_champion_falls_only_to_a_better_model_on_the_same_fresh_seeds(
 ) -> None:
     runs = [checkpointed_run(tmp_path / str(i), f"dynasty-{i}", weights=10 + i) for i in range(4)]
     noise = np.random.default_rng(0).normal(scale=9.0, size=(4, 1000))
-    returns = dict(zip(map(digest_of, runs), noise + [[100.0], [100.3], [90.0], [140.0]], strict=True))
+    returns = dict(zip(map(digest_of, runs), noise + np.array([[100.0], [100.3], [90.0], [140.0]]), strict=True))
     asked = evaluations(monkeypatch, lambda digest, episode: float(returns[digest][episode]))
     client = tracking.connect(tracking.tracking_uri())
     reigns, rounds = [], []

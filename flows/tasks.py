@@ -1,0 +1,232 @@
+"""The stages as Prefect tasks: names that carry algorithm and environment, versions, retries, artifacts.
+
+Parameters and results are small JSON: the run directory as text, never a tensor. The trainer process stays alive
+between tasks, in this process; a retried task finds it dead and starts it again from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import rlcore
+from flows.home import configure_environment
+from flows.lineage import commit
+from rlcore.errors import UserError
+from rlcore.run.directory import RunDirectory
+
+configure_environment()  # Prefect reads its settings when it is imported
+
+from prefect import Task, task  # noqa: E402
+from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.client.schemas.objects import State, TaskRun  # noqa: E402
+
+from flows import artifacts  # noqa: E402
+from flows.watching import tell  # noqa: E402
+
+VERSION = f"{rlcore.__version__}+{commit()[:10]}"
+PROGRESS_EVERY = 5.0  # seconds; one update of the artifact takes some 30 ms
+
+
+def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether a failure may pass by itself: a killed trainer does, a mistake in the config never.
+
+    Args:
+        task: Prefect's.
+        task_run: Prefect's.
+        state: the failed state.
+
+    Returns:
+        False for a user's mistake.
+    """
+    return not isinstance(state.result(raise_on_failure=False), UserError)
+
+
+OPTIONS: dict[str, Any] = {
+    "version": VERSION,
+    "retries": 2,
+    "retry_delay_seconds": [1, 5],
+    "retry_condition_fn": worth_retrying,
+    "cache_policy": NO_CACHE,  # what a stage leaves behind lies in the run directory, not in its result
+    "persist_result": False,
+}
+
+
+@task(name="make-env", task_run_name="make-env {label}", tags=["make-env"], **OPTIONS)
+def make_env_task(run_dir: str, label: str) -> str:
+    """Hold the config against a real environment; returns the card's path.
+
+    Args:
+        run_dir: the run.
+        label: algorithm and environment, for the name.
+
+    Returns:
+        Path of env_card.json.
+    """
+    from flows.stages.make_env import make_env
+
+    run = RunDirectory(run_dir)
+    return str(make_env(read_config(run), run))
+
+
+@task(name="collect", task_run_name="collect {label}", tags=["collect"], **OPTIONS)
+def collect_task(run_dir: str, label: str) -> str:
+    """Play the random baseline; returns the dataset's path.
+
+    Args:
+        run_dir: the run.
+        label: algorithm and environment, for the name.
+
+    Returns:
+        Path of the dataset's manifest.
+    """
+    from flows.stages.collect import collect
+
+    run = RunDirectory(run_dir)
+    path = str(collect(read_config(run), run))
+    tell("baseline", last_event(run, "baseline") or {})
+    return path
+
+
+@task(name="train", task_run_name="train {label} from {env_steps}", tags=["train"], **OPTIONS)
+def train_task(run_dir: str, label: str, env_steps: int, progress: str | None) -> dict[str, Any]:
+    """Train to the next boundary.
+
+    Args:
+        run_dir: the run.
+        label: algorithm and environment, for the name.
+        env_steps: taken so far, for the name.
+        progress: id of the progress artifact, if there is one.
+
+    Returns:
+        env_steps, due, done, reason.
+    """
+    from flows.stages.train import trainer_for
+
+    trainer = trainer_for(RunDirectory(run_dir))
+    shown = [time.monotonic()]
+
+    def on_progress(said: dict[str, Any]) -> None:
+        tell("progress", said)
+        if time.monotonic() - shown[0] >= PROGRESS_EVERY:
+            artifacts.show_progress(progress, said["env_steps"], trainer.total_steps)
+            shown[0] = time.monotonic()
+
+    boundary = trainer.advance(on_progress)
+    artifacts.show_progress(progress, boundary.env_steps, trainer.total_steps)
+    return {
+        "env_steps": boundary.env_steps,
+        "due": list(boundary.due),
+        "done": boundary.done,
+        "reason": boundary.reason,
+    }
+
+
+@task(name="checkpoint", task_run_name="checkpoint {label} at {env_steps}", tags=["checkpoint"], **OPTIONS)
+def checkpoint_task(run_dir: str, label: str, env_steps: int) -> dict[str, Any] | None:
+    """Make the trainer's state durable.
+
+    Args:
+        run_dir: the run.
+        label: algorithm and environment, for the name.
+        env_steps: where the trainer stands.
+
+    Returns:
+        path, env_steps, digest; None when the trainer had died and stands elsewhere now: train again.
+    """
+    from flows.stages.train import trainer_for
+    from flows.tracking import mirror_in_background
+
+    run = RunDirectory(run_dir)
+    trainer = trainer_for(run)
+    if trainer.env_steps != env_steps:
+        return None
+    saved = trainer.checkpoint()
+    tell("checkpoint", saved)
+    mirror_in_background(run)
+    return saved
+
+
+@task(name="evaluate", task_run_name="evaluate {label} at {env_steps}", tags=["evaluate"], **OPTIONS)
+def evaluate_task(run_dir: str, label: str, env_steps: int, final: bool = False) -> dict[str, Any] | None:
+    """Judge the present policy; at the end the run's chosen checkpoint, greedily and sampling.
+
+    Args:
+        run_dir: the run.
+        label: algorithm and environment, for the name.
+        env_steps: where the trainer stands.
+        final: the last evaluation.
+
+    Returns:
+        env_steps, greedy (and stochastic) without the single returns; None as in `checkpoint_task`.
+    """
+    from flows.stages.train import trainer_for
+    from flows.tracking import mirror_in_background
+
+    run = RunDirectory(run_dir)
+    trainer = trainer_for(run)
+    if not final and trainer.env_steps != env_steps:
+        return None
+    event = trainer.evaluate(final)
+    tell("evaluation", event)
+    mirror_in_background(run)
+    modes = {mode: event[mode] for mode in ("greedy", "stochastic") if event.get(mode)}
+    figures = {mode: {k: v for k, v in result.items() if k != "returns"} for mode, result in modes.items()}
+    return {"env_steps": event["env_steps"], "final": final, **figures}
+
+
+@task(name="register-model", task_run_name="register-model {label}", tags=["register-model"], **OPTIONS)
+def register_model_task(run_dir: str, label: str) -> dict[str, Any]:
+    """Register the policy and decide on the champion.
+
+    Args:
+        run_dir: the run.
+        label: algorithm and environment, for the name.
+
+    Returns:
+        name, version, aliases, decision.
+    """
+    from flows.stages.register_model import register_model
+
+    run = RunDirectory(run_dir)
+    result = register_model(read_config(run), run)
+    tell("registered", result)
+    return result
+
+
+@task(name="summary", task_run_name="summary {label}", tags=["summary"], **OPTIONS)
+def summary_task(run_dir: str, label: str) -> str:
+    """Write the summary and the learning curve, and show both in Prefect.
+
+    Args:
+        run_dir: the run.
+        label: algorithm and environment, for the name.
+
+    Returns:
+        Path of summary.json.
+    """
+    from flows.report import learning_curve
+    from flows.stages.summary import summarise
+
+    run = RunDirectory(run_dir)
+    summary = summarise(run)
+    artifacts.show_results(label, summary, run, learning_curve(run))
+    return str(run.summary)
+
+
+def read_config(run: RunDirectory) -> Any:
+    """The checked config of a run."""
+    import yaml
+
+    from rlcore.run.config import build_config
+
+    return build_config(yaml.safe_load(Path(run.config).read_text()))
+
+
+def last_event(run: RunDirectory, kind: str, **fields: Any) -> dict[str, Any] | None:
+    """The last event of a kind with these values, or None."""
+    from rlcore.run.record import read_events
+
+    found = [e for e in read_events(run.events) if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
+    return found[-1] if found else None

@@ -1,0 +1,252 @@
+"""The training flows: make-env, collect, then train, checkpoint, evaluate until done, then register-model.
+
+`train_ppo` is what a Prefect deployment names. `run_flow` is what the command line and a notebook call: the same flow
+on a run directory, new or half-done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flows import artifacts
+from flows import tasks as t  # sets the environment before Prefect is imported
+from flows.watching import watching
+from rlcore.errors import UserError
+from rlcore.run.config import RunConfig
+from rlcore.run.directory import RunDirectory
+from rlcore.run.record import EventLog, read_events
+
+from prefect import Flow, tags  # isort: skip
+from prefect.exceptions import TerminationSignal  # isort: skip
+
+
+def train_flow(algo: str) -> Flow[..., dict[str, Any]]:
+    """The flow that trains with one algorithm.
+
+    Args:
+        algo: as `algo.name`.
+
+    Returns:
+        Flow `train-<algo>` with parameters `overrides` (as typed after `shepherd train`) and `run_dir` (a run that is
+        there already is continued).
+    """
+
+    def train(overrides: list[str] | None = None, run_dir: str | None = None) -> dict[str, Any]:
+        config, run = _prepare(algo, overrides or [], run_dir)
+        return _guarded(config, run)
+
+    train.__doc__ = f"{algo}: from a config to a registered model."
+    return Flow(train, name=f"train-{algo}", version=t.VERSION, persist_result=False)
+
+
+train_ppo = train_flow("ppo")
+FLOWS = {"ppo": train_ppo}
+
+
+def run_flow(run: RunDirectory) -> dict[str, Any]:
+    """Run the training flow on a run directory, new or half-done: what is done already is not done again.
+
+    Args:
+        run: with config.yaml.
+
+    Returns:
+        The run's summary.
+
+    Raises:
+        TrainingInterrupted: a signal ended it; the state is durable.
+    """
+    from flows.stages.train import TrainingInterrupted
+
+    algo = t.read_config(run).algo.name
+    try:
+        FLOWS[algo](run_dir=str(run.path.absolute()))
+    except TerminationSignal:
+        raise TrainingInterrupted from None
+    return run.read_summary()
+
+
+@contextmanager
+def watched(run: RunDirectory, progress: Any) -> Iterator[None]:
+    """Show a run on a progress line while the flow runs.
+
+    Args:
+        run: whose.
+        progress: a `flows.progress.Progress`.
+
+    Yields:
+        Nothing.
+    """
+
+    def watcher(kind: str, facts: dict[str, Any]) -> None:
+        if kind == "progress":
+            rate = facts["env_steps"] / facts["elapsed"] if facts["elapsed"] > 0 else 0.0
+            progress.update(facts["env_steps"], facts["return"], rate, facts["elapsed"])
+        elif (sentence := describe(kind, facts)) is not None:
+            progress.note(sentence)
+
+    with watching(watcher), _errors_told_once():
+        yield
+
+
+def describe(kind: str, facts: dict[str, Any]) -> str | None:
+    """What a watcher is told, as a line for a person; None where a line would be one too many."""
+    if kind == "baseline" and facts:
+        return f"random baseline: {_figures(facts)}"
+    if kind == "evaluation" and facts.get("final"):
+        modes = [f"{mode} {_figures(facts[mode])}" for mode in ("greedy", "stochastic") if facts.get(mode)]
+        return f"final evaluation of checkpoint {facts['env_steps']:,}: {'; '.join(modes)}"
+    if kind == "evaluation":
+        return f"evaluation at {facts['env_steps']:,} env steps: greedy {_figures(facts['greedy'])}"
+    if kind == "registered":
+        version = f"{facts['name']} version {facts['version']}: " if facts["name"] else ""
+        return f"{version}{facts['decision']}"
+    return None
+
+
+def _figures(result: dict[str, Any]) -> str:
+    low, high = result["ci95"]
+    return f"{result['mean']:.1f} [{low:.1f}, {high:.1f}] over {result['episodes']} episodes"
+
+
+@contextmanager
+def _errors_told_once() -> Iterator[None]:
+    """Keep Prefect's tracebacks off the terminal: the command tells the sentence; Prefect's history has the rest."""
+    import logging
+
+    names = ("prefect.flow_runs", "prefect.task_runs")
+    handlers = logging.getLogger().handlers + logging.getLogger("prefect").handlers
+
+    def elsewhere(record: logging.LogRecord) -> bool:
+        return not record.name.startswith(names)
+
+    for handler in handlers:
+        handler.addFilter(elsewhere)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(elsewhere)
+
+
+def _prepare(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunConfig, RunDirectory]:
+    """The config and directory of the run: those that are there, else composed and made.
+
+    Raises:
+        UserError: the config is wrong, or is of another algorithm than the flow.
+    """
+    if run_dir is None or not RunDirectory(run_dir).config.exists():
+        return _create(algo, overrides, run_dir)
+    run = RunDirectory(Path(run_dir).absolute())
+    config = t.read_config(run)
+    _check_algorithm(algo, config)
+    return config, run
+
+
+def _check_algorithm(algo: str, config: RunConfig) -> None:
+    if config.algo.name != algo:
+        raise UserError(f"algo.name={config.algo.name}: this is flow train-{algo}; run flow train-{config.algo.name}")
+
+
+def _create(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunConfig, RunDirectory]:
+    from flows.config import compose
+    from flows.stages.make_env import check
+    from flows.store import create_run
+
+    chosen = [] if any(override.startswith("exp=") for override in overrides) else [f"exp={algo}"]
+    place = [f"run_dir={run_dir}"] if run_dir is not None else []
+    typed = [*chosen, *overrides, *place]
+    config, tree = compose(typed)
+    _check_algorithm(algo, config)
+    check(config)
+    return config, create_run(config, tree, typed)
+
+
+def _guarded(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
+    """All stages; whatever ends them, the trainer process ends too and the event log says how."""
+    from flows.stages.train import release
+    from flows.tracking import finish_mirror, mirror_in_background
+
+    label = f"{config.algo.name} {config.env.id}"
+    _name_flow_run(config, run)
+    try:
+        with tags(config.algo.name, config.env.id, f"seed={config.seed}"):
+            result = _stages(config, run, label)
+    except Exception as error:
+        _note_end(run, "failed", str(error))
+        mirror_in_background(run, every=0.0)
+        raise
+    except BaseException as error:
+        # Prefect's cancellation, Ctrl-C: not an Exception. The trainer writes a checkpoint before it ends.
+        release(run, interrupt=True)
+        _note_end(run, "interrupted", type(error).__name__)
+        mirror_in_background(run, every=0.0)
+        raise
+    finally:
+        release(run)
+    finish_mirror(run)
+    return result
+
+
+def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
+    from flows.stages.train import ended, release
+    from rlcore.run.judge import chosen
+
+    where = str(run.path)
+    if t.last_event(run, "start") is None:
+        identity = run.read_identity()
+        facts = {key: identity[key] for key in ("run_id", "algo", "env_id", "seed")}
+        EventLog(run.events).append("start", **facts)
+    if not run.card.exists():
+        t.make_env_task(where, label)
+    if t.last_event(run, "baseline") is None:
+        t.collect_task(where, label)
+    boundary = _train(run, label)
+    ended(run, boundary)
+    final = t.last_event(run, "evaluation", final=True)
+    if final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path)):
+        t.evaluate_task(where, label, boundary.env_steps, True)
+    release(run)
+    model = t.register_model_task(where, label)
+    t.summary_task(where, label)
+    return {"run_dir": where, "env_steps": boundary.env_steps, "model": model}
+
+
+def _train(run: RunDirectory, label: str) -> Any:
+    """Train from boundary to boundary; what is due at one is done before the next."""
+    from flows.stages.train import Boundary, trainer_for
+
+    where, progress = str(run.path), artifacts.start_progress(label)
+    env_steps = trainer_for(run).env_steps
+    due_tasks = (("checkpoint", t.checkpoint_task), ("evaluate", t.evaluate_task))
+    while True:
+        said = t.train_task(where, label, env_steps, progress)
+        env_steps = said["env_steps"]
+        lost = any(name in said["due"] and act(where, label, env_steps) is None for name, act in due_tasks)
+        if said["done"] and not lost:
+            return Boundary(env_steps, tuple(said["due"]), True, said["reason"])
+
+
+def _name_flow_run(config: RunConfig, run: RunDirectory) -> None:
+    """Call the flow run by environment and seed, which its parameters need not name."""
+    import prefect.runtime.flow_run
+    from prefect.client.orchestration import get_client
+
+    identity = prefect.runtime.flow_run.get_id()
+    if identity is None:
+        return
+    name = f"{config.env.id} seed {config.seed} {run.read_identity()['run_id'][:6]}"
+    labels = [config.algo.name, config.env.id, f"seed={config.seed}"]
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(identity, name=name, tags=labels)
+
+
+def _note_end(run: RunDirectory, status: str, reason: str) -> None:
+    """Write how training ended, unless it had ended well before."""
+    lifecycle = [e for e in read_events(run.events) if e["kind"] in ("start", "resume", "end")]
+    if lifecycle and lifecycle[-1]["kind"] == "end":
+        return
+    steps = [e["env_steps"] for e in read_events(run.events) if e["kind"] in ("metrics", "checkpoint")]
+    EventLog(run.events).append("end", status=status, env_steps=max(steps, default=0), reason=reason)
