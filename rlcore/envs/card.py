@@ -10,11 +10,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 
 from rlcore.envs.make import EnvSettings, known_id, make
 from rlcore.envs.spec import spec_of
 from rlcore.envs.suites.gym import family_of
 from rlcore.envs.tier import TierReport, measure_tier
+from rlcore.envs.wrappers import ActionRepeat
 
 if TYPE_CHECKING:  # the config package imports torch
     from rlcore.run.config import EnvConfig
@@ -49,15 +53,15 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     env = make(settings)
     try:
         spec = spec_of(env)
-        spaces = {key: str(space) for key, space in env.observation_space.spaces.items()}
-        action_space, layers = str(env.action_space), _layer_names(env)
-        limit, declared = time_limit(env, settings), _declared_reward(env)
+        obs_spaces = {key: readable_space(space) for key, space in env.observation_space.spaces.items()}
+        action_space, layers = readable_space(env.action_space), _layer_names(env)
+        limit, declared = time_limit(env), _declared_reward(env)
     finally:
         env.close()
     report = measure_tier(lambda: make(settings), seed)
     if report.tier == "boundary":
         log.warning(
-            "%s can be saved neither as a state nor by replaying (%s): every scheduled checkpoint cuts its open episodes",
+            "%s can neither be saved nor replayed (%s): every scheduled checkpoint cuts its open episodes",
             settings.id,
             report.reason,
         )
@@ -67,7 +71,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
         "settings": dataclasses.asdict(settings),
         "layers": layers,
         "packages": package_versions(settings.id),
-        "observation_space": spaces,
+        "observation_space": obs_spaces,
         "action_space": action_space,
         "keys": list(spec.obs),
         "spec": spec.to_json(),
@@ -103,13 +107,26 @@ def package_versions(env_id: str) -> dict[str, str]:
     return versions
 
 
-def time_limit(env: gymnasium.Env, settings: EnvSettings) -> int | None:
+def time_limit(env: gymnasium.Env) -> int | None:
     """Longest possible episode in actions, by the time limits around an environment; None without any."""
-    limits = [] if settings.max_episode_steps is None else [settings.max_episode_steps]
-    spec = env.unwrapped.spec
-    if spec is not None and spec.max_episode_steps is not None:
-        limits.append(math.ceil(spec.max_episode_steps / settings.action_repeat))
+    limits, repeat, layer = [], 1, env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, ActionRepeat):
+            repeat *= layer.amount  # limits further in count environment steps
+        if isinstance(layer, TimeLimit):
+            limits.append(math.ceil(layer._max_episode_steps / repeat))
+        layer = layer.env
     return min(limits, default=None)
+
+
+def readable_space(space: spaces.Space) -> str:
+    """A space in one line: long bounds as the smallest and largest of them."""
+    if not isinstance(space, spaces.Box):
+        return str(space)
+    shape = "×".join(map(str, space.shape)) or "one number"
+    text = f"Box {shape} {space.dtype}, {space.low.min():.5g} to {space.high.max():.5g}"
+    uniform = np.ptp(np.nan_to_num(space.low)) == 0 and np.ptp(np.nan_to_num(space.high)) == 0
+    return text if uniform else f"{text} (bounds differ by element)"
 
 
 def _limit_checked(limit: int | None, report: TierReport) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -25,6 +27,8 @@ from rlcore.errors import UserError, nearest
 
 if TYPE_CHECKING:  # the config package imports torch, which a worker must not
     from rlcore.run.config import EnvConfig
+
+log = logging.getLogger(__name__)
 
 # Keys that SheepRL's files put into `env.wrapper` and that are decided elsewhere here.
 DECIDED_ELSEWHERE = ("_target_", "_convert_", "id", "render_mode")
@@ -168,9 +172,9 @@ def _make_bare(settings: EnvSettings, render_mode: str | None) -> gymnasium.Env:
     env_id = known_id(settings.id)
     arguments = _arguments(env_id, settings.wrapper)
     family = family_of(env_id)
-    if family is not None and family.name == "mujoco" and render_mode is not None:
-        _choose_mujoco_renderer()
     try:
+        if family is not None and family.name == "mujoco":
+            _prepare_mujoco(render_mode)
         return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **arguments)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         if family is not None and family.extra:
@@ -214,12 +218,21 @@ def _parameters(env_id: str) -> list[str] | None:
     return [p.name for p in parameters if p.name not in ("self", "render_mode")]
 
 
-def _choose_mujoco_renderer() -> None:
-    """Without a display MuJoCo must be told to draw off screen; Gymnasium refuses an empty MUJOCO_GL."""
-    if not os.environ.get("MUJOCO_GL"):
-        os.environ.pop("MUJOCO_GL", None)
+def _prepare_mujoco(render_mode: str | None) -> None:
+    """Send the engine's warnings to logging, each once, and let it draw off screen where there is no display."""
+    import mujoco
+
+    if mujoco.get_mju_user_warning() is None:  # its own way is to write MUJOCO_LOG.TXT into the working directory
+        mujoco.set_mju_user_warning(_mujoco_warning)
+    if render_mode is not None and not os.environ.get("MUJOCO_GL"):
+        os.environ.pop("MUJOCO_GL", None)  # Gymnasium refuses an empty one
         if not os.environ.get("DISPLAY"):
             os.environ["MUJOCO_GL"] = "egl"
+
+
+@functools.cache
+def _mujoco_warning(text: str) -> None:
+    log.warning("MuJoCo: %s", text)
 
 
 def _first_line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from rlcore.envs.state import capture, opaque_attribute, restore
 from rlcore.errors import UserError
 from rlcore.types import ActionSpec, State
 
-MAX_EPISODES = 10
+MAX_EPISODES = 20
 MAX_STEPS = 4000  # of one pass over all its episodes
 LONGEST_HOLD = 20  # steps for which every other episode holds an action: uniform noise alone never makes a robot fall
 MAX_SECONDS = 2.0  # of the first pass; every later one plays no more steps than it did

@@ -1,0 +1,161 @@
+"""Small environments with known behaviour; importing this module registers them (also in workers: SHEPHERD_PLUGINS)."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Counter(gymnasium.Env):
+    """Observation [episode, step]; reward = 10 * episode + step; ends after `lengths[episode % len]` actions.
+
+    `fault` happens at step `at` of episode `when`. Even episodes terminate, odd ones are truncated.
+    """
+
+    action_space = spaces.Discrete(3)
+    observation_space = spaces.Box(-1.0, 100.0, (2,), np.float64)
+
+    def __init__(self, render_mode=None, lengths=(3,), fault="", at=2, when=0):
+        self.render_mode, self.lengths, self.fault, self.at, self.when = render_mode, tuple(lengths), fault, at, when
+        self.episode, self.count, self.seeds, self.taken = -1, 0, [], []
+
+    def obs(self):
+        return np.array([self.episode, self.count], np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.count = self.episode + 1, 0
+        self.seeds.append(seed)
+        return self.obs(), {}
+
+    def step(self, action):
+        self.count += 1
+        self.taken.append(int(action))
+        obs, reward = self.obs(), 10.0 * self.episode + self.count
+        if self.fault and self.count == self.at and self.episode == self.when:
+            obs, reward = self.misbehave(obs, reward)
+        over = self.count >= self.lengths[self.episode % len(self.lengths)]
+        return obs, reward, over and self.episode % 2 == 0, over and self.episode % 2 == 1, {}
+
+    def misbehave(self, obs, reward):
+        if self.fault == "nan":
+            return np.array([0.0, np.nan]), reward
+        if self.fault == "huge":  # finite, but its square is not
+            return np.array([0.0, 1e200]), reward
+        if self.fault == "shape":
+            return np.zeros(1), reward
+        if self.fault == "text":
+            return np.array(["a", "b"]), reward
+        if self.fault == "reward":
+            return obs, float("inf")
+        if self.fault == "reward_array":
+            return obs, np.zeros(2)
+        if self.fault == "raise":
+            raise RuntimeError("the engine said no\nand more")
+        if self.fault == "exit":
+            os._exit(7)
+        if self.fault == "hang":
+            time.sleep(600)
+        if self.fault == "spin":  # holds the interpreter lock for long stretches
+            while True:
+                sum(range(10**7))
+        raise ValueError(self.fault)
+
+
+class Spaces(gymnasium.Env):
+    """Any observation and action space: observations are samples, actions must lie in the action space."""
+
+    def __init__(self, render_mode=None, observation=None, action=None):
+        self.render_mode = render_mode
+        self.observation_space = observation if observation is not None else spaces.Box(-1, 1, (2,))
+        self.action_space = action if action is not None else spaces.Discrete(2)
+        self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.count = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.count += 1
+        return self.observation_space.sample(), 1.0, False, self.count >= 5, {}
+
+
+class Engine:
+    """Something whose state cannot be read."""
+
+    def __init__(self):
+        self.value = 0.0
+
+
+class Opaque(gymnasium.Env):
+    """A random walk inside an opaque engine. `stale`: the engine remembers the last episode. `wild`: so do all."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    instances = 0
+
+    def __init__(self, render_mode=None, stale=False, wild=False):
+        self.render_mode, self.stale, self.wild = render_mode, stale, wild
+        self.engine = Engine()
+        Opaque.instances += 1
+        self.number = Opaque.instances
+        self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if not self.stale:
+            self.engine.value = 0.0
+        self.engine.value += self.number if self.wild else 0
+        self.count = 0
+        return np.array([self.engine.value]), {}
+
+    def step(self, action):
+        self.engine.value += float(self.np_random.standard_normal()) + action
+        self.count += 1
+        return np.array([self.engine.value]), self.engine.value, False, self.count >= 20, {}
+
+
+class Hidden(gymnasium.Env):
+    """All attributes are plain, but what matters lives in a module variable: the snapshot looks complete and is not."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    values: list = [0.0]  # noqa: RUF012  the trap itself
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.count = render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        Hidden.values[0] = float(self.np_random.standard_normal())
+        return np.array(Hidden.values), {}
+
+    def step(self, action):
+        Hidden.values[0] += action
+        self.count += 1
+        return np.array(Hidden.values), 0.0, False, self.count >= 10, {}
+
+
+class Sequence(gymnasium.Env):
+    """Observations that no agent can take."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Dict({"words": spaces.Text(5), "x": spaces.Box(0, 1, (1,))})
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+
+for _cls in (Counter, Spaces, Opaque, Hidden, Sequence):
+    _id = f"Probe/{_cls.__name__}-v0"
+    if _id not in gymnasium.registry:
+        gymnasium.register(_id, entry_point=f"{__name__}:{_cls.__name__}")
