@@ -79,9 +79,9 @@ class Agent(nn.Module):
         return self.normalizer(flatten(obs, self.spec, self.keys, lead))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, F] -> policy parameters [N, P] and values [N], both float32."""
+        """[N, F] -> policy parameters [N, P] and values [N], both of the features' precision (float32)."""
         encoded = self.encoder(features.to(self.critic.layers[-1].weight.dtype))
-        return self.head(self.actor(encoded)).float(), self.critic(encoded).squeeze(-1).float()
+        return self.head(self.actor(encoded)).to(features.dtype), self.critic(encoded).squeeze(-1).to(features.dtype)
 
     def initial(self, batch_size: int) -> tuple[()]:
         """No carry: this agent remembers nothing."""
@@ -219,7 +219,7 @@ class Learner:
             RunError: a loss is not finite.
         """
         names = ("Loss/policy_loss", "Loss/value_loss", "Loss/entropy_loss", "Info/approx_kl", "Info/clip_fraction")
-        metrics = dict(zip(names, torch.stack(terms).mean(0).tolist(), strict=True))
+        metrics = dict(zip(names, torch.stack(terms).mean(0).tolist(), strict=True)) if terms else {}
         if not all(map(np.isfinite, metrics.values())):
             raise RunError(f"the loss is not finite after {self.updates} updates ({metrics}); lower algo.optimizer.lr")
         metrics["Info/grad_norm"] = torch.stack(norms).mean().item() if norms else 0.0

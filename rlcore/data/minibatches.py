@@ -23,14 +23,16 @@ def minibatches(
         rng: decides the order.
 
     Yields:
-        Groups of (rows [M] int64, weight [M]) on the device of `weight`.
+        Groups of (rows [M] int64, weight [M]), weights of the dtype of `weight`, both on its device.
     """
     counted = weight.cpu().numpy().nonzero()[0]
+    if len(counted) == 0:
+        return  # one row of environments that all reset: nothing to learn from
     size = min(size, len(weight))
     for _ in range(epochs):
         rows = rng.permutation(counted)
         fill = math.ceil(len(rows) / size) * size - len(rows)
-        counts = torch.from_numpy(np.repeat(np.float32([1, 0]), [len(rows), fill])).to(weight.device)
+        counts = torch.from_numpy(np.repeat(np.float32([1, 0]), [len(rows), fill])).to(weight)
         order = torch.from_numpy(np.concatenate([rows, np.resize(rows, fill)])).to(weight.device)
         pairs = list(zip(order.split(size), counts.split(size), strict=True))
         for start in range(0, len(pairs), group):

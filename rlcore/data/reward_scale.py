@@ -11,7 +11,7 @@ from rlcore.types import State
 
 
 class RewardScaler:
-    """Divides rewards by the std of the discounted return so far in each episode (Engstrom et al. 2020, arXiv:2005.12729).
+    """Divides rewards by the std of each episode's discounted return so far (Engstrom et al. 2020, arXiv:2005.12729).
 
     No mean is subtracted: that would change which policy is best. Used in training alone; evaluation sees raw rewards.
 
