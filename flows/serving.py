@@ -6,42 +6,45 @@ torch, NumPy and safetensors only: no configuration, no Hydra, no environment.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import mlflow
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
-with warnings.catch_warnings():
-    # MLflow would read a type hint of model_input as a schema of its own, of lists, and asks for one when it is absent;
-    # the signature says what is taken.
-    warnings.filterwarnings("ignore", message=".*Add type hints to the `predict` method")
 
-    class PolicyModel(PythonModel):
-        """A trained policy: observations in, actions in the environment's own form out."""
+class Answering:
+    """A trained policy: observations in, actions in the environment's own form out.
 
-        def load_context(self, context: PythonModelContext) -> None:
-            """Load the weights that lie with the model.
+    Not a `PythonModel` itself: where one defines `predict`, MLflow reads a type hint of its input as a schema of lists,
+    and warns every user when there is none. The signature says what is taken.
+    """
 
-            Args:
-                context: MLflow's; `artifacts["policy"]` is the exported policy's folder.
-            """
-            from rlcore.run.policy import load_policy
+    def load_context(self, context: PythonModelContext) -> None:
+        """Load the weights that lie with the model.
 
-            self.policy = load_policy(context.artifacts["policy"])
+        Args:
+            context: MLflow's; `artifacts["policy"]` is the exported policy's folder.
+        """
+        from rlcore.run.policy import load_policy
 
-        def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
-            """Choose actions.
+        self.policy = load_policy(context.artifacts["policy"])
 
-            Args:
-                context: MLflow's.
-                model_input: [N, ...] array where the agent sees one observation key, else key -> [N, ...].
-                params: `deterministic`: true (default) for the most likely actions, false to sample.
+    def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
+        """Choose actions.
 
-            Returns:
-                [N, ...] actions.
-            """
-            return self.policy.predict(model_input, greedy=bool((params or {}).get("deterministic", True)))
+        Args:
+            context: MLflow's.
+            model_input: [N, ...] array where the agent sees one observation key, else key -> [N, ...].
+            params: `deterministic`: true (default) for the most likely actions, false to sample.
+
+        Returns:
+            [N, ...] actions.
+        """
+        return self.policy.predict(model_input, greedy=bool((params or {}).get("deterministic", True)))
+
+
+class PolicyModel(Answering, PythonModel):
+    """The same, as MLflow wants it."""
 
 
 mlflow.models.set_model(PolicyModel())

@@ -126,6 +126,7 @@ def _start(run: RunDirectory) -> subprocess.Popen[bytes]:
 
 def main(arguments: list[str]) -> int:
     """`python -m flows.tracking RUN...`: mirror runs; a failure is a line in run.log and exit code 1."""
+    os.nice(10)  # training comes first on a small machine
     return max((_mirror_or_note(RunDirectory(argument)) for argument in arguments), default=0)
 
 

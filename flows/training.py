@@ -14,6 +14,7 @@ from typing import Any
 from flows import artifacts
 from flows import tasks as t  # sets the environment before Prefect is imported
 from flows.watching import watching
+from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
 from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory
@@ -42,8 +43,8 @@ def train_flow(algo: str) -> Flow[..., dict[str, Any]]:
     return Flow(train, name=f"train-{algo}", version=t.VERSION, persist_result=False)
 
 
-train_ppo = train_flow("ppo")
-FLOWS = {"ppo": train_ppo}
+FLOWS = {algo: train_flow(algo) for algo in ALGORITHMS}
+train_ppo = FLOWS["ppo"]
 
 
 def run_flow(run: RunDirectory) -> dict[str, Any]:
