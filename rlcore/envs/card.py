@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import json
 import logging
 import math
 import time
@@ -14,10 +15,12 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
+from rlcore import streams
 from rlcore.envs.make import EnvSettings, known_id, make
 from rlcore.envs.spec import spec_of
 from rlcore.envs.suites.gym import family_of
-from rlcore.envs.tier import TierReport, measure_tier
+from rlcore.envs.tier import TierReport, measure_tier, random_action
+from rlcore.envs.vector import make_vector_env
 from rlcore.envs.wrappers import ActionRepeat
 
 if TYPE_CHECKING:  # the config package imports torch
@@ -26,6 +29,7 @@ if TYPE_CHECKING:  # the config package imports torch
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+TRIED_STEPS = 100
 PACKAGES = {"box2d": ("box2d", "Box2D"), "mujoco": ("mujoco",)}  # distributions by extra, the first one found
 
 TIERS = {
@@ -46,7 +50,8 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
         JSON values; `spec` is `EnvSpec.to_json`, `tier` and `fresh_instance` are what `make_vector_env` takes.
 
     Raises:
-        UserError: it cannot be made, cannot be trained on, or fails under random actions.
+        UserError: it cannot be made or cannot be trained on.
+        EnvironmentFault: it fails under random actions, or returns what it must not.
     """
     settings = EnvSettings.of(config)
     began = time.perf_counter()
@@ -58,6 +63,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
         limit, declared = time_limit(env), _declared_reward(env)
     finally:
         env.close()
+    outside = _try(settings, seed)
     report = measure_tier(lambda: make(settings), seed)
     if report.tier == "boundary":
         log.warning(
@@ -65,7 +71,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
             settings.id,
             report.reason,
         )
-    return {
+    card = {
         "format": FORMAT,
         "id": spec.id,
         "settings": dataclasses.asdict(settings),
@@ -89,9 +95,24 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
             "capped_by": report.capped,
             "longest_episode": report.longest,
             "seed": seed,
+            "values_out_of_bounds": outside,
             "seconds": round(time.perf_counter() - began, 2),
         },
     }
+    return json.loads(json.dumps(card, allow_nan=False))  # tuples become lists now, not when it is read back
+
+
+def _try(settings: EnvSettings, seed: int) -> dict[str, int]:
+    """A few random actions with every check of training on; returns how many values were out of bounds, by key."""
+    rng = streams.generator(seed, "probe", 2)
+    envs = make_vector_env(settings, num_envs=1, seed=seed, purpose="probe", tier="replay")
+    try:
+        envs.reset()
+        for _ in range(TRIED_STEPS):
+            envs.step(np.asarray(random_action(envs.spec.action, rng))[None])
+    finally:
+        envs.close()
+    return envs.out_of_bounds
 
 
 def package_versions(env_id: str) -> dict[str, str]:

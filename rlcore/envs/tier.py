@@ -13,7 +13,7 @@ import numpy as np
 from rlcore import streams
 from rlcore.envs.spec import spec_of
 from rlcore.envs.state import capture, opaque_attribute, restore
-from rlcore.errors import UserError
+from rlcore.errors import EnvironmentFault
 from rlcore.types import ActionSpec, State
 
 MAX_EPISODES = 20
@@ -78,6 +78,9 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
 
     Returns:
         The tier and how much was tried.
+
+    Raises:
+        EnvironmentFault: the environment raises under random actions.
     """
     spec = spec_of(make_env()).action
     tapes, capped = _first_pass(make_env, spec, seed)
@@ -116,7 +119,7 @@ def _first_pass(make_env: Build, spec: ActionSpec, seed: int) -> tuple[list[Tape
         try:
             _explore(env, tape, spec, streams.generator(seed, "probe", 0, episode), episode, seed, left, deadline)
         except Exception as error:
-            raise UserError(
+            raise EnvironmentFault(
                 f"this environment fails under random actions: episode {episode}, step {len(tape.actions)} raised "
                 f"{type(error).__name__}: {error}"
             ) from error

@@ -54,6 +54,9 @@ class Counter(gymnasium.Env):
             return obs, float("inf")
         if self.fault == "reward_array":
             return obs, np.zeros(2)
+        if self.fault == "print":
+            print("hello from the engine", flush=True)
+            return obs, reward
         if self.fault == "raise":
             raise RuntimeError("the engine said no\nand more")
         if self.fault == "exit":

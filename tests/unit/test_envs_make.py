@@ -77,7 +77,9 @@ def test_a_plugin_that_is_not_there_is_named(monkeypatch):
         made("CartPole-v1")
 
 
-@pytest.mark.parametrize(("env_id", "module", "extra"), [("LunarLander-v3", "Box2D", "box2d"), ("Ant-v5", "mujoco", "mujoco")])
+@pytest.mark.parametrize(
+    ("env_id", "module", "extra"), [("LunarLander-v3", "Box2D", "box2d"), ("Ant-v5", "mujoco", "mujoco")]
+)
 def test_a_missing_package_names_the_extra(monkeypatch, env_id, module, extra):
     for name in [n for n in sys.modules if n.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
         monkeypatch.delitem(sys.modules, name)
@@ -94,7 +96,7 @@ def test_an_unknown_wrapper_argument_names_the_nearest():
 
 @pytest.mark.parametrize("wrapper", [{"map_name": "9x9"}, {"desc": 3}])
 def test_an_impossible_wrapper_value_is_one_sentence(wrapper):
-    (key, value), = wrapper.items()
+    ((key, value),) = wrapper.items()
     with pytest.raises(UserError, match=f"env.wrapper.{key}={value}") as caught:
         made("FrozenLake-v1", wrapper=wrapper)
     assert "\n" not in str(caught.value)
@@ -213,7 +215,9 @@ def test_spaces_that_cannot_be_trained_name_key_and_space():
 
 
 def test_bounds_leave_out_unbounded_keys_and_include_discrete_ones():
-    bounds = obs_bounds(spaces_env(observation=spaces.Dict({"d": spaces.Discrete(3, start=2), "x": spaces.Box(-np.inf, np.inf, (1,))})))
+    bounds = obs_bounds(
+        spaces_env(observation=spaces.Dict({"d": spaces.Discrete(3, start=2), "x": spaces.Box(-np.inf, np.inf, (1,))}))
+    )
     assert list(bounds) == ["d"]
     assert [int(v) for v in bounds["d"]] == [2, 4]
 
