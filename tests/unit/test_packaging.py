@@ -124,7 +124,7 @@ def test_what_the_code_imports_is_declared_and_what_is_declared_is_imported():
     assert not unused, "declared but not imported"
 
 
-def test_installed_packages_are_the_locked_ones():
+def test_installed_packages_are_the_locked_ones_and_miss_nothing():
     if not (ROOT / ".venv" / ".installed").exists() or Path(sys.prefix) != ROOT / ".venv":
         pytest.skip("not running in the .venv that `make install` makes")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -132,6 +132,8 @@ def test_installed_packages_are_the_locked_ones():
         pin = pin_for(name, python)
         if pin is not None:
             assert metadata.version(name) == version_of(pin)
+    check = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    assert check.returncode == 0, check.stdout
 
 
 def test_a_wheel_carries_the_config_files_and_the_command(tmp_path: Path):
