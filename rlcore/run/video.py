@@ -1,0 +1,133 @@
+"""One episode as an MP4 file, with or without a display."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlcore.errors import UserError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+FRAMES_PER_SECOND = 30.0  # where the environment does not say
+Act = Callable[[dict[str, np.ndarray]], Any]
+
+
+def headless_rendering() -> None:
+    """Choose renderers that need no display where there is none; call it before an environment is made.
+
+    Sets MUJOCO_GL (EGL, else OSMesa, whichever library is there) and SDL_VIDEODRIVER (pygame), each only where the
+    user has not. An empty MUJOCO_GL, which MuJoCo's renderer refuses, counts as not set and is removed.
+    """
+    if not os.environ.get("MUJOCO_GL"):
+        os.environ.pop("MUJOCO_GL", None)
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return
+    if "MUJOCO_GL" not in os.environ:
+        software = not ctypes.util.find_library("EGL") and ctypes.util.find_library("OSMesa")
+        os.environ["MUJOCO_GL"] = "osmesa" if software else "egl"
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
+def record(act: Act, env: gymnasium.Env, path: Path, seed: int, max_steps: int) -> dict[str, Any]:
+    """Play one episode and write it as a video, whole or not at all.
+
+    Args:
+        act: from one observation (as the environment gives it) to one action (as it takes it).
+        env: made with render_mode="rgb_array"; the caller closes it.
+        path: the .mp4 file; its folder is made.
+        seed: of the episode.
+        max_steps: the episode is cut after so many actions.
+
+    Returns:
+        path, episode_return (undiscounted, of what was shown), length (actions).
+
+    Raises:
+        UserError: this environment cannot be drawn here; says why.
+    """
+    if env.render_mode != "rgb_array":
+        raise UserError(f"{_name(env)}: no video without pictures; make it with render_mode='rgb_array'")
+    obs, _ = env.reset(seed=seed)
+    first = _frame(env)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    total, length, done = 0.0, 0, False
+    with _writer(path, _rate(env), first.shape) as write:
+        write(first)
+        while not done and length < max_steps:
+            obs, reward, terminated, truncated, _ = env.step(act(obs))
+            total, length, done = total + float(reward), length + 1, bool(terminated or truncated)
+            write(_frame(env))
+    return {"path": str(path), "episode_return": total, "length": length}
+
+
+def _name(env: gymnasium.Env) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def _rate(env: gymnasium.Env) -> float:
+    rate = env.metadata.get("render_fps")
+    return float(rate) if rate and rate > 0 else FRAMES_PER_SECOND
+
+
+def _frame(env: gymnasium.Env) -> np.ndarray:
+    """The picture of the moment, [height, width, 3] uint8, both sides even."""
+    try:
+        picture: Any = env.render()
+    except Exception as error:  # every renderer fails in its own way where a driver or a display is missing
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{_name(env)}: cannot be drawn here ({reason})") from error
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3:
+        what = getattr(picture, "shape", None) or type(picture).__name__
+        raise UserError(f"{_name(env)}: drew {what} instead of a picture [height, width, 3]")
+    # H.264 in its common form halves the colour planes and so takes even sides only.
+    odd = [(0, side % 2) for side in picture.shape[:2]]
+    return np.pad(picture, [*odd, (0, 0)], mode="edge") if any(o for _, o in odd) else picture
+
+
+@contextmanager
+def _writer(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callable[[np.ndarray], None]]:
+    """A function that takes frames of one shape; the file gets its name when every frame is in it."""
+    import imageio_ffmpeg
+
+    height, width, _ = shape
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
+    options = {"codec": "libx264", "macro_block_size": 2, "ffmpeg_log_level": "error"}
+    output = ["-movflags", "+faststart", "-threads", "1"]
+    frames = imageio_ffmpeg.write_frames(str(temporary), (width, height), fps=rate, output_params=output, **options)
+    count = 0
+
+    def send(picture: np.ndarray | None) -> None:
+        try:
+            frames.send(picture)
+        except (OSError, RuntimeError) as error:  # no program, no space, a codec that is not there
+            raise _failure(path, str(error)) from error
+
+    def write(picture: np.ndarray) -> None:
+        nonlocal count
+        if picture.shape != shape:
+            raise _failure(path, f"the picture changed from {shape} to {picture.shape} within the episode")
+        send(np.ascontiguousarray(picture, dtype=np.uint8))
+        count += 1
+
+    try:
+        send(None)
+        yield write
+        frames.close()
+        # The program's exit code is not told: a full disk at its end shows only in what it left.
+        if not temporary.exists() or imageio_ffmpeg.count_frames_and_secs(str(temporary))[0] != count:
+            raise _failure(path, "the file is not whole; is the disk full?")
+        os.replace(temporary, path)
+    finally:
+        frames.close()
+        temporary.unlink(missing_ok=True)
+
+
+def _failure(path: Path, reason: str) -> UserError:
+    return UserError(f"{path}: the video cannot be written ({(reason.strip().splitlines() or ['no reason given'])[0]})")
