@@ -1,0 +1,86 @@
+"""What PPO's update promises beyond its numbers: which parameters a term reaches, and that it starts at ratio 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore.types import Batch
+from tests.contract.test_registry import every_env, small
+
+PARTS = ("encoder.", "actor.", "head.", "critic.")
+
+
+def reached(training: Any, **samples_changed: float) -> set[str]:
+    """The parts of the agent whose parameters get a gradient from the loss of one batch."""
+    learner = training.learner
+    batch = Batch(*training.collector.collect(24), env_steps=0)
+    samples = learner.prepare(batch, learner.agent.features(batch.steps.obs, lead=2))
+    samples = samples._replace(**{k: torch.full_like(samples.advantage, v) for k, v in samples_changed.items()})
+    loss, _ = learner.loss(samples, 0.2, learner.config.ent_coef, samples.weight.sum())
+    learner.agent.zero_grad()
+    loss.backward()
+    named = [(n, p.grad) for n, p in learner.agent.named_parameters() if p.grad is not None and p.grad.any()]
+    return {part for part in PARTS for name, _ in named if name.startswith(part)}
+
+
+@every_env
+def test_policy_term_reaches_encoder_actor_and_head_only(env_id: str) -> None:
+    training = small("ppo", env_id, vf_coef=0.0, ent_coef=0.0)
+    assert reached(training) == {"encoder.", "actor.", "head."}
+
+
+@every_env
+def test_value_term_reaches_encoder_and_critic_only(env_id: str) -> None:
+    training = small("ppo", env_id, ent_coef=0.0, normalize_advantages=False)
+    assert reached(training, advantage=0.0) == {"encoder.", "critic."}
+
+
+@every_env
+def test_entropy_term_reaches_encoder_actor_and_head_only(env_id: str) -> None:
+    training = small("ppo", env_id, vf_coef=0.0, ent_coef=0.1, normalize_advantages=False)
+    assert reached(training, advantage=0.0) == {"encoder.", "actor.", "head."}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "distribution"),
+    [("CartPole-v1", "discrete"), ("Pendulum-v1", "normal"), ("Pendulum-v1", "tanh_normal")],
+)
+def test_first_minibatch_sees_the_policy_that_acted(env_id: str, distribution: str) -> None:
+    training = small("ppo", env_id, distribution=distribution)
+    training.run(100)  # the normaliser has its first statistics, and they changed after the last rollout
+    steps, last = training.collector.collect(24)
+    assert (steps.terminated | steps.truncated)[1:-1].any(), "no episode ended inside the rollout"
+    learner = training.learner
+    samples = learner.prepare(Batch(steps, last, 100), learner.agent.features(steps.obs, lead=2))
+    parameters, value = learner.agent(samples.features)
+    ratio = (learner.agent.head.policy(parameters).logprob(samples.action) - samples.old_logprob).exp()
+    torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=1e-6)
+    torch.testing.assert_close(value, samples.old_value, rtol=0, atol=1e-6)
+    _, means = learner.loss(samples, 0.2, 0.0, samples.weight.sum())
+    assert means[3].abs() < 1e-6  # KL
+    assert means[4] == 0  # clipped share
+
+
+@every_env
+def test_first_logged_kl_of_a_single_minibatch_update_is_zero(env_id: str) -> None:
+    training = small("ppo", env_id, update_epochs=1, per_rank_batch_size=24 * 3).run(300)
+    assert len(training.metrics) >= 4
+    for metrics in training.metrics:
+        assert abs(metrics["Info/approx_kl"]) < 1e-6
+        assert metrics["Info/clip_fraction"] == 0
+
+
+def test_rollout_in_which_every_environment_only_resets_is_no_update() -> None:
+    # One environment, one row a rollout: the row after an episode's end has no action of ours.
+    training = small("ppo", "CartPole-v1", rollout_steps=1, per_rank_batch_size=1, update_epochs=1)
+    training.collector.envs.reset()
+    steps, last = training.collector.collect(1)
+    ended = torch.ones_like(steps.truncated)
+    steps.truncated = ended
+    before = training.weights()
+    metrics = training.learner.update(Batch(steps, last, 0), training.rng)
+    assert all((before[name] == value).all() for name, value in training.weights().items())
+    assert metrics["Info/grad_norm"] == 0

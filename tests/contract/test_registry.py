@@ -1,0 +1,188 @@
+"""What every algorithm of the registry promises, whatever it computes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.algorithms import ALGORITHMS
+from rlcore.run import tree
+from rlcore.run.session import Session
+from tests.learning.assembly import Training, assemble
+from tests.runs import prepare
+
+# Small, with everything on that has a state of its own.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {
+        "name": "ppo",
+        "total_steps": 10_000,
+        "rollout_steps": 24,
+        "per_rank_batch_size": 20,
+        "update_epochs": 2,
+        "normalize_obs": True,
+        "normalize_reward": True,
+        "normalize_advantages": True,
+        "anneal_lr": True,
+        "ent_coef": 0.01,
+        "max_grad_norm": 0.5,
+        "clip_vloss": True,
+        "dense_units": 16,
+        "encoder": {"dense_units": 16, "mlp_layers": 1, "mlp_features_dim": 16},
+        "actor": {"dense_units": 16, "mlp_layers": 1},
+        "critic": {"dense_units": 16, "mlp_layers": 1},
+    },
+}
+# Episodes of at most 12 steps: every rollout holds ends and the rows that reset, CartPole's ends of both kinds.
+ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
+every_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
+every_env = pytest.mark.parametrize("env_id", ENVS.values(), ids=ENVS)
+
+
+def small(
+    algo: str, env_id: str, seed: int = 0, precision: str = "32-true", distribution: str = "auto", **changes: Any
+) -> Training:
+    how = {"seed": seed, "precision": precision, "distribution": distribution}
+    return assemble(env_id, SETTINGS[algo] | changes, num_envs=3, max_episode_steps=12, **how)
+
+
+def content(training: Training) -> tuple[bytes, bytes]:
+    """The whole state as a checkpoint writes it: equal exactly when every bit is."""
+    return tree.encode(training.state())
+
+
+def moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
+    return {name for name, value in before.items() if not np.array_equal(value, after[name])}
+
+
+def test_every_algorithm_is_in_this_suite() -> None:
+    assert SETTINGS.keys() == ALGORITHMS.keys()
+
+
+def test_these_rollouts_hold_episode_ends_of_both_kinds() -> None:
+    steps, _ = small("ppo", ENVS["discrete"]).collector.collect(48)
+    assert steps.terminated.any() and steps.truncated.any()
+
+
+@every_algorithm
+@every_env
+def test_same_seed_gives_the_same_bits_and_another_seed_does_not(algo: str, env_id: str) -> None:
+    states = [content(small(algo, env_id, seed).run(200)) for seed in (5, 5, 6)]
+    assert states[0] == states[1]
+    assert states[0] != states[2]
+
+
+@every_algorithm
+@every_env
+def test_continuing_from_a_checkpoint_gives_the_bits_of_never_stopping(algo: str, env_id: str, tmp_path: Path) -> None:
+    whole = small(algo, env_id).run(350)
+    path = small(algo, env_id).run(150).save(tmp_path)
+    continued = small(algo, env_id).load(path)
+    assert 150 <= continued.collector.env_steps < 350
+    assert content(continued.run(350)) == content(whole)
+
+
+@every_algorithm
+@every_env
+def test_learner_state_survives_saving_and_loading(algo: str, env_id: str) -> None:
+    state = small(algo, env_id).run(150).learner.state_dict()
+    stored = tree.encode(state)
+    other = small(algo, env_id, seed=9).learner
+    other.load_state_dict(tree.decode(*stored))
+    assert tree.encode(other.state_dict()) == stored
+
+
+@every_algorithm
+@every_env
+def test_update_changes_every_parameter(algo: str, env_id: str) -> None:
+    training = small(algo, env_id)
+    before = training.weights()
+    training.run(1)
+    assert moved(before, training.weights()) == set(before)
+
+
+@every_algorithm
+@every_env
+def test_collecting_and_acting_change_no_parameter(algo: str, env_id: str) -> None:
+    training = small(algo, env_id)
+    before = tree.encode(training.learner.state_dict())
+    training.collector.collect(30)
+    assert tree.encode(training.learner.state_dict()) == before
+
+
+@every_algorithm
+@every_env
+def test_greedy_actions_are_the_same_every_time_and_need_no_noise(algo: str, env_id: str) -> None:
+    training = small(algo, env_id).run(100)
+    steps, _ = training.collector.collect(5)
+    obs = {key: value[0] for key, value in steps.obs.items()}
+    agent, is_first = training.learner.agent, steps.is_first[0]
+    first, again = (agent.act(agent.initial(3), obs, is_first, None, True)[1] for _ in range(2))
+    assert torch.equal(first, again)
+    sampled = [agent.act(agent.initial(3), obs, is_first, np.random.default_rng(k), False)[1] for k in range(20)]
+    assert any(not torch.equal(first, one) for one in sampled)
+
+
+def global_states() -> list[Any]:
+    return [torch.get_rng_state().numpy().tobytes(), np.random.get_state()[1].tobytes(), random.getstate()]
+
+
+@every_algorithm
+@every_env
+def test_no_global_generator_is_moved_or_read(algo: str, env_id: str) -> None:
+    results = []
+    for global_seed in (1, 2):
+        torch.manual_seed(global_seed)
+        np.random.seed(global_seed)
+        random.seed(global_seed)
+        before = global_states()
+        training = small(algo, env_id).run(100)
+        assert global_states() == before
+        results.append(content(training))
+    assert results[0] == results[1]
+
+
+@every_algorithm
+def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: str, tmp_path: Path) -> None:
+    drawn = []
+    for seed in (0, 1):
+        session = Session(prepare(tmp_path / str(seed), "CartPole-v1", seed=seed))
+        weights = np.concatenate([p.detach().numpy().ravel() for p in session.learner.agent.parameters()])
+        start = np.concatenate([v.ravel() for v in session.envs.reset().obs.values()])
+        streams = (session.collector.rng.random(500), session.rng.random(500))
+        drawn.append([set(part.tolist()) - {0.0} for part in (weights, start, *streams)])
+        session.close()
+    for first, second in zip(*drawn, strict=True):
+        assert len(first) > 7
+        # Thousands of float32 weights in ±0.5 meet by chance now and then; float64 draws do not.
+        assert len(first & second) <= len(first) // 100
+    for parts in drawn:  # and within a run, action noise is not the minibatch order's
+        assert not parts[2] & parts[3]
+
+
+@every_algorithm
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@every_env
+def test_half_precision_updates_and_keeps_losses_in_float32(algo: str, env_id: str, precision: str) -> None:
+    training = small(algo, env_id, precision=precision)
+    steps, _ = training.collector.collect(24)
+    assert {value.dtype for value in steps.extras.values()} == {torch.float32}
+    before = training.weights()
+    seen = []
+    plain = training.learner.loss
+
+    def watched(*arguments: Any) -> Any:
+        seen.append(plain(*arguments))
+        return seen[-1]
+
+    training.learner.loss = watched
+    training.run(100)
+    assert {part.dtype for pair in seen for part in pair} == {torch.float32}
+    assert all(np.isfinite(list(m.values())).all() for m in training.metrics)
+    assert moved(before, training.weights())
+    kept = {p.dtype for p in training.learner.agent.parameters()}
+    assert kept == {torch.bfloat16 if precision == "bf16-true" else torch.float32}
