@@ -129,7 +129,7 @@ def _look_up(key: str, value: Any, table: Mapping[str, str]) -> str:
 
 def _algorithm(node: Tree, place: str) -> None:
     """Activations by name, compile as one value, and no image keys."""
-    for part, key in ((node, place), *((node.get(p), f"{place}.{p}") for p in ("encoder", "actor", "critic"))):
+    for part in (node, *(node.get(name) for name in ("encoder", "actor", "critic"))):
         if isinstance(part, dict) and isinstance(part.get("dense_act"), str):
             part["dense_act"] = _activation(part["dense_act"])
     compile_ = node.get("compile")
@@ -155,8 +155,8 @@ def _compile(node: Tree, key: str) -> Any:
     """SheepRL's mapping {enabled, mode, player} as one value; mode and player say how its compiler works."""
     for known in node:
         if known not in ("enabled", "mode", "player", "dynamic", "fullgraph"):
-            hint = nearest(str(known), ("enabled", "mode", "player"))
-            raise UserError(f"unknown key '{key}.{known}' (value {spell(node[known])!r}){hint}; write {key}=auto")
+            hint = nearest(str(known), ("enabled", "mode", "player")) or f"; write {key}=auto, true or false"
+            raise UserError(f"unknown key '{key}.{known}' (value {spell(node[known])!r}){hint}")
     return node.get("enabled", "auto")
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.class_names import Tree, named
 from flows.overrides import Setting, not_an_option, parse, refuse_choices
-from flows.search_path import config_folders
+from flows.search_path import BUILT_IN, config_folders
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError, nearest
 from rlcore.run.config import RunConfig, build_config
@@ -147,6 +147,14 @@ def known_keys(algorithm: str | None = None) -> dict[str, bool]:
     return keys
 
 
+def default_names() -> dict[str, str]:
+    """How a run and its folders are called, as interpolations: exp_name, run_name, log_root, root_dir, run_dir."""
+    import yaml
+
+    root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
+    return {key: value for key, value in root.items() if key != "defaults"}
+
+
 def _files() -> Files:
     folders = tuple(config_folders())
     options: dict[str, set[str]] = {}
@@ -196,7 +204,7 @@ def _load(files: Files, choices: Sequence[str]) -> DictConfig:
     try:
         composed = _loader(files.folders).load_configuration("config", overrides, RunMode.RUN, from_shell=False)
     except HydraException as error:
-        raise UserError(_hydra_sentence(error, files)) from None
+        raise UserError(_hydra_sentence(error, choices, files)) from None
     except OmegaConfBaseException as error:
         raise UserError(f"{' '.join(choices)}: {_one_line(error)}") from None
     except Exception as error:  # whatever Hydra meets in a malformed file of the user (YAML, types, encodings)
@@ -205,7 +213,7 @@ def _load(files: Files, choices: Sequence[str]) -> DictConfig:
     composed.pop("hydra", None)
     if "exp" in composed:
         file = next(choice for choice in choices if choice.startswith("exp="))
-        raise UserError(f"{file}: its keys landed under `exp`; the file must begin with the line `# @package _global_`")
+        raise UserError(f"{file}: the file must begin with the line `# @package _global_`, or its keys are not read")
     return composed
 
 
@@ -221,14 +229,21 @@ def _with_defaults(composed: DictConfig) -> DictConfig:
     """The built-in defaults beneath the composed values, so that every key can be interpolated."""
     from omegaconf import OmegaConf
 
-    base = defaults(RunConfig)
-    name = composed.get("algo", {}).get("name", None) if _is_mapping(composed, "algo") else None
-    base["algo"] = defaults(ALGORITHMS[name].Config) if name in ALGORITHMS else {}
-    merged = OmegaConf.merge(base, composed)
-    for key in ("algo", "env"):  # a group that a file sets to a single value is told by the check
-        if not _is_mapping(composed, key) and key in composed:
-            merged[key] = composed[key]
-    return merged
+    for group in ("algo", "env"):
+        if not _is_mapping(composed, group):
+            raise UserError(f"{group}={spell(composed.get(group))}: this is a group of keys, not a single value")
+    return OmegaConf.merge(_built_in(composed), composed)
+
+
+def _built_in(composed: DictConfig) -> Tree:
+    """The defaults of every key, those of the chosen algorithm under `algo`."""
+    from omegaconf import OmegaConf
+
+    name = OmegaConf.select(composed, "algo.name", throw_on_missing=False)
+    if name is not None and name not in ALGORITHMS:
+        known = f"{nearest(str(name), ALGORITHMS)}; algorithms: {', '.join(ALGORITHMS)}"
+        raise UserError(f"algo.name={spell(name)}: not an algorithm here{known}")
+    return defaults(RunConfig) | default_names() | {"algo": {} if name is None else defaults(ALGORITHMS[name].Config)}
 
 
 def _is_mapping(config: DictConfig, key: str) -> bool:
@@ -239,14 +254,19 @@ def _is_mapping(config: DictConfig, key: str) -> bool:
 
 def _with_settings(config: DictConfig, settings: Sequence[Setting]) -> DictConfig:
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
+    names = default_names()
     for setting in settings:
         try:
-            if setting.delete:
+            if setting.delete or (setting.key in names and setting.value in (None, "")):
                 _take_back(config, setting.key)
             else:
                 OmegaConf.update(config, setting.key, setting.value, merge=True, force_add=True)
+        except GrammarParseError:
+            raise UserError(
+                f"{setting.key}={spell(setting.value)}: the interpolation cannot be read; write it as ${{key}}"
+            ) from None
         except (OmegaConfBaseException, ValueError, TypeError, IndexError, AssertionError) as error:
             typed = f"~{setting.key}" if setting.delete else f"{setting.key}={spell(setting.value)}"
             raise UserError(f"{typed}: {_one_line(error)}") from None
@@ -257,10 +277,7 @@ def _take_back(config: DictConfig, key: str) -> None:
     """The built-in default of a key, whatever the files said; removes a key that has none."""
     from omegaconf import OmegaConf
 
-    base = defaults(RunConfig)
-    name = OmegaConf.select(config, "algo.name", throw_on_missing=False)
-    base["algo"] = defaults(ALGORITHMS[name].Config) if name in ALGORITHMS else {}
-    value: Any = base
+    value: Any = _built_in(config)
     for part in key.split("."):
         value = value.get(part, REQUIRED) if isinstance(value, dict) else REQUIRED
     parent, _, last = key.rpartition(".")
@@ -281,10 +298,6 @@ def _resolved(config: DictConfig) -> Tree:
     _require(config, "env.id", "any Gymnasium id, as env.id=CartPole-v1")
     try:
         resolved = OmegaConf.to_container(config, resolve=True)
-    except RecursionError:
-        raise UserError(
-            f"{_loop(config)}: this interpolation leads back to itself; give one of the keys a value"
-        ) from None
     except OmegaConfBaseException as error:
         raise UserError(_interpolation_sentence(error, config)) from None
     assert isinstance(resolved, dict)
@@ -300,36 +313,29 @@ def _require(config: DictConfig, key: str, fix: str) -> None:
 
 
 def _checked(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
-    config = build_config(_placed(named(tree)))
+    config = build_config(named(tree))
     return config, plain(config)
 
 
-def _placed(tree: Tree) -> Tree:
-    """With a run_dir, also where a user's own config.yaml does not know that key."""
-    folders = [tree.get(key) for key in ("log_root", "root_dir", "run_name")]
-    if tree.get("run_dir") in (None, "") and all(isinstance(part, str) for part in folders):
-        tree["run_dir"] = "/".join(part for part in folders if part)
-    return tree
-
-
-def _hydra_sentence(error: Exception, files: Files) -> str:
+def _hydra_sentence(error: Exception, choices: Sequence[str], files: Files) -> str:
     """A Hydra error as one sentence; a missing file with its nearest match."""
     from hydra.errors import MissingConfigException
 
+    text = _one_line(error if str(error) else error.__cause__ or error)
+    source = re.match(r"In '([^']+)'", text)
+    # The defaults of the root are what the choices made of them.
+    asked = f"in {source[1]}.yaml, " if source and source[1] != "config" else f"{' '.join(choices)}: "
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).strip("/").rpartition("/")
-        source = re.match(r"In '([^']+)'", str(error))
-        asked = f"in {source[1]}.yaml: " if source else ""
         if group in files.options:
             return asked + not_an_option(group, name.removesuffix(".yaml"), files.options[group])
-        hint = nearest(group, files.options) or f"; groups: {', '.join(sorted(files.options))}"
-        return f"{asked}{group or name}: no such group of config files{hint}"
-    cause = error.__cause__ if error.__cause__ is not None and not str(error) else error
-    text = _one_line(cause)
-    override = re.match(r"Could not override '([^']+)'", text)
+        return f"{asked}{group or name}: no such group of config files{nearest(group or name, files.options)}"
+    override = re.search(r"Could not override '([^']+)'", text)
     if override:
-        return f"{override[1]}: no file of this group is in the defaults list; add it with +{override[1]}=NAME"
-    return f"the config cannot be composed: {text}"
+        group = override[1].partition("@")[0]
+        known = "nothing of this group is chosen so far" if group in files.options else "no such group"
+        return f"{asked}override {override[1]}: {known}{nearest(group, [o for o in files.options if o != group])}"
+    return asked + (text[source.end() :].lstrip(": ") if source else text)
 
 
 def _file_sentence(error: Exception, choices: Sequence[str]) -> str:
@@ -345,6 +351,8 @@ def _interpolation_sentence(error: Exception, config: DictConfig) -> str:
     known = dict(_leaves(config))
     typed = f"{key}={spell(known[key])}" if key in known else key or "config"
     text = _one_line(error)
+    if "Recursive interpolation" in text:
+        return f"{typed}: this interpolation leads back to itself; give one of the keys on the way a value"
     missing = re.search(r"Interpolation key '([^']+)' not found", text)
     if missing:
         return f"{typed}: there is no key {missing[1]!r}{nearest(missing[1], [k for k in known if k != key])}"
@@ -369,22 +377,6 @@ def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{prefix}{key}", value
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
-
-
-def _loop(config: DictConfig) -> str:
-    """The first key whose interpolations come back to a key they came from."""
-    values = {key: value for key, value in _leaves(config) if isinstance(value, str)}
-    references = {key: re.findall(r"\$\{([A-Za-z_][\w.]*)\}", value) for key, value in values.items()}
-    for start in references:
-        seen, ahead = set(), [*references[start]]
-        while ahead:
-            key = ahead.pop()
-            if key == start:
-                return f"{start}={values[start]}"
-            if key not in seen:
-                seen.add(key)
-                ahead += references.get(key, [])
-    return "the config"
 
 
 def _one_line(error: object) -> str:

@@ -14,8 +14,10 @@ from rlcore.errors import UserError, nearest
 PACKAGES = {"logger": "metric.logger", "optim": "algo.optimizer"}
 # Hydra's own keys that SheepRL's commands carry; Hydra only composes here, so they have nothing to act on.
 IGNORED_HYDRA_KEYS = ("hydra.run.", "hydra.job.", "hydra.output_subdir")
-# First words of SheepRL's files that have no counterpart yet.
-_LATER = frozenset(("a2c", "sac", "droq", "dreamer", "p2e"))
+# SheepRL's files that have no counterpart yet, by their whole name or its first word.
+_LATER = frozenset(
+    ("a2c", "sac", "droq", "dreamer", "p2e", "ppo_atari", "ppo_recurrent", "ppo_super_mario_bros", "ppo_decoupled")
+)
 NOT_YET: dict[str, frozenset[str]] = {
     "exp": _LATER,
     "algo": _LATER,
@@ -117,7 +119,7 @@ def not_an_option(group: str, name: str, options: Collection[str]) -> str:
     if name in ("", "???"):
         return f"{group}={name}: no name given; choose one of {', '.join(sorted(options))}"
     hint = nearest(name, options) or f"; choose one of {', '.join(sorted(options))}"
-    if name.partition("_")[0] in NOT_YET.get(group, ()):
+    if {name, name.partition("_")[0]} & NOT_YET.get(group, frozenset()):
         return f"{group}={name}: SheepRL's {name} is not there yet; choose one of {', '.join(sorted(options))}"
     return f"{group}={name}: no such file in the group {group}{hint}"
 
@@ -126,7 +128,7 @@ def _check_top(key: str, text: str | None, top: Collection[str], options: Mappin
     first = key.partition(".")[0]
     if first in top:
         return
-    hint = nearest(first, [*top, *options]) or f"; known here: {', '.join(sorted({*top, *options}))}"
+    hint = nearest(first, [*top, *options]) or "; `shepherd train -h` lists every key"
     raise UserError(f"unknown key {key!r} (value {text!r}){hint}")
 
 
@@ -137,7 +139,8 @@ def _setting(override: str, prefix: str, key: str, text: str | None, keys: Mappi
         return Setting(key, None, delete=True)
     assert text is not None
     if not text.strip():
-        raise UserError(f"{override}: no value given for {key}; write {key}=VALUE, or {key}='' for empty text")
+        empty = f", or {key}='' for empty text" if keys.get(key) else ""
+        raise UserError(f"{override}: no value given for {key}; write {key}=VALUE{empty}")
     return Setting(key, value_of(key, text, textual=keys.get(key, False)))
 
 
