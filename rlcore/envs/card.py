@@ -17,7 +17,7 @@ from gymnasium.wrappers import TimeLimit
 
 from rlcore import streams
 from rlcore.envs.make import EnvSettings, known_id, make
-from rlcore.envs.spec import spec_of
+from rlcore.envs.spec import obs_spaces, spec_of
 from rlcore.envs.suites.gym import family_of
 from rlcore.envs.tier import TierReport, measure_tier, random_action
 from rlcore.envs.vector import make_vector_env
@@ -58,7 +58,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     env = make(settings)
     try:
         spec = spec_of(env)
-        obs_spaces = {key: readable_space(space) for key, space in env.observation_space.spaces.items()}
+        described = {key: readable_space(space) for key, space in obs_spaces(env).items()}
         action_space, layers = readable_space(env.action_space), _layer_names(env)
         limit, declared = time_limit(env), _declared_reward(env)
     finally:
@@ -77,7 +77,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
         "settings": dataclasses.asdict(settings),
         "layers": layers,
         "packages": package_versions(settings.id),
-        "observation_space": obs_spaces,
+        "observation_space": described,
         "action_space": action_space,
         "keys": list(spec.obs),
         "spec": spec.to_json(),

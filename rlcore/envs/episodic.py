@@ -56,7 +56,7 @@ class EpisodicVectorEnv(ABC):
         self._finished: list[Episode] = []
         self._last: Arrival | None = None
 
-    # Where the environments run ---------------------------------------------------------------------------------------
+    # Where the environments run
 
     @abstractmethod
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
@@ -78,7 +78,7 @@ class EpisodicVectorEnv(ABC):
     def close(self) -> None:
         """Release environments and their processes."""
 
-    # Stepping ---------------------------------------------------------------------------------------------------------
+    # Stepping
 
     def reset(self) -> Arrival:
         """Open an episode everywhere.
@@ -142,7 +142,7 @@ class EpisodicVectorEnv(ABC):
         obs = {key: np.empty(shape, dtype) for key, shape, dtype in self._layout}
         return obs, np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
 
-    # Checks -----------------------------------------------------------------------------------------------------------
+    # Checks
 
     def _inspect(self, obs: dict[str, np.ndarray], reward: np.ndarray) -> None:
         if not np.isfinite(reward).all():
@@ -180,7 +180,7 @@ class EpisodicVectorEnv(ABC):
             )
         self.out_of_bounds[key] = self.out_of_bounds.get(key, 0) + int((~fine).sum())
 
-    # Episodes ---------------------------------------------------------------------------------------------------------
+    # Episodes
 
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call, in order of time, then env index."""
@@ -208,7 +208,7 @@ class EpisodicVectorEnv(ABC):
         self._rebuild = set(self._pending)
         return self._last
 
-    # Exact resume -----------------------------------------------------------------------------------------------------
+    # Exact resume
 
     def state_dict(self) -> State:
         """Everything the next step depends on.

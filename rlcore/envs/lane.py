@@ -78,9 +78,8 @@ class Lane:
         except Exception as error:
             raise self._fault(f"step raised {_told(error)}") from error
         self._write(new, obs, row)
-        if reward.__class__ is not float:
-            reward = self._plain_reward(reward)
-        return reward, bool(terminated), bool(truncated)
+        plain = reward if isinstance(reward, float) else self._plain_reward(reward)
+        return plain, bool(terminated), bool(truncated)
 
     def rebuild(self) -> None:
         """Replace the environment by a newly built one."""
@@ -90,6 +89,9 @@ class Lane:
 
     def capture(self) -> State:
         """The environment's state.
+
+        Returns:
+            Nested dicts of arrays and JSON scalars for `restore`.
 
         Raises:
             RunError: it cannot be read; names the attribute.
@@ -104,6 +106,9 @@ class Lane:
 
     def restore(self, state: State) -> None:
         """Continue from a `capture`, in a newly built environment if this one was used.
+
+        Args:
+            state: from `capture`, of the same kind of environment.
 
         Raises:
             RunError: the state belongs to another environment.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from rlcore.envs.suites.gym import ABSENT, family_of, removed
@@ -119,7 +120,10 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
 
 
 def load_plugins() -> list[str]:
-    """Import the modules named in SHEPHERD_PLUGINS, which register their ids with Gymnasium; returns their names.
+    """Import the modules named in SHEPHERD_PLUGINS, which register their ids with Gymnasium.
+
+    Returns:
+        Their names.
 
     Raises:
         UserError: one of them cannot be imported.
@@ -134,7 +138,13 @@ def load_plugins() -> list[str]:
 
 
 def known_id(env_id: str) -> str:
-    """The registered id that `env.id` means, without the plugin module in front.
+    """The registered id that `env.id` means.
+
+    Args:
+        env_id: as the user wrote it, perhaps with the name of a plugin module and a colon in front.
+
+    Returns:
+        The id as Gymnasium knows it.
 
     Raises:
         UserError: nothing of that name can be made; says what exists instead.
@@ -196,9 +206,10 @@ def _arguments(env_id: str, wrapper: Mapping[str, Any]) -> dict[str, Any]:
     if target is not None and target not in MAKERS:
         raise UserError(f"env.wrapper._target_={target}: this suite is not there yet; `shepherd envs` lists what is")
     arguments = {k: v for k, v in wrapper.items() if k not in DECIDED_ELSEWHERE}
+    parameters = _parameters(env_id)
+    known = (*MAKE_ARGUMENTS, *(parameters or ()))
     for key in arguments:
-        known = (*MAKE_ARGUMENTS, *_parameters(env_id)) if _parameters(env_id) is not None else None
-        if known is not None and key not in known:
+        if parameters is not None and key not in known:
             hint = nearest(key, known) or f"; it takes {', '.join(known)}"
             raise UserError(f"env.wrapper.{key}={arguments[key]}: {env_id} has no such argument{hint}")
     return arguments
@@ -208,7 +219,7 @@ def _parameters(env_id: str) -> list[str] | None:
     """Argument names of an environment's class; None when it takes any, or cannot be imported here."""
     entry = gymnasium.registry[env_id].entry_point
     try:
-        creator = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+        creator: Any = load_env_creator(entry) if isinstance(entry, str) else entry
         parameters = inspect.signature(creator).parameters.values()
     except (ImportError, gymnasium.error.DependencyNotInstalled, TypeError, ValueError):
         return None
@@ -220,8 +231,7 @@ def _parameters(env_id: str) -> list[str] | None:
 
 def _prepare_mujoco(render_mode: str | None) -> None:
     """Send the engine's warnings to logging, each once, and let it draw off screen where there is no display."""
-    import mujoco
-
+    mujoco: Any = importlib.import_module("mujoco")
     if mujoco.get_mju_user_warning() is None:  # its own way is to write MUJOCO_LOG.TXT into the working directory
         mujoco.set_mju_user_warning(_mujoco_warning)
     if render_mode is not None and not os.environ.get("MUJOCO_GL"):

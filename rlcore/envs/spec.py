@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -24,11 +26,27 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
     Raises:
         UserError: a space that no agent here can take; names key and space.
     """
-    if not isinstance(env.observation_space, spaces.Dict):
-        raise TypeError(f"expected an environment from rlcore.envs.make, got observations {env.observation_space}")
-    obs = {key: _array_spec(key, space) for key, space in env.observation_space.spaces.items()}
+    obs = {key: _array_spec(key, space) for key, space in obs_spaces(env).items()}
     spec = env.unwrapped.spec
     return EnvSpec(spec.id if spec is not None else type(env.unwrapped).__name__, obs, action_spec(env.action_space))
+
+
+def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
+    """Observation key -> space of an environment from `make`.
+
+    Args:
+        env: an environment whose observation space is a flat Dict.
+
+    Returns:
+        The spaces in the order of the keys.
+
+    Raises:
+        TypeError: the environment is not from `make`.
+    """
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict):
+        raise TypeError(f"expected an environment from rlcore.envs.make, got observations {space}")
+    return dict(space.spaces)
 
 
 def action_spec(space: spaces.Space) -> ActionSpec:
@@ -62,7 +80,7 @@ def action_spec(space: spaces.Space) -> ActionSpec:
 def obs_bounds(env: gymnasium.Env) -> Bounds:
     """Lower and upper bounds [*shape] of the observation keys that have any finite one, Discrete keys included."""
     bounds: Bounds = {}
-    for key, space in env.observation_space.spaces.items():
+    for key, space in obs_spaces(env).items():
         if isinstance(space, spaces.Discrete):
             bounds[key] = (np.asarray(space.start), np.asarray(space.start + space.n - 1))
         elif isinstance(space, spaces.MultiDiscrete):

@@ -104,7 +104,7 @@ def make_vector_env(
     """
     settings = EnvSettings.of(config)
     seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
-    if getattr(config, "sync_env", True):
+    if isinstance(config, EnvSettings) or config.sync_env:
         return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance)
     from rlcore.envs.subprocess import SubprocessVectorEnv
 

@@ -52,11 +52,17 @@ class Desk:
 
     def __init__(self) -> None:
         self.lane: Any = None
-        self.row = np.zeros(0)
+        self.row: Any = None  # a structured array [1]
         self.obs: dict[str, np.ndarray] = {}
 
     def answer(self, question: bytes) -> bytes:
         """The answer to one question.
+
+        Args:
+            question: a byte of `Op`, then the arguments.
+
+        Returns:
+            The answer's bytes, without status.
 
         Raises:
             EnvironmentFault: the environment misbehaved.

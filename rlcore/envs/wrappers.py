@@ -171,7 +171,7 @@ class ActionsAsObservation(gymnasium.Wrapper):
                 f"env.actions_as_observation.noop={noop}: must be one number or a list of {size}, one a sub-action"
             )
         flat = np.broadcast_to(flat, (size,))
-        if self.nvec is not None:
+        if self.nvec is not None and self.start is not None:
             index = flat - self.start
             if (index != np.floor(index)).any() or (index < 0).any() or (index >= self.nvec).any():
                 allowed = ", ".join(f"{s}..{s + n - 1}" for s, n in zip(self.start, self.nvec, strict=True))

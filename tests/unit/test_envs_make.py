@@ -26,7 +26,7 @@ def spaces_env(**kwargs):
     return made("Probe/Spaces-v0", wrapper=kwargs)
 
 
-# Ids and packages ---------------------------------------------------------------------------------------------------------
+# Ids and packages
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_wrapper_arguments_reach_the_environment():
 
 
 def test_a_class_of_a_suite_that_is_not_there_is_refused():
-    with pytest.raises(UserError, match="sheeprl.envs.diambra.DiambraWrapper"):
+    with pytest.raises(UserError, match=r"sheeprl.envs.diambra.DiambraWrapper"):
         made("CartPole-v1", wrapper={"_target_": "sheeprl.envs.diambra.DiambraWrapper"})
 
 
@@ -138,7 +138,7 @@ def test_every_listed_id_of_an_installed_suite_can_be_made_and_stepped():
             env.close()
 
 
-# Observation keys and specs -----------------------------------------------------------------------------------------------
+# Observation keys and specs
 
 
 def test_a_bare_observation_becomes_state():
@@ -163,7 +163,7 @@ def test_nested_dicts_and_tuples_get_flat_keys():
 
 def test_two_parts_that_flatten_to_one_key_are_refused():
     clash = spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
-    with pytest.raises(UserError, match="'a.b'"):
+    with pytest.raises(UserError, match=r"'a.b'"):
         spaces_env(observation=clash)
 
 
@@ -222,7 +222,7 @@ def test_bounds_leave_out_unbounded_keys_and_include_discrete_ones():
     assert [int(v) for v in bounds["d"]] == [2, 4]
 
 
-# Wrappers -----------------------------------------------------------------------------------------------------------------
+# Wrappers
 
 
 def test_action_repeat_sums_rewards_and_stops_at_the_end():
@@ -243,7 +243,7 @@ def test_masked_velocities_are_zero_and_nothing_else_changes():
 
 
 def test_velocities_of_an_unknown_id_are_refused():
-    with pytest.raises(UserError, match="env.mask_velocities=true"):
+    with pytest.raises(UserError, match=r"env.mask_velocities=true"):
         made("FrozenLake-v1", mask_velocities=True)
 
 
@@ -275,7 +275,7 @@ def spaces_env_with_stack(action, noop):
 
 @pytest.mark.parametrize("noop", [0, [1, -1, 1], [4, 0], "left", [1.5, 0]])
 def test_an_impossible_noop_is_refused(noop):
-    with pytest.raises(UserError, match="env.actions_as_observation.noop="):
+    with pytest.raises(UserError, match=r"env.actions_as_observation.noop="):
         spaces_env_with_stack(spaces.MultiDiscrete([3, 2], start=[1, -1]), noop=noop)
 
 

@@ -137,7 +137,7 @@ def test_a_replay_that_comes_out_differently_is_refused():
         envs.step(action)
     state = envs.state_dict()
     state["last"]["obs"]["state"][1, 0] += np.float32(1e-6)
-    with pytest.raises(RunError, match="environment 1: replaying the 5 actions .* 'state'"):
+    with pytest.raises(RunError, match=r"environment 1: replaying the 5 actions .* 'state'"):
         vector("LunarLander-v3", "replay").load_state_dict(state)
 
 
@@ -162,7 +162,7 @@ def test_a_state_of_other_environments_is_refused(other, says):
 def test_a_snapshot_of_an_engine_is_refused_by_name():
     envs = vector("LunarLander-v3", "snapshot")
     envs.reset()
-    with pytest.raises(RunError, match="LunarLander.world cannot be saved"):
+    with pytest.raises(RunError, match=r"LunarLander.world cannot be saved"):
         envs.state_dict()
 
 
@@ -203,11 +203,11 @@ def test_a_changed_table_is_refused():
     env.reset(seed=1)
     state = capture(env)
     other = make(EnvSettings("FrozenLake-v1", wrapper={"is_slippery": False}))
-    with pytest.raises(RunError, match="FrozenLakeEnv.P differs"):
+    with pytest.raises(RunError, match=r"FrozenLakeEnv.P differs"):
         restore(other, state)
 
 
-# Tiers --------------------------------------------------------------------------------------------------------------------
+# Tiers
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_the_same_probe_gives_the_same_report():
     assert reports[0] == reports[1]
 
 
-# Card ---------------------------------------------------------------------------------------------------------------------
+# Card
 
 
 def test_the_card_says_what_a_run_needs():

@@ -64,7 +64,7 @@ def all_gone_within(pids: list[int], seconds: float) -> bool:
     return False
 
 
-# The same bits ------------------------------------------------------------------------------------------------------------
+# The same bits
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_worker_never_imports_torch(tmp_path):
     assert done.stdout.split() == ["False", "False"]
 
 
-# Mistakes and faults ------------------------------------------------------------------------------------------------------
+# Mistakes and faults
 
 
 def test_a_mistake_of_the_user_is_told_as_in_one_process():
@@ -163,7 +163,7 @@ def test_a_killed_process_is_named(opened):
 def test_a_hanging_process_is_named_and_killed(opened, fault):
     envs = faulty(opened, fault, timeout=0.5)
     began = time.monotonic()
-    with pytest.raises(EnvironmentFault, match="environment 0, step 2 .*hung; no answer within 0.5 s"):
+    with pytest.raises(EnvironmentFault, match=r"environment 0, step 2 .*hung; no answer within 0.5 s"):
         envs.step(np.zeros(2, int))
     assert time.monotonic() - began < 3
     pids = envs.pids
@@ -171,7 +171,7 @@ def test_a_hanging_process_is_named_and_killed(opened, fault):
     assert all_gone_within(pids, 3)
 
 
-# Nothing left behind ------------------------------------------------------------------------------------------------------
+# Nothing left behind
 
 
 def test_closing_ends_all_processes_also_twice():

@@ -25,7 +25,7 @@ def bare(envs: SerialVectorEnv, index: int = 0) -> probe_envs.Counter:
     return envs._lanes[index].env.unwrapped
 
 
-# Alignment ----------------------------------------------------------------------------------------------------------------
+# Alignment
 
 # Episode 0 terminates after 2 actions, episode 1 is truncated after 1; reward = 10 * episode + step.
 #   obs (episode, step)  reward  terminated  truncated  is_first
@@ -112,7 +112,7 @@ def test_a_vector_gives_what_its_environments_give_alone(env_id):
     assert envs.pop_episodes() or env_id in ("Pendulum-v1", "LunarLander-v3", "Taxi-v4")
 
 
-# Episodes -----------------------------------------------------------------------------------------------------------------
+# Episodes
 
 
 def test_episodes_are_told_once_in_order_with_return_and_length():
@@ -136,7 +136,7 @@ def test_returns_are_summed_before_rounding_to_float32():
     assert envs.pop_episodes() == [Episode(0, total, 200)]
 
 
-# Seeds --------------------------------------------------------------------------------------------------------------------
+# Seeds
 
 
 def test_tier_snapshot_seeds_an_environment_once():
@@ -177,7 +177,7 @@ def test_a_fresh_instance_plays_every_episode_when_asked():
     assert {row[0][0] for row in rows_of(envs, 8)[0]} == {0}
 
 
-# Faults -------------------------------------------------------------------------------------------------------------------
+# Faults
 
 
 def play(envs, steps: int = 6) -> None:
@@ -245,11 +245,11 @@ def test_an_index_outside_a_discrete_space_is_a_fault():
     envs.reset()
     envs._lanes[1].env.unwrapped.s = 16  # only on the way out: the next step reads the table before
     envs._lanes[1].env.unwrapped.P[16] = {a: [(1.0, 16, 0.0, False)] for a in range(4)}
-    with pytest.raises(EnvironmentFault, match="environment 1, step 1 .*'state'.*16"):
+    with pytest.raises(EnvironmentFault, match=r"environment 1, step 1 .*'state'.*16"):
         envs.step(np.zeros(2, int))
 
 
-# Boundary tier ------------------------------------------------------------------------------------------------------------
+# Boundary tier
 
 
 def test_a_boundary_cuts_open_episodes_and_rebuilds():

@@ -6,6 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,12 @@ def removed(env_id: str) -> bool:
     return spec is not None and callable(spec.entry_point) and _entry(spec).startswith("gymnasium.envs:")
 
 
-def _entry(spec: gymnasium.envs.registration.EnvSpec) -> str:
+def _entry(spec: EnvSpec) -> str:
     entry = spec.entry_point
     if isinstance(entry, str):
         return entry
     return f"{getattr(entry, '__module__', '')}:{getattr(entry, '__name__', '')}"
 
 
-def _within(spec: gymnasium.envs.registration.EnvSpec, package: str) -> bool:
+def _within(spec: EnvSpec, package: str) -> bool:
     return isinstance(spec.entry_point, str) and spec.entry_point.startswith(f"{package}.")
