@@ -13,6 +13,7 @@ from typing import Any
 
 from flows import artifacts
 from flows import tasks as t  # sets the environment before Prefect is imported
+from flows.ephemeral import prefect_api
 from flows.watching import watching
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
@@ -63,7 +64,8 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
 
     algo = t.read_config(run).algo.name
     try:
-        FLOWS[algo](run_dir=str(run.path.absolute()))
+        with prefect_api():
+            FLOWS[algo](run_dir=str(run.path.absolute()))
     except TerminationSignal:
         raise TrainingInterrupted from None
     return run.read_summary()

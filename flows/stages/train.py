@@ -64,6 +64,9 @@ class Trainer:
             env=environment,
             text=True,
             bufsize=1,
+            # Ctrl-C reaches a terminal's whole process group: the trainer would hear it twice, once from us, and a
+            # second signal ends it without a checkpoint.
+            start_new_session=True,
         )
         ready = self._until("ready")
         self.env_steps: int = ready["env_steps"]
@@ -181,9 +184,9 @@ def checkpoint(run: RunDirectory) -> dict[str, Any]:
 
 def ended(run: RunDirectory, boundary: Boundary) -> None:
     """Write the end of training into the event log, once."""
-    ends = [e for e in read_events(run.events) if e["kind"] == "end" and e["env_steps"] == boundary.env_steps]
-    if not ends:
-        status = "stopped_early" if boundary.reason in ("target_return", "plateau") else "finished"
+    status = "stopped_early" if boundary.reason in ("target_return", "plateau") else "finished"
+    here = {"kind": "end", "env_steps": boundary.env_steps, "status": status}
+    if not any(here.items() <= event.items() for event in read_events(run.events)):
         EventLog(run.events).append("end", env_steps=boundary.env_steps, status=status, reason=boundary.reason)
 
 
