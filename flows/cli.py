@@ -50,11 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def entry() -> None:
-    """The console script."""
-    sys.exit(main())
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="shepherd", description="Reinforcement learning as reproducible experiment stages."

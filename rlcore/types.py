@@ -163,6 +163,10 @@ class VectorEnv(Protocol):
         """The episodes that ended since the last call, in order of time, then env index."""
         ...
 
+    def boundary(self) -> Arrival | None:
+        """Before a scheduled checkpoint: end what cannot be saved. The last arrival, perhaps changed; None before reset."""
+        ...
+
     def state_dict(self) -> State:
         """Everything the next step depends on, so that `load_state_dict` continues bit for bit."""
         ...

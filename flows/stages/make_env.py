@@ -25,7 +25,7 @@ def check(config: RunConfig) -> None:
     check_device(config.fabric)
     env = make(config.env)
     try:
-        spec: EnvSpec = spec_of(env, config.env.id)
+        spec: EnvSpec = spec_of(env)
     finally:
         env.close()
     check_keys(spec, config.algo.mlp_keys.encoder, config.algo.cnn_keys.encoder)

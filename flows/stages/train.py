@@ -137,10 +137,13 @@ class Trainer:
             if event == "progress" and on_progress is not None:
                 on_progress(said)
             if event == "error":
+                self._close()
                 raise UserError(said["sentence"]) if said["exit"] == 2 else RunError(said["sentence"])
             if event == "interrupted":
+                self._close()
                 raise TrainingInterrupted
         code = self.process.wait()
+        self._close()
         death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         raise RunError(f"the trainer {death}; its output is in {self.run.log}")
 

@@ -16,18 +16,19 @@ from rlcore.run.config import RunConfig, learning_half
 LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
 
 
-def fingerprint(config: RunConfig, device: torch.device, tier: str) -> dict[str, Any]:
+def fingerprint(config: RunConfig, device: torch.device, tier: str, schedule: list[int] | None) -> dict[str, Any]:
     """The fingerprint of a run in this process.
 
     Args:
         config: its learning half decides what is learned.
         device: where the networks live.
         tier: how the environment is resumed; part of learning, since it decides how episodes are seeded.
+        schedule: env steps between checkpoints and between evaluations where they end episodes (tier "boundary").
 
     Returns:
         `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.
     """
-    learning = {"config": learning_half(config), "tier": tier, "compile": "eager"}
+    learning = {"config": learning_half(config), "tier": tier, "schedule": schedule, "compile": "eager"}
     cuda = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     machine = {
         "device": device.type,

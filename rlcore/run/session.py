@@ -92,7 +92,8 @@ class Session:
             self.fabric.autocast,
             config.env.clip_rewards,
         )
-        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"])
+        schedule = None if self.savable else [self.checkpoint_every, self.evaluate_every]
+        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], schedule)
         self.window = Window(config.metric)
         self.watch = Stopwatch()
         self.owed: list[str] = []
@@ -199,7 +200,8 @@ class Session:
             mark[0] = time.perf_counter()
             return self.interrupted or self.config.dry_run
 
-        train(self.learner, self.collector, self.buffer, self.plan, self.rng, target, on_iteration)
+        with self.watch.running():
+            train(self.learner, self.collector, self.buffer, self.plan, self.rng, target, on_iteration)
         return self._boundary(start)
 
     def _account(self, env_steps: int, metrics: list[Metrics], seconds: float, on_progress: Progress) -> None:
@@ -251,9 +253,14 @@ class Session:
 
     # Saving and judging -----------------------------------------------------------------------------------------------
 
+    @property
+    def savable(self) -> bool:
+        """Whether the state can be saved off schedule: an environment of tier "boundary" is exact on schedule only."""
+        return self.card["tier"] != "boundary"
+
     def save(self) -> dict[str, Any]:
         """Make the present state durable; returns {path, env_steps, digest}."""
-        self.envs.boundary()
+        self.collector.arrival = self.envs.boundary()
         learning = {
             "learner": self.learner.state_dict(),
             "buffer": self.buffer.state_dict(),

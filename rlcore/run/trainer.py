@@ -109,7 +109,7 @@ class Trainer:
     def interrupt(self) -> int:
         """Make the state durable after a signal; exit code 130."""
         path = None
-        if self.session is not None and self.session.env_steps:
+        if self.session is not None and self.session.env_steps and self.session.savable:
             path = self.session.save()["path"]
         if self.session is not None:
             self.session.events.append("end", env_steps=self.session.env_steps, status="interrupted", reason="signal")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlcore.errors import UserError, nearest
@@ -85,7 +87,7 @@ class Window:
 
 
 class Stopwatch:
-    """Wall and CPU seconds of a run over all its processes.
+    """Wall and CPU seconds spent training (inside `advance`), over all processes of a run.
 
     Args:
         wall: seconds before this process.
@@ -93,14 +95,24 @@ class Stopwatch:
     """
 
     def __init__(self, wall: float = 0.0, cpu: float = 0.0) -> None:
-        self._wall, self._cpu = time.perf_counter() - wall, time.process_time() - cpu
+        self._wall, self._cpu = wall, cpu
+        self._since: tuple[float, float] | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time inside."""
+        self._since = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self._wall, self._cpu, self._since = self.wall, self.cpu, None
 
     @property
     def wall(self) -> float:
         """Seconds so far."""
-        return time.perf_counter() - self._wall
+        return self._wall + (time.perf_counter() - self._since[0] if self._since else 0.0)
 
     @property
     def cpu(self) -> float:
         """CPU seconds so far."""
-        return time.process_time() - self._cpu
+        return self._cpu + (time.process_time() - self._since[1] if self._since else 0.0)

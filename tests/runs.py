@@ -1,0 +1,52 @@
+"""Small prepared runs for tests of the trainer, without Hydra."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.stages.make_env import make_env
+from rlcore.algorithms import ppo
+from rlcore.run.config import EnvConfig, RunConfig, build_config
+from rlcore.run.directory import RunDirectory, write_json
+from rlcore.schema import defaults, plain
+
+SMALL = {
+    "env.num_envs": 2,
+    "algo.rollout_steps": 32,
+    "algo.per_rank_batch_size": 16,
+    "algo.update_epochs": 2,
+    "evaluation.episodes": 2,
+    "evaluation.final_episodes": 3,
+    "evaluation.baseline_episodes": 3,
+    "evaluation.num_envs": 2,
+    "env.capture_video": False,
+}
+
+
+def values(env_id: str, total_steps: int, **dotted: Any) -> dict[str, Any]:
+    """A config as plain values: the classes' defaults, `SMALL`, then `a__b=c` for `a.b=c`."""
+    tree = defaults(RunConfig) | {"algo": defaults(ppo.Config), "env": defaults(EnvConfig)}
+    given = {key.replace("__", "."): value for key, value in dotted.items()}
+    for key, value in {**SMALL, "algo.total_steps": total_steps, "env.id": env_id, **given}.items():
+        *groups, name = key.split(".")
+        branch = tree
+        for group in groups:
+            branch = branch[group]
+        branch[name] = value
+    return tree
+
+
+def prepare(path: Path, env_id: str = "CartPole-v1", total_steps: int = 512, **dotted: Any) -> RunDirectory:
+    """A run directory with config, card and identity, ready to be trained."""
+    config = build_config(values(env_id, total_steps, run_dir=str(path), **dotted))
+    run = RunDirectory(path)
+    path.mkdir(parents=True)
+    run.media.mkdir()
+    run.config.write_text(yaml.safe_dump(plain(config)))
+    identity = {"run_id": path.name, "algo": "ppo", "env_id": env_id, "seed": config.seed}
+    write_json(run.identity, identity | {"commit": "unknown", "dirty": "unknown", "lock_hash": "unknown"})
+    make_env(config, run)
+    return run
