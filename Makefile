@@ -27,13 +27,13 @@ install:
 train: install
 	@$(BIN)/shepherd train exp=ppo $(ARGS)
 
+# Every check runs, whatever the ones before it found.
 check: install
-	$(BIN)/ruff format --check --quiet .
-	$(BIN)/ruff check --quiet .
-	$(BIN)/lint-imports --no-cache
-	$(BIN)/pydoclint --quiet rlcore flows
-	$(BIN)/codespell
-	$(BIN)/pyright --warnings
+	@failed=0; for check in \
+	    "ruff format --check --quiet ." "ruff check --quiet ." "lint-imports --no-cache" \
+	    "pydoclint --quiet rlcore flows" "codespell" "pyright --warnings"; \
+	do echo "check: $$check"; $(BIN)/$$check || failed=1; done; \
+	if [ $$failed = 1 ]; then echo "make check: something above wants repair; $(BIN)/ruff format . is a start" >&2; exit 1; fi
 
 # Two workers, whole files to each: a file's servers and databases are started once. One thread a process, or they
 # would wait for each other.

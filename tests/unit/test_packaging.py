@@ -26,8 +26,6 @@ IMPORT_NAMES = {  # where a package is imported by another name than it is insta
 }
 STARTED_NOT_IMPORTED = {
     "fastapi": "a bound on what Prefect brings",
-    "imageio-ffmpeg": "the encoder imageio looks for",
-    "packaging": "MuJoCo's renderer in Gymnasium asks for it",
 }
 
 
