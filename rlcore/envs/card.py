@@ -55,14 +55,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     """
     settings = EnvSettings.of(config)
     began = time.perf_counter()
-    env = make(settings)
-    try:
-        spec = spec_of(env)
-        described = {key: readable_space(space) for key, space in obs_spaces(env).items()}
-        action_space, layers = readable_space(env.action_space), _layer_names(env)
-        limit, declared = time_limit(env), _declared_reward(env)
-    finally:
-        env.close()
+    card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _look(settings)
     outside = _try(settings, seed)
     report = measure_tier(lambda: make(settings), seed)
     if report.tier == "boundary":
@@ -71,19 +64,8 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
             settings.id,
             report.reason,
         )
-    card = {
-        "format": FORMAT,
-        "id": spec.id,
-        "settings": dataclasses.asdict(settings),
-        "layers": layers,
-        "packages": package_versions(settings.id),
-        "observation_space": described,
-        "action_space": action_space,
-        "keys": list(spec.obs),
-        "spec": spec.to_json(),
-        "max_episode_steps": limit,
-        "time_limit_checked": _limit_checked(limit, report),
-        "reward_range": declared,
+    card |= {
+        "time_limit_checked": _limit_checked(card["max_episode_steps"], report),
         "reward_seen": list(report.reward),
         "deterministic": report.deterministic,
         "tier": report.tier,
@@ -100,6 +82,26 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
         },
     }
     return json.loads(json.dumps(card, allow_nan=False))  # tuples become lists now, not when it is read back
+
+
+def _look(settings: EnvSettings) -> dict[str, Any]:
+    """What the environment says of itself, before any step."""
+    env = make(settings)
+    try:
+        spec = spec_of(env)
+        return {
+            "id": spec.id,
+            "layers": _layer_names(env),
+            "packages": package_versions(settings.id),
+            "observation_space": {key: readable_space(space) for key, space in obs_spaces(env).items()},
+            "action_space": readable_space(env.action_space),
+            "keys": list(spec.obs),
+            "spec": spec.to_json(),
+            "max_episode_steps": time_limit(env),
+            "reward_range": _declared_reward(env),
+        }
+    finally:
+        env.close()
 
 
 def _try(settings: EnvSettings, seed: int) -> dict[str, int]:

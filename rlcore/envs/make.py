@@ -185,7 +185,9 @@ def _make_bare(settings: EnvSettings, render_mode: str | None) -> gymnasium.Env:
     try:
         if family is not None and family.name == "mujoco":
             _prepare_mujoco(render_mode)
-        return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **arguments)
+        # An environment that cannot be drawn need not know the argument.
+        drawn = {} if render_mode is None else {"render_mode": render_mode}
+        return gymnasium.make(env_id, disable_env_checker=True, **drawn, **arguments)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         if family is not None and family.extra:
             raise UserError(

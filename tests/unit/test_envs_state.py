@@ -189,6 +189,20 @@ def test_attributes_of_every_plain_kind_come_back_as_they_were():
     assert second.array is not first.array
 
 
+def test_a_used_environment_is_restored_in_place():
+    first, second = (make(EnvSettings("FrozenLake-v1")) for _ in range(2))
+    first.reset(seed=1)
+    state = capture(first)
+    second.reset(seed=2)
+    shared = second.unwrapped.np_random
+    second.step(1)
+    restore(second, state)
+    assert second.unwrapped.np_random is shared  # others may hold it
+    for action in (1, 2, 1, 2, 1):
+        assert first.step(action)[:4] == second.step(action)[:4]
+    assert first.unwrapped.np_random.random() == second.unwrapped.np_random.random()
+
+
 def test_what_cannot_be_read_is_named_not_skipped():
     env = make(EnvSettings("CartPole-v1"))
     env.reset(seed=1)

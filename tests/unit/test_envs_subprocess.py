@@ -166,6 +166,7 @@ def test_a_hanging_process_is_named_and_killed(opened, fault):
     with pytest.raises(EnvironmentFault, match=r"environment 0, step 2 .*hung; no answer within 0.5 s"):
         envs.step(np.zeros(2, int))
     assert time.monotonic() - began < 3
+    assert all_gone_within(envs.pids[:1], 1.0) and not gone(envs.pids[1])
     pids = envs.pids
     envs.close()
     assert all_gone_within(pids, 3)
