@@ -49,9 +49,7 @@ def test_another_seed_gives_other_bits(undisturbed: RunDirectory, tmp_path: Path
 
 
 def test_checkpoints_and_evaluations_change_no_bit(undisturbed: RunDirectory, tmp_path: Path) -> None:
-    run = finished(
-        tmp_path / "run", checkpoint__every=64, evaluation__every=128, metric__log_every=64, **EVERYTHING
-    )
+    run = finished(tmp_path / "run", checkpoint__every=64, evaluation__every=128, metric__log_every=64, **EVERYTHING)
     assert digest(run) == digest(undisturbed)
 
 
@@ -88,11 +86,11 @@ def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) ->
 
 
 def test_sigterm_finishes_the_iteration_and_saves(tmp_path: Path) -> None:
-    run = prepare(tmp_path / "run", total_steps=500_000)
+    run = prepare(tmp_path / "run", total_steps=500_000)  # iterations of 64 rows
     trainer = Trainer(run)
 
     def interrupt(said: dict[str, Any]) -> None:
-        if said["env_steps"] > 200:
+        if 200 < said["env_steps"] <= 264:  # once: a second signal ends it at once
             trainer.process.send_signal(signal.SIGTERM)
 
     with pytest.raises(TrainingInterrupted):
@@ -138,7 +136,9 @@ def test_resume_with_another_learning_rate_is_refused(tmp_path: Path) -> None:
         Trainer(run)
 
 
-def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(undisturbed: RunDirectory, tmp_path: Path) -> None:
+def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(
+    undisturbed: RunDirectory, tmp_path: Path
+) -> None:
     run = prepare(tmp_path / "run", **EVERYTHING)
     trainer = Trainer(run)
     for _ in range(2):
@@ -187,7 +187,9 @@ def test_nan_reward_stops_the_run_with_index_step_and_key(tmp_path: Path, monkey
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("SHEPHERD_PLUGINS", "nan_plugin")
-    run = prepare(tmp_path / "run", "NanAt7000-v0", total_steps=100_000, checkpoint__every=1000, evaluation__every=90_000)
+    run = prepare(
+        tmp_path / "run", "NanAt7000-v0", total_steps=100_000, checkpoint__every=1000, evaluation__every=90_000
+    )
     with pytest.raises(RunError, match=r"reward.*nan|nan.*reward"):
         train(run)
     assert checkpoint.newest_good(run.checkpoints) is not None
