@@ -176,10 +176,9 @@ def _env(node: Tree, place: str) -> None:
     if not isinstance(wrapper, dict):
         return
     target, key = wrapper.pop("_target_", "gymnasium.make"), f"{place}.wrapper._target_"
-    if target in ENVS_NOT_YET:
+    if isinstance(target, str) and target in ENVS_NOT_YET:
         raise UserError(f"{key}={target}: {ENVS_NOT_YET[target]} is not there yet; `shepherd envs` lists what is")
-    if target not in ENV_MAKERS:
-        _look_up(key, target, {maker: maker for maker in ENV_MAKERS})
+    _look_up(key, target, {maker: maker for maker in ENV_MAKERS})
     if wrapper.get("id", node.get("id")) != node.get("id"):
         raise UserError(
             f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={node.get('id')}; "
@@ -192,7 +191,8 @@ def _env(node: Tree, place: str) -> None:
 def _fabric(node: Tree, place: str) -> None:
     if "_target_" in node:
         _look_up(f"{place}._target_", node.pop("_target_"), {fabric: fabric for fabric in FABRICS})
-    for callback in node.pop("callbacks", None) or ():
+    callbacks = node.pop("callbacks", None) or []
+    for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
         target = callback.get("_target_") if isinstance(callback, dict) else callback
         _look_up(f"{place}.callbacks._target_", target, {known: known for known in CALLBACKS})
     if isinstance(node.get("precision"), int) and not isinstance(node["precision"], bool):
@@ -203,8 +203,8 @@ def _aggregator(node: Tree, place: str) -> None:
     if "_target_" in node:
         _look_up(f"{place}._target_", node.pop("_target_"), {known: known for known in AGGREGATORS})
     metrics = node.get("metrics")
-    for name, value in (metrics or {}).items() if isinstance(metrics, dict) else ():
-        metrics[name] = _reduction(value, f"{place}.metrics.{name}")
+    if isinstance(metrics, dict):
+        node["metrics"] = {name: _reduction(value, f"{place}.metrics.{name}") for name, value in metrics.items()}
 
 
 def _reduction(value: Any, key: str) -> str:

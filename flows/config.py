@@ -232,7 +232,9 @@ def _with_defaults(composed: DictConfig) -> DictConfig:
     for group in ("algo", "env"):
         if not _is_mapping(composed, group):
             raise UserError(f"{group}={spell(composed.get(group))}: this is a group of keys, not a single value")
-    return OmegaConf.merge(_built_in(composed), composed)
+    merged = OmegaConf.create(_built_in(composed))
+    merged.merge_with(composed)
+    return merged
 
 
 def _built_in(composed: DictConfig) -> Tree:
@@ -301,7 +303,7 @@ def _resolved(config: DictConfig) -> Tree:
     except OmegaConfBaseException as error:
         raise UserError(_interpolation_sentence(error, config)) from None
     assert isinstance(resolved, dict)
-    return resolved  # type: ignore[return-value]  # YAML keys that are no text are told by the check
+    return {str(key): value for key, value in resolved.items()}
 
 
 def _require(config: DictConfig, key: str, fix: str) -> None:
@@ -347,8 +349,10 @@ def _file_sentence(error: Exception, choices: Sequence[str]) -> str:
 
 
 def _interpolation_sentence(error: Exception, config: DictConfig) -> str:
+    from omegaconf import OmegaConf
+
     key = str(getattr(error, "full_key", None) or "")
-    known = dict(_leaves(config))
+    known = dict(_leaves(OmegaConf.to_container(config, resolve=False)))
     typed = f"{key}={spell(known[key])}" if key in known else key or "config"
     text = _one_line(error)
     if "Recursive interpolation" in text:
@@ -368,11 +372,8 @@ def _interpolation_sentence(error: Exception, config: DictConfig) -> str:
     return f"{typed}: {text}"
 
 
-def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and unresolved values."""
-    from omegaconf import OmegaConf
-
-    tree = config if isinstance(config, dict) else OmegaConf.to_container(config, resolve=False)
+def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a plain tree, groups included."""
     for key, value in tree.items():
         yield f"{prefix}{key}", value
         if isinstance(value, dict):
