@@ -6,6 +6,8 @@ on a run directory, new or half-done.
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import EventLog, read_events
 
-from prefect import Flow, tags  # isort: skip
+from prefect import Flow  # isort: skip
 from prefect.exceptions import TerminationSignal  # isort: skip
 
 
@@ -60,15 +62,34 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
     Raises:
         TrainingInterrupted: a signal ended it; the state is durable.
     """
+    algo = t.read_config(run).algo.name
+    with _terminable(), prefect_api():
+        FLOWS[algo](run_dir=str(run.path.absolute()))
+    return run.read_summary()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the flow as an exception, so that the process can say so and choose its exit code.
+
+    Prefect turns the signal into an exception of its own while a flow runs; once the flow is down it sends the signal
+    again to the handler it found before, and the system's would end the process on the spot.
+    """
     from flows.stages.train import TrainingInterrupted
 
-    algo = t.read_config(run).algo.name
+    def interrupt(number: int, frame: Any) -> None:
+        raise TrainingInterrupted
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        with prefect_api():
-            FLOWS[algo](run_dir=str(run.path.absolute()))
+        yield
     except TerminationSignal:
         raise TrainingInterrupted from None
-    return run.read_summary()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -175,8 +196,7 @@ def _guarded(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
     label = f"{config.algo.name} {config.env.id}"
     _name_flow_run(config, run)
     try:
-        with tags(config.algo.name, config.env.id, f"seed={config.seed}"):
-            result = _stages(config, run, label)
+        result = _stages(config, run, label)
     except Exception as error:
         _note_end(run, "failed", str(error))
         mirror_in_background(run, every=0.0)
@@ -233,7 +253,10 @@ def _train(run: RunDirectory, label: str) -> Any:
 
 
 def _name_flow_run(config: RunConfig, run: RunDirectory) -> None:
-    """Call the flow run by environment and seed, which its parameters need not name."""
+    """Call and tag the flow run by environment and seed, which its parameters need not name.
+
+    The flow run only: for every tag of a task run Prefect asks its API for a place, which takes longer than the task.
+    """
     import prefect.runtime.flow_run
     from prefect.client.orchestration import get_client
 

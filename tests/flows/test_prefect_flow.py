@@ -1,0 +1,333 @@
+"""The training flow end to end: real Prefect, MLflow and trainer processes, on a budget of a few hundred steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.errors import UserError
+from rlcore.run import checkpoint
+from rlcore.run.directory import RunDirectory
+from rlcore.run.record import read_events
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [
+    pytest.mark.slow,
+    # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
+
+TINY = [
+    "exp=ppo",
+    "env.capture_video=false",
+    "env.num_envs=2",
+    "algo.total_steps=1024",
+    "algo.rollout_steps=64",
+    "algo.update_epochs=1",
+    "checkpoint.every=256",
+    "checkpoint.keep_last=null",
+    "evaluation.every=512",
+    "evaluation.episodes=2",
+    "evaluation.final_episodes=4",
+    "evaluation.baseline_episodes=10",
+    "metric.log_every=128",
+]
+
+
+@pytest.fixture(scope="module")
+def api(home: Path) -> Iterator[str]:
+    """One Prefect API for the module, as `run_flow` starts it for itself."""
+    from flows.ephemeral import prefect_api
+
+    with prefect_api() as url:
+        yield url
+
+
+def new_run(folder: Path, *overrides: str) -> RunDirectory:
+    from flows.config import compose
+    from flows.store import create_run
+
+    typed = [*TINY, *overrides, f"run_dir={folder}"]
+    return create_run(*compose(typed), typed)
+
+
+@pytest.fixture(scope="module")
+def finished(api: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, dict[str, Any], list[str]]:
+    """A run that a deployment took from overrides to a registered model; its summary; what watchers were told."""
+    from flows import training
+    from flows.watching import watching
+
+    told: list[str] = []
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    with watching(lambda kind, facts: told.append(kind)):
+        made = training.train_ppo(overrides=TINY, run_dir=str(folder))
+    run = RunDirectory(made["run_dir"])
+    assert run.path == folder
+    return run, run.read_summary(), told
+
+
+def query(home: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(home / ".shepherd" / "prefect" / "prefect.db", timeout=30) as store:
+        return store.execute(sql, values).fetchall()
+
+
+def task_runs(home: Path, run: RunDirectory, wanted: int) -> Counter[tuple[str, str]]:
+    """(kind, state) of the task runs of a run's flow runs; the recorder is given a moment to write them."""
+    sql = """
+        select task_run.name, task_run.state_type from task_run join flow_run on task_run.flow_run_id = flow_run.id
+        where json_extract(flow_run.parameters, '$.run_dir') = ?
+    """
+    for _ in range(50):
+        rows = query(home, sql, str(run.path))
+        if len(rows) >= wanted and all(state in ("COMPLETED", "FAILED", "CRASHED") for _, state in rows):
+            break
+        time.sleep(0.2)
+    return Counter((name.split()[0], state) for name, state in rows)
+
+
+def kinds(run: RunDirectory) -> list[str]:
+    return [event["kind"] for event in read_events(run.events)]
+
+
+def final_digest(run: RunDirectory) -> str:
+    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
+
+
+def test_flow_ends_in_a_registered_model_and_a_summary(
+    finished: tuple[RunDirectory, dict[str, Any], list[str]],
+) -> None:
+    run, summary, told = finished
+    assert summary == json.loads(run.summary.read_text())
+    assert summary["status"] == "finished"
+    assert summary["model"]["version"] == 1
+    assert "challenger" in summary["model"]["aliases"]
+    assert summary["eval"]["greedy"]["episodes"] == 4
+    assert run.curve.read_bytes().startswith(b"\x89PNG")
+    counted = Counter(kinds(run))
+    assert (counted["start"], counted["baseline"], counted["end"], counted["registered"]) == (1, 1, 1, 1)
+    assert set(told) == {"baseline", "progress", "checkpoint", "evaluation", "registered"}
+
+
+def test_every_stage_is_a_completed_task_run_in_history(
+    home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
+) -> None:
+    run = finished[0]
+    counted = Counter(kinds(run))
+    wanted = {
+        ("make-env", "COMPLETED"): 1,
+        ("collect", "COMPLETED"): 1,
+        ("checkpoint", "COMPLETED"): counted["checkpoint"],
+        ("evaluate", "COMPLETED"): counted["evaluation"],
+        ("register-model", "COMPLETED"): 1,
+        ("summary", "COMPLETED"): 1,
+    }
+    found = task_runs(home, run, sum(wanted.values()) + 1)
+    trained = found.pop(("train", "COMPLETED"))
+    assert found == wanted
+    assert trained == counted["checkpoint"]
+
+
+def test_history_names_algorithm_environment_and_seed(
+    home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
+) -> None:
+    flow = query(
+        home,
+        """select flow.name, flow_run.name, flow_run.tags, flow_run.flow_version, flow_run.state_type
+        from flow_run join flow on flow.id = flow_run.flow_id where json_extract(parameters, '$.run_dir') = ?""",
+        str(finished[0].path),
+    )
+    assert len(flow) == 1
+    name, run_name, tags, version, state = flow[0]
+    assert (name, state) == ("train-ppo", "COMPLETED")
+    assert run_name.startswith("CartPole-v1 seed 42")
+    assert set(json.loads(tags)) == {"ppo", "CartPole-v1", "seed=42"}
+    assert version.startswith("0.1.0+")
+    tasks = query(home, "select name, task_version, tags from task_run where name like 'make-env%'")
+    assert tasks[0][0] == "make-env ppo CartPole-v1"
+    assert tasks[0][1] == version
+    assert json.loads(tasks[0][2]) == ["make-env"]
+
+
+def test_progress_results_and_curve_are_shown(
+    home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
+) -> None:
+    shown = {key: (kind, data) for key, kind, data in query(home, "select key, type, data from artifact")}
+    assert {key: kind for key, (kind, _) in shown.items()} == {
+        "progress-ppo-cartpole-v1": "progress",
+        "results-ppo-cartpole-v1": "table",
+        "report-ppo-cartpole-v1": "markdown",
+        "learning-curve-ppo-cartpole-v1": "image",
+    }
+    assert float(shown["progress-ppo-cartpole-v1"][1]) == 100.0
+    assert "random baseline" in shown["results-ppo-cartpole-v1"][1]
+
+
+def test_mlflow_has_the_run_finished_with_every_point_once(
+    home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
+) -> None:
+    from flows.tracking import points
+
+    run = finished[0]
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        run_id = run.read_identity()["run_id"]
+        sql = "select runs.run_uuid, runs.status from runs join tags using (run_uuid) where tags.value = ?"
+        mlflow_run, status = store.execute(sql, (run_id,)).fetchone()
+        sql = "select key, step from metrics where run_uuid = ?"
+        there = Counter(store.execute(sql, (mlflow_run,)).fetchall())
+    assert status == "FINISHED"
+    assert there == Counter((name, step) for name, _, _, step in points(list(read_events(run.events))))
+
+
+def test_a_finished_run_is_not_trained_judged_or_registered_again(
+    home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
+) -> None:
+    from flows import training
+
+    run, before, _ = finished
+    again = training.run_flow(run)
+    assert again["model"] == before["model"]
+    assert again["status"] == "finished"
+    counted = Counter(kinds(run))
+    assert (counted["start"], counted["baseline"], counted["end"], counted["registered"]) == (1, 1, 1, 1)
+    assert sum(1 for e in read_events(run.events) if e["kind"] == "evaluation" and e["final"]) == 1
+
+
+def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
+    home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
+) -> None:
+    from flows import training
+    from flows.stages.train import trainer_for
+    from flows.watching import watching
+
+    run, killed = new_run(tmp_path / "killed"), []
+
+    def kill_once(kind: str, facts: dict[str, Any]) -> None:
+        if kind == "progress" and facts["env_steps"] > 600 and not killed:
+            process = trainer_for(run).process
+            killed.append(process.pid)
+            process.kill()
+            process.wait()
+
+    with watching(kill_once):
+        summary = training.run_flow(run)
+    assert len(killed) == 1
+    assert summary["status"] == "finished"
+    assert final_digest(run) == final_digest(finished[0])
+    # One more train task than in the uninterrupted run would mean that the retry was not Prefect's.
+    attempts = query(
+        home,
+        """select max(task_run.run_count) from task_run join flow_run on task_run.flow_run_id = flow_run.id
+        where json_extract(flow_run.parameters, '$.run_dir') = ? and task_run.name like 'train %'""",
+        str(run.path),
+    )
+    assert attempts == [(2,)]
+
+
+def test_a_mistake_of_the_user_is_told_at_once_and_not_retried(
+    api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import training
+    from flows.stages import make_env
+
+    calls = []
+
+    def refuse(config: Any, run: RunDirectory) -> Path:
+        calls.append(run)
+        raise UserError("env.id=Nowhere-v0: no such environment")
+
+    monkeypatch.setattr(make_env, "make_env", refuse)
+    run = new_run(tmp_path / "mistake")
+    with pytest.raises(UserError, match="Nowhere-v0"):
+        training.run_flow(run)
+    assert len(calls) == 1
+    assert [(e["kind"], e.get("status")) for e in read_events(run.events)] == [("start", None), ("end", "failed")]
+
+
+def test_a_deployment_with_a_wrong_key_fails_before_anything_is_made(api: str, tmp_path: Path) -> None:
+    from flows import training
+
+    with pytest.raises(UserError, match=r"algo\.nam"):
+        training.train_ppo(overrides=["algo.nam=ppo"], run_dir=str(tmp_path / "wrong"))
+    assert not (tmp_path / "wrong").exists()
+
+
+def start(run: RunDirectory) -> subprocess.Popen[str]:
+    """Run the flow as a command does, in a process group of its own, with its own Prefect API."""
+    program = f"""
+        import sys
+        from flows import training
+        from flows.stages.train import TrainingInterrupted
+        from flows.watching import watching
+        from rlcore.run.directory import RunDirectory
+
+        def say(kind, facts):
+            print(kind, facts.get("env_steps"), flush=True)
+
+        try:
+            with watching(say):
+                training.run_flow(RunDirectory({str(run.path)!r}))
+        except (TrainingInterrupted, KeyboardInterrupt):
+            sys.exit(130)
+    """
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def children_of(run: RunDirectory) -> list[str]:
+    """Command lines of the processes that are at work on this run."""
+    lines = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if str(run.path) in words and "rlcore.run.trainer" in words:
+            lines.append(" ".join(words))
+    return lines
+
+
+def interrupt(run: RunDirectory, number: signal.Signals) -> None:
+    """Signal a flow in the middle of training as a terminal or Prefect's cancellation does: the whole group."""
+    process = start(run)
+    assert process.stdout is not None
+    for line in process.stdout:
+        kind, steps = line.split()
+        if kind == "progress" and int(steps) > 600:
+            break
+    os.killpg(process.pid, number)
+    begun = time.monotonic()
+    process.stdout.read()
+    assert process.wait(60) == 130
+    assert time.monotonic() - begun < 25
+    assert not children_of(run)
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
+    # The last scheduled checkpoint was at about 512 env steps: this one was made because of the signal.
+    assert checkpoint.manifest(checkpoint.resolve(run, "latest"))["env_steps"] > 600
+
+
+def test_ctrl_c_ends_the_flow_with_a_checkpoint_and_the_run_continues_to_the_same_bits(
+    finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
+) -> None:
+    from flows import training
+
+    run = new_run(tmp_path / "interrupted")
+    interrupt(run, signal.SIGINT)
+    assert training.run_flow(run)["status"] == "finished"
+    assert final_digest(run) == final_digest(finished[0])
+
+
+def test_sigterm_ends_the_flow_with_a_checkpoint(home: Path, api: str, tmp_path: Path) -> None:
+    interrupt(new_run(tmp_path / "terminated"), signal.SIGTERM)
