@@ -74,8 +74,9 @@ def records(rows: list[Point], start: float) -> bytes:
     Returns:
         The whole file, the same bytes for the same points.
     """
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
+    # protobuf makes these classes when it is imported, where pyright cannot see them
+    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     output = io.BytesIO()

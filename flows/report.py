@@ -38,15 +38,16 @@ def learning_curve(run: RunDirectory) -> Path:
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     events = list(read_events(run.events))
     final = next((e for e in reversed(events) if e["kind"] == "evaluation" and e.get("final")), None)
     # No pyplot: it keeps every figure alive, and it is not safe in the threads that Prefect runs tasks in.
-    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.87))  # title and legend have the rest
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout=layout)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(rect=(0, 0, 1, 0.87))  # title and legend have the rest
     figure.text(0.012, 0.975, _title(events, run), va="top", fontsize=12.5, fontweight="bold", color=INK)
-    widths = (4.6, 1) if final else (1,)
+    widths = (3.7, 1) if final else (1,)
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     _dress(panels[0])
     _draw_training(panels[0], events)
@@ -132,13 +133,13 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
     for place, mode in enumerate(modes):
         _draw_results(axes, [place], [final[mode]], *FINAL_MARKS[mode])
     axes.set_xlim(-0.6, len(modes) - 0.4)
-    axes.set_xticks(range(len(modes)), modes, fontsize=9)
+    axes.set_xticks(range(len(modes)), modes, fontsize=8.5)
     axes.tick_params(axis="both", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="y", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
     episodes = final[modes[0]]["episodes"] if modes else 0
-    axes.set_xlabel(f"{episodes:,} episodes each\nafter {final['env_steps']:,} env steps", fontsize=9, color=INK)
+    axes.set_xlabel(f"final, {episodes:,} episodes\nat {final['env_steps']:,} env steps", fontsize=9, color=INK)
 
 
 def _write_numbers(axes: Axes, final: Mapping[str, Any]) -> None:

@@ -98,9 +98,9 @@ def _writer(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callabl
 
     height, width, _ = shape
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
-    options = {"codec": "libx264", "macro_block_size": 2, "ffmpeg_log_level": "error"}
+    options: dict[str, Any] = {"fps": rate, "codec": "libx264", "macro_block_size": 1, "ffmpeg_log_level": "error"}
     output = ["-movflags", "+faststart", "-threads", "1"]
-    frames = imageio_ffmpeg.write_frames(str(temporary), (width, height), fps=rate, output_params=output, **options)
+    frames = imageio_ffmpeg.write_frames(str(temporary), (width, height), output_params=output, **options)
     count = 0
 
     def send(picture: np.ndarray | None) -> None:
