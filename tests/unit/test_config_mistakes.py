@@ -96,7 +96,7 @@ MISTAKES = [
     ("~env", ["~env", "gym"]),
     ("~algo.gama", ["~algo.gama", "'algo.gamma'"]),
     ("logger=csvv", ["logger=csvv", "'csv'"]),
-    ("logger@metric.loger=csv", ["logger@metric.loger"]),
+    ("logger@metric.log=csv", ["logger@metric.log"]),
     ("optim=adan", ["optim=adan", "'adam'"]),
     ("fabric=ddp-cuda", ["fabric=ddp-cuda", "not there yet"]),
     ("fabric.devices=2", ["fabric.devices", "2", "not there yet"]),
