@@ -43,12 +43,12 @@ def told(overrides):
 
 # What is typed behind exp=ppo, and what the sentence must name: key, value, then the nearest match or what is allowed.
 MISTAKES = [
-    ("algo.gama=0.9", ["algo.gama", "0.9", "'gamma'"]),
-    ("algo.clip_coeff=0.1", ["algo.clip_coeff", "0.1", "'clip_coef'"]),
-    ("algo.optimizer.weight_decy=1", ["algo.optimizer.weight_decy", "1", "'weight_decay'"]),
-    ("algo.actor.dense_unit=8", ["algo.actor.dense_unit", "8", "'dense_units'"]),
-    ("env.idd=CartPole-v1", ["env.idd", "CartPole-v1", "'id'"]),
-    ("env.number_envs=3", ["env.number_envs", "3", "'num_envs'"]),
+    ("algo.gama=0.9", ["algo.gama", "0.9", "gamma'"]),
+    ("algo.clip_coeff=0.1", ["algo.clip_coeff", "0.1", "clip_coef'"]),
+    ("algo.optimizer.weight_decy=1", ["algo.optimizer.weight_decy", "1", "weight_decay'"]),
+    ("algo.actor.dense_unit=8", ["algo.actor.dense_unit", "8", "dense_units'"]),
+    ("env.idd=CartPole-v1", ["env.idd", "CartPole-v1", "id'"]),
+    ("env.number_envs=3", ["env.number_envs", "3", "num_envs'"]),
     ("total_steps=100", ["total_steps", "100"]),
     ("sed=1", ["'sed'", "'1'", "'seed'"]),
     ("algos=ppo", ["'algos'", "'ppo'", "'algo'"]),
@@ -165,7 +165,7 @@ FILES = [
     (GLOBAL + "defaults: [ppo, _self_]\nenv: {wrapper: {_target_: [x]}}\n", ["env.wrapper._target_", "gymnasium.make"]),
     (GLOBAL + "defaults: [ppo, _self_]\nalgo: {name: sca}\n", ["algo.name", "sca", "ppo"]),
     (GLOBAL + "defaults: [ppo, _self_]\n7: x\n", ["7", "x"]),
-    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {gama: 0.9}\n", ["algo.gama", "'gamma'"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {gama: 0.9}\n", ["algo.gama", "gamma'"]),
     (GLOBAL + "defaults: [ppo, _self_]\nseed: '3'\n", ["seed", "3", "integer"]),
 ]
 
