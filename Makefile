@@ -42,7 +42,7 @@ test: check
 
 clean:
 	rm -rf .venv .shepherd build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find rlcore flows conf tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
+	find rlcore $(wildcard flows conf tests benchmarks) -type d -name __pycache__ -prune -exec rm -rf {} +
 ifdef CLEAN_RUNS
 	rm -rf runs
 else
