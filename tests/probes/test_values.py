@@ -1,0 +1,95 @@
+"""Values that PPO must find, and that a named mistake misses: the whole of collector, loop and learner at work.
+
+Distances found with the right code and with each mistake, over seeds 0 to 2, stand beside the tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.algorithms import ALGORITHMS
+from tests.golden.mutants import PPO, STEPS, executed
+from tests.learning.assembly import assemble
+from tests.probes import envs  # noqa: F401  registers the environments
+
+TABLE = {  # a linear critic over a one-hot observation is a table of values
+    "name": "ppo",
+    "rollout_steps": 32,
+    "per_rank_batch_size": 64,
+    "update_epochs": 4,
+    "gamma": 0.9,
+    "anneal_lr": True,
+    "encoder": {"mlp_layers": 0},
+    "actor": {"mlp_layers": 0},
+    "critic": {"mlp_layers": 0},
+}
+
+
+def values(env_id: str, obs: Any, lr: float, total_steps: int, seed: int = 0) -> np.ndarray:
+    """V of every observation in `obs` after training."""
+    algo = TABLE | {"total_steps": total_steps, "optimizer": {"lr": lr}}
+    training = assemble(env_id, algo, num_envs=4, seed=seed).run(total_steps)
+    agent = training.learner.agent
+    with torch.no_grad():
+        return agent(agent.features({"state": torch.as_tensor(obs)}))[1].numpy()
+
+
+def endless(seed: int = 0) -> float:
+    """How far V is from 1/(1-0.9) = 10."""
+    return float(np.abs(values("known/Endless-v0", [[1.0]], 0.3, 2_000, seed) - 10).max())
+
+
+def countdown(seed: int = 0) -> float:
+    """How far V is, at worst, from (1-0.9^k)/0.1 with k = 5, 4, 3, 2, 1 steps to go."""
+    return float(np.abs(values("known/Countdown-v0", range(5), 0.1, 2_000, seed) - [4.0951, 3.439, 2.71, 1.9, 1]).max())
+
+
+def windfall(seed: int = 0) -> float:
+    """How far V is, at worst, from 100 at the start and 0 after it."""
+    return float(np.abs(values("known/Windfall-v0", [0, 1], 2.0, 4_000, seed) - [100, 0]).max())
+
+
+Probe = Callable[[int], float]
+TOLERANCES: dict[Probe, float] = {  # the right code stays below a fifth of these
+    endless: 0.05,  # right: 0.000
+    countdown: 0.03,  # right: 0.002 to 0.005
+    windfall: 1.0,  # right: 0.000
+}
+MISTAKES: dict[str, tuple[Probe, tuple[str, str, str]]] = {
+    # 5.4 to 5.6 off
+    "truncation taken for termination": (endless, (PPO, "(~step.terminated).float()", "(~step.done).float()")),
+    # 0.25 off: the reset brings no reward
+    "rows that only reset are learned from": (endless, (STEPS, "(~reset).float()", "torch.ones_like(reset).float()")),
+    # 1.9 to 2.3 off
+    "termination taken for truncation": (
+        countdown,
+        (PPO, "(~step.terminated).float()", "torch.ones_like(step.reward)"),
+    ),
+    # 0.06 to 0.08 off
+    "termination one row late": (countdown, (STEPS, "shifted(steps.terminated, last.terminated)", "steps.terminated")),
+    # 171 off: what the next episode brings flows back into the last
+    "trace runs over the end": (windfall, (PPO, "(~step.done).float()", "(~step.done | step.done).float()")),
+    # 186 to 188 off
+    "reward one row late": (
+        windfall,
+        (STEPS, "Transitions(shifted(steps.reward, last.reward)", "Transitions(steps.reward"),
+    ),
+}
+
+
+@pytest.mark.parametrize("probe", TOLERANCES, ids=lambda probe: probe.__name__)
+def test_values_are_the_known_ones(probe: Probe) -> None:
+    assert probe(0) < TOLERANCES[probe]
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_misses_the_known_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, replacement = MISTAKES[name]
+    with executed(*replacement) as module:
+        monkeypatch.setitem(ALGORITHMS, "ppo", module)
+        assert probe(0) > TOLERANCES[probe]
