@@ -127,24 +127,12 @@ def presets(files: Files | None = None) -> list[str]:
     return [name for name in (files or _files()).options["exp"] if name != "default"]
 
 
-def known_keys(algorithm: str | None = None) -> dict[str, bool]:
-    """Every dotted key of the config -> whether it takes text and nothing else (but null).
-
-    Args:
-        algorithm: whose keys stand under `algo`; None = those of all algorithms.
-
-    Returns:
-        Keys in the order of the dataclasses.
-    """
-    keys: dict[str, bool] = {}
-    names = ALGORITHMS if algorithm is None else (algorithm,)
-    for argument in arguments(RunConfig):
-        if argument.key == "algo":
-            for name in names:
-                keys |= {a.key: a.type in (str, str | None) for a in arguments(ALGORITHMS[name].Config, "algo.")}
-        else:
-            keys[argument.key] = argument.type in (str, str | None)
-    return keys
+def known_keys() -> dict[str, bool]:
+    """Every dotted key of the config, of all algorithms -> whether it takes text and nothing else (but null)."""
+    found = [argument for argument in arguments(RunConfig) if argument.key != "algo"]
+    for module in ALGORITHMS.values():
+        found += arguments(module.Config, "algo.")
+    return {argument.key: argument.type in (str, str | None) for argument in found}
 
 
 def default_names() -> dict[str, str]:

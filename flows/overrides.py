@@ -81,12 +81,12 @@ def parse(overrides: Sequence[str], options: Mapping[str, Collection[str]], keys
         seen[place] = override
         if key.startswith(IGNORED_HYDRA_KEYS):
             continue
-        if key.startswith("hydra.") or (key.startswith("hydra/")):
+        if key.startswith(("hydra.", "hydra/")):
             raise UserError(
                 f"{override}: Hydra only composes the config here; folders of config files are added "
                 "with SHEPHERD_SEARCH_PATH, and the run's folder is run_dir"
             )
-        if key in options:
+        if key in options and key not in keys:
             choices.append(_choice(override, prefix, key, place, text, options[key]))
             continue
         _check_top(key, text, top, options)
