@@ -53,7 +53,8 @@ def configure_environment() -> None:
     """Set what Prefect and MLflow read at import, each only where the user has not set it; reads `.env` first.
 
     Without a server, Prefect's own recorder writes one task run at a time and drops the rest of its queue when the
-    process ends; in batches it keeps up, and no history is lost.
+    process ends; in batches it keeps up, and no history is lost. Its interval must be a whole second: Prefect 3.8 cuts
+    off the fraction, and at 0 the recorder spins on a whole core.
     """
     _read_dotenv()
     folder = state_folder()
@@ -61,7 +62,7 @@ def configure_environment() -> None:
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "0.5",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_LOGGING_LEVEL": "WARNING",
         # The first start creates the database, which takes most of the default 20 s on a busy machine.
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
