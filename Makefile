@@ -22,7 +22,7 @@ help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 install:
-	@tools/install
+	@.ci/install
 
 train: install
 	@$(BIN)/shepherd train exp=ppo $(ARGS)

@@ -192,8 +192,10 @@ def _agents(options: argparse.Namespace) -> int:
 
 def _envs(options: argparse.Namespace) -> int:
     from flows.report import envs_table
+    from rlcore.envs.make import load_plugins
     from rlcore.envs.suites.gym import suites
 
+    load_plugins()
     print(envs_table(suites()))
     return 0
 

@@ -229,7 +229,8 @@ def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
     boundary = _train(run, label)
     ended(run, boundary)
     final = t.last_event(run, "evaluation", final=True)
-    if final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path)):
+    stale = final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path))
+    if config.algo.run_test and stale:
         t.evaluate_task(where, label, boundary.env_steps, True)
     release(run)
     model = t.register_model_task(where, label)

@@ -180,8 +180,8 @@ def build(cls: type, values: Mapping[str, Any], prefix: str = "") -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key in values:
         if key not in fields:
-            full = sorted(fields)
-            hint = nearest(str(key), fields) or f"; known here: {', '.join(full)}"
+            known = [prefix + name for name in fields]
+            hint = nearest(prefix + str(key), known) or f"; known here: {', '.join(sorted(fields))}"
             raise UserError(f"unknown key {prefix + str(key)!r} (value {spell(values[key])!r}){hint}")
     hints = typing.get_type_hints(cls)
     ready: dict[str, Any] = {}

@@ -164,7 +164,7 @@ class VectorEnv(Protocol):
         ...
 
     def boundary(self) -> Arrival | None:
-        """Before a scheduled checkpoint: end what cannot be saved. The last arrival, perhaps changed; None before reset."""
+        """Before a scheduled checkpoint: end what cannot be saved. The last arrival as it now is; None before reset."""
         ...
 
     def state_dict(self) -> State:

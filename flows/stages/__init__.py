@@ -1,1 +1,1 @@
-"""The stages of an experiment: plain functions (config, run directory) -> paths, called by tasks, commands and tests."""
+"""The stages: plain functions (config, run directory) -> paths, called by tasks, commands and tests."""

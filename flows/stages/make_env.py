@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlcore.envs.card import environment_card, readable_card
+from rlcore.errors import UserError
 from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.types import EnvSpec
@@ -30,6 +31,24 @@ def check(config: RunConfig) -> None:
         env.close()
     check_keys(spec, config.algo.mlp_keys.encoder, config.algo.cnn_keys.encoder)
     kind_of(spec.action, config.distribution.type)
+    _check_sources(config, spec)
+
+
+def _check_sources(config: RunConfig, spec: EnvSpec) -> None:
+    """Hold what the run is to start from, if anything, against what it needs."""
+    import torch
+
+    from rlcore.algorithms import ALGORITHMS
+    from rlcore.run import checkpoint
+    from rlcore.run.policy import check_fits, load_policy
+
+    if config.init_from:
+        agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
+        check_fits(load_policy(config.init_from), agent, config.init_from)
+    if config.checkpoint.resume_from:
+        wrong = checkpoint.damage(Path(config.checkpoint.resume_from))
+        if wrong:
+            raise UserError(f"checkpoint.resume_from={config.checkpoint.resume_from}: no good checkpoint ({wrong})")
 
 
 def make_env(config: RunConfig, run: RunDirectory) -> Path:

@@ -1,0 +1,1 @@
+"""Steps along time, minibatches and buffers."""

@@ -1,0 +1,1 @@
+"""Mathematics that several papers share: pure, tensors in, tensors out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 Points = Sequence[Sequence[float]]
 
@@ -39,6 +40,6 @@ def check_points(points: Points) -> str | None:
     if not points:
         return "needs at least one [env_steps, value] pair"
     steps = [p[0] for p in points]
-    if any(b <= a for a, b in zip(steps, steps[1:], strict=False)) or steps[0] < 0:
+    if any(b <= a for a, b in pairwise(steps)) or steps[0] < 0:
         return "env_steps of the [env_steps, value] pairs must rise from 0 or more"
     return None

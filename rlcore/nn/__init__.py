@@ -1,0 +1,1 @@
+"""Parameters without a loss."""

@@ -1,0 +1,1 @@
+"""One run: collect, train, save, judge, and the process that does it."""

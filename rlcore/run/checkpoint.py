@@ -56,7 +56,9 @@ def save(directory: Path, env_steps: int, learning: Mapping[str, Any], bookkeepi
         sync_directory(directory)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise RunError(f"checkpoint {final} could not be written ({error.strerror or error}); older ones are untouched") from error
+        raise RunError(
+            f"checkpoint {final} could not be written ({error.strerror or error}); older ones are untouched"
+        ) from error
     return final
 
 

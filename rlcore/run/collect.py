@@ -90,9 +90,7 @@ class Collector:
         for key, value in _columns(arrival).items():
             rows[key][t] = value
 
-    def _steps(
-        self, length: int, said: list[tuple[Tensor, dict[str, Tensor]]], carry: Any
-    ) -> tuple[Steps, Steps]:
+    def _steps(self, length: int, said: list[tuple[Tensor, dict[str, Tensor]]], carry: Any) -> tuple[Steps, Steps]:
         rows = {key: self._tensor(value) for key, value in self._rows.items()}
         if self.clip_rewards:
             rows["reward"] = rows["reward"].tanh()

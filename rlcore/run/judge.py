@@ -69,7 +69,7 @@ def final_evaluation(run: RunDirectory) -> dict[str, Any]:
     Returns:
         The evaluation event: env_steps, final, greedy, stochastic, checkpoint, video.
     """
-    config, card = read(run)
+    config, _ = read(run)
     path = chosen(run)
     episodes = config.evaluation.final_episodes
     modes = {"greedy": True, "stochastic": False}

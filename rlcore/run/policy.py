@@ -127,6 +127,32 @@ def load_policy(path: str | Path, seed: int = 0) -> Policy:
     return Policy(describe(run, path), learning["learner"]["agent"], seed)
 
 
+def check_fits(policy: Policy, agent: Any, source: str) -> None:
+    """Refuse weights of other shapes than an agent's.
+
+    Args:
+        policy: whose weights are to be taken.
+        agent: that is to take them.
+        source: where the policy came from, for the message.
+
+    Raises:
+        UserError: names the first entry that differs.
+    """
+    theirs, ours = policy.agent.state_dict(), agent.state_dict()
+    for name in sorted({*theirs, *ours}):
+        wanted, found = (_shape_of(state.get(name)) for state in (ours, theirs))
+        if wanted != found:
+            raise UserError(
+                f"init_from={source}: its {name} is {found}, this run needs {wanted}; use its algo and env keys"
+            )
+
+
+def _shape_of(value: Any) -> str:
+    if value is None:
+        return "absent"
+    return f"of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else "statistics"
+
+
 def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
     """Write the policy of a checkpoint as a folder that needs nothing of the run: policy.json and its weights.
 

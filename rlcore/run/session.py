@@ -25,7 +25,7 @@ from rlcore.run.evaluation import evaluate_agent
 from rlcore.run.fabric import make_fabric, set_switches
 from rlcore.run.fingerprint import differences, fingerprint
 from rlcore.run.loop import train
-from rlcore.run.policy import load_policy
+from rlcore.run.policy import check_fits, load_policy
 from rlcore.run.record import EventLog, read_events
 from rlcore.run.window import Stopwatch, Window
 from rlcore.types import EnvSpec, Metrics
@@ -149,11 +149,8 @@ class Session:
     def _initialise(self, source: str) -> None:
         """Weights and normalisers of another policy; optimizer, counters and environments start anew."""
         policy = load_policy(source)
-        theirs, ours = policy.agent.state_dict(), self.learner.agent.state_dict()
-        shapes = [{k: getattr(v, "shape", None) for k, v in state.items()} for state in (ours, theirs)]
-        for key, wanted, found in differences(*shapes):
-            raise UserError(f"init_from={source}: {key} has shape {found}, this run needs {wanted}; use its algo and env settings")
-        self.learner.agent.load_state_dict(theirs)
+        check_fits(policy, self.learner.agent, source)
+        self.learner.agent.load_state_dict(policy.agent.state_dict())
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -214,7 +211,9 @@ class Session:
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None
         if self.config.metric.log_level and (self.window.due(env_steps) or last):
-            self.events.append("metrics", env_steps=env_steps, values=self.window.close(env_steps, self.learner.updates))
+            self.events.append(
+                "metrics", env_steps=env_steps, values=self.window.close(env_steps, self.learner.updates)
+            )
         recent = sum(self._recent) / len(self._recent) if self._recent else None
         on_progress({"env_steps": env_steps, "return": recent, "elapsed": self.watch.wall})
 

@@ -78,7 +78,12 @@ class Window:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {"values": self.values, "start_steps": self.start_steps, "start_updates": self.start_updates, "seconds": self.seconds}
+        return {
+            "values": self.values,
+            "start_steps": self.start_steps,
+            "start_updates": self.start_updates,
+            "seconds": self.seconds,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""

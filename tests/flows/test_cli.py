@@ -1,0 +1,241 @@
+"""The `shepherd` command as a person types it: real processes, real exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows import load_policy
+from flows.config import presets
+from rlcore.run import checkpoint
+from rlcore.run.directory import RunDirectory
+from rlcore.run.record import read_events
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = [
+    "exp=ppo",
+    "algo.total_steps=512",
+    "algo.rollout_steps=32",
+    "algo.update_epochs=2",
+    "evaluation.episodes=3",
+    "evaluation.final_episodes=5",
+    "evaluation.baseline_episodes=5",
+]
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SHEPHERD_", "PREFECT_", "MLFLOW_"))}
+    return kept | {"SHEPHERD_HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DISPLAY": ""}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main())", *arguments]
+
+
+def shepherd(where: Path, *arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=where, env=environment(home or where), capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def trained(home: Path) -> tuple[RunDirectory, subprocess.CompletedProcess[str]]:
+    done = shepherd(home, "train", *TINY, "seed=3", "run_dir=runs/one")
+    assert done.returncode == 0, done.stderr
+    return RunDirectory(home / "runs/one"), done
+
+
+Trained = tuple[RunDirectory, subprocess.CompletedProcess[str]]
+pytestmark = pytest.mark.slow
+
+
+def test_train_ends_with_the_results(trained: Trained) -> None:
+    run, done = trained
+    for words in ("greedy", "stochastic", "random baseline", "ppo-CartPole-v1 version 1", "shepherd enjoy runs/one"):
+        assert words in done.stdout, words
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr  # no control characters into a pipe
+    for path in (run.curve, run.media / "policy.mp4", run.card, run.summary, run.dataset / "manifest.json"):
+        assert path.stat().st_size > 100, path
+
+
+def test_summary_has_every_promised_field(trained: Trained) -> None:
+    summary = trained[0].read_summary()
+    wanted = "run_id algo env_id seed env_steps updates wall_s cpu_s env_steps_per_s eval baseline checkpoint model"
+    assert set(wanted.split()) | {"fingerprint"} <= set(summary)
+    for mode in ("greedy", "stochastic"):
+        result = summary["eval"][mode]
+        assert {"mean", "std", "ci95", "episodes", "returns"} <= set(result)
+        assert result["episodes"] == len(result["returns"]) == 5
+        assert result["mean"] == pytest.approx(np.mean(result["returns"]))
+    assert summary["model"] == {"name": "ppo-CartPole-v1", "version": 1, "aliases": ["challenger", "champion"]} or (
+        summary["model"]["aliases"] == ["challenger"]
+    )
+    assert summary["env_steps"] >= 512
+    assert summary["seed"] == 3
+
+
+def test_resume_of_a_finished_run_says_so(trained: Trained, home: Path) -> None:
+    done = shepherd(home, "resume", "runs/one")
+    assert (done.returncode, "finished already" in done.stdout) == (0, True)
+
+
+def test_resume_refuses_other_learning_and_names_both_values(trained: Trained, home: Path) -> None:
+    before = trained[0].config.read_text()
+    done = shepherd(home, "resume", "runs/one", "algo.optimizer.lr=0.5")
+    assert done.returncode == 2
+    assert "algo.optimizer.lr=0.5" in done.stderr
+    assert "0.001" in done.stderr
+    assert "init_from" in done.stderr
+    assert trained[0].config.read_text() == before
+
+
+def test_training_on_the_same_folder_is_refused(trained: Trained, home: Path) -> None:
+    done = shepherd(home, "train", *TINY, "run_dir=runs/one")
+    assert done.returncode == 2
+    assert "shepherd resume runs/one" in done.stderr
+
+
+def test_evaluate_gives_the_numbers_of_the_flow(trained: Trained, home: Path) -> None:
+    run, _ = trained
+    done = shepherd(home, "evaluate", "runs/one", "--episodes", "5")
+    assert done.returncode == 0, done.stderr
+    path = next(run.evaluations.glob("*-round1-5.json"))
+    assert json.loads(path.read_text())["greedy"] == run.read_summary()["eval"]["greedy"]
+
+
+@pytest.mark.parametrize("source", ["runs/one", "models:/ppo-CartPole-v1@challenger", "models:/ppo-CartPole-v1/1"])
+def test_evaluate_takes_runs_and_models(trained: Trained, home: Path, source: str) -> None:
+    done = shepherd(home, "evaluate", source, "--episodes", "2")
+    assert done.returncode == 0, done.stderr
+    assert "greedy" in done.stdout
+
+
+def test_evaluate_takes_a_checkpoint_folder_and_refuses_a_damaged_one(trained: Trained, home: Path) -> None:
+    path = checkpoint.resolve(trained[0], "latest")
+    assert shepherd(home, "evaluate", str(path), "--episodes", "2").returncode == 0
+    unknown = shepherd(home, "evaluate", "runs/one", "--checkpoint", "17")
+    assert unknown.returncode == 2
+    assert path.name in unknown.stderr
+
+
+def test_enjoy_without_a_display_records_a_video(trained: Trained, home: Path) -> None:
+    done = shepherd(home, "enjoy", "runs/one")
+    assert done.returncode == 0, done.stderr
+    assert (trained[0].media / "enjoy.mp4").stat().st_size > 1000
+
+
+def test_load_policy_in_python_acts(trained: Trained) -> None:
+    policy = load_policy(trained[0].path)
+    assert policy.predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    assert policy.predict(np.zeros((7, 4))).shape == (7,)
+
+
+def test_stages_one_by_one_come_to_the_same_weights_as_the_flow(trained: Trained, home: Path) -> None:
+    run, _ = trained
+    stages = [
+        ("make-env", *TINY, "seed=3"),
+        ("collect",),
+        ("train",),
+        ("checkpoint",),
+        ("evaluate",),
+        ("register-model",),
+    ]
+    for name, *rest in stages:
+        done = shepherd(home, "stage", name, "runs/staged", *rest)
+        assert done.returncode == 0, (name, done.stderr)
+        assert isinstance(json.loads(done.stdout), dict)
+    staged = RunDirectory(home / "runs/staged")
+    digests = [checkpoint.manifest(checkpoint.resolve(r, "latest"))["digest"] for r in (run, staged)]
+    assert digests[0] == digests[1]
+    # The same checkpoint: no second version.
+    assert staged.read_summary()["model"]["version"] == run.read_summary()["model"]["version"]
+
+
+def test_interrupt_saves_tells_how_to_go_on_and_goes_on(home: Path) -> None:
+    long = [o if "total_steps" not in o else "algo.total_steps=200000" for o in TINY]
+    long += ["algo.anneal_lr=false", "run_dir=runs/long", "checkpoint.every=1000"]
+    process = subprocess.Popen(
+        command("train", *long),
+        cwd=home,
+        env=environment(home),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    run = RunDirectory(home / "runs/long")
+    deadline = time.monotonic() + 120
+    while not any(e["kind"] == "checkpoint" for e in read_events(run.events)) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "shepherd resume runs/long" in said
+    assert "Traceback" not in said
+    saved = int(checkpoint.resolve(run, "latest").name)
+    # No schedule depends on total_steps here, so it may change.
+    done = shepherd(home, "resume", "runs/long", f"algo.total_steps={saved + 500}", "env.capture_video=false")
+    assert done.returncode == 0, done.stderr
+    assert saved + 500 <= int(checkpoint.resolve(run, "latest").name) < saved + 1000
+
+
+MISTAKES: list[tuple[list[str], str]] = [
+    (["exp=ppo", "env.id=CartPol-v1"], "CartPole-v1"),
+    (["exp=ppo", "algo.gama=0.9"], "algo.gamma"),
+    (["exp=ppo", "algo.gamma=1.5"], "<= 1"),
+    (["exp=ppo", "algo.optimizer.lr=fast"], "number"),
+    (["exp=pppo"], "ppo"),
+    (["exp=ppo", "fabric.devices=2"], "fabric.devices=2"),
+    (["exp=ppo", "algo.cnn_keys.encoder=[rgb]"], "cnn_keys"),
+    (["exp=ppo", "algo.mlp_keys.encoder=[stat]"], "state"),
+    (["exp=ppo", "distribution.type=normal"], "discrete"),
+    (["exp=ppo", "env.id=Pendulum-v1", "distribution.type=discrete"], "normal"),
+    (["exp=ppo", "init_from=nowhere"], "nowhere"),
+    (["exp=ppo", "checkpoint.resume_from=nowhere"], "nowhere"),
+    (["exp=ppo", "fabric.precision=16-mixed"], "cuda"),
+    (["exp=ppo", "env.wrapper.gravty=3"], "gravty"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "expected"), MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path: Path, overrides: list[str], expected: str) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    done = shepherd(place, "train", *overrides, home=tmp_path / "home")
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert list(place.iterdir()) == []
+
+
+def test_config_agents_envs_and_help_print(tmp_path: Path) -> None:
+    outputs: dict[str, Any] = {
+        name: shepherd(tmp_path, *words)
+        for name, words in {
+            "config": ("config", "exp=ppo", "env.id=Acrobot-v1"),
+            "agents": ("agents",),
+            "envs": ("envs",),
+            "help": ("train", "-h"),
+        }.items()
+    }
+    assert {done.returncode for done in outputs.values()} == {0}
+    assert "id: Acrobot-v1" in outputs["config"].stdout
+    assert "ppo" in outputs["agents"].stdout
+    assert "CartPole-v1" in outputs["envs"].stdout
+    for key in ("algo.clip_coef", "env.num_envs", "early_stop.patience", *presets()):
+        assert key in outputs["help"].stdout, key
