@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rlcore.errors import UserError
+from rlcore.optim import OPTIMIZERS, Optimizer, OptimizerConfig
+from rlcore.run import tree
+from rlcore.schema import build
+from tests.learning.assembly import fabric
+
+
+def made(max_grad_norm: float = 0.0, **keys: object) -> tuple[nn.Linear, Optimizer]:
+    module = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[1.0, -1.0]]))
+    config = build(OptimizerConfig, {"name": "sgd", "lr": 0.1, "betas": None, "eps": None, **keys}, "algo.optimizer.")
+    return module, Optimizer(module, config, fabric(), max_grad_norm)
+
+
+def test_sgd_step_is_the_hand_calculation() -> None:
+    # Loss 3·w0 + 4·w1: gradient (3, 4), norm 5; lr 0.1.
+    module, optimizer = made()
+    norm = optimizer.step((module.weight * torch.tensor([[3.0, 4.0]])).sum())
+    assert norm.item() == pytest.approx(5)
+    torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.7, -1.4]]))
+
+
+def test_clipping_scales_the_gradient_to_the_norm_and_reports_it_unclipped() -> None:
+    # Norm 5 clipped to 1: (0.6, 0.8).
+    module, optimizer = made(max_grad_norm=1.0)
+    norm = optimizer.step((module.weight * torch.tensor([[3.0, 4.0]])).sum())
+    assert norm.item() == pytest.approx(5)
+    torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.94, -1.08]]))
+
+
+def test_accumulated_gradients_add_up_and_are_forgotten_after_the_step() -> None:
+    module, optimizer = made()
+    for _ in range(2):
+        optimizer.accumulate(module.weight.sum())
+    optimizer.apply()
+    torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.8, -1.2]]))
+    optimizer.accumulate(module.weight.sum())
+    optimizer.drop()
+    optimizer.step(0 * module.weight.sum())
+    torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.8, -1.2]]))
+
+
+def test_learning_rate_applies_to_the_next_step() -> None:
+    module, optimizer = made()
+    optimizer.set_lr(1.0)
+    optimizer.step(module.weight.sum())
+    torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.0, -2.0]]))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_state_survives_saving_and_loading(name: str) -> None:
+    keys = {"betas": [0.9, 0.999], "eps": 1e-4} if name.startswith("adam") else {}
+    weights = []
+    for interrupted in (False, True):
+        module, optimizer = made(name=name, **keys)
+        for step in range(4):
+            if interrupted and step == 2:
+                state = tree.decode(*tree.encode(optimizer.state_dict()))
+                weight = module.weight.detach().clone()
+                module, optimizer = made(name=name, **keys)
+                optimizer.load_state_dict(state)
+                with torch.no_grad():
+                    module.weight.copy_(weight)
+            optimizer.step((module.weight * torch.tensor([[3.0, step + 1.0]])).square().sum())
+        weights.append(module.weight.detach().numpy())
+    np.testing.assert_array_equal(*weights)
+
+
+def test_settings_reach_the_torch_optimizer() -> None:
+    config = build(
+        OptimizerConfig, {"name": "adam", "lr": 0.3, "eps": 1e-3, "betas": [0.5, 0.6], "weight_decay": 0.1}, ""
+    )
+    group = config.make(nn.Linear(1, 1)).param_groups[0]
+    assert (group["lr"], group["eps"], group["betas"], group["weight_decay"]) == (0.3, 1e-3, (0.5, 0.6), 0.1)
+
+
+def test_a_setting_the_optimizer_does_not_have_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match=r"algo.optimizer.momentum=0.9: adam has no momentum; set it to null"):
+        build(OptimizerConfig, {"name": "adam", "momentum": 0.9}, "algo.optimizer.")
+    with pytest.raises(UserError, match=r"algo.optimizer.name=adm: must be one of .*did you mean 'adam'"):
+        build(OptimizerConfig, {"name": "adm"}, "algo.optimizer.")

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore.functional.returns import discounted_scan, discounted_sum, gae
+
+
+def columns(length: int, seed: int = 0) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    draw = lambda: torch.randn(length, 3, generator=rng, dtype=torch.float64)  # noqa: E731
+    ended = torch.rand(length, 3, generator=rng) < 0.2
+    cut = torch.rand(length, 3, generator=rng) < 0.2
+    return {
+        "reward": draw(),
+        "discount": 0.9 * (~ended).double(),
+        "value": draw(),
+        "next_value": draw(),
+        "trace": 0.8 * (~(ended | cut)).double(),
+    }
+
+
+def by_definition(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, trace: Tensor) -> Tensor:
+    """The double sum of eq. 16: every later δ, weighted by the product of all decays on the way."""
+    delta = reward + discount * next_value - value
+    rows = []
+    for t in range(len(reward)):
+        weight, total = torch.ones_like(delta[0]), torch.zeros_like(delta[0])
+        for later in range(t, len(reward)):
+            total = total + weight * delta[later]
+            weight = weight * discount[later] * trace[later]
+        rows.append(total)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("method", ["loop", "log_scan"])
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 37])
+def test_gae_equals_its_definition(method: str, length: int) -> None:
+    inputs = columns(length)
+    torch.testing.assert_close(gae(**inputs, method=method), by_definition(**inputs), rtol=0, atol=1e-12)
+
+
+def test_gae_with_trace_zero_is_the_one_step_error() -> None:
+    inputs = columns(9) | {"trace": torch.zeros(9, 3, dtype=torch.float64)}
+    expected = inputs["reward"] + inputs["discount"] * inputs["next_value"] - inputs["value"]
+    torch.testing.assert_close(gae(**inputs), expected, rtol=0, atol=0)
+
+
+def test_gae_with_trace_one_plus_value_is_the_discounted_return() -> None:
+    # Two steps, γ 0.5, rewards 1 and 2, then a value of 8: 2 + 0.5·8 = 6 and 1 + 0.5·6 = 4, whatever V says between.
+    one = torch.ones(2, 1)
+    value = torch.tensor([[3.0], [-7.0]])
+    advantage = gae(torch.tensor([[1.0], [2.0]]), 0.5 * one, value, torch.tensor([[-7.0], [8.0]]), one)
+    torch.testing.assert_close(advantage + value, torch.tensor([[4.0], [6.0]]))
+
+
+def test_gae_bootstraps_truncation_but_not_termination() -> None:
+    # One step, reward 1, V = 0, next V = 10, γ 0.5: cut short 1 + 5, ended 1. The step after brings 100 to neither.
+    reward = torch.tensor([[1.0, 1.0], [100.0, 100.0]])
+    discount = torch.tensor([[0.5, 0.0], [0.5, 0.5]])
+    trace = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    zero = torch.zeros(2, 2)
+    next_value = torch.tensor([[10.0, 10.0], [0.0, 0.0]])
+    assert gae(reward, discount, zero, next_value, trace)[0].tolist() == [6.0, 1.0]
+
+
+def test_shapes_that_would_broadcast_are_refused() -> None:
+    inputs = columns(4)
+    for name in inputs:
+        with pytest.raises(AssertionError):
+            gae(**(inputs | {name: inputs[name][:, :1]}))
+    with pytest.raises(AssertionError):
+        discounted_sum(torch.zeros(4, 3), torch.zeros(4, 1))
+    with pytest.raises(AssertionError):
+        discounted_scan(torch.zeros(4, 3), torch.zeros(4, 1))
+
+
+def test_scan_leaves_its_inputs_alone() -> None:
+    x, decay = torch.ones(5, 2), torch.full((5, 2), 0.5)
+    discounted_scan(x, decay)
+    assert (x == 1).all() and (decay == 0.5).all()

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.functional.stats import RunningMoments, standardize, weighted_mean
+
+
+def test_weighted_mean_leaves_rows_of_weight_zero_out() -> None:
+    assert weighted_mean(torch.tensor([1.0, 2.0, 1e9]), torch.tensor([1.0, 1.0, 0.0])).item() == 1.5
+
+
+def test_standardize_brings_the_counted_rows_to_mean_zero_and_unbiased_std_one() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x, weight = 5 + 3 * torch.randn(40, generator=rng).double(), torch.ones(40).double()
+    weight[30:] = 0
+    x[30:] = 1e6
+    kept = standardize(x, weight)[:30]
+    assert kept.mean().item() == pytest.approx(0, abs=1e-12)
+    assert kept.std(unbiased=True).item() == pytest.approx(1, abs=1e-7)
+
+
+def test_standardize_returns_a_single_counted_row_unchanged() -> None:
+    assert standardize(torch.tensor([7.0, 3.0]), torch.tensor([1.0, 0.0]))[0].item() == 7.0
+
+
+def test_standardize_of_equal_rows_is_zero_not_nan() -> None:
+    assert standardize(torch.full((4,), 2.0), torch.ones(4)).tolist() == [0.0] * 4
+
+
+def test_shapes_that_would_broadcast_are_refused() -> None:
+    for function in (weighted_mean, standardize):
+        with pytest.raises(AssertionError):
+            function(torch.zeros(4, 1), torch.ones(4))
+
+
+def test_running_moments_of_pieces_equal_those_of_the_whole() -> None:
+    rows = np.random.default_rng(0).normal(1e4, 3.0, (500, 2))
+    moments = RunningMoments(2)
+    for piece in np.split(rows, [1, 7, 7, 250]):
+        moments.update(torch.from_numpy(piece))
+    np.testing.assert_allclose(moments.mean.numpy(), rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.variance.numpy(), rows.var(0), rtol=1e-9)
+    assert moments.count == 500
+
+
+def test_running_moments_before_the_first_row_leave_numbers_as_they_are() -> None:
+    moments = RunningMoments(3)
+    assert moments.mean.tolist() == [0.0] * 3
+    torch.testing.assert_close(moments.scale(), torch.ones(3).double(), rtol=1e-7, atol=0)
+
+
+def test_running_moments_keep_float64_whatever_is_merged() -> None:
+    moments = RunningMoments(1)
+    for _ in range(3):
+        moments.update(torch.ones(4, 1, dtype=torch.bfloat16))
+    assert moments.mean.dtype == moments.variance.dtype == torch.float64
+
+
+def test_running_moments_survive_saving_and_loading() -> None:
+    moments, other = RunningMoments(2), RunningMoments(2)
+    moments.update(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
+    other.load_state_dict(moments.state_dict())
+    for one in (moments, other):
+        one.update(torch.tensor([[10.0, 20.0]]))
+    assert torch.equal(moments.mean, other.mean)
+    assert torch.equal(moments.variance, other.variance)
+    assert moments.count == other.count == 3
