@@ -11,7 +11,13 @@ import torch
 
 
 def encode(state: Any) -> tuple[bytes, bytes]:
-    """Nested dicts (text or integer keys), lists, tensors, arrays and JSON values -> (JSON, safetensors).
+    """Nested state as bytes.
+
+    Args:
+        state: dicts (text or integer keys), lists, tensors, arrays and JSON values.
+
+    Returns:
+        JSON of the shape, safetensors of the numbers.
 
     Raises:
         TypeError: something else is in there; names its place.
@@ -33,11 +39,9 @@ def decode(shape: bytes, tensors: bytes) -> Any:
 def _split(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     """JSON with {"tensor": name} or {"array": name} in place of tensors and arrays, which go to `tensors`."""
     if isinstance(value, torch.Tensor):
-        tensors[name] = value.detach().cpu().contiguous().clone()
-        return {"tensor": name}
+        return {"tensor": _put(value.detach().cpu().contiguous().clone(), name, tensors)}
     if isinstance(value, np.ndarray):
-        tensors[name] = torch.from_numpy(np.array(value, order="C"))
-        return {"array": name}
+        return {"array": _put(torch.from_numpy(np.array(value, order="C")), name, tensors)}
     if isinstance(value, Mapping):
         items = [[_plain_key(k), _split(v, f"{name}/{k}", tensors)] for k, v in value.items()]
         return {"items": items}
@@ -48,6 +52,14 @@ def _split(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{name}: a {type(value).__name__} cannot go into a checkpoint")
+
+
+def _put(tensor: torch.Tensor, name: str, tensors: dict[str, torch.Tensor]) -> str:
+    """Store a tensor and return the name it got: keys "a/b" and "a", "b" would both be called a/b."""
+    while name in tensors:
+        name += "'"
+    tensors[name] = tensor
+    return name
 
 
 def _plain_key(key: Any) -> str | int:

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlcore.errors import UserError
+from rlcore.run.directory import RunDirectory, write_json
+
+
+def test_only_a_folder_with_a_config_is_a_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no run here \(no config.yaml\)"):
+        RunDirectory.existing(tmp_path)
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    assert RunDirectory.existing(tmp_path).path == tmp_path
+
+
+def test_summary_of_an_unfinished_run_is_empty(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    assert run.read_summary() == {}
+    write_json(run.summary, {"algo": "ppo"})
+    assert run.read_summary() == {"algo": "ppo"}
+
+
+HOLD = """
+import sys
+from rlcore.run.directory import RunDirectory
+with RunDirectory(sys.argv[1]).writing():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_writer_is_refused_by_name_until_the_first_is_gone_in_any_way(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=f"pid {holder.pid} on .* is writing this run"), run.writing():
+            raise RuntimeError("not reached")
+        holder.kill()
+        holder.wait()
+    with run.writing():
+        assert f"pid {os.getpid()}" in run.lock.read_text()
+
+
+def test_json_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "names.json"
+    write_json(path, {"best": "1"})
+    write_json(path, {"best": "2"})
+    assert json.loads(path.read_text()) == {"best": "2"}
+    assert [p.name for p in path.parent.iterdir()] == ["names.json"]
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "names.json"
+    write_json(path, {"best": "1"})
+    with pytest.raises(TypeError):
+        write_json(path, {"best": object()})
+    assert json.loads(path.read_text()) == {"best": "1"}
