@@ -110,6 +110,13 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
 def locate(source: str, checkpoint: str | None) -> tuple[RunDirectory, Path]:
     """The run and checkpoint that a command's SOURCE means.
 
+    Args:
+        source: run directory, checkpoint directory or models:/ URI.
+        checkpoint: latest, best or env steps; None = the one the run's results speak of.
+
+    Returns:
+        Run and checkpoint directory.
+
     Raises:
         UserError: there is none.
     """

@@ -19,9 +19,9 @@ WIDTH = 100  # columns; only paths and commands, which are to be copied whole, m
 BOLD, DIM, GREEN, CYAN, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
 
 # Okabe and Ito's colours, which readers of any colour vision can tell apart.
-BLUE, VERMILLION, GREEN_MARK, GREY = "#0072B2", "#D55E00", "#009E73", "#6b6b6b"
+BLUE, VERMILION, GREEN_MARK, GREY = "#0072B2", "#D55E00", "#009E73", "#6b6b6b"
 INK, PALE = "#222222", "#dddddd"
-FINAL_MARKS = {"greedy": (VERMILLION, "*", 14), "stochastic": (GREEN_MARK, "D", 7.5)}
+FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7.5)}
 
 
 # The learning curve ---------------------------------------------------------------------------------------------------
@@ -122,9 +122,7 @@ def _draw_evaluations(axes: Axes, events: Iterable[Mapping[str, Any]]) -> None:
     judged = [e for e in events if e["kind"] == "evaluation" and not e.get("final") and e.get("greedy")]
     if judged:
         label = "greedy evaluation, 95 % interval"
-        _draw_results(
-            axes, [e["env_steps"] for e in judged], [e["greedy"] for e in judged], VERMILLION, "o", 5.5, label
-        )
+        _draw_results(axes, [e["env_steps"] for e in judged], [e["greedy"] for e in judged], VERMILION, "o", 5.5, label)
 
 
 def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:

@@ -41,6 +41,9 @@ class OptimizerConfig:
     def check(self, prefix: str) -> None:
         """Refuse a setting that the chosen optimizer does not have.
 
+        Args:
+            prefix: the dotted place of this group, for messages.
+
         Raises:
             UserError: names the key and the optimizer.
         """

@@ -201,7 +201,15 @@ def build(cls: type, values: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def convert(value: Any, annotation: Any, key: str) -> Any:
-    """`value` as the annotated type, without guessing: text is never a number, true is never 1.
+    """`value` as the annotated type, without guessing: true is never 1, text a number only where YAML misread one.
+
+    Args:
+        value: as YAML or JSON gave it.
+        annotation: the field's type.
+        key: dotted, for messages.
+
+    Returns:
+        The value; lists become tuples, mappings become dataclasses where the field is one.
 
     Raises:
         UserError: the value is not of that type.

@@ -14,6 +14,9 @@ from rlcore.types import EnvSpec
 def check(config: RunConfig) -> None:
     """Refuse in seconds what cannot run: an unknown environment, keys it lacks, an action no policy fits, no device.
 
+    Args:
+        config: composed and checked by itself.
+
     Raises:
         UserError: names the key and the fix.
     """

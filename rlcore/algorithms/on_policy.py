@@ -58,6 +58,9 @@ class OnPolicyConfig:
     def check(self, prefix: str) -> None:
         """Refuse schedules that contradict each other, and what is not there yet.
 
+        Args:
+            prefix: the dotted place of this group, for messages.
+
         Raises:
             UserError: names the key.
         """

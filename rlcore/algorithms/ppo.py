@@ -80,7 +80,7 @@ class Agent(nn.Module):
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """[N, F] -> policy parameters [N, P] and values [N], both of the features' precision (float32)."""
-        encoded = self.encoder(features.to(self.critic.layers[-1].weight.dtype))
+        encoded = self.encoder(features.to(self.head.linear.weight.dtype))
         return self.head(self.actor(encoded)).to(features.dtype), self.critic(encoded).squeeze(-1).to(features.dtype)
 
     def initial(self, batch_size: int) -> tuple[()]:
@@ -106,7 +106,7 @@ class Agent(nn.Module):
         return self.head.to_env(action)
 
 
-def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float | Tensor, dual_clip: float | None = None) -> Tensor:
+def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
     """-L^CLIP, eq. 7: -min(ρ Â, clip(ρ, 1-ε, 1+ε) Â); with dual clip c > 1, at most -c Â where Â < 0.
 
     ratio, advantage [N] -> [N].
@@ -118,7 +118,7 @@ def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float | Tensor, dua
     return -surrogate
 
 
-def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float | Tensor | None = None) -> Tensor:
+def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: float | None = None) -> Tensor:
     """(V - R)², eq. 9; with a clip ε the larger of it and (V_old + clip(V - V_old, ±ε) - R)². No ½. All [N] -> [N]."""
     assert value.shape == old_value.shape == returns.shape, (value.shape, old_value.shape, returns.shape)
     loss = (value - returns).square()
@@ -161,7 +161,7 @@ class Learner:
         for group in minibatches(samples.weight, *shape, rng):
             total_weight = torch.stack([weight.sum() for _, weight in group]).sum()
             for rows, weight in group:
-                minibatch = Samples(*(part.index_select(0, rows) for part in samples[:-1]), weight)
+                minibatch = Samples._make([*(part.index_select(0, rows) for part in samples[:-1]), weight])
                 loss, means = self.loss(minibatch, now["clip_coef"], now["ent_coef"], total_weight)
                 terms.append(means)
                 self.optimizer.accumulate(loss)
@@ -210,16 +210,12 @@ class Learner:
         value = steps.extras["value"]
         advantage = gae(reward, discount, value, shifted(value, last_value), trace, config.gae_method)
         parts = (features, steps.action, steps.extras["logprob"], value, advantage, advantage + value, step.weight)
-        return Samples(*(part.flatten(0, 1) for part in parts))
+        return Samples._make(part.flatten(0, 1) for part in parts)
 
     def metrics(self, terms: list[Tensor], norms: list[Tensor], now: dict[str, float]) -> Metrics:
-        """What the log shows of an update.
-
-        Raises:
-            RunError: a loss is not finite.
-        """
+        """What the log shows of an update; raises RunError where a loss is not finite."""
         names = ("Loss/policy_loss", "Loss/value_loss", "Loss/entropy_loss", "Info/approx_kl", "Info/clip_fraction")
-        metrics = dict(zip(names, torch.stack(terms).mean(0).tolist(), strict=True)) if terms else {}
+        metrics: Metrics = dict(zip(names, torch.stack(terms).mean(0).tolist(), strict=True)) if terms else {}
         if not all(map(np.isfinite, metrics.values())):
             raise RunError(f"the loss is not finite after {self.updates} updates ({metrics}); lower algo.optimizer.lr")
         metrics["Info/grad_norm"] = torch.stack(norms).mean().item() if norms else 0.0

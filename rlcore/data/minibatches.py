@@ -32,7 +32,7 @@ def minibatches(
     for _ in range(epochs):
         rows = rng.permutation(counted)
         fill = math.ceil(len(rows) / size) * size - len(rows)
-        counts = torch.from_numpy(np.repeat(np.float32([1, 0]), [len(rows), fill])).to(weight)
+        counts = torch.from_numpy(np.repeat(np.array([1, 0], np.float32), [len(rows), fill])).to(weight)
         order = torch.from_numpy(np.concatenate([rows, np.resize(rows, fill)])).to(weight.device)
         pairs = list(zip(order.split(size), counts.split(size), strict=True))
         for start in range(0, len(pairs), group):

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # exp of anything outside is useless and overflows in half precision
 
 # Gauss-Hermite nodes for expectations over a standard normal: sum(weight * f(node)).
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_NODES, _UNSCALED = np.polynomial.hermite_e.hermegauss(16)
+_WEIGHTS = _UNSCALED / math.sqrt(2 * math.pi)
 
 
 class Policy(Protocol):

@@ -48,7 +48,7 @@ def linear(inputs: int, outputs: int, rng: torch.Generator, gain: float | None =
     Returns:
         The layer, on the CPU.
     """
-    layer = torch.nn.utils.skip_init(nn.Linear, inputs, outputs)
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # torch's own would draw globally
     if gain is None:
         bound = 1 / math.sqrt(inputs) if inputs else 0.0
         nn.init.uniform_(layer.weight, -bound, bound, generator=rng)

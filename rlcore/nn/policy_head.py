@@ -90,8 +90,9 @@ class PolicyHead(nn.Module):
         mean, log_std = parameters.chunk(2, -1)
         return TanhNormal(mean, log_std) if self.kind == "tanh_normal" else Normal(mean, log_std)
 
-    def noise(self, batch: int, rng: np.random.Generator) -> Tensor:
+    def noise(self, batch: int, rng: np.random.Generator | None) -> Tensor:
         """The noise [batch, K] that one `sample` uses, on the CPU, float32."""
+        assert rng is not None, "sampling needs a stream; greedy actions do not"
         draw = rng.standard_exponential if self.kind == "discrete" else rng.standard_normal
         return torch.from_numpy(draw((batch, self.noise_size), dtype=np.float32))
 

@@ -107,6 +107,12 @@ def _discard_leftovers(directory: Path) -> None:
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The learning and bookkeeping states of a verified checkpoint.
 
+    Args:
+        path: the checkpoint's directory.
+
+    Returns:
+        What `save` was given; tuples come back as lists.
+
     Raises:
         UserError: it is damaged or of another format; names the file.
     """
@@ -164,6 +170,13 @@ def newest_good(directory: Path) -> Path | None:
 
 def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
     """The checkpoint that `latest`, `best` or a number of env steps names.
+
+    Args:
+        run: whose.
+        name: latest, best or env steps.
+
+    Returns:
+        The checkpoint's directory.
 
     Raises:
         UserError: there is none of that name; lists those there are.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.types import Agent, Arrival, State, Steps, VectorEnv
+
+FLAGS = ("reward", "terminated", "truncated", "is_first")
 
 
 class Collector:
@@ -95,14 +98,14 @@ class Collector:
         if self.clip_rewards:
             rows["reward"] = rows["reward"].tanh()
         obs = {key[4:]: value for key, value in rows.items() if key.startswith("obs/")}
-        flags = ("reward", "terminated", "truncated", "is_first")
         action = torch.stack([a for a, _ in said])
         extras = {key: torch.stack([e[key] for _, e in said]) for key in said[0][1]}
-        steps = Steps(
-            {k: v[:length] for k, v in obs.items()}, action, *(rows[f][:length] for f in flags), extras, carry
-        )
-        last = Steps({k: v[length] for k, v in obs.items()}, action[-1], *(rows[f][length] for f in flags))
-        return steps, last
+
+        def part(where: slice | int, action: Tensor) -> Steps:
+            reward, terminated, truncated, is_first = (rows[flag][where] for flag in FLAGS)
+            return Steps({k: v[where] for k, v in obs.items()}, action, reward, terminated, truncated, is_first)
+
+        return dataclasses.replace(part(slice(length), action), extras=extras, carry=carry), part(length, action[-1])
 
     def state_dict(self) -> State:
         """Environments, the arrival not yet answered, carry, noise stream and count."""
@@ -121,7 +124,7 @@ class Collector:
         columns = state["arrival"]
         if columns is not None:
             obs = {key[4:]: value for key, value in columns.items() if key.startswith("obs/")}
-            self.arrival = Arrival(obs, *(columns[f] for f in ("reward", "terminated", "truncated", "is_first")))
+            self.arrival = Arrival(obs, *(columns[flag] for flag in FLAGS))
         self.carry = tuple(state["carry"])
         streams.load_generator_state(self.rng, state["rng"])
         self.env_steps = state["env_steps"]
@@ -129,7 +132,7 @@ class Collector:
 
 def _columns(arrival: Arrival) -> dict[str, np.ndarray]:
     columns = {f"obs/{key}": value for key, value in arrival.obs.items()}
-    for flag in ("reward", "terminated", "truncated", "is_first"):
+    for flag in FLAGS:
         columns[flag] = getattr(arrival, flag)
     return columns
 

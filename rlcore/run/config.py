@@ -66,6 +66,9 @@ class FabricConfig:
     def check(self, prefix: str) -> None:
         """Refuse what needs more than one device.
 
+        Args:
+            prefix: the dotted place of this group, for messages.
+
         Raises:
             UserError: names the key.
         """
@@ -201,12 +204,18 @@ class RunConfig:
 def build_config(values: Mapping[str, Any]) -> RunConfig:
     """The checked configuration of a run from a composed mapping.
 
+    Args:
+        values: plain values, as from YAML.
+
+    Returns:
+        The config; `algo` is the `Config` of the algorithm that `algo.name` names.
+
     Raises:
         UserError: an unknown key, a wrong type, an impossible value or combination.
     """
     algo = values.get("algo")
     name = algo.get("name") if isinstance(algo, Mapping) else None
-    if name in (None, "???"):
+    if not isinstance(algo, Mapping) or name in (None, "???"):
         raise UserError(f"no algorithm chosen: name a preset, as exp=ppo; algorithms: {', '.join(ALGORITHMS)}")
     if name not in ALGORITHMS:
         raise UserError(f"algo.name={name}: not an algorithm here{nearest(str(name), ALGORITHMS)}")
@@ -219,6 +228,9 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
 
 def cross_check(config: RunConfig) -> None:
     """Refuse combinations of keys that are impossible together.
+
+    Args:
+        config: each key of which is fine by itself.
 
     Raises:
         UserError: names the keys.

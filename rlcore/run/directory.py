@@ -53,6 +53,12 @@ class RunDirectory:
     def existing(path: str | Path) -> RunDirectory:
         """The run directory at `path`.
 
+        Args:
+            path: the run's folder.
+
+        Returns:
+            The directory; it holds a config.
+
         Raises:
             UserError: there is no run there.
         """

@@ -32,6 +32,9 @@ def set_switches(config: RunConfig) -> None:
 def check_device(config: FabricConfig) -> None:
     """Refuse a device or precision that this machine does not have.
 
+    Args:
+        config: the fabric group.
+
     Raises:
         UserError: names the key.
     """
@@ -47,6 +50,12 @@ def check_device(config: FabricConfig) -> None:
 
 def make_fabric(config: FabricConfig) -> Fabric:
     """The Fabric of this process, launched.
+
+    Args:
+        config: device and precision.
+
+    Returns:
+        One device's Fabric.
 
     Raises:
         UserError: the machine lacks the device.

@@ -66,6 +66,9 @@ def evaluate_checkpoint(
 def final_evaluation(run: RunDirectory) -> dict[str, Any]:
     """Judge the run's chosen checkpoint, greedily and sampling, write it down, and record a video if asked.
 
+    Args:
+        run: trained to its end.
+
     Returns:
         The evaluation event: env_steps, final, greedy, stochastic, checkpoint, video.
     """

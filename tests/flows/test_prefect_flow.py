@@ -260,8 +260,8 @@ def test_a_mistake_of_the_user_is_told_at_once_and_not_retried(
 def test_a_deployment_with_a_wrong_key_fails_before_anything_is_made(api: str, tmp_path: Path) -> None:
     from flows import training
 
-    with pytest.raises(UserError, match=r"algo\.nam"):
-        training.train_ppo(overrides=["algo.nam=ppo"], run_dir=str(tmp_path / "wrong"))
+    with pytest.raises(UserError, match=r"algo\.gama"):
+        training.train_ppo(overrides=["algo.gama=0.9"], run_dir=str(tmp_path / "wrong"))
     assert not (tmp_path / "wrong").exists()
 
 

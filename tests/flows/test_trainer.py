@@ -181,7 +181,8 @@ def test_nan_reward_stops_the_run_with_index_step_and_key(tmp_path: Path, monkey
         "        super().reset(seed=seed); return self.observation_space.low, {}\n"
         "    def step(self, action):\n"
         "        self.n += 1\n"
-        "        return self.observation_space.low, float('nan') if self.n == 7000 else 1.0, self.n % 10 == 0, False, {}\n"
+        "        reward = float('nan') if self.n == 7000 else 1.0\n"
+        "        return self.observation_space.low, reward, self.n % 10 == 0, False, {}\n"
         "gym.register('NanAt7000-v0', Nan)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

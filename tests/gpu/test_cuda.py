@@ -15,7 +15,9 @@ from rlcore.types import ActionSpec, ArraySpec, Batch, EnvSpec, Steps
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device on this machine")
 
 SPEC = EnvSpec(
-    "probe", {"state": ArraySpec((4,), "float32")}, ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
+    "probe",
+    {"state": ArraySpec((4,), "float32")},
+    ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0)),
 )
 CONFIG = ppo.Config(total_steps=1000, normalize_obs=True, normalize_reward=True, max_grad_norm=0.5)
 
