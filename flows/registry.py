@@ -64,13 +64,15 @@ def signature_of(policy: Policy) -> ModelSignature:
     """
     import numpy as np
     from mlflow.models import ModelSignature
-    from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
     specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
     names: dict[str, str | None] = {key: key if len(specs) > 1 else None for key in specs}
-    inputs = [TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), names[key]) for key, spec in specs.items()]
+    inputs: list[ColSpec | TensorSpec] = [
+        TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), names[key]) for key, spec in specs.items()
+    ]
     action = policy.spec.action
-    outputs = [TensorSpec(np.dtype(action.dtype), (-1, *action.shape))]
+    outputs: list[ColSpec | TensorSpec] = [TensorSpec(np.dtype(action.dtype), (-1, *action.shape))]
     deterministic = ParamSpec("deterministic", DataType.boolean, True)
     return ModelSignature(Schema(inputs), Schema(outputs), ParamSchema([deterministic]))
 
@@ -159,8 +161,10 @@ def exported_policy(client: MlflowClient, version: ModelVersion) -> Path:
     Raises:
         UserError: the version was registered by another program.
     """
+    digest = version.tags.get("checkpoint_digest")
+    if digest is None:
+        raise UserError(f"models:/{version.name}/{version.version}: not registered by this project, so no policy of it")
     # The digest is in the name because a store that was deleted starts again at version 1.
-    digest = version.tags.get("checkpoint_digest", version.run_id)
     folder = state_folder() / "models" / version.name / f"{version.version}-{digest[:16]}"
     if not folder.exists():
         _download(client, version, folder)
@@ -225,10 +229,7 @@ def _download(client: MlflowClient, version: ModelVersion, folder: Path) -> None
     shutil.rmtree(building, ignore_errors=True)
     source = client.get_model_version_download_uri(version.name, version.version)
     local = Path(download_artifacts(artifact_uri=f"{source}/artifacts", tracking_uri=client.tracking_uri))
-    holder = next(local.rglob("policy.json"), None)
-    if holder is None:
-        raise UserError(f"models:/{version.name}/{version.version}: not a policy of this project (no policy.json)")
-    shutil.copytree(holder.parent, building)
+    shutil.copytree(next(local.rglob("policy.json")).parent, building)
     try:
         os.rename(building, folder)
     except OSError:  # another process was first; versions do not change, so theirs is ours

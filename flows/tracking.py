@@ -119,9 +119,14 @@ def _start(run: RunDirectory) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)
     command = [sys.executable, "-m", "flows.tracking", str(run.path.absolute())]
-    # Its own session: Ctrl-C ends training, and what was learned is still brought to MLflow.
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, env=environment, start_new_session=True, **quiet)
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C ends training, and what was learned is still brought to MLflow
+    )
 
 
 def main(arguments: list[str]) -> int:

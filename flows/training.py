@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from flows import artifacts
 from flows import tasks as t  # sets the environment before Prefect is imported
@@ -267,7 +268,7 @@ def _name_flow_run(config: RunConfig, run: RunDirectory) -> None:
     name = f"{config.env.id} seed {config.seed} {run.read_identity()['run_id'][:6]}"
     labels = [config.algo.name, config.env.id, f"seed={config.seed}"]
     with get_client(sync_client=True) as client:
-        client.update_flow_run(identity, name=name, tags=labels)
+        client.update_flow_run(UUID(identity), name=name, tags=labels)
 
 
 def _note_end(run: RunDirectory, status: str, reason: str) -> None:

@@ -204,7 +204,10 @@ def test_uri_resolves_to_the_policy_that_was_registered(
     obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
     expected = flows.load_policy(run.path).predict(obs)
     assert 0 < expected.mean() < 1
+    assert registry.run_of("models:/resolve@champion") == checkpoint.resolve(run, "latest")
     shutil.rmtree(run.path)
+    with pytest.raises(UserError, match="not at .* any more"):
+        registry.run_of("models:/resolve/1")
     for uri in ("models:/resolve@champion", "models:/resolve/1", "models:/resolve/latest"):
         assert np.array_equal(flows.load_policy(uri).predict(obs), expected)
 
