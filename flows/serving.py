@@ -39,7 +39,7 @@ class Answering:
 
         Returns:
             [N, ...] actions.
-        """  # noqa: DOC107, RUF102
+        """  # noqa: DOC107
         return self.policy.predict(model_input, greedy=bool((params or {}).get("deterministic", True)))
 
 
