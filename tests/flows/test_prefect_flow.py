@@ -303,16 +303,16 @@ def children_of(run: RunDirectory) -> list[str]:
 
 def interrupt(run: RunDirectory, number: signal.Signals) -> None:
     """Signal a flow in the middle of training as a terminal or Prefect's cancellation does: the whole group."""
-    process = start(run)
-    assert process.stdout is not None
-    for line in process.stdout:
-        kind, steps = line.split()
-        if kind == "progress" and int(steps) > 600:
-            break
-    os.killpg(process.pid, number)
-    begun = time.monotonic()
-    process.stdout.read()
-    assert process.wait(60) == 130
+    with start(run) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            kind, steps = line.split()
+            if kind == "progress" and int(steps) > 600:
+                break
+        os.killpg(process.pid, number)
+        begun = time.monotonic()
+        process.stdout.read()
+        assert process.wait(60) == 130
     assert time.monotonic() - begun < 25
     assert not children_of(run)
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
