@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlcore.types import ActionSpec, Arrival, ArraySpec, EnvSpec, Episode, State
+from rlcore.types import ActionSpec, ArraySpec, Arrival, EnvSpec, Episode, State
 
 
 class CountingEnvs:

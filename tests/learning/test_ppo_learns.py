@@ -1,0 +1,98 @@
+"""PPO learns two small tasks within seconds, and does not when it is broken.
+
+Returns found at these budgets (mean of the last episodes of training; the seed in the order 0 to 5):
+
+    CartPole-v1, last 20 episodes of 32 000 steps           FrozenLake-v1, not slippery, last 100 of 16 000 steps
+    right                      500 454 500 500 500 500      right               1.00 0.99 1.00 1.00 1.00 0.98
+    termination bootstrapped   451  16  11  10  10  12      reward a row late   0.14 0.04 0.00 0.03 0.00 0.02
+    next value left out         44   9  34   9  10 271
+    advantage of wrong sign      9   9   9  10 (20 000 steps)
+
+CartPole pays 1 whatever happens and forgives a shifted reward (462 to 500); FrozenLake pays once, at the end, and ends
+well whether or not a termination bootstraps (0.99 to 1.00). Each is there for what the other does not see.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlcore.algorithms import ALGORITHMS
+from tests.golden.mutants import PPO, STEPS, executed
+from tests.learning.assembly import assemble
+
+pytestmark = pytest.mark.slow
+
+SHARED = {
+    "name": "ppo",
+    "rollout_steps": 64,
+    "per_rank_batch_size": 128,
+    "update_epochs": 6,
+    "gae_lambda": 0.9,
+    "normalize_advantages": True,
+    "anneal_lr": True,
+    "max_grad_norm": 0.5,
+    "vf_coef": 0.5,
+    "encoder": {"mlp_layers": 0},
+}
+NETWORK = {"dense_units": 64, "mlp_layers": 2, "ortho_init": True}
+CARTPOLE: dict[str, Any] = SHARED | {
+    "total_steps": 32_000,
+    "gamma": 0.98,
+    "actor": NETWORK,
+    "critic": NETWORK,
+    "optimizer": {"lr": 2e-3, "eps": 1e-5},
+}
+LAKE: dict[str, Any] = SHARED | {
+    "total_steps": 16_000,
+    "gamma": 0.95,
+    "ent_coef": 0.02,
+    "actor": {"mlp_layers": 0},
+    "critic": {"mlp_layers": 0},
+    "optimizer": {"lr": 3e-2, "eps": 1e-5},
+}
+
+
+def cartpole(seeds: int) -> float:
+    """Mean over seeds of the last 20 training episodes."""
+    runs = [assemble("CartPole-v1", CARTPOLE, seed=s, num_envs=8).run(CARTPOLE["total_steps"]) for s in range(seeds)]
+    return float(np.mean([np.mean([e.ret for e in run.episodes[-20:]]) for run in runs]))
+
+
+def lake(seed: int = 0) -> float:
+    """Mean of the last 100 training episodes: the share that reached the goal."""
+    training = assemble("FrozenLake-v1", LAKE, seed=seed, num_envs=8, wrapper={"is_slippery": False})
+    return float(np.mean([e.ret for e in training.run(LAKE["total_steps"]).episodes[-100:]]))
+
+
+def test_cartpole_is_learned() -> None:
+    assert cartpole(seeds=3) > 430
+
+
+def test_cartpole_is_not_learned_when_termination_bootstraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    with executed(PPO, "(~step.terminated).float()", "torch.ones_like(step.reward)") as module:
+        monkeypatch.setitem(ALGORITHMS, "ppo", module)
+        assert cartpole(seeds=2) < 430
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_frozen_lake_is_learned(seed: int) -> None:
+    assert lake(seed) > 0.9
+
+
+@pytest.mark.parametrize(
+    "replacement",
+    [
+        (PPO, "return -surrogate", "return surrogate"),
+        (STEPS, "Transitions(shifted(steps.reward, last.reward)", "Transitions(steps.reward"),
+    ],
+    ids=["advantage of the wrong sign", "reward a row late"],
+)
+def test_frozen_lake_is_not_learned_when_broken(
+    replacement: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with executed(*replacement) as module:
+        monkeypatch.setitem(ALGORITHMS, "ppo", module)
+        assert lake() < 0.5
