@@ -33,7 +33,6 @@ def follow(run: RunDirectory) -> int:
     from flows.progress import Progress
     from flows.report import results_table
     from flows.stages.train import TrainingInterrupted, release
-    from flows.tracking import mirror
 
     home.check_servers()
     config, _ = read_config(run)
@@ -48,7 +47,6 @@ def follow(run: RunDirectory) -> int:
         print(f"shepherd: interrupted; continue with: shepherd resume {shown(run.path)}", file=sys.stderr)
         return 130
     progress.close()
-    mirror(run)
     print(results_table(summary, run, next_commands(run), colour=sys.stdout.isatty()))
     return 0
 

@@ -34,7 +34,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     judged = json.loads((run.evaluations / f"{final['env_steps']}.json").read_text()) if final else {}
     model = _last(events, "registered")
     env_steps = int(path.name)
-    baseline = _last(events, "baseline") or {}
+    baseline = json.loads((run.dataset / "manifest.json").read_text())["result"]
     summary = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
         "env_steps": env_steps,
@@ -43,7 +43,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "cpu_s": round(bookkeeping["cpu_s"], 3),
         "env_steps_per_s": round(env_steps / bookkeeping["wall_s"], 1),
         "eval": {mode: judged.get(mode) for mode in ("greedy", "stochastic")},
-        "baseline": {key: baseline.get(key) for key in ("mean", "std", "ci95", "episodes")},
+        "baseline": {key: baseline[key] for key in ("mean", "std", "ci95", "episodes", "returns")},
         "checkpoint": judged.get("checkpoint", str(path.relative_to(run.path))),
         "video": judged.get("video"),
         "model": {key: model[key] for key in ("name", "version", "aliases")} if model else None,
