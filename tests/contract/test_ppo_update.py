@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from rlcore.algorithms.ppo import Config
 from rlcore.types import Batch
 from tests.contract.test_registry import every_env, small
 
@@ -84,3 +88,14 @@ def test_rollout_in_which_every_environment_only_resets_is_no_update() -> None:
     metrics = training.learner.update(Batch(steps, last, 0), training.rng)
     assert all((before[name] == value).all() for name, value in training.weights().items())
     assert metrics["Info/grad_norm"] == 0
+
+
+def test_every_metric_and_key_is_explained_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs/algorithms/ppo.md").read_text()
+    named = set(re.findall(r"`([^`\s=]+)`", page))
+    (metrics,) = small("ppo", "CartPole-v1").run(1).metrics
+    assert set(metrics) <= named
+    groups = {"name", "mlp_keys", "cnn_keys", "encoder", "actor", "critic", "optimizer"}
+    assert {field.name for field in dataclasses.fields(Config)} - groups <= named
+    # And no metric is explained that is not there.
+    assert {name for name in named if name.startswith(("Loss/", "Info/"))} <= set(metrics)
