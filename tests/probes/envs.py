@@ -9,14 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 
-class Known(gymnasium.Env):
-    """An environment without pictures."""
-
-    def __init__(self, render_mode: str | None = None) -> None:
-        assert render_mode is None
-
-
-class Endless(Known):
+class Endless(gymnasium.Env):
     """Reward 1 at every step, nothing to see, cut after 10 steps: V = 1/(1-γ) everywhere."""
 
     observation_space = spaces.Box(0, 1, (1,), np.float32)
@@ -32,7 +25,7 @@ class Endless(Known):
         return np.ones(1, np.float32), 1.0, False, self.age == 10, {}
 
 
-class Countdown(Known):
+class Countdown(gymnasium.Env):
     """Reward 1 at every step, over after 5, the age in sight: V(t) = (1-γ^(5-t))/(1-γ)."""
 
     observation_space = spaces.Discrete(6)
@@ -48,7 +41,7 @@ class Countdown(Known):
         return self.age, 1.0, self.age == 5, False, {}
 
 
-class Windfall(Known):
+class Windfall(gymnasium.Env):
     """Reward 100 right after the start, then nothing until the cut: V(start) = 100, V(later) = 0."""
 
     observation_space = spaces.Discrete(2)
@@ -64,7 +57,7 @@ class Windfall(Known):
         return 1, 100.0 if self.age == 1 else 0.0, False, self.age == 4, {}
 
 
-class Generous(Known):
+class Generous(gymnasium.Env):
     """Pays the action itself, from a Box that lies off zero; refuses what is outside of it."""
 
     observation_space = spaces.Box(0, 1, (1,), np.float32)
@@ -92,7 +85,7 @@ OBS_SPACES: dict[str, spaces.Space] = {
 }
 
 
-class Signal(Known):
+class Signal(gymnasium.Env):
     """One step an episode: pays the share of sub-actions that are what the signal asks for.
 
     Args:
@@ -100,8 +93,7 @@ class Signal(Known):
         obs: key of `OBS_SPACES`.
     """
 
-    def __init__(self, action: str = "discrete", obs: str = "box", render_mode: str | None = None) -> None:
-        super().__init__(render_mode)
+    def __init__(self, action: str = "discrete", obs: str = "box") -> None:
         self.action_space, self.wanted = ACTION_SPACES[action]
         self.observation_space = OBS_SPACES[obs]
         self.form = obs
