@@ -78,6 +78,8 @@ class Optimizer:
     def __init__(self, module: nn.Module, config: OptimizerConfig, fabric: Fabric, max_grad_norm: float = 0.0) -> None:
         self.fabric = fabric
         self.max_grad_norm = max_grad_norm
+        # float16 alone: steps with an overflow are skipped and the scale lowered, so such a gradient is no fault.
+        self.scales_loss = getattr(fabric.strategy.precision, "scaler", None) is not None
         self.wrapped, self.torch_optimizer = fabric.setup(module, config.make(module))
 
     def accumulate(self, loss: Tensor) -> None:

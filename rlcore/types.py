@@ -15,7 +15,7 @@ Letters: T time, B environments, A action size. Time first: [T, B, ...].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -290,8 +290,3 @@ class Buffer(Protocol):
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`."""
         ...
-
-
-Build = Callable[
-    ..., tuple[Learner, Buffer, Plan]
-]  # build(cfg, spec, fabric, streams): every algorithm file's last line

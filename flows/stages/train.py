@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.lineage import code_version
 from rlcore.errors import RunError, UserError
+from rlcore.run.boundary import Boundary
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import EventLog, read_events
 
@@ -22,23 +23,6 @@ Progress = Callable[[dict[str, Any]], None]
 
 class TrainingInterrupted(BaseException):
     """The trainer was told to end by a signal; its state is durable. Exit code 130."""
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """Where training stands; the same as `rlcore.run.session.Boundary`, read from the trainer's pipe.
-
-    Attributes:
-        env_steps: taken so far.
-        due: of "checkpoint" and "evaluate".
-        done: training is over.
-        reason: why, when done.
-    """
-
-    env_steps: int
-    due: tuple[str, ...]
-    done: bool
-    reason: str | None
 
 
 class Trainer:
@@ -56,6 +40,7 @@ class Trainer:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": _import_path()}
+        environment["SHEPHERD_CODE"] = json.dumps(code_version())
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rlcore.run.trainer", str(run.path)],
             stdin=subprocess.PIPE,

@@ -213,12 +213,14 @@ class Learner:
         return Samples._make(part.flatten(0, 1) for part in parts)
 
     def metrics(self, terms: list[Tensor], norms: list[Tensor], now: dict[str, float]) -> Metrics:
-        """What the log shows of an update; raises RunError where a loss is not finite."""
+        """What the log shows of an update; raises RunError where a loss or a gradient is not finite."""
         names = ("Loss/policy_loss", "Loss/value_loss", "Loss/entropy_loss", "Info/approx_kl", "Info/clip_fraction")
         metrics: Metrics = dict(zip(names, torch.stack(terms).mean(0).tolist(), strict=True)) if terms else {}
-        if not all(map(np.isfinite, metrics.values())):
-            raise RunError(f"the loss is not finite after {self.updates} updates ({metrics}); lower algo.optimizer.lr")
-        metrics["Info/grad_norm"] = torch.stack(norms).mean().item() if norms else 0.0
+        norm = torch.stack(norms) if norms else torch.zeros(1)
+        finite = norm.isfinite()
+        if not all(map(np.isfinite, metrics.values())) or not (finite.all() or self.optimizer.scales_loss):
+            raise RunError(f"not finite after {self.updates} updates: {metrics}, gradient norm {norm[~finite]}")
+        metrics["Info/grad_norm"] = norm[finite].mean().item() if finite.any() else 0.0
         return metrics | {
             "Info/learning_rate": now["lr"],
             "Info/ent_coef": now["ent_coef"],

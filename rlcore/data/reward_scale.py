@@ -35,7 +35,8 @@ class RewardScaler:
         for reward_t, done_t, counts_t in zip(reward, done, counts, strict=True):
             running = torch.where(counts_t, self.gamma * running + reward_t, running)
             returns.append(running)
-            running = torch.where(done_t, torch.zeros_like(running), running)
+            # A row that only resets starts anew too: an episode cut at a checkpoint ends without a done step.
+            running = torch.where(done_t | ~counts_t, torch.zeros_like(running), running)
         self.running = running
         self.moments.update(torch.stack(returns)[counts].unsqueeze(-1))
         scaled = (reward / self.moments.scale()).clamp(-self.clip, self.clip)

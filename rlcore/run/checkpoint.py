@@ -199,6 +199,19 @@ def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
     return run.checkpoints / str(name)
 
 
+def chosen(run: RunDirectory) -> Path:
+    """The checkpoint that stands for a run: the best by the evaluations while training, else the latest."""
+    try:
+        path = resolve(run, "best")
+    except UserError:
+        return resolve(run, "latest")
+    wrong = damage(path)
+    if wrong is None:
+        return path
+    log.warning("best checkpoint %s is damaged (%s); the latest stands in for it", path, wrong)
+    return resolve(run, "latest")
+
+
 def prune(run: RunDirectory, keep: int | None) -> None:
     """Remove all but the newest `keep` checkpoints and the best; writes `names.json`, never fails a run."""
     paths = list(newest_first(run.checkpoints))

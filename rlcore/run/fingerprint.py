@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -36,6 +37,7 @@ def fingerprint(config: RunConfig, device: torch.device, tier: str, schedule: li
         "threads": config.num_threads,
         "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},
+        "code": json.loads(os.environ.get("SHEPHERD_CODE", "{}")),  # commit, dirty, lock_hash, told by the driver
     }
     whole = {"learning": learning, "machine": machine}
     return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}

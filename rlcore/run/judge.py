@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from rlcore import streams
 from rlcore.envs.make import make
 from rlcore.errors import UserError
-from rlcore.run import checkpoint
+from rlcore.run.checkpoint import chosen
 from rlcore.run.config import RunConfig, build_config
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.evaluation import evaluate_agent
@@ -22,25 +23,13 @@ from rlcore.run.record import EventLog
 from rlcore.run.video import headless_rendering, record
 
 FINAL_ROUND = 1  # other environment seeds than the evaluations that chose the best checkpoint
+FILM_ROUND = 2
 log = logging.getLogger(__name__)
 
 
 def read(run: RunDirectory) -> tuple[RunConfig, dict[str, Any]]:
     """The config and the environment card of a run."""
     return build_config(yaml.safe_load(run.config.read_text())), json.loads(run.card.read_text())
-
-
-def chosen(run: RunDirectory) -> Path:
-    """The checkpoint that stands for a run: the best by the evaluations while training, else the latest."""
-    try:
-        path = checkpoint.resolve(run, "best")
-    except UserError:
-        return checkpoint.resolve(run, "latest")
-    wrong = checkpoint.damage(path)
-    if wrong is None:
-        return path
-    log.warning("best checkpoint %s is damaged (%s); the latest stands in for it", path, wrong)
-    return checkpoint.resolve(run, "latest")
 
 
 def evaluate_checkpoint(
@@ -101,7 +90,8 @@ def film(run: RunDirectory, path: Path, name: str = "policy.mp4", max_steps: int
         headless_rendering()
         env = make(config.env, render_mode="rgb_array")
         try:
-            record(actor(load_policy(path)), env, run.media / name, config.seed, max_steps)
+            seed = streams.integer(config.seed, "env_eval", FILM_ROUND, 0)
+            record(actor(load_policy(path)), env, run.media / name, seed, max_steps)
         finally:
             env.close()
     except UserError as error:

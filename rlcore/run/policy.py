@@ -79,7 +79,11 @@ class Policy:
         lead = array.ndim - len(spec.shape)
         if lead not in (0, 1) or array.shape[lead:] != spec.shape:
             raise UserError(f"obs {key!r}: expected shape {spec.shape} or (N, *{spec.shape}), got {array.shape}")
-        return np.ascontiguousarray(array, dtype=np.int64 if spec.n is not None else np.float32)
+        if spec.n is None:
+            return np.ascontiguousarray(array, dtype=np.float32)
+        if not np.all((array == np.floor(array)) & (array >= spec.start) & (array < spec.start + spec.n)):
+            raise UserError(f"obs {key!r}: expected whole numbers from {spec.start} to {spec.start + spec.n - 1}")
+        return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
@@ -99,7 +103,7 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
 
 
 def load_policy(path: str | Path, seed: int = 0) -> Policy:
-    """The policy of a run directory (its latest checkpoint), a checkpoint directory or an exported folder.
+    """The policy of a run directory (its best checkpoint, else the latest), a checkpoint or an exported folder.
 
     Args:
         path: where it is.
@@ -122,7 +126,7 @@ def load_policy(path: str | Path, seed: int = 0) -> Policy:
         run = RunDirectory.existing(path.resolve().parents[1])
     else:
         run = RunDirectory.existing(path)
-        path = checkpoint.resolve(run, "latest")
+        path = checkpoint.chosen(run)
     learning, _ = checkpoint.load(path)
     return Policy(describe(run, path), learning["learner"]["agent"], seed)
 

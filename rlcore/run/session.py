@@ -7,7 +7,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.envs.vector import make_vector_env
 from rlcore.errors import UserError
 from rlcore.run import checkpoint
+from rlcore.run.boundary import Boundary
 from rlcore.run.collect import Collector
 from rlcore.run.config import RunConfig, build_config
 from rlcore.run.directory import RunDirectory
@@ -31,23 +31,6 @@ from rlcore.run.window import Stopwatch, Window
 from rlcore.types import EnvSpec, Metrics
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """A moment between two iterations at which something is due.
-
-    Attributes:
-        env_steps: taken so far.
-        due: of "checkpoint" and "evaluate"; an evaluation is always of a checkpoint.
-        done: training is over.
-        reason: why, when done: "finished", "dry_run", "target_return", "plateau" or "interrupted".
-    """
-
-    env_steps: int
-    due: tuple[str, ...]
-    done: bool
-    reason: str | None
 
 
 Progress = Callable[[dict[str, Any]], None]
@@ -97,6 +80,11 @@ class Session:
         self.window = Window(config.metric)
         self.watch = Stopwatch()
         self.owed: list[str] = []
+        self.scores = {
+            e["env_steps"]: e["greedy"]["mean"]
+            for e in read_events(run.events)
+            if e["kind"] == "evaluation" and not e["final"]
+        }
         self.interrupted = False
         self.iterations = 0
         self._recent: list[float] = []
@@ -125,15 +113,14 @@ class Session:
         self.iterations = learning["iterations"]
         self.window.load_state_dict(bookkeeping["window"])
         self.watch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
-        evaluated = {e["env_steps"] for e in read_events(self.run.events) if e["kind"] == "evaluation"}
-        self.owed = [] if self.env_steps in evaluated else bookkeeping["owed"]
+        self.owed = [] if self.env_steps in self.scores else bookkeeping["owed"]
 
     def _check_fingerprint(self, old: Mapping[str, Any], path: Path) -> None:
         for key, before, after in differences(old["learning"], self.fingerprint["learning"]):
             name = key.removeprefix("config.")
             if name == "algo.total_steps" and not self._annealed():
                 continue
-            if name in ("checkpoint.resume_from", "init_from"):
+            if name == "init_from":
                 continue
             raise UserError(
                 f"{name}={after}: {path} was trained with {before}; set it back, "
@@ -206,7 +193,8 @@ class Session:
         self.iterations += 1
         self._recent = (self._recent + [e.ret for e in episodes])[-100:]
         collected = self.collector.seconds
-        self.window.add(metrics, episodes)
+        if self.config.metric.log_level:
+            self.window.add(metrics, episodes)
         self.window.seconds["collect"] += collected
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None
@@ -221,12 +209,10 @@ class Session:
         now, reason = self.env_steps, self._reason()
         evaluate = now // self.evaluate_every > start // self.evaluate_every
         save = evaluate or now // self.checkpoint_every > start // self.checkpoint_every
-        if self.interrupted:
-            return Boundary(now, ("checkpoint",), reason is not None, reason or "interrupted")
         if reason is not None:
             save, evaluate = self.config.checkpoint.save_last or evaluate, evaluate and reason != "dry_run"
         due = tuple(name for name, is_due in (("checkpoint", save), ("evaluate", evaluate)) if is_due)
-        self.owed = ["evaluate"] if evaluate else []
+        self.owed = ["evaluate"] if evaluate else []  # also when interrupted here: the resumed process pays first
         return Boundary(now, due, reason is not None, reason)
 
     def _reason(self) -> str | None:
@@ -241,7 +227,8 @@ class Session:
         rule = self.config.early_stop
         if rule.target_return is None and rule.patience is None:
             return None
-        scores = [e["greedy"]["mean"] for e in read_events(self.run.events) if e["kind"] == "evaluation"]
+        # Those up to here: a log may reach beyond the checkpoint that was resumed.
+        scores = [self.scores[steps] for steps in sorted(self.scores) if steps <= self.env_steps]
         if rule.target_return is not None and any(s >= rule.target_return for s in scores):
             return "target_return"
         best, stale = -math.inf, 0
@@ -287,9 +274,10 @@ class Session:
         """Judge the present policy greedily while training; the best so far names the best checkpoint."""
         episodes = self.config.evaluation.episodes
         greedy = evaluate_agent(self.learner.agent, self.config, self.card, episodes, fabric=self.fabric)
-        earlier = [e["greedy"]["mean"] for e in read_events(self.run.events) if e["kind"] == "evaluation"]
+        earlier = [score for steps, score in self.scores.items() if steps < self.env_steps]
         if (self.run.checkpoints / str(self.env_steps)).exists() and greedy["mean"] >= max(earlier, default=-math.inf):
             checkpoint.name_best(self.run, self.env_steps)
+        self.scores[self.env_steps] = greedy["mean"]
         self.owed = []
         return self.events.append("evaluation", env_steps=self.env_steps, final=False, greedy=greedy)
 

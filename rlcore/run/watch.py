@@ -8,7 +8,7 @@ from pathlib import Path
 from rlcore import streams
 from rlcore.envs.make import make
 from rlcore.run.directory import RunDirectory
-from rlcore.run.judge import actor, read
+from rlcore.run.judge import FILM_ROUND, actor, read
 from rlcore.run.policy import load_policy
 
 
@@ -28,9 +28,9 @@ def watch(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float,
     env = make(config.env, render_mode="human")
     try:
         for episode in range(episodes):
-            obs, _ = env.reset(seed=streams.integer(config.seed, "env_eval", 2, episode))
+            obs, _ = env.reset(seed=streams.integer(config.seed, "env_eval", FILM_ROUND, episode))
             total, length, done = 0.0, 0, False
-            while not done:
+            while not done and length < config.evaluation.max_episode_steps:
                 obs, reward, terminated, truncated, _ = env.step(act(obs))
                 total, length, done = total + float(reward), length + 1, terminated or truncated
             yield total, length

@@ -102,6 +102,35 @@ def test_sigterm_finishes_the_iteration_and_saves(tmp_path: Path) -> None:
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
 
 
+def test_interrupted_anywhere_the_same_evaluations_stop_it_at_the_same_step(tmp_path: Path) -> None:
+    rules = {"evaluation__every": 100, "early_stop__patience": 2, "total_steps": 2000}
+    whole = finished(tmp_path / "whole", **rules)
+    moments = evaluations(whole)
+    assert moments[-1] < 2000  # it stopped early
+    for crossing in moments[:2]:
+        run = prepare(tmp_path / f"interrupted at {crossing}", **rules)
+        trainer = Trainer(run)
+
+        def interrupt(said: dict[str, Any], at: int = crossing, process: Any = trainer.process) -> None:
+            if said["env_steps"] == at:
+                process.send_signal(signal.SIGTERM)
+
+        with pytest.raises(TrainingInterrupted):
+            while True:
+                boundary = trainer.advance(interrupt)
+                for name, act in (("checkpoint", trainer.checkpoint), ("evaluate", trainer.evaluate)):
+                    if name in boundary.due:
+                        act()
+        train(run)
+        trainer_for(run).stop()
+        assert evaluations(run) == moments
+        assert digest(run) == digest(whole)
+
+
+def evaluations(run: RunDirectory) -> list[int]:
+    return [e["env_steps"] for e in read_events(run.events) if e["kind"] == "evaluation"]
+
+
 def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", total_steps=10_000_000, evaluation__every=10_000_000, checkpoint__every=10_000_000)
     script = (
@@ -165,7 +194,7 @@ def test_init_from_starts_with_the_weights_of_another_run(undisturbed: RunDirect
     trainer.checkpoint()
     trainer.stop()
     started, _ = checkpoint.load(checkpoint.resolve(run, "latest"))
-    source, _ = checkpoint.load(checkpoint.resolve(undisturbed, "latest"))
+    source, _ = checkpoint.load(checkpoint.chosen(undisturbed))
     name = "actor.layers.0.weight"
     assert (started["learner"]["agent"][name] == source["learner"]["agent"][name]).all()
     assert started["learner"]["updates"] == 0
