@@ -149,7 +149,7 @@ def test_a_wheel_carries_the_config_files_and_the_command(tmp_path: Path):
         wanted = [path.relative_to(source) for kind in ("*.py", "*.yaml") for path in (source / part).rglob(kind)]
         assert wanted, part
         assert set(wanted) <= packed
-    assert not {path.parts[0] for path in packed} & {"tests", ".ci", "docs", "benchmarks"}
+    assert not {path.parts[0] for path in packed} & {"tests", "docs", "benchmarks"}
     (entry,) = (tmp_path / "wheel").glob("*.dist-info/entry_points.txt")
     assert "shepherd = flows.cli:main" in entry.read_text()
 
@@ -157,7 +157,7 @@ def test_a_wheel_carries_the_config_files_and_the_command(tmp_path: Path):
 def install_in(checkout: Path, path: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the install script in a checkout of its own that has no lock and no network to use."""
     (checkout / ".ci").mkdir(parents=True, exist_ok=True)
-    shutil.copy(ROOT / ".ci" / "install", checkout / "tools" / "install")
+    shutil.copy(ROOT / ".ci" / "install", checkout / ".ci" / "install")
     return subprocess.run(
         ["/bin/bash", str(checkout / ".ci" / "install")],
         env={"PATH": path, "PIP_NO_INDEX": "1", **environment},
