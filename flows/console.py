@@ -170,38 +170,51 @@ def stage(name: str, run_dir: str, overrides: Sequence[str]) -> int:
         overrides: `make-env` only.
 
     Returns:
-        The exit code.
+        The exit code; 130 when a signal ended it, with the command that goes on on stderr.
 
     Raises:
-        UserError: overrides where there must be none.
+        UserError: overrides where there must be none, or a stage before `make-env`.
     """
+    from flows.stages.train import TrainingInterrupted, terminable
+
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        with terminable():
+            print(json.dumps(_staged(name, run_dir, overrides)))
+    except (KeyboardInterrupt, TrainingInterrupted):
+        print(f"shepherd: interrupted; continue with: shepherd stage {name} {run_dir}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _staged(name: str, run_dir: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """What the stage made."""
     if name == "make-env":
-        print(json.dumps({"env_card": str(_stage_make_env(run_dir, overrides))}))
-        return 0
+        return {"env_card": str(_stage_make_env(run_dir, overrides))}
     if overrides:
         raise UserError(f"{overrides[0]}: a run's config is fixed by `shepherd stage make-env`")
     run = RunDirectory.existing(Path(run_dir).absolute())
+    if not run.card.exists():
+        raise UserError(f"{run_dir}: no env_card.json yet; `shepherd stage make-env {run_dir}` comes first")
     config, _ = read_config(run)
     if name == "collect":
         from flows.stages.collect import collect
 
-        print(json.dumps({"dataset": str(collect(config, run))}))
-    elif name == "train":
-        print(json.dumps(_stage_train(run, config)))
-    elif name == "checkpoint":
+        return {"dataset": str(collect(config, run))}
+    if name == "train":
+        return _stage_train(run, config)
+    if name == "checkpoint":
         from flows.stages.train import checkpoint
 
-        print(json.dumps(checkpoint(run)))
-    elif name == "evaluate":
-        print(json.dumps({"evaluation": str(_stage_evaluate(run))}))
-    else:
-        from flows.stages.register_model import register_model
-        from flows.stages.summary import summarise
+        return checkpoint(run)
+    if name == "evaluate":
+        return {"evaluation": str(_stage_evaluate(run))}
+    from flows.stages.register_model import register_model
+    from flows.stages.summary import summarise
 
-        print(json.dumps(register_model(config, run)))
-        summarise(run)
-    return 0
+    result = register_model(config, run)
+    summarise(run)
+    return result
 
 
 def _stage_make_env(run_dir: str, overrides: Sequence[str]) -> Path:
@@ -228,6 +241,10 @@ def _stage_train(run: RunDirectory, config: Any) -> dict[str, Any]:
     progress = Progress(config.algo.total_steps)
     try:
         boundary = train(run, lambda said: progress.update(**progress_fields(said)))
+    except BaseException:
+        # Ctrl-C, SIGTERM, a closed terminal: what was learned since the last checkpoint is not to be lost.
+        release(run, interrupt=True)
+        raise
     finally:
         release(run)
         progress.close()

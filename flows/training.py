@@ -6,8 +6,6 @@ on a run directory, new or half-done.
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,21 +74,13 @@ def _terminable() -> Iterator[None]:
     Prefect turns the signal into an exception of its own while a flow runs; once the flow is down it sends the signal
     again to the handler it found before, and the system's would end the process on the spot.
     """
-    from flows.stages.train import TrainingInterrupted
+    from flows.stages.train import TrainingInterrupted, terminable
 
-    def interrupt(number: int, frame: Any) -> None:
-        raise TrainingInterrupted
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except TerminationSignal:
-        raise TrainingInterrupted from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with terminable():
+        try:
+            yield
+        except TerminationSignal:
+            raise TrainingInterrupted from None
 
 
 @contextmanager

@@ -5,9 +5,12 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,33 @@ from rlcore.run.directory import RunDirectory
 from rlcore.run.record import EventLog, read_events
 
 GRACE = 25.0  # seconds a trainer gets to finish its iteration and write a checkpoint
+STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run": "dry_run"}  # reason -> how it ended
 Progress = Callable[[dict[str, Any]], None]
 
 
 class TrainingInterrupted(BaseException):
     """The trainer was told to end by a signal; its state is durable. Exit code 130."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise `TrainingInterrupted`, as Ctrl-C raises KeyboardInterrupt: the trainer's state can be saved.
+
+    Yields:
+        Nothing. In another thread than the main one signals stay as they are.
+    """
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise TrainingInterrupted
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Trainer:
@@ -53,7 +78,11 @@ class Trainer:
             # second signal ends it without a checkpoint.
             start_new_session=True,
         )
-        ready = self._until("ready")
+        try:
+            ready = self._until("ready")
+        except (KeyboardInterrupt, TrainingInterrupted):
+            self.interrupt()  # nobody holds it yet, so nobody else could end it
+            raise
         self.env_steps: int = ready["env_steps"]
         self.total_steps: int = ready["total_steps"]
 
@@ -172,7 +201,7 @@ def checkpoint(run: RunDirectory) -> dict[str, Any]:
 
 def ended(run: RunDirectory, boundary: Boundary) -> None:
     """Write the end of training into the event log, once."""
-    status = "stopped_early" if boundary.reason in ("target_return", "plateau") else "finished"
+    status = STATUS.get(boundary.reason or "", "finished")
     here = {"kind": "end", "env_steps": boundary.env_steps, "status": status}
     if not any(here.items() <= event.items() for event in read_events(run.events)):
         EventLog(run.events).append("end", env_steps=boundary.env_steps, status=status, reason=boundary.reason)

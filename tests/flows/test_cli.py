@@ -194,6 +194,40 @@ def test_interrupt_saves_tells_how_to_go_on_and_goes_on(home: Path) -> None:
     assert saved + 500 <= int(checkpoint.resolve(run, "latest").name) < saved + 1000
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_to_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, number: signal.Signals) -> None:
+    folder = f"runs/signalled-{number.name}"
+    long = [o if "total_steps" not in o else "algo.total_steps=20000" for o in TINY]
+    # No checkpoint is scheduled before the end: the one that is found was made because of the signal.
+    long += ["checkpoint.every=20000", "evaluation.every=20000"]
+    assert shepherd(home, "stage", "make-env", folder, *long).returncode == 0
+    process = subprocess.Popen(
+        command("stage", "train", folder),
+        cwd=home,
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    said = process.stderr.readline()  # the first progress line: training is under way
+    begun = time.monotonic()
+    process.send_signal(number)
+    said += process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert time.monotonic() - begun < 25
+    assert f"continue with: shepherd stage train {folder}" in said
+    assert "Traceback" not in said
+    run = RunDirectory(home / folder)
+    saved = int(checkpoint.resolve(run, "latest").name)
+    assert 0 < saved < 20_000
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
+    done = shepherd(home, "stage", "train", folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["env_steps"] >= 20_000
+    assert [e["env_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [saved]
+
+
 MISTAKES: list[tuple[list[str], str]] = [
     (["exp=ppo", "env.id=CartPol-v1"], "CartPole-v1"),
     (["exp=ppo", "algo.gama=0.9"], "algo.gamma"),
