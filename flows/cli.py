@@ -122,7 +122,7 @@ def _resume(options: argparse.Namespace) -> int:
     run = RunDirectory.existing(options.run_dir)
     config, values = compose_existing(run.config, options.overrides)
     status = run.read_summary().get("status")
-    if status in ("finished", "stopped_early") and not options.overrides:
+    if status in ("finished", "stopped_early", "dry_run") and not options.overrides:
         print(f"{options.run_dir}: finished already ({run.read_summary()['env_steps']:,} env steps); nothing to do")
         return 0
     if options.overrides:

@@ -99,7 +99,8 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     name = f"{path.name}-round{round}-{episodes}.json"
     fields = {"env_steps": int(path.name), "checkpoint": str(path.relative_to(run.path)), "round": round, "video": film}
     write_json(run.evaluations / name, fields | results)
-    baseline = json.loads((run.dataset / "manifest.json").read_text())["result"]
+    manifest = run.dataset / "manifest.json"
+    baseline = json.loads(manifest.read_text())["result"] if manifest.exists() else None
     print(evaluation_table(results, baseline, shown(path), sys.stdout.isatty()))
     print(f"written to {shown(run.evaluations / name)}" + (f", video {shown(run.path / film)}" if film else ""))
     return 0

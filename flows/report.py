@@ -379,7 +379,8 @@ def _facts(summary: Mapping[str, Any], run: RunDirectory) -> list[tuple[str, str
 
 
 def _effort(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    speed = f"{summary['env_steps_per_s']:,.0f} steps/s"
+    rate = summary["env_steps_per_s"]
+    speed = f"{rate:,.0f} steps/s" if rate is not None else "not trained yet"
     return [
         ("env steps", f"{summary['env_steps']:,} in {summary['updates']:,} updates"),
         ("time", f"{duration(summary['wall_s'])} ({speed}; processor {duration(summary['cpu_s'])})"),

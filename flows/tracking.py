@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
 
 RUN_TAG = "shepherd.run_id"
-STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
+STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
 VALUE_LIMIT = 500
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100

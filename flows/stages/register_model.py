@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rlcore.run.config import RunConfig
 
 EPISODES = 100  # fewest that a champion is decided on
-SKIPPED = "not registered: model_manager.disabled=true"
 
 
 def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
@@ -36,13 +35,17 @@ def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
         run: its directory, with a checkpoint.
 
     Returns:
-        name, version, aliases, decision (in words). name and version are None when the registry is off.
+        name, version, aliases, decision (in words). name and version are None when the registry is off, and for a
+        dry run.
 
     Raises:
         UserError: the run has no checkpoint.
     """
-    if config.model_manager.disabled:
-        return {"name": None, "version": None, "aliases": [], "decision": SKIPPED}
+    # One iteration learns nothing worth a version, and a first version might become the champion.
+    switches = {"dry_run": config.dry_run, "model_manager.disabled": config.model_manager.disabled}
+    for key, on in switches.items():
+        if on:
+            return {"name": None, "version": None, "aliases": [], "decision": f"not registered: {key}=true"}
     from rlcore.run.judge import chosen
 
     checkpoint = chosen(run)

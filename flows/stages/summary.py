@@ -15,11 +15,12 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     """Write summary.json.
 
     Args:
-        run: after its last evaluation.
+        run: with a checkpoint; what it has not come to yet is null.
 
     Returns:
-        run_id, algo, env_id, seed, env_steps, updates, wall_s, cpu_s, env_steps_per_s, eval {greedy, stochastic},
-        baseline, checkpoint, video, model (null when not registered), fingerprint, status.
+        run_id, algo, env_id, seed, env_steps, updates, wall_s, cpu_s, env_steps_per_s (null before training),
+        eval {greedy, stochastic}, baseline (null before collect), checkpoint, video, model (null when not registered),
+        fingerprint, status.
 
     Raises:
         RunError: there is no checkpoint to speak of.
@@ -34,16 +35,18 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     judged = json.loads((run.evaluations / f"{final['env_steps']}.json").read_text()) if final else {}
     model = _last(events, "registered")
     env_steps = int(path.name)
-    baseline = json.loads((run.dataset / "manifest.json").read_text())["result"]
+    manifest = run.dataset / "manifest.json"
+    baseline = json.loads(manifest.read_text())["result"] if manifest.exists() else None
+    wall = bookkeeping["wall_s"]
     summary = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
         "env_steps": env_steps,
         "updates": bookkeeping["updates"],
-        "wall_s": round(bookkeeping["wall_s"], 3),
+        "wall_s": round(wall, 3),
         "cpu_s": round(bookkeeping["cpu_s"], 3),
-        "env_steps_per_s": round(env_steps / bookkeeping["wall_s"], 1),
+        "env_steps_per_s": round(env_steps / wall, 1) if wall > 0 else None,
         "eval": {mode: judged.get(mode) for mode in ("greedy", "stochastic")},
-        "baseline": {key: baseline[key] for key in ("mean", "std", "ci95", "episodes", "returns")},
+        "baseline": baseline and {key: baseline[key] for key in ("mean", "std", "ci95", "episodes", "returns")},
         "checkpoint": judged.get("checkpoint", str(path.relative_to(run.path))),
         "video": judged.get("video"),
         "model": {key: model[key] for key in ("name", "version", "aliases")} if model else None,

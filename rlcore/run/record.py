@@ -9,10 +9,10 @@ Kinds, each with `kind` and `time` (seconds since 1970) and, where it belongs to
     evaluation  env_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
     checkpoint  env_steps, path, digest
     registered  name, version, aliases
-    end         status (finished, stopped_early, interrupted, failed), env_steps, reason
+    end         status (finished, stopped_early, dry_run, interrupted, failed), env_steps, reason
 
 After a kill the same point may be written twice; readers keep the first of each (kind, env_steps, final): training is
-exact, so both say the same but for times.
+exact, so both say the same but for times. A final evaluation over another number of episodes is another point.
 """
 
 from __future__ import annotations
@@ -61,10 +61,16 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
     seen: set[tuple[Any, ...]] = set()
+    judged: tuple[Any, ...] | None = None
     for line in path.read_bytes().split(b"\n")[:-1]:
         event = json.loads(line)
-        if event["kind"] in ("metrics", "evaluation"):
-            point = (event["kind"], event["env_steps"], event.get("final", False))
+        if event["kind"] == "evaluation" and event.get("final"):
+            # Against the last one alone: asked for 100, 1,000 and again 100 episodes, the last 100 count.
+            before, judged = judged, (event["env_steps"], event.get("greedy", {}).get("episodes"))
+            if judged == before:
+                continue
+        elif event["kind"] in ("metrics", "evaluation"):
+            point = (event["kind"], event["env_steps"])
             if point in seen:
                 continue
             seen.add(point)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -192,6 +193,52 @@ def test_interrupt_saves_tells_how_to_go_on_and_goes_on(home: Path) -> None:
     done = shepherd(home, "resume", "runs/long", f"algo.total_steps={saved + 500}", "env.capture_video=false")
     assert done.returncode == 0, done.stderr
     assert saved + 500 <= int(checkpoint.resolve(run, "latest").name) < saved + 1000
+
+
+def test_stages_before_training_work_or_say_what_comes_first(home: Path) -> None:
+    assert shepherd(home, "stage", "make-env", "runs/fresh", *TINY).returncode == 0
+    early = shepherd(home, "stage", "evaluate", "runs/fresh")
+    assert (early.returncode, early.stderr.count("\n")) == (2, 1), early.stderr
+    assert "no checkpoint yet" in early.stderr
+    for name in ("checkpoint", "evaluate"):
+        done = shepherd(home, "stage", name, "runs/fresh")
+        assert done.returncode == 0, (name, done.stderr)
+    summary = RunDirectory(home / "runs/fresh").read_summary()
+    assert (summary["env_steps"], summary["env_steps_per_s"], summary["baseline"], summary["model"]) == (
+        0,
+        None,
+        None,
+        None,
+    )
+    assert summary["eval"]["greedy"]["episodes"] == 5
+    judged = shepherd(home, "evaluate", "runs/fresh", "--episodes", "2")
+    assert judged.returncode == 0, judged.stderr
+    assert "greedy" in judged.stdout
+    assert "random baseline" not in judged.stdout
+    (home / "runs/fresh/env_card.json").unlink()
+    for name in ("collect", "train", "register-model"):
+        early = shepherd(home, "stage", name, "runs/fresh")
+        assert early.returncode == 2
+        assert "shepherd stage make-env runs/fresh" in early.stderr
+
+
+def test_a_dry_run_registers_nothing_and_says_so(tmp_path: Path) -> None:
+    done = shepherd(tmp_path, "train", *TINY, "dry_run=true", "env.capture_video=false", "run_dir=runs/dry")
+    assert done.returncode == 0, done.stderr
+    assert "not registered" in done.stdout
+    assert "not registered: dry_run=true" in done.stderr
+    run = RunDirectory(tmp_path / "runs/dry")
+    summary = run.read_summary()
+    assert (summary["status"], summary["model"]) == ("dry_run", None)
+    assert summary["env_steps"] < 512
+    assert [(e["status"], e["reason"]) for e in read_events(run.events) if e["kind"] == "end"] == [("dry_run",) * 2]
+    staged = shepherd(tmp_path, "stage", "register-model", "runs/dry")
+    assert json.loads(staged.stdout)["version"] is None, staged.stderr
+    again = shepherd(tmp_path, "resume", "runs/dry")
+    assert (again.returncode, "finished already" in again.stdout) == (0, True)
+    with sqlite3.connect(tmp_path / ".shepherd" / "mlflow.db") as store:
+        assert store.execute("select count(*) from model_versions").fetchone() == (0,)
+        assert store.execute("select status from runs").fetchall() == [("FINISHED",)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)

@@ -52,6 +52,13 @@ def test_a_point_written_again_after_a_kill_is_read_once_and_the_first_counts(tm
     assert read[0]["values"] == {"x": 1}
 
 
+def test_a_final_evaluation_over_other_episodes_is_another_point_and_the_last_one_counts(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    for episodes in (5, 5, 8, 5):
+        log.append("evaluation", env_steps=100, final=True, greedy={"mean": 1.0, "episodes": episodes})
+    assert [e["greedy"]["episodes"] for e in read_events(log.path)] == [5, 8, 5]
+
+
 def test_numbers_that_json_does_not_know_are_refused_and_write_nothing(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     with pytest.raises(ValueError, match="not JSON compliant"):
