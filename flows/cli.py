@@ -9,7 +9,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rlcore.errors import RunError, UserError
@@ -102,55 +101,25 @@ def _help(words: Sequence[str]) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from flows.config import compose
-    from flows.stages import make_env
-    from flows.store import create_run
+    from flows.store import new_run
 
-    config, values = compose(options.overrides)
-    if config.run_dir and (Path(config.run_dir) / "config.yaml").exists():
-        raise UserError(
-            f"run_dir={config.run_dir}: a run is there already; `shepherd resume {config.run_dir}` continues it"
-        )
-    make_env.check(config)
-    run = create_run(config, values, options.overrides)
-    return _run_flow(run)
+    return _run_flow(new_run(*compose(options.overrides), options.overrides))
 
 
 def _resume(options: argparse.Namespace) -> int:
-    from flows.config import compose_existing, dump
+    from flows.config import compose_existing
+    from flows.store import change_run
     from rlcore.run.directory import RunDirectory
 
     run = RunDirectory.existing(options.run_dir)
-    config, values = compose_existing(run.config, options.overrides)
-    status = run.read_summary().get("status")
-    if status in ("finished", "stopped_early", "dry_run") and not options.overrides:
-        print(f"{options.run_dir}: finished already ({run.read_summary()['env_steps']:,} env steps); nothing to do")
-        return 0
+    compose_existing(run.config, options.overrides)  # a mistake is told before anything is touched
     if options.overrides:
-        _refuse_other_learning(run, config)
-        run.config.write_text(dump(values))
+        change_run(run, options.overrides)
+    summary = run.read_summary()
+    if summary.get("status") in ("finished", "stopped_early", "dry_run"):
+        print(f"{options.run_dir}: finished already ({summary['env_steps']:,} env steps); nothing to do")
+        return 0
     return _run_flow(run)
-
-
-def _refuse_other_learning(run: Any, config: Any) -> None:
-    """A resumed run learns what it would have learned.
-
-    Raises:
-        UserError: names the key and both values.
-    """
-    import yaml
-
-    from rlcore.run.config import build_config, learning_half
-    from rlcore.run.fingerprint import differences
-
-    before = build_config(yaml.safe_load(run.config.read_text()))
-    annealed = any(getattr(before.algo, f"anneal_{name}") for name in before.algo.scheduled())
-    for key, old, new in differences(learning_half(before), learning_half(config)):
-        if key == "algo.total_steps" and not annealed:
-            continue
-        raise UserError(
-            f"{key}={new}: this run learns with {key}={old}, and a resumed run learns what it would have learned; "
-            f"start a new run from its weights with init_from={run.path}"
-        )
 
 
 def _run_flow(run: Any) -> int:

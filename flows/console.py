@@ -220,16 +220,15 @@ def _staged(name: str, run_dir: str, overrides: Sequence[str]) -> dict[str, Any]
 
 def _stage_make_env(run_dir: str, overrides: Sequence[str]) -> Path:
     from flows.config import compose
-    from flows.stages import make_env
-    from flows.store import create_run
+    from flows.stages.make_env import make_env
+    from flows.store import new_run
 
     run = RunDirectory(Path(run_dir).absolute())
     if run.config.exists() and not overrides:
-        return make_env.make_env(read_config(run)[0], run)
+        return make_env(read_config(run)[0], run)
     overrides = [*overrides, f"run_dir={run_dir}"]
-    config, values = compose(overrides)
-    make_env.check(config)
-    return make_env.make_env(config, create_run(config, values, overrides))
+    run = new_run(*compose(overrides), overrides)
+    return make_env(read_config(run)[0], run)
 
 
 def _stage_train(run: RunDirectory, config: Any) -> dict[str, Any]:

@@ -1,28 +1,71 @@
-"""Creating run directories: the one place where a composed config becomes a folder."""
+"""Creating run directories: the one place where a composed config becomes a folder, and where it is changed."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from flows.config import compose_existing, dump
 from flows.lineage import code_version
 from rlcore.errors import UserError
-from rlcore.run.config import RunConfig, config_hash
-from rlcore.run.directory import RunDirectory, write_json
+from rlcore.run.config import RunConfig, build_config, config_hash, learning_half
+from rlcore.run.directory import RunDirectory, write_json, write_text
+from rlcore.run.fingerprint import differences
 
 
-def create_run(config: RunConfig, values: Mapping[str, Any], overrides: Sequence[str]) -> RunDirectory:
-    """Make the folder of a new run with its config and identity.
+def new_run(config: RunConfig, values: Mapping[str, Any], overrides: Sequence[str]) -> RunDirectory:
+    """Check a composed config against the world, then make the folder of its run; a mistake leaves nothing behind.
+
+    Args:
+        config: as composed; `init_from` may be a models:/ URI.
+        values: the same, as plain values.
+        overrides: as typed.
+
+    Returns:
+        The run directory. Its config names what it starts from as a local folder; run.json has the URI too.
+
+    Raises:
+        UserError: there is a run already, or the config cannot run here.
+    """
+    from flows.stages.make_env import check
+
+    _refuse_existing(config)
+    source = None
+    if config.init_from:
+        source, path = _source(config.init_from)
+        config, values = dataclasses.replace(config, init_from=path), {**values, "init_from": path}
+    check(config)
+    return create_run(config, values, overrides, source)
+
+
+def _source(uri: str) -> tuple[dict[str, Any], str]:
+    """What is kept of where weights come from, and the folder they lie in: an alias may point elsewhere tomorrow."""
+    from flows.registry import resolve_uri
+    from rlcore.run.policy import load_policy
+
+    registered = uri.startswith("models:/")
+    try:
+        path = str(resolve_uri(uri)) if registered else uri
+        digest = load_policy(path).description["digest"]
+    except UserError as error:
+        raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None
+    return {"uri": uri if registered else None, "path": path, "digest": digest}, path
+
+
+def create_run(
+    config: RunConfig, values: Mapping[str, Any], overrides: Sequence[str], source: Mapping[str, Any] | None = None
+) -> RunDirectory:
+    """Make the folder of a new run with its config and identity. config.yaml comes last: with it the run is there.
 
     Args:
         config: the checked config.
         values: the same, composed and resolved, as plain values.
         overrides: as typed.
+        source: uri, path and digest of the weights it starts from, for run.json.
 
     Returns:
         The run directory.
@@ -31,20 +74,58 @@ def create_run(config: RunConfig, values: Mapping[str, Any], overrides: Sequence
         UserError: there is a run already, or the folder cannot be made; names `run_dir`.
     """
     run = RunDirectory(Path(config.run_dir).absolute())
-    if run.config.exists():
+    try:
+        with run.writing():
+            _refuse_existing(config)
+            write_text(run.overrides, "".join(f"{o}\n" for o in overrides))
+            run.media.mkdir(exist_ok=True)
+            write_json(run.identity, _identity(config) | ({"init_from": dict(source)} if source else {}))
+            write_text(run.config, dump(values))
+    except OSError as error:
+        raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
+    return run
+
+
+def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
+    """Set keys of a run anew that decide nothing it has learned so far.
+
+    Args:
+        run: not being trained at the moment.
+        overrides: settings as typed.
+
+    Raises:
+        UserError: another process is writing the run; a setting is wrong, or would make it learn something else.
+    """
+    with run.writing():
+        config, values = compose_existing(run.config, overrides)
+        _refuse_other_learning(run, config)
+        summary = run.read_summary()
+        if summary:
+            # It ended under the old config: until the flow has come to its end again, nobody may call it finished.
+            write_json(run.summary, summary | {"status": "training"})
+        write_text(run.config, dump(values))
+
+
+def _refuse_other_learning(run: RunDirectory, config: RunConfig) -> None:
+    import yaml
+
+    before = build_config(yaml.safe_load(run.config.read_text()))
+    annealed = any(getattr(before.algo, f"anneal_{name}") for name in before.algo.scheduled())
+    for key, old, new in differences(learning_half(before), learning_half(config)):
+        if key == "algo.total_steps" and not annealed:
+            continue
+        raise UserError(
+            f"{key}={new}: this run learns with {key}={old}, and a resumed run learns what it would have learned; "
+            f"start a new run from its weights with init_from={run.path}"
+        )
+
+
+def _refuse_existing(config: RunConfig) -> None:
+    if RunDirectory(config.run_dir).config.exists():
         raise UserError(
             f"run_dir={config.run_dir}: a run is there already; continue it with `shepherd resume {config.run_dir}` "
             "or choose another run_dir"
         )
-    try:
-        run.path.mkdir(parents=True, exist_ok=True)
-        run.overrides.write_text("".join(f"{o}\n" for o in overrides))
-        run.media.mkdir(exist_ok=True)
-        write_json(run.identity, _identity(config))
-        run.config.write_text(yaml.safe_dump(dict(values), sort_keys=False))
-    except OSError as error:
-        raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
-    return run
 
 
 def _identity(config: RunConfig) -> dict[str, Any]:

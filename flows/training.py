@@ -167,16 +167,15 @@ def _check_algorithm(algo: str, config: RunConfig) -> None:
 
 def _create(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunConfig, RunDirectory]:
     from flows.config import compose
-    from flows.stages.make_env import check
-    from flows.store import create_run
+    from flows.store import new_run
 
     chosen = [] if any(override.startswith("exp=") for override in overrides) else [f"exp={algo}"]
     place = [f"run_dir={run_dir}"] if run_dir is not None else []
     typed = [*chosen, *overrides, *place]
     config, tree = compose(typed)
     _check_algorithm(algo, config)
-    check(config)
-    return config, create_run(config, tree, typed)
+    run = new_run(config, tree, typed)
+    return t.read_config(run), run
 
 
 def _guarded(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
@@ -206,7 +205,6 @@ def _guarded(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
 
 def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
     from flows.stages.train import ended, release
-    from rlcore.run.judge import chosen
 
     where = str(run.path)
     if t.last_event(run, "start") is None:
@@ -219,14 +217,25 @@ def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
         t.collect_task(where, label)
     boundary = _train(run, label)
     ended(run, boundary)
-    final = t.last_event(run, "evaluation", final=True)
-    stale = final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path))
-    if config.algo.run_test and stale:
+    if config.algo.run_test and not _judged(config, run):
         t.evaluate_task(where, label, boundary.env_steps, True)
     release(run)
     model = t.register_model_task(where, label)
     t.summary_task(where, label)
     return {"run_dir": where, "env_steps": boundary.env_steps, "model": model}
+
+
+def _judged(config: RunConfig, run: RunDirectory) -> bool:
+    """Whether the last final evaluation is of the checkpoint that stands for the run now, over the episodes asked for.
+
+    A resumed run may have trained on, and may want other episodes than before.
+    """
+    from rlcore.run.judge import chosen
+
+    final = t.last_event(run, "evaluation", final=True)
+    if final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path)):
+        return False
+    return final["greedy"]["episodes"] == config.evaluation.final_episodes
 
 
 def _train(run: RunDirectory, label: str) -> Any:

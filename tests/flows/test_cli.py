@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from flows import load_policy
 from flows.config import presets
@@ -105,6 +106,15 @@ def test_resume_refuses_other_learning_and_names_both_values(trained: Trained, h
     assert trained[0].config.read_text() == before
 
 
+def test_resume_is_refused_while_a_trainer_is_writing(trained: Trained, home: Path) -> None:
+    before = trained[0].config.read_text()
+    with trained[0].writing():
+        done = shepherd(home, "resume", "runs/one", "evaluation.final_episodes=7")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert f"pid {os.getpid()}" in done.stderr
+    assert trained[0].config.read_text() == before
+
+
 def test_training_on_the_same_folder_is_refused(trained: Trained, home: Path) -> None:
     done = shepherd(home, "train", *TINY, "run_dir=runs/one")
     assert done.returncode == 2
@@ -132,6 +142,28 @@ def test_evaluate_takes_a_checkpoint_folder_and_refuses_a_damaged_one(trained: T
     unknown = shepherd(home, "evaluate", "runs/one", "--checkpoint", "17")
     assert unknown.returncode == 2
     assert path.name in unknown.stderr
+
+
+def test_weights_of_a_registered_model_start_a_run_that_keeps_where_they_came_from(
+    trained: Trained, home: Path
+) -> None:
+    uri = "models:/ppo-CartPole-v1@challenger"
+    wrong = shepherd(home, "stage", "make-env", "runs/warm", *TINY, "init_from=models:/ppo-CartPol@challenger")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1), wrong.stderr
+    assert "init_from=models:/ppo-CartPol@challenger: no model 'ppo-CartPol'" in wrong.stderr
+    assert not (home / "runs/warm").exists()
+    for name, *rest in (("make-env", *TINY, f"init_from={uri}"), ("checkpoint",)):
+        done = shepherd(home, "stage", name, "runs/warm", *rest)
+        assert done.returncode == 0, done.stderr
+    warm, source = RunDirectory(home / "runs/warm"), checkpoint.chosen(trained[0])
+    ours, theirs = (checkpoint.load(path)[0] for path in (checkpoint.resolve(warm), source))
+    name = "actor.layers.0.weight"
+    assert (ours["learner"]["agent"][name] == theirs["learner"]["agent"][name]).all()
+    kept = warm.read_identity()["init_from"]
+    assert (kept["uri"], kept["digest"]) == (uri, checkpoint.manifest(source)["digest"])
+    assert yaml.safe_load(warm.config.read_text())["init_from"] == kept["path"]
+    assert (Path(kept["path"]) / "policy.json").exists()
+    assert f"init_from={uri}" in warm.overrides.read_text()
 
 
 def test_enjoy_without_a_display_records_a_video(trained: Trained, home: Path) -> None:
