@@ -117,16 +117,22 @@ def locate(source: str, checkpoint: str | None) -> tuple[RunDirectory, Path]:
         Run and checkpoint directory.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or two are named.
     """
     from rlcore.run import checkpoint as checkpoints
     from rlcore.run import judge
 
-    if source.startswith("models:/"):
+    path = Path(source).absolute()
+    registered = source.startswith("models:/")
+    if checkpoint is not None and (registered or (path / "manifest.json").exists()):
+        what = "a registered model is of one checkpoint" if registered else "this is a checkpoint already"
+        raise UserError(
+            f"--checkpoint {checkpoint}: {source}: {what}; leave --checkpoint out, or give the run's folder"
+        )
+    if registered:
         from flows.registry import run_of
 
-        source = str(run_of(source))
-    path = Path(source).absolute()
+        path = run_of(source)
     if (path / "manifest.json").exists():
         run = RunDirectory.existing(path.parents[1])
         wrong = checkpoints.damage(path)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from flows.home import configure_environment, state_folder, tracking_uri
 from flows.tracking import connect, prepare_store
 from rlcore.errors import UserError, nearest
+from rlcore.run.directory import RunDirectory
+from rlcore.schema import spell
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -23,18 +25,61 @@ if TYPE_CHECKING:
     from rlcore.run.policy import Policy
 
 URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[^/@]+))")
+NAME = re.compile(r"\w[\w .+-]{0,199}")  # no quotes, @ or %: a name stands in queries, URIs and folders
 SERVED_WITH = ("torch", "numpy", "safetensors")
 
 
 def model_name(config: RunConfig) -> str:
-    """`model_manager.models.agent.model_name`, else `<algo>-<env id>`; what MLflow forbids becomes a dash."""
+    """What a run's model is called in the registry.
+
+    Args:
+        config: of the run.
+
+    Returns:
+        `model_manager.models.agent.model_name`, else `<algo>-<env id>`; slashes and colons, which MLflow forbids,
+        become dashes.
+
+    Raises:
+        UserError: the name is no text, or cannot be written in a URI or in a query.
+    """
+    agent = agent_settings(config)
+    name = agent.get("model_name")
+    if name is None or name == "":
+        name = f"{config.algo.name}-{config.env.id}"
+    key = "model_manager.models.agent.model_name"
+    if not isinstance(name, str):
+        raise UserError(f"{key}={spell(name)}: must be text, as my-agent")
+    name = re.sub(r"[/:]", "-", name)
+    if not NAME.fullmatch(name):
+        raise UserError(f"{key}={name}: only letters, digits, spaces and . _ + - are allowed, a letter or digit first")
+    return name
+
+
+def agent_settings(config: RunConfig) -> Mapping[str, Any]:
+    """`model_manager.models.agent`: model_name, description and tags, as far as given.
+
+    Args:
+        config: of the run.
+
+    Returns:
+        The settings; empty when there are none.
+
+    Raises:
+        UserError: it, or its tags, are not groups of keys.
+    """
     agent = config.model_manager.models.get("agent") or {}
-    return agent.get("model_name") or re.sub(r"[/:]", "-", f"{config.algo.name}-{config.env.id}")
+    key = "model_manager.models.agent"
+    if not isinstance(agent, Mapping):
+        raise UserError(f"{key}={spell(agent)}: this is a group of keys: model_name, description, tags")
+    tags = agent.get("tags") or {}
+    if not isinstance(tags, Mapping):
+        raise UserError(f"{key}.tags={spell(tags)}: this is a group of keys, as {key}.tags.team=blue")
+    return agent
 
 
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
     """The version of a model that holds this checkpoint, if any."""
-    found = client.search_model_versions(f"name = '{name}' and tags.checkpoint_digest = '{digest}'")
+    found = client.search_model_versions(f"name = {_quoted(name)} and tags.checkpoint_digest = '{digest}'")
     return min(found, key=lambda version: int(version.version)) if found else None
 
 
@@ -181,16 +226,19 @@ def run_of(uri: str) -> Path:
         Its path, in the run directory it was registered from.
 
     Raises:
-        UserError: no such model, or the run is no longer there.
+        UserError: no such model, or its run or checkpoint is no longer there; says which.
     """
     version = _version_of(uri)
-    checkpoint = Path(version.tags.get("run_dir", "")) / version.tags.get("checkpoint", "")
-    if not (checkpoint / "manifest.json").exists():
-        raise UserError(
-            f"{uri}: the checkpoint it was made from is not at {checkpoint} any more; "
-            "the policy itself still loads with flows.load_policy"
-        )
-    return checkpoint
+    run_dir, checkpoint = version.tags.get("run_dir"), version.tags.get("checkpoint")
+    if run_dir is None or checkpoint is None:
+        raise UserError(f"{uri}: not registered by this project, so there is no run of it")
+    if not RunDirectory(run_dir).config.exists():
+        missing = f"the run it was made from is not at {run_dir} any more"
+    elif not (Path(run_dir) / checkpoint / "manifest.json").exists():
+        missing = f"the checkpoint it was made from is not at {Path(run_dir) / checkpoint} any more"
+    else:
+        return Path(run_dir) / checkpoint
+    raise UserError(f"{uri}: {missing}; the policy itself still loads in Python with load_policy({uri!r})")
 
 
 def _version_of(uri: str) -> ModelVersion:
@@ -216,9 +264,14 @@ def _find_version(client: MlflowClient, uri: str, name: str, alias: str | None, 
             return client.get_model_version(name, str(number))
     except MlflowException:
         aliases = [f"@{a}" for a in client.get_registered_model(name).aliases]
-        versions = [f"/{v.version}" for v in client.search_model_versions(f"name = '{name}'")]
+        versions = [f"/{v.version}" for v in client.search_model_versions(f"name = {_quoted(name)}")]
         raise UserError(f"{uri}: {name} has only {', '.join([*aliases, *reversed(versions)])}") from None
-    return max(client.search_model_versions(f"name = '{name}'"), key=lambda version: int(version.version))
+    return max(client.search_model_versions(f"name = {_quoted(name)}"), key=lambda version: int(version.version))
+
+
+def _quoted(name: str) -> str:
+    """A name in MLflow's query language, which knows two quotes and no escape; other programs' names may hold one."""
+    return f'"{name}"' if "'" in name else f"'{name}'"
 
 
 def _download(client: MlflowClient, version: ModelVersion, folder: Path) -> None:

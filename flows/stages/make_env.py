@@ -14,12 +14,15 @@ from rlcore.types import EnvSpec
 def check(config: RunConfig) -> None:
     """Refuse in seconds what cannot run: an unknown environment, keys it lacks, an action no policy fits, no device.
 
+    What would fail at the very end, a name that no model can have, is refused here too.
+
     Args:
         config: composed and checked by itself.
 
     Raises:
         UserError: names the key and the fix.
     """
+    from flows.registry import agent_settings, model_name
     from rlcore.envs.make import make
     from rlcore.envs.spec import spec_of
     from rlcore.nn.encoder import check_keys
@@ -27,6 +30,9 @@ def check(config: RunConfig) -> None:
     from rlcore.run.fabric import check_device
 
     check_device(config.fabric)
+    if not config.model_manager.disabled:
+        model_name(config)
+        agent_settings(config)
     env = make(config.env)
     try:
         spec: EnvSpec = spec_of(env)

@@ -70,7 +70,7 @@ def _version(
     known = registry.version_of_checkpoint(client, name, facts["digest"])
     if known is not None:
         return known
-    agent = config.model_manager.models.get("agent") or {}
+    agent = registry.agent_settings(config)
     tags = {key: spell(value) for key, value in (agent.get("tags") or {}).items()}
     tags |= {key: spell(value) for key, value in lineage(config, run).items()}
     tags |= {"checkpoint_digest": facts["digest"], "env_steps": str(facts["env_steps"]), "seed": str(config.seed)}

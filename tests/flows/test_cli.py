@@ -139,6 +139,8 @@ def test_evaluate_takes_runs_and_models(trained: Trained, home: Path, source: st
 def test_evaluate_takes_a_checkpoint_folder_and_refuses_a_damaged_one(trained: Trained, home: Path) -> None:
     path = checkpoint.resolve(trained[0], "latest")
     assert shepherd(home, "evaluate", str(path), "--episodes", "2").returncode == 0
+    twice = shepherd(home, "evaluate", str(path), "--checkpoint", "best")
+    assert (twice.returncode, "leave --checkpoint out" in twice.stderr) == (2, True)
     unknown = shepherd(home, "evaluate", "runs/one", "--checkpoint", "17")
     assert unknown.returncode == 2
     assert path.name in unknown.stderr

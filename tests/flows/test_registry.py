@@ -205,8 +205,11 @@ def test_uri_resolves_to_the_policy_that_was_registered(
     expected = flows.load_policy(run.path).predict(obs)
     assert 0 < expected.mean() < 1
     assert registry.run_of("models:/resolve@champion") == checkpoint.resolve(run, "latest")
+    shutil.rmtree(run.checkpoints)
+    with pytest.raises(UserError, match=r"checkpoint it was made from is not at .* any more.*load_policy"):
+        registry.run_of("models:/resolve/1")
     shutil.rmtree(run.path)
-    with pytest.raises(UserError, match="not at .* any more"):
+    with pytest.raises(UserError, match=r"run it was made from is not at .* any more.*load_policy"):
         registry.run_of("models:/resolve/1")
     for uri in ("models:/resolve@champion", "models:/resolve/1", "models:/resolve/latest"):
         assert np.array_equal(flows.load_policy(uri).predict(obs), expected)
@@ -230,6 +233,43 @@ def test_a_wrong_uri_is_one_sentence(
     with pytest.raises(UserError, match=said) as caught:
         registry.resolve_uri(uri)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        ({"model_name": "o'brien"}, r"model_name=o'brien: only letters"),
+        ({"model_name": "../elsewhere"}, r"model_name=\.\.-elsewhere: only letters"),
+        ({"model_name": "at@home"}, r"model_name=at@home: only letters"),
+        ({"model_name": 7}, r"model_name=7: must be text"),
+        ({"model_name": ["a"]}, r"must be text"),
+        ("mine", r"models.agent=mine: this is a group of keys"),
+        ({"tags": "blue"}, r"models.agent.tags=blue: this is a group of keys"),
+    ],
+)
+def test_a_name_that_no_model_can_have_is_refused_before_training(tmp_path: Path, agent: Any, said: str) -> None:
+    from flows.stages.make_env import check
+
+    run = checkpointed_run(tmp_path / "run", "named", weights=1)
+    with pytest.raises(UserError, match=said):
+        check(config_of(run, model_manager={"disabled": False, "models": {"agent": agent}}))
+    check(config_of(run, model_manager={"disabled": True, "models": {"agent": agent}}))
+
+
+def test_names_take_slashes_as_dashes(tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "slashes", weights=1)
+    assert registry.model_name(named(run, "ppo_ALE/Pong-v5")) == "ppo_ALE-Pong-v5"
+    assert registry.model_name(config_of(run)) == "ppo-CartPole-v1"
+
+
+def test_a_model_of_another_program_with_a_quote_in_its_name_is_found(home: Path) -> None:
+    client = tracking.connect(tracking.tracking_uri())
+    client.create_registered_model("o'brien")
+    client.create_model_version("o'brien", "file:///nowhere")
+    with pytest.raises(UserError, match="o'brien has only /1"):
+        registry.resolve_uri("models:/o'brien/2")
+    with pytest.raises(UserError, match="not registered by this project"):
+        registry.run_of("models:/o'brien/latest")
 
 
 SERVE = """
