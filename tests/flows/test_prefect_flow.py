@@ -59,7 +59,9 @@ def new_run(folder: Path, *overrides: str) -> RunDirectory:
     from flows.config import compose
     from flows.store import create_run
 
-    typed = [*TINY, *overrides, f"run_dir={folder}"]
+    replaced = {override.partition("=")[0] for override in overrides}
+    kept = [default for default in TINY if default.partition("=")[0] not in replaced]
+    typed = [*kept, *overrides, f"run_dir={folder}"]
     return create_run(*compose(typed), typed)
 
 
@@ -203,6 +205,107 @@ def test_a_finished_run_is_not_trained_judged_or_registered_again(
     counted = Counter(kinds(run))
     assert (counted["start"], counted["baseline"], counted["end"], counted["registered"]) == (1, 1, 1, 1)
     assert sum(1 for e in read_events(run.events) if e["kind"] == "evaluation" and e["final"]) == 1
+
+
+def final_events(run: RunDirectory) -> list[dict[str, Any]]:
+    return [e for e in read_events(run.events) if e["kind"] == "evaluation" and e["final"]]
+
+
+def test_a_finished_run_asked_for_other_episodes_is_judged_again_and_not_trained(api: str, tmp_path: Path) -> None:
+    from flows import cli, training
+
+    run = new_run(tmp_path / "judged", "algo.total_steps=512")
+    before, trained = training.run_flow(run), final_digest(run)
+    assert cli.main(["resume", str(run.path), "evaluation.final_episodes=7"]) == 0
+    after = run.read_summary()
+    for mode in ("greedy", "stochastic"):
+        assert (before["eval"][mode]["episodes"], after["eval"][mode]["episodes"]) == (4, 7)
+    # The seeds of the environments are the same, and a greedy policy adds no noise: so are the first four episodes.
+    assert after["eval"]["greedy"]["returns"][:4] == before["eval"]["greedy"]["returns"]
+    assert [e["greedy"]["episodes"] for e in final_events(run)] == [4, 7]
+    assert (after["status"], after["env_steps"], final_digest(run)) == ("finished", before["env_steps"], trained)
+    assert cli.main(["resume", str(run.path)]) == 0
+    assert len(final_events(run)) == 2
+
+
+def test_a_finished_run_given_a_larger_budget_ends_with_results_of_what_it_is_now(
+    home: Path, api: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows import cli, registry, training
+    from flows.tracking import connect, tracking_uri
+
+    name = "model_manager.models.agent.model_name=longer"
+    # Never judged while it trains: no checkpoint is the best, so the latest stands for the run.
+    run = new_run(tmp_path / "longer", "algo.total_steps=512", "algo.anneal_lr=false", "evaluation.every=4096", name)
+    first = training.run_flow(run)["env_steps"]
+    assert 512 <= first < 1024
+    assert cli.main(["resume", str(run.path), "algo.total_steps=1024"]) == 0
+    assert "finished already" not in capsys.readouterr().out
+    summary, newest = run.read_summary(), checkpoint.resolve(run, "latest")
+    last = summary["env_steps"]
+    assert last >= 1024
+    assert (summary["status"], newest.name) == ("finished", str(last))
+    assert summary["checkpoint"] == final_events(run)[-1]["checkpoint"] == f"checkpoints/{last}"
+    assert [e["env_steps"] for e in final_events(run)] == [first, last]
+    ends = [(e["status"], e["env_steps"]) for e in read_events(run.events) if e["kind"] == "end"]
+    assert ends == [("finished", first), ("finished", last)]
+    assert summary["model"]["version"] == 2
+    version = connect(tracking_uri()).get_model_version("longer", "2")
+    assert version.tags["checkpoint_digest"] == final_digest(run)
+    assert registry.run_of("models:/longer/2") == newest
+
+
+def test_a_run_given_a_larger_budget_is_not_finished_until_it_has_used_it(api: str, tmp_path: Path) -> None:
+    from flows import training
+    from flows.store import change_run
+
+    run = new_run(tmp_path / "unfinished", "algo.total_steps=512", "algo.anneal_lr=false", "algo.run_test=false")
+    training.run_flow(run)
+    change_run(run, ["algo.total_steps=1024"])  # and here the process was killed
+    assert run.read_summary()["status"] == "training"
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        (["early_stop.target_return=1"], "target_return"),
+        (["early_stop.patience=1", "early_stop.min_delta=1e6"], "plateau"),
+    ],
+    ids=["target_return", "patience"],
+)
+def test_early_stop_ends_the_flow_with_a_judged_and_registered_model(
+    api: str, tmp_path: Path, rule: list[str], reason: str
+) -> None:
+    from flows import training
+
+    # Evaluated after 256 and 512 steps: any return reaches 1 at the first, and none gains 1e6 at the second.
+    run = new_run(tmp_path / reason, *rule, "evaluation.every=256", f"model_manager.models.agent.model_name={reason}")
+    summary = training.run_flow(run)
+    judged = [e["env_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
+    assert len(judged) == {"target_return": 1, "plateau": 2}[reason]
+    assert judged[-1] < 1024
+    assert (summary["status"], summary["env_steps"]) == ("stopped_early", judged[-1])
+    ends = [(e["status"], e["reason"], e["env_steps"]) for e in read_events(run.events) if e["kind"] == "end"]
+    assert ends == [("stopped_early", reason, judged[-1])]
+    assert summary["eval"]["greedy"]["episodes"] == 4
+    assert summary["model"]["version"] == 1
+
+
+def test_without_the_final_test_a_run_is_registered_and_says_that_it_was_not_evaluated(
+    api: str, tmp_path: Path
+) -> None:
+    from flows import training
+    from flows.report import results_table
+
+    run = new_run(tmp_path / "untested", "algo.run_test=false", "model_manager.models.agent.model_name=untested")
+    summary = training.run_flow(run)
+    assert final_events(run) == []
+    assert summary["eval"] == {"greedy": None, "stochastic": None}
+    assert (summary["status"], summary["model"]["version"]) == ("finished", 1)
+    table = results_table(summary, run)
+    assert "random baseline" in table
+    assert "greedy" not in table
+    assert summary["checkpoint"] == str(checkpoint.chosen(run).relative_to(run.path))
 
 
 def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
