@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rlcore import __version__
 from rlcore.errors import RunError, UserError
 
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["train"] and {"-h", "--help"} & set(arguments):
             return _help([a for a in arguments[1:] if a not in ("-h", "--help")])
+        if not arguments:
+            _parser().print_help()
+            return 2
         options = _parser().parse_args(arguments)
         configure_environment()
         return options.run(options)
@@ -53,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="shepherd", description="Reinforcement learning as reproducible experiment stages."
     )
+    parser.add_argument("--version", action="version", version=f"shepherd {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, run: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
@@ -62,10 +67,12 @@ def _parser() -> argparse.ArgumentParser:
 
     overrides = "key=value, as exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists every key"
     command = add("train", _train, "train an agent: from a config to a registered model")
-    command.add_argument("overrides", nargs="*", help=overrides)
+    command.add_argument("overrides", nargs="*", default=[], help=overrides)
     command = add("resume", _resume, "continue a run, bit for bit as if it had never stopped")
     command.add_argument("run_dir", help="the run's folder")
-    command.add_argument("overrides", nargs="*", help="keys that change nothing learned, as metric.log_every=1000")
+    command.add_argument(
+        "overrides", nargs="*", default=[], help="keys that change nothing learned, as metric.log_every=1000"
+    )
     command = add("evaluate", _evaluate, "judge a run, a checkpoint or a registered model over whole episodes")
     command.add_argument("source", help="run directory, checkpoint directory or models:/NAME@alias")
     command.add_argument(
@@ -82,13 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("source", help="run directory, checkpoint directory or models:/NAME@alias")
     command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
     command = add("config", _config, "print the composed config; run nothing")
-    command.add_argument("overrides", nargs="*", help=overrides)
+    command.add_argument("overrides", nargs="*", default=[], help=overrides)
     add("agents", _agents, "what can be trained")
     add("envs", _envs, "on what, and which extra is missing")
     command = add("stage", _stage, "run one stage on a run directory (make-env makes it from overrides)")
     command.add_argument("name", choices=STAGES)
     command.add_argument("run_dir", help="the run's folder")
-    command.add_argument("overrides", nargs="*", help="make-env only: " + overrides)
+    command.add_argument("overrides", nargs="*", default=[], help="make-env only: " + overrides)
     return parser
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +38,9 @@ def follow(run: RunDirectory) -> int:
 
     home.check_servers()
     config, _ = read_config(run)
-    print(f"{config.algo.name} on {config.env.id} · seed {config.seed} · {shown(run.path)}", file=sys.stderr)
+    reached = max((int(p.name) for p in run.checkpoints.glob("[0-9]*")), default=0)
+    going_on = f" · continues at {reached:,} env steps" if reached else ""
+    print(f"{config.algo.name} on {config.env.id} · seed {config.seed} · {shown(run.path)}{going_on}", file=sys.stderr)
     progress = Progress(config.algo.total_steps)
     try:
         with training.watched(run, progress):
@@ -44,7 +48,7 @@ def follow(run: RunDirectory) -> int:
     except (KeyboardInterrupt, TrainingInterrupted):
         progress.close()
         release(run, interrupt=True)
-        print(f"shepherd: interrupted; continue with: shepherd resume {shown(run.path)}", file=sys.stderr)
+        print(f"shepherd: interrupted; continue with: shepherd resume {shlex.quote(shown(run.path))}", file=sys.stderr)
         return 130
     progress.close()
     print(results_table(summary, run, next_commands(run), colour=sys.stdout.isatty()))
@@ -65,11 +69,13 @@ def next_commands(run: RunDirectory) -> list[str]:
     """The three commands worth typing after a training."""
     from flows.home import tracking_uri
 
-    where = shown(run.path)
+    where = shlex.quote(shown(run.path))
+    # Before `. .venv/bin/activate` (after `make train`, say) the commands lie beside this Python.
+    place = "" if shutil.which("shepherd") else shown(Path(sys.executable).parent) + "/"
     return [
-        f"shepherd enjoy {where}",
-        f"shepherd evaluate {where} --episodes 100 --video",
-        f"mlflow ui --backend-store-uri {tracking_uri()}",
+        f"{place}shepherd enjoy {where}",
+        f"{place}shepherd evaluate {where} --episodes 100 --video",
+        f"{place}mlflow ui --backend-store-uri {shlex.quote(tracking_uri())}",
     ]
 
 

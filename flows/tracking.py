@@ -294,7 +294,7 @@ def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
         "algo": tree["algo"]["name"],
         "env_id": tree["env"]["id"],
         "seed": spell(tree["seed"]),
-        "group": spell(tree.get("group")),
+        **({"group": str(tree["group"])} if tree.get("group") else {}),
         "commit": spell(identity.get("commit", "unknown")),
         "dirty": spell(identity.get("dirty", "unknown")),
         "mlflow.source.name": "shepherd",

@@ -15,7 +15,7 @@ from uuid import UUID
 from flows import artifacts
 from flows import tasks as t  # sets the environment before Prefect is imported
 from flows.ephemeral import prefect_api
-from flows.watching import watching
+from flows.watching import tell, watching
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
 from rlcore.run.config import RunConfig
@@ -115,6 +115,8 @@ def describe(kind: str, facts: dict[str, Any]) -> str | None:
         return f"final evaluation of checkpoint {facts['env_steps']:,}: {'; '.join(modes)}"
     if kind == "evaluation":
         return f"evaluation at {facts['env_steps']:,} env steps: greedy {_figures(facts['greedy'])}"
+    if kind == "stage":
+        return str(facts["doing"])
     if kind == "registered":
         version = f"{facts['name']} version {facts['version']}: " if facts["name"] else ""
         return f"{version}{facts['decision']}"
@@ -217,9 +219,17 @@ def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
         t.collect_task(where, label)
     boundary = _train(run, label)
     ended(run, boundary)
+    if boundary.reason in ("target_return", "plateau"):
+        tell("stage", {"doing": f"stopped early at {boundary.env_steps:,} env steps: early_stop, {boundary.reason}"})
     if config.algo.run_test and not _judged(config, run):
+        doing = (
+            f"last evaluation: {config.evaluation.final_episodes} episodes, greedy and sampling, on seeds of their own"
+        )
+        tell("stage", {"doing": doing})
         t.evaluate_task(where, label, boundary.env_steps, True)
     release(run)
+    if not config.model_manager.disabled:
+        tell("stage", {"doing": "register-model: champions are compared over at least 100 episodes"})
     model = t.register_model_task(where, label)
     t.summary_task(where, label)
     return {"run_dir": where, "env_steps": boundary.env_steps, "model": model}

@@ -50,7 +50,8 @@ def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) ->
     for key in keys:
         if key not in spec.obs:
             raise UserError(
-                f"algo.mlp_keys.encoder: {spec.id} has no key {key!r}, it gives {known}{nearest(key, spec.obs)}"
+                f"algo.mlp_keys.encoder: {spec.id} has no key {key!r}{nearest(key, spec.obs)}; "
+                f"all it gives: algo.mlp_keys.encoder=[{','.join(spec.obs)}]"
             )
 
 

@@ -94,12 +94,17 @@ def film(run: RunDirectory, path: Path, name: str = "policy.mp4", max_steps: int
             record(actor(load_policy(path)), env, run.media / name, seed, max_steps)
         finally:
             env.close()
-    except UserError as error:
-        log.warning("no video: %s", error)
+    except Exception as error:  # a picture is never worth a run
+        log.warning("no video: %s", error if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
         return None
     return str((run.media / name).relative_to(run.path))
 
 
-def actor(policy: Policy) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
-    """A greedy callable from one observation dict to one action, for rendering."""
-    return lambda obs: policy.predict(obs, greedy=True)
+def actor(policy: Policy) -> Callable[[dict[str, np.ndarray]], Any]:
+    """A greedy callable from one observation dict to one action as an environment takes it: Discrete ones as int."""
+
+    def act(obs: dict[str, np.ndarray]) -> Any:
+        action = policy.predict(obs, greedy=True)
+        return action.item() if action.ndim == 0 else action
+
+    return act

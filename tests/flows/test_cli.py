@@ -354,3 +354,11 @@ def test_config_agents_envs_and_help_print(tmp_path: Path) -> None:
     assert "CartPole-v1" in outputs["envs"].stdout
     for key in ("algo.clip_coef", "env.num_envs", "early_stop.patience", *presets()):
         assert key in outputs["help"].stdout, key
+
+
+def test_an_environment_of_whole_number_actions_is_filmed(home: Path) -> None:
+    tiny = ["env.id=FrozenLake-v1", "model_manager.disabled=true", "run_dir=runs/lake"]
+    done = shepherd(home, "train", *TINY, *tiny)
+    assert done.returncode == 0, done.stderr
+    assert (home / "runs/lake/media/policy.mp4").stat().st_size > 1000
+    assert shepherd(home, "enjoy", "runs/lake").returncode == 0
