@@ -195,7 +195,7 @@ def stage(name: str, run_dir: str, overrides: Sequence[str]) -> int:
         with terminable():
             print(json.dumps(_staged(name, run_dir, overrides)))
     except (KeyboardInterrupt, TrainingInterrupted):
-        print(f"shepherd: interrupted; continue with: shepherd stage {name} {run_dir}", file=sys.stderr)
+        print(f"shepherd: interrupted; continue with: shepherd stage {name} {shlex.quote(run_dir)}", file=sys.stderr)
         return 130
     return 0
 
