@@ -53,6 +53,10 @@ class OptimizerConfig:
             default = OptimizerConfig.__dataclass_fields__[key].default
             if value is not None and key not in known and value != default:
                 raise UserError(f"{prefix}{key}={value}: {self.name} has no {key}; set it to null")
+        if self.betas is not None and max(self.betas) >= 1:
+            raise UserError(f"{prefix}betas={list(self.betas)}: each must be below 1")
+        if self.nesterov and (not self.momentum or self.dampening):
+            raise UserError(f"{prefix}nesterov=true: needs {prefix}momentum above 0 and no dampening")
 
     def make(self, module: nn.Module) -> torch.optim.Optimizer:
         """The torch optimizer over all parameters of `module`; fused where torch has it."""

@@ -69,12 +69,14 @@ class OnPolicyConfig:
             if points is None:
                 continue
             if getattr(self, f"anneal_{name}"):
-                raise UserError(f"{prefix}{name}_schedule and {prefix}anneal_{name}=true: give one of them")
+                raise UserError(f"{prefix}{name}_schedule goes with {prefix}anneal_{name}=false only; add that")
             wrong = check_points(points)
+            if wrong is None and any(value < 0 for _, value in points):
+                wrong = f"a {name} below 0 is impossible"
             if wrong:
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
         mode = self.compile.get("enabled") if isinstance(self.compile, dict) else self.compile
-        if mode not in ("auto", True, False):
+        if mode != "auto" and not isinstance(mode, bool):
             raise UserError(f"{prefix}compile={mode}: must be one of auto, true, false")
         if mode is True:
             raise UserError(

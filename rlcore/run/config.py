@@ -13,6 +13,8 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError, nearest
 from rlcore.schema import REQUIRED, arg, build, plain
 
+REDUCTIONS = ("mean", "sum", "max", "min", "last")
+
 
 @dataclass(frozen=True)
 class ActionsAsObservation:
@@ -35,8 +37,8 @@ class EnvConfig:
     step_timeout: float = arg(
         60.0, "seconds a subprocess environment may take for one step before the run ends", above=0
     )
-    screen_size: int = arg(64, "side of image observations and of the video, pixels", low=1)
-    grayscale: bool = arg(False, "image observations in one channel")
+    screen_size: int = arg(64, "side of image observations, pixels (no effect on vector keys)", low=1)
+    grayscale: bool = arg(False, "image observations in one channel (no effect on vector keys)")
     action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
     clip_rewards: bool = arg(False, "the learner sees tanh(reward)")
     capture_video: bool = arg(True, "record one greedy episode at the last evaluation", learning=False)
@@ -75,6 +77,10 @@ class FabricConfig:
         for key, value in (("devices", self.devices), ("num_nodes", self.num_nodes)):
             if str(value) not in ("1", "auto"):
                 raise UserError(f"{prefix}{key}={value}: training on several devices is not there yet; set it to 1")
+        if self.strategy != "auto":
+            raise UserError(
+                f"{prefix}strategy={self.strategy}: strategies need several devices, not there yet; use auto"
+            )
 
 
 @dataclass(frozen=True)
@@ -82,12 +88,12 @@ class BufferConfig:
     """Where steps wait for the learner."""
 
     size: int | None = arg(None, "rows per environment; null or rollout_steps for on-policy algorithms", low=1)
-    memmap: bool = arg(False, "memory-mapped storage (off-policy algorithms)")
+    memmap: bool = arg(False, "memory-mapped storage (off-policy algorithms; no effect for others)")
     memmap_dir: str | None = arg(None, "folder of memory-mapped storage", learning=False)
-    validate_args: bool = arg(False, "check shapes on every write", learning=False)
+    validate_args: bool = arg(False, "no effect: shapes are always checked", learning=False)
     from_numpy: bool = arg(False, "accepted for SheepRL's files; storage is always shared", learning=False)
     checkpoint: bool = arg(True, "keep the replay in checkpoints (off-policy algorithms)", learning=False)
-    online: bool = arg(False, "newest steps first (off-policy algorithms)")
+    online: bool = arg(False, "newest steps first (off-policy algorithms; no effect for others)")
     share_data: bool = arg(False, "all ranks learn from all rollouts; the same with one device")
 
 
@@ -107,7 +113,7 @@ class DistributionConfig:
     """The policy's distribution."""
 
     type: str = arg("auto", "auto: by action space", choices=("auto", "discrete", "normal", "tanh_normal"))
-    validate_args: bool = arg(False, "check the policy's parameters for NaN on every act")
+    validate_args: bool = arg(False, "accepted; a loss or gradient that is not finite always ends the run")
 
 
 @dataclass(frozen=True)
@@ -240,6 +246,15 @@ def cross_check(config: RunConfig) -> None:
             f"buffer.size={config.buffer.size}: an on-policy buffer holds one rollout; "
             f"set it to algo.rollout_steps ({config.algo.rollout_steps}) or null"
         )
+    beyond = [e is not None and e > config.algo.total_steps for e in (config.checkpoint.every, config.evaluation.every)]
+    if not config.checkpoint.save_last and all(beyond):
+        raise UserError(
+            f"checkpoint.save_last=false: checkpoint.every={config.checkpoint.every} and "
+            f"evaluation.every={config.evaluation.every} lie beyond algo.total_steps, so no checkpoint would be written"
+        )
+    unknown = [r for r in config.metric.aggregator.metrics.values() if r not in REDUCTIONS]
+    if unknown:
+        raise UserError(f"metric.aggregator.metrics: {unknown[0]!r} must be one of {', '.join(REDUCTIONS)}")
     if config.init_from and config.checkpoint.resume_from:
         raise UserError("init_from and checkpoint.resume_from: give one (new run from weights, or the same run again)")
 

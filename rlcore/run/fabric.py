@@ -70,7 +70,7 @@ def make_fabric(config: FabricConfig) -> Fabric:
             accelerator=config.accelerator,
             devices=1,
             num_nodes=1,
-            strategy=config.strategy if config.strategy != "ddp" else "auto",
+            strategy=config.strategy,
             precision=PRECISIONS.get(config.precision, config.precision),  # pyright: ignore[reportArgumentType]
         )
     fabric.launch()

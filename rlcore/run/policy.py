@@ -80,10 +80,10 @@ class Policy:
         if lead not in (0, 1) or array.shape[lead:] != spec.shape:
             raise UserError(f"obs {key!r}: expected shape {spec.shape} or (N, *{spec.shape}), got {array.shape}")
         if spec.n is None:
-            return np.ascontiguousarray(array, dtype=np.float32)
+            return np.asarray(array, dtype=np.float32, order="C")
         if not np.all((array == np.floor(array)) & (array >= spec.start) & (array < spec.start + spec.n)):
             raise UserError(f"obs {key!r}: expected whole numbers from {spec.start} to {spec.start + spec.n - 1}")
-        return np.ascontiguousarray(array, dtype=np.int64)
+        return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would make [1] of []
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:

@@ -83,6 +83,25 @@ def test_observations_that_do_not_fit_are_refused_by_name(run: RunDirectory, obs
         load_policy(run.path).predict(obs)
 
 
+def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
+    from rlcore.algorithms import ppo
+    from rlcore.run.policy import Policy
+    from rlcore.schema import plain
+    from rlcore.types import ActionSpec, ArraySpec, EnvSpec
+
+    action = ActionSpec("Discrete", (), "int64", (4,), (0,))
+    spec = EnvSpec("lake", {"state": ArraySpec((), "int64", n=16)}, action)
+    config = ppo.Config(total_steps=1)
+    agent = ppo.Agent(config, spec, "auto", torch.Generator().manual_seed(0))
+    description = {"algo": plain(config), "distribution": "auto", "spec": spec.to_json()}
+    policy = Policy(description, agent.state_dict())
+    assert policy.predict(3).ndim == 0  # one observation, one action: not a batch of one
+    assert policy.predict(np.array([3, 15])).shape == (2,)
+    for wrong in (16, -1, 1.5):
+        with pytest.raises(UserError, match="whole numbers from 0 to 15"):
+            policy.predict(wrong)
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run here"):
         load_policy(tmp_path)
