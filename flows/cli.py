@@ -90,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
     command = add("config", _config, "print the composed config; run nothing")
     command.add_argument("overrides", nargs="*", default=[], help=overrides)
+    command = add("diff", _diff, "whether two runs or checkpoints learned the same bits; exit code 1 if not")
+    command.add_argument("first", help="run or checkpoint directory, also of a run that is being trained")
+    command.add_argument("second", help="likewise")
     add("agents", _agents, "what can be trained")
     add("envs", _envs, "on what, and which extra is missing")
     command = add("stage", _stage, "run one stage on a run directory (make-env makes it from overrides)")
@@ -150,6 +153,12 @@ def _enjoy(options: argparse.Namespace) -> int:
     return enjoy(options.source, options.episodes)
 
 
+def _diff(options: argparse.Namespace) -> int:
+    from flows.diff import diff
+
+    return diff(options.first, options.second)
+
+
 def _config(options: argparse.Namespace) -> int:
     from flows.config import compose, dump
 
@@ -180,3 +189,7 @@ def _stage(options: argparse.Namespace) -> int:
     from flows.console import stage
 
     return stage(options.name, options.run_dir, options.overrides)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

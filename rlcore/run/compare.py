@@ -16,6 +16,10 @@ from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 
 
+class NothingInCommonError(UserError):
+    """Two runs without a good checkpoint at the same env steps."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """One entry of the learning state in which two checkpoints differ.
@@ -52,7 +56,8 @@ def common(first: Path, second: Path) -> tuple[Path, Path]:
         Two checkpoints: those named, or the newest that verify at an env step both runs have.
 
     Raises:
-        UserError: a place holds no run or checkpoint, one is damaged, or the runs have no env step in common.
+        NothingInCommonError: the runs have no env step in common.
+        UserError: a place holds no run or checkpoint, or one is damaged.
     """
     there = [_checkpoints(place) for place in (first, second)]
     if all((place / "manifest.json").exists() for place in (first, second)):
@@ -61,9 +66,9 @@ def common(first: Path, second: Path) -> tuple[Path, Path]:
         pair = there[0][steps], there[1][steps]
         if all(checkpoint.damage(path) is None for path in pair):
             return pair
-    raise UserError(
-        f"{first} and {second}: no good checkpoint at the same env steps; "
-        f"they have {_list(there[0])} and {_list(there[1])}"
+    raise NothingInCommonError(
+        f"{first} and {second}: no good checkpoint at the same env steps; they have {_list(there[0])} and "
+        f"{_list(there[1])} (checkpoint.keep_last=null keeps all)"
     )
 
 

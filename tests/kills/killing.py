@@ -1,0 +1,241 @@
+"""Kill a training run again and again at drawn moments, go on, and hold the end against the run nobody killed.
+
+Real commands in real processes. A moment is drawn from a seed, as a time after the start, a point of the event log, a
+checkpoint being written or an evaluation; then a little later, so that all of what happens between two points is met.
+The process tree is frozen and killed as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlcore.run import checkpoint
+from rlcore.run.directory import RunDirectory
+from rlcore.run.record import read_events
+from tests.kills.phases import phase_of_tree
+from tests.kills.processes import descendants, kill_tree, wait_until_gone
+
+ROOT = Path(__file__).resolve().parents[2]
+WATCHED = Path(__file__).resolve().parent / "watched"
+GAP = 0.05  # seconds; about two iterations of the runs that are killed here
+WRITING = 0.004  # seconds that a checkpoint of theirs takes
+
+
+@dataclass
+class Reference:
+    """The run nobody killed.
+
+    Attributes:
+        run: its directory.
+        first: seconds until its first event.
+        whole: seconds from start to end.
+        last: seconds after its last evaluation.
+        judged: whether that was the final one of the whole flow.
+    """
+
+    run: RunDirectory
+    first: float = 0.0
+    whole: float = 0.0
+    last: float = 0.0
+    judged: bool = False
+
+    def steps(self, kind: str) -> list[int]:
+        """Env steps of the events of one kind, while training."""
+        return [e["env_steps"] for e in read_events(self.run.events) if e["kind"] == kind and not e.get("final")]
+
+
+Command = Callable[[RunDirectory], list[str]]
+
+
+def shepherd(*arguments: str) -> list[str]:
+    """The command line of a `shepherd` command."""
+    return [sys.executable, "-m", "flows.cli", *arguments]
+
+
+def environment(home: Path, folder: Path | None = None) -> dict[str, str]:
+    """Variables for a command: a home of the test's own; `folder` takes the stacks."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SHEPHERD_", "PREFECT_", "MLFLOW_", "_MLFLOW_"))}
+    path = os.pathsep.join([str(ROOT), *([str(WATCHED)] if folder else [])])
+    own = {"SHEPHERD_HOME": str(home), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DISPLAY": ""}
+    return kept | own | ({"KILLS_FOLDER": str(folder)} if folder else {})
+
+
+def run_to_end(run: RunDirectory, command: Command, home: Path) -> Reference:
+    """Run a command to its end and measure it."""
+    began = time.monotonic()
+    reference = Reference(run)
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    with open(run.path.with_suffix(".output"), "wb") as output:
+        process = subprocess.Popen(command(run), env=environment(home), stdout=output, stderr=output)
+        while process.poll() is None and not (run.events.exists() and run.events.stat().st_size):
+            time.sleep(0.005)
+        reference.first = time.monotonic() - began
+        code = process.wait()
+    assert code == 0, Path(output.name).read_text()[-3000:]
+    assert reference.steps("metrics"), "nothing was trained"
+    reference.whole = time.monotonic() - began
+    last = [e for e in read_events(run.events) if e["kind"] == "evaluation"][-1]
+    reference.last, reference.judged = time.time() - last["time"], last["final"]
+    return reference
+
+
+def kill_and_resume(
+    run: RunDirectory, command: Command, reference: Reference, kills: int, rng: np.random.Generator, home: Path
+) -> list[str]:
+    """Kill a run so many times at drawn moments, then let it come to its end.
+
+    Args:
+        run: prepared as the reference was.
+        command: starts it, and goes on with it.
+        reference: the run nobody killed.
+        kills: how many.
+        rng: draws the moments.
+        home: for the project's databases.
+
+    Returns:
+        Where the kills fell; fewer than asked for when the run ended first.
+    """
+    phases: list[str] = []
+    folder = run.path.with_suffix(".stacks")
+    folder.mkdir(exist_ok=True)
+    while len(phases) < kills:
+        with open(run.path.with_suffix(".output"), "ab") as output:
+            process = subprocess.Popen(
+                command(run), env=environment(home, folder), stdout=output, stderr=output, start_new_session=True
+            )
+            if not _wait_for_moment(process, run, reference, kills - len(phases), rng):
+                assert process.returncode == 0, Path(output.name).read_text()[-3000:]
+                break
+            phases.append(_kill(process, folder))
+    done = subprocess.run(command(run), env=environment(home), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return phases
+
+
+def _wait_for_moment(
+    process: subprocess.Popen[bytes], run: RunDirectory, reference: Reference, left: int, rng: np.random.Generator
+) -> bool:
+    """Wait for a drawn moment; False when the process has ended before it."""
+    reached = max((e["env_steps"] for e in read_events(run.events) if "env_steps" in e), default=0)
+    if left == 1 and reference.judged and rng.random() < 0.6:
+        return _until(process, lambda: _has(run, "evaluation", final=True)) and _sleep(
+            process, rng.uniform(0, reference.last)
+        )
+    kind = rng.choice(["time", "progress", "checkpoint", "evaluation"], p=[0.25, 0.4, 0.2, 0.15])
+    if kind == "time" or not (ahead := [s for s in reference.steps("metrics") if s > reached]):
+        return _sleep(process, rng.uniform(0, reference.first if left > 1 else reference.whole))
+    # Each kill takes its share of the way, so that all of them come before the end.
+    within = ahead[: max(1, round(len(ahead) * 1.5 / (left + 0.5)))]
+    target = int(rng.choice(within))
+    if kind == "evaluation" and (judged := [s for s in reference.steps("evaluation") if s in within]):
+        return _until(process, lambda: _has(run, "checkpoint", env_steps=judged[0])) and _sleep(
+            process, rng.uniform(0, 2 * GAP)
+        )
+    if kind == "checkpoint" and (saved := [s for s in reference.steps("checkpoint") if s in within]):
+        chosen = int(rng.choice(saved))
+        writing = run.checkpoints / f".{chosen}.tmp-"
+        begun = _until(process, lambda: _exists(writing) or _has(run, "checkpoint", env_steps=chosen))
+        return begun and _sleep(process, rng.uniform(0, WRITING))
+    return _until(process, lambda: _has(run, "metrics", env_steps=target)) and _sleep(process, rng.uniform(0, GAP))
+
+
+def _sleep(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    return _until(process, lambda: time.monotonic() >= end)
+
+
+def _until(process: subprocess.Popen[bytes], happened: Callable[[], bool]) -> bool:
+    while process.poll() is None:
+        if happened():
+            return True
+        time.sleep(0.0003)
+    return False
+
+
+def _exists(prefix: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any(name.startswith(prefix.name) for name in os.listdir(prefix.parent))
+    return False
+
+
+def _has(run: RunDirectory, kind: str, **fields: Any) -> bool:
+    """Whether the log has that event; looks at its end alone, for it is asked thousands of times."""
+    with contextlib.suppress(OSError), open(run.events, "rb") as handle:
+        handle.seek(max(0, os.fstat(handle.fileno()).st_size - 20_000))
+        for line in handle.read().split(b"\n")[-40:-1]:
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if event["kind"] == kind and fields.items() <= event.items():
+                    return True
+    return False
+
+
+def _kill(process: subprocess.Popen[bytes], folder: Path) -> str:
+    """Ask trainer and driver where they are, then kill everything; returns the phase."""
+    members = {pid: _name(pid) for pid in descendants(process.pid)}
+    asked = {name: folder / f"{pid}.stack" for pid, name in members.items() if name and _ask(pid, folder)}
+    killed = kill_tree(process.pid)
+    process.wait()
+    assert not wait_until_gone(killed, 2.0)
+    stacks = {name: path.read_text() for name, path in asked.items()}
+    for path in folder.iterdir():
+        path.unlink()
+    return phase_of_tree(stacks)
+
+
+def _name(pid: int) -> str | None:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        for name, word in (("trainer", b"rlcore.run.trainer"), ("driver", b"flows.cli")):
+            if word in words:
+                return name
+    return None
+
+
+def _ask(pid: int, folder: Path) -> bool:
+    """Have a process write its stack; False when it has not even come as far as being able to."""
+    path = folder / f"{pid}.stack"
+    if not path.exists():
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGUSR1)
+    deadline = time.monotonic() + 0.2
+    while time.monotonic() < deadline and "Current thread" not in path.read_text():
+        time.sleep(0.001)
+    return True
+
+
+def same_bits(first: RunDirectory, second: RunDirectory, home: Path) -> bool:
+    """What `shepherd diff` says of two finished runs."""
+    command = shepherd("diff", str(first.path), str(second.path))
+    said = subprocess.run(command, env=environment(home), capture_output=True, text=True)
+    assert said.returncode in (0, 1), said.stderr
+    last = [checkpoint.resolve(run, "latest").name for run in (first, second)]
+    assert (last[0] in said.stdout) == (last[0] == last[1]), said.stdout  # it has compared the ends
+    return said.returncode == 0 and last[0] == last[1]
+
+
+def same_record(first: RunDirectory, second: RunDirectory) -> bool:
+    """Whether two event logs tell the same: every metric point and evaluation once, with the same values but times."""
+    return _record(first) == _record(second)
+
+
+def _record(run: RunDirectory) -> list[Any]:
+    events = [e for e in read_events(run.events) if e["kind"] in ("metrics", "evaluation", "baseline")]
+    for event in events:
+        event.pop("time")
+        for name in [name for name in event.get("values", ()) if name.startswith("Time/")]:
+            del event["values"][name]
+    return sorted(events, key=lambda e: json.dumps([e["kind"], e.get("env_steps", 0), bool(e.get("final"))]))

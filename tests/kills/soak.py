@@ -1,0 +1,170 @@
+"""`make soak`: every environment and mode, killed at least twenty times each, and what came of it.
+
+    python -m tests.kills.soak [--seed N] [--kills 20] [--only WORD ...] [--report docs/results/exactness.md]
+
+A chain is one run, killed five times and then let come to its end. What a chain found is a line in
+`.shepherd/soak.jsonl`, keyed by the code: started again after an interruption, it goes on with the next chain. The
+faults and corruptions of tests/faults come after the kills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flows.home import state_folder
+from tests.kills.cases import CASES, Case, ordered
+from tests.kills.killing import ROOT, Reference, kill_and_resume, run_to_end, same_bits, same_record
+
+CHAIN = 5  # kills of one run
+PHASES = ("import", "build", "restore", "rollout", "update", "log", "checkpoint", "evaluation", "registration")
+
+
+def main() -> int:
+    """Go on with the soak; write the report; 1 when anything differed."""
+    parser = argparse.ArgumentParser(prog="make soak", description="Kill training runs and compare where they end.")
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)), help="draws the moments (random)")
+    parser.add_argument("--kills", type=int, default=20, help="of each environment and mode (20)")
+    parser.add_argument("--only", nargs="*", default=[], help="environments or modes whose names hold one of these")
+    parser.add_argument("--report", type=Path, default=ROOT / "docs/results/exactness.md")
+    options = parser.parse_args()
+    results = state_folder() / "soak.jsonl"
+    key = code_key()
+    print(f"soak of code {key} · seed {options.seed} · results in {results}", flush=True)
+    wanted = [c for c in CASES if not options.only or any(word in str(c) for word in options.only)]
+    for case in wanted:
+        done = [r for r in read(results, key) if r["env_id"] == case.env_id and r["mode"] == case.mode]
+        soak(case, options.seed, options.kills, done, results, key)
+    if not options.only and not any(r["mode"] == "faults" for r in read(results, key)):
+        append(results, {"key": key, "mode": "faults", **faults()})
+    found = read(results, key)
+    options.report.parent.mkdir(parents=True, exist_ok=True)
+    options.report.write_text(report(found))
+    wrong = [r for r in found if not r["identical"]]
+    print(f"{len(found)} results, {len(wrong)} wrong; {options.report}")
+    return 1 if wrong else 0
+
+
+def soak(case: Case, seed: int, kills: int, done: list[dict[str, Any]], results: Path, key: str) -> None:
+    """Chains of one case until there are enough kills."""
+    count = sum(len(r["phases"]) for r in done)
+    if count >= kills:
+        return
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        home = Path(name)
+        reference = run_to_end(case.prepare(home / "whole"), case.command, home)
+        chain = len(done)
+        while count < kills:
+            record = one_chain(case, seed, chain, min(CHAIN, kills - count), reference, home)
+            append(results, {"key": key, **record})
+            count, chain = count + len(record["phases"]), chain + 1
+            print(
+                f"{case}: {count} of {kills} kills, {'identical' if record['identical'] else 'DIFFERENT'}", flush=True
+            )
+
+
+def one_chain(case: Case, seed: int, chain: int, kills: int, reference: Reference, home: Path) -> dict[str, Any]:
+    """Kill one run so many times and compare its end."""
+    began = time.monotonic()
+    rng = np.random.default_rng([seed, ordered(case), chain])
+    run = case.prepare(home / f"chain-{chain}")
+    phases = kill_and_resume(run, case.command, reference, kills, rng, home)
+    identical = same_bits(reference.run, run, home) and same_record(reference.run, run)
+    record = {"env_id": case.env_id, "mode": case.mode, "chain": chain, "seed": seed, "phases": phases}
+    return record | {"identical": identical, "seconds": round(time.monotonic() - began, 1)}
+
+
+def faults() -> dict[str, Any]:
+    """Run tests/faults; what they counted, by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "faults.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "tests/faults", f"--junitxml={log}"]
+        code = subprocess.run(command, cwd=ROOT).returncode
+        counts: Counter[str] = Counter()
+        for entry in ElementTree.parse(log).iter("property"):
+            counts[str(entry.get("name"))] += int(str(entry.get("value")))
+    return {"identical": code == 0, "counts": dict(counts), "env_id": "", "phases": []}
+
+
+def code_key() -> str:
+    """Hash of all code that the result depends on: another commit that changes none of it needs no new soak."""
+    digest = hashlib.sha256()
+    for folder in ("rlcore", "flows", "conf", "tests/kills", "tests/faults"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".yaml", ".c"):
+                digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def read(results: Path, key: str) -> list[dict[str, Any]]:
+    """What was found for this code so far."""
+    lines = results.read_text().splitlines() if results.exists() else []
+    return [record for record in map(json.loads, lines) if record["key"] == key]
+
+
+def append(results: Path, record: dict[str, Any]) -> None:
+    """Keep one result."""
+    with open(results, "a") as handle:
+        handle.write(json.dumps(record) + "\n")
+
+
+def report(found: list[dict[str, Any]]) -> str:
+    """The page that is committed."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: list[dict[str, Any]]) -> Iterator[str]:
+    kills = [r for r in found if r["mode"] != "faults"]
+    seeds = ", ".join(str(s) for s in sorted({r["seed"] for r in kills}))
+    total, same = sum(len(r["phases"]) for r in kills), sum(r["identical"] for r in kills)
+    yield "# Killed and resumed: the last soak"
+    yield ""
+    yield "Written by `make soak`; how the moments are drawn and the phases read: tests/kills."
+    yield ""
+    yield f"- {datetime.date.today().isoformat()}, {_machine()}"
+    yield f"- code {found[0]['key'] if found else '–'}, seed {seeds}"
+    yield f"- {total} kills of whole process trees in {len(kills)} runs; {same} of {len(kills)} runs ended in the same"
+    yield "  bits and the same event log (every metric point and evaluation once) as the run that nobody killed"
+    yield ""
+    yield f"| environment | mode | kills | {' | '.join(PHASES)} | other | identical |"
+    yield f"|---|---|{'---|' * (len(PHASES) + 3)}"
+    for case in CASES:
+        chains = [r for r in kills if (r["env_id"], r["mode"]) == (case.env_id, case.mode)]
+        if chains:
+            where = Counter(phase for r in chains for phase in r["phases"])
+            cells = [where.pop(phase, 0) or "" for phase in PHASES]
+            good = sum(r["identical"] for r in chains)
+            row = [case.env_id, case.mode, sum(len(r["phases"]) for r in chains), *cells, where.total() or ""]
+            yield f"| {' | '.join(map(str, row))} | {good} of {len(chains)} runs |"
+    for record in found:
+        if record["mode"] == "faults":
+            yield ""
+            yield "Faults and corruptions (tests/faults), all noticed, nothing good lost:"
+            yield ""
+            yield from (f"- {name}: {count:,}" for name, count in sorted(record["counts"].items()))
+
+
+def _machine() -> str:
+    import torch
+
+    model = next((x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), ": ?")
+    return f"{model.partition(': ')[2]}, Python {platform.python_version()}, torch {torch.__version__}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
