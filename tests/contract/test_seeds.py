@@ -1,0 +1,72 @@
+"""Neighbouring seeds share nothing: looked at in what a run really draws, not in how its streams are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.algorithms import ppo
+from rlcore.envs.lane import Lane
+from rlcore.nn.policy_head import PolicyHead
+from rlcore.run.session import Session
+from tests.runs import prepare
+
+Drawn = dict[str, list[bytes]]
+
+
+def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    """Everything random that enters some iterations of 4 environments and an evaluation, as bytes."""
+    seen: Drawn = {"start": [], "evaluation start": [], "noise": [], "order": [], "weights": []}
+    training = [True]
+    reset, noise, minibatches = Lane.reset, PolicyHead.noise, ppo.minibatches
+
+    def watched_reset(
+        self: Lane, seed: int | None, obs: dict[str, np.ndarray], row: int, rebuild: bool = False
+    ) -> None:
+        reset(self, seed, obs, row, rebuild)
+        seen["start" if training[0] else "evaluation start"].append(obs["state"][row].tobytes())
+
+    def watched_noise(self: PolicyHead, *arguments: Any) -> torch.Tensor:
+        made = noise(self, *arguments)
+        seen["noise"].extend(row.numpy().tobytes() for row in made)
+        return made
+
+    def watched_minibatches(*arguments: Any) -> Any:
+        groups = list(minibatches(*arguments))
+        seen["order"].extend(rows.numpy().tobytes() for group in groups for rows, _ in group)
+        return iter(groups)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lane, "reset", watched_reset)
+        patch.setattr(PolicyHead, "noise", watched_noise)
+        patch.setattr(ppo, "minibatches", watched_minibatches)
+        run = prepare(folder, env_id, seed=seed, total_steps=640, env__num_envs=4, env__max_episode_steps=20)
+        seen["start"].clear()  # of the environment card's probing
+        session = Session(run)
+        seen["weights"].extend(p.detach().numpy().tobytes() for p in session.learner.agent.parameters() if p.dim() == 2)
+        while not session.advance(lambda said: None).done:
+            training[0] = True
+        training[0] = False
+        session.evaluate()
+        session.close()
+    return seen
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Hopper-v5"])  # one stream an environment; one an episode
+def test_seeds_0_and_1_share_no_start_no_noise_no_order_and_no_weight(
+    env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (drawn(tmp_path / str(seed), seed, env_id, monkeypatch) for seed in (0, 1))
+    counts = {name: len(values) for name, values in one.items()}
+    assert counts["start"] >= 30 and counts["noise"] >= 600 and counts["order"] >= 40, counts
+    for name in one:
+        # All different within a seed as well: no two environments, episodes, rows or epochs share a draw.
+        everything = one[name] + other[name]
+        assert len(set(everything)) == len(everything), name
+    starts = [*one["start"], *other["start"]]
+    judged = [*one["evaluation start"], *other["evaluation start"]]
+    assert judged and not set(starts) & set(judged)

@@ -1,0 +1,92 @@
+"""Training in one piece or in ten, watched or not: the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.run import checkpoint
+from rlcore.run.directory import RunDirectory
+from rlcore.run.session import Session
+from tests.runs import prepare
+
+LEARNING = {
+    "total_steps": 768,
+    "algo__normalize_obs": True,
+    "algo__normalize_reward": True,
+    "algo__anneal_lr": True,
+    "algo__anneal_ent_coef": True,
+    "algo__ent_coef": 0.01,
+    "env__max_episode_steps": 70,
+}
+
+
+def digest(run: RunDirectory) -> str:
+    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
+
+
+def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (), **settings: Any) -> RunDirectory:
+    """A run trained to its end; after the iterations `cuts` everything is thrown away and read back from disk."""
+    run = prepare(folder, env_id, **LEARNING | settings)
+    with run.writing():
+        session = Session(run)
+        while True:
+
+            def on_progress(said: dict[str, Any], session: Session = session) -> None:
+                session.interrupted = session.iterations in cuts
+
+            boundary = session.advance(on_progress)
+            if session.interrupted or boundary.done:
+                session.save()
+            if boundary.done:
+                session.close()
+                return run
+            if session.interrupted:
+                session.close()
+                session = Session(run)
+                continue
+            if "checkpoint" in boundary.due:
+                session.save()
+            if "evaluate" in boundary.due:
+                session.evaluate()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "LunarLander-v3", "Hopper-v5"])
+def test_in_one_two_or_ten_segments_the_bits_are_the_same(env_id: str, tmp_path: Path) -> None:
+    # Some twelve iterations of 64 rows; most cuts fall where no checkpoint was due.
+    whole = digest(trained(tmp_path / "one", env_id))
+    assert digest(trained(tmp_path / "two", env_id, cuts=(7,))) == whole
+    assert digest(trained(tmp_path / "ten", env_id, cuts=(1, 2, 3, 4, 5, 6, 8, 9, 10))) == whole
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return digest(trained(tmp_path_factory.mktemp("plain") / "run"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"evaluation__every": 10_000},
+        {"evaluation__every": 64, "evaluation__episodes": 1},
+        {"evaluation__num_envs": 1, "evaluation__episodes": 5},
+        {"checkpoint__every": 64, "checkpoint__keep_last": 1},
+        {"checkpoint__every": 10_000, "checkpoint__keep_last": None},
+        {"metric__log_level": 0},
+        {"metric__log_every": 1},
+        {"metric__disable_timer": True},
+        {"env__capture_video": True},
+        {"env__sync_env": False},
+        {"exp_name": "another", "run_name": "another"},
+    ],
+    ids=str,
+)
+def test_watching_a_run_changes_no_weight(settings: dict[str, Any], plain: str, tmp_path: Path) -> None:
+    assert digest(trained(tmp_path / "run", **settings)) == plain
+
+
+@pytest.mark.parametrize("settings", [{"seed": 1}, {"algo__gamma": 0.98}, {"env__max_episode_steps": 71}], ids=str)
+def test_what_is_learned_from_changes_the_bits(settings: dict[str, Any], plain: str, tmp_path: Path) -> None:
+    assert digest(trained(tmp_path / "run", **settings)) != plain
