@@ -122,6 +122,7 @@ def _resume(options: argparse.Namespace) -> int:
     from rlcore.run.directory import RunDirectory
 
     run = RunDirectory.existing(options.run_dir)
+    run.refuse_second_writer()
     compose_existing(run.config, options.overrides)  # a mistake is told before anything is touched
     if options.overrides:
         change_run(run, options.overrides)

@@ -38,7 +38,7 @@ def follow(run: RunDirectory) -> int:
 
     home.check_servers()
     config, _ = read_config(run)
-    reached = max((int(p.name) for p in run.checkpoints.glob("[0-9]*")), default=0)
+    reached = max((int(p.name) for p in run.checkpoints.glob("[0-9]*") if p.name.isdecimal()), default=0)
     going_on = f" · continues at {reached:,} env steps" if reached else ""
     print(f"{config.algo.name} on {config.env.id} · seed {config.seed} · {shown(run.path)}{going_on}", file=sys.stderr)
     progress = Progress(config.algo.total_steps)
@@ -250,6 +250,7 @@ def _stage_train(run: RunDirectory, config: Any) -> dict[str, Any]:
     from flows.stages.train import release, train
     from flows.tracking import mirror_in_background
 
+    run.refuse_second_writer()
     progress = Progress(config.algo.total_steps)
     try:
         boundary = train(run, lambda said: progress.update(**progress_fields(said)))

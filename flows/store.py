@@ -13,7 +13,7 @@ from flows.config import compose_existing, dump
 from flows.lineage import code_version
 from rlcore.errors import UserError
 from rlcore.run.config import RunConfig, build_config, config_hash, learning_half
-from rlcore.run.directory import RunDirectory, write_json, write_text
+from rlcore.run.directory import RunDirectory, make_directory, write_json, write_text
 from rlcore.run.fingerprint import differences
 
 
@@ -72,13 +72,15 @@ def create_run(
 
     Raises:
         UserError: there is a run already, or the folder cannot be made; names `run_dir`.
+        RunError: the disk refused one of its files.
     """
     run = RunDirectory(Path(config.run_dir).absolute())
     try:
+        make_directory(run.path)
         with run.writing():
             _refuse_existing(config)
             write_text(run.overrides, "".join(f"{o}\n" for o in overrides))
-            run.media.mkdir(exist_ok=True)
+            make_directory(run.media)
             write_json(run.identity, _identity(config) | ({"init_from": dict(source)} if source else {}))
             write_text(run.config, dump(values))
     except OSError as error:

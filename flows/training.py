@@ -157,6 +157,7 @@ def _prepare(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunC
     if run_dir is None or not RunDirectory(run_dir).config.exists():
         return _create(algo, overrides, run_dir)
     run = RunDirectory(Path(run_dir).absolute())
+    run.refuse_second_writer()  # before anything is noted in a run that another process trains
     config = t.read_config(run)
     _check_algorithm(algo, config)
     return config, run

@@ -1,16 +1,19 @@
 """Checkpoints: directories that are either whole and verified or not there.
 
-    checkpoints/<env_steps>/manifest.json           every file's size and SHA-256; format; env_steps
+    checkpoints/<env_steps>/manifest.json           every file's size and SHA-256; format; env_steps; its own SHA-256
                             learning/state.json     nested state, tensors replaced by their names
                             learning/tensors.safetensors
                             bookkeeping/state.json  times, metric windows, versions, the fingerprint
+    checkpoints/names.json                          which are `latest` and `best`; its own SHA-256
 
 Committed by: files in a directory beside the final name, each fsynced; manifest, fsync; rename; fsync of the parent;
-only then are older ones removed. Reading never unpickles: JSON and safetensors.
+only then are older ones removed. Reading never unpickles: JSON and safetensors. No other folder plays a part, not even
+TMPDIR.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -22,14 +25,19 @@ from typing import Any
 
 from rlcore.errors import RunError, UserError
 from rlcore.run import tree
-from rlcore.run.directory import RunDirectory, write_json
+from rlcore.run.directory import RunDirectory, make_directory, sync_directory, write_synced, write_text
+from rlcore.run.record import read_events
+from rlcore.run.sealed import seal, unseal
+from rlcore.run.verified import FORMAT, Damage, read_files, read_manifest
 
-FORMAT = 1
 log = logging.getLogger(__name__)
 
 
 def save(directory: Path, env_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> Path:
     """Write one checkpoint durably.
+
+    A disk with less free space than two of it is warned of and tried all the same: training may end before the disk is
+    full, and a full one costs nothing that is there already.
 
     Args:
         directory: the run's `checkpoints` folder.
@@ -46,66 +54,71 @@ def save(directory: Path, env_steps: int, learning: Mapping[str, Any], bookkeepi
     final = directory / str(env_steps)
     temporary = directory / f".{env_steps}.tmp-{os.getpid()}"
     try:
-        if final.exists():
-            if not damage(final):
-                return final
-            shutil.rmtree(final)
-        _discard_leftovers(directory)
-        _write(temporary, env_steps, learning, bookkeeping)
-        os.rename(temporary, final)
-        sync_directory(directory)
+        make_directory(directory)
+        _remove_leftovers(directory)
+        if not final.exists() or damage(final):
+            _write(temporary, env_steps, learning, bookkeeping)
+            _move_aside(final)
+            os.rename(temporary, final)
+        sync_directory(directory)  # also for one that is there: its writer may have died before this line
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove(temporary)
         raise RunError(
             f"checkpoint {final} could not be written ({error.strerror or error}); older ones are untouched"
         ) from error
+    _remove_leftovers(directory)
     return final
 
 
 def _write(folder: Path, env_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
-    (folder / "learning").mkdir(parents=True)
-    (folder / "bookkeeping").mkdir()
     state, tensors = tree.encode(learning)
     files = {
         "learning/state.json": state,
         "learning/tensors.safetensors": tensors,
         "bookkeeping/state.json": json.dumps(bookkeeping, sort_keys=True, indent=1).encode(),
     }
-    entries = {}
+    _warn_of_space(folder.parent, sum(map(len, files.values())))
+    for part in (folder, folder / "learning", folder / "bookkeeping"):
+        part.mkdir()
     for name, content in files.items():
-        _write_synced(folder / name, content)
-        entries[name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    manifest = {"format": FORMAT, "env_steps": env_steps, "files": entries}
-    _write_synced(folder / "manifest.json", json.dumps(manifest, sort_keys=True, indent=1).encode())
+        write_synced(folder / name, content)
+    entries = {name: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for name, c in files.items()}
+    write_synced(folder / "manifest.json", seal({"format": FORMAT, "env_steps": env_steps, "files": entries}))
     for part in (folder / "learning", folder / "bookkeeping", folder):
         sync_directory(part)
 
 
-def _write_synced(path: Path, content: bytes) -> None:
-    with open(path, "wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
+def _warn_of_space(directory: Path, size: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < 2 * size:
+        log.warning("%s: %d bytes are free and a checkpoint takes %d; free some space", directory, free, size)
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _move_aside(path: Path) -> None:
+    """Take a checkpoint's name from it in one step, so that a kill leaves no half of it under that name."""
+    if os.path.lexists(path):
+        os.rename(path, path.with_name(f".{path.name}.tmp-{os.getpid()}-old"))
 
 
-def _discard_leftovers(directory: Path) -> None:
-    """Remove what a killed writer left; the run's lock makes sure that no other is writing."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for leftover in directory.glob(".*.tmp-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+def _remove_leftovers(directory: Path) -> None:
+    """Remove what has no name any more, and what a killed writer left; the run's lock sees to it that no other writes.
+
+    What the disk does not let go is tried again with the next checkpoint.
+    """
+    for leftover in directory.glob(".[0-9]*.tmp-*"):
+        _remove(leftover)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The learning and bookkeeping states of a verified checkpoint.
+    """The learning and bookkeeping states of a checkpoint, from the very bytes that were verified.
 
     Args:
         path: the checkpoint's directory.
@@ -114,19 +127,40 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         What `save` was given; tuples come back as lists.
 
     Raises:
-        UserError: it is damaged or of another format; names the file.
+        UserError: it is damaged, of another format or holds what no `save` writes; names the file.
     """
-    wrong = damage(path)
-    if wrong:
-        raise UserError(f"checkpoint {path}: {wrong}; choose another with --checkpoint")
-    folder = path / "learning"
-    learning = tree.decode((folder / "state.json").read_bytes(), (folder / "tensors.safetensors").read_bytes())
-    return learning, json.loads((path / "bookkeeping/state.json").read_bytes())
+    try:
+        files = read_files(path)
+        learning = tree.decode(
+            files["learning/state.json"],
+            files["learning/tensors.safetensors"],
+            names=("learning/state.json", "learning/tensors.safetensors"),
+        )
+        bookkeeping = tree.read_json(files["bookkeeping/state.json"], "bookkeeping/state.json")
+        for name, state in (("learning", learning), ("bookkeeping", bookkeeping)):
+            if not isinstance(state, dict):
+                raise Damage(f"{name}/state.json holds no state")
+    except (Damage, UserError) as wrong:
+        raise UserError(f"checkpoint {path}: {wrong}; choose another with --checkpoint") from None
+    return learning, bookkeeping
 
 
 def manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, with `digest`: SHA-256 over the names and hashes of its learning part."""
-    content = json.loads((path / "manifest.json").read_bytes())
+    """The manifest of a checkpoint, with `digest`: SHA-256 over the names and hashes of its learning part.
+
+    Args:
+        path: the checkpoint's directory.
+
+    Returns:
+        format, env_steps, files {name: {size, sha256}}, digest.
+
+    Raises:
+        UserError: the manifest is damaged.
+    """
+    try:
+        content = read_manifest(path)
+    except Damage as wrong:
+        raise UserError(f"checkpoint {path}: {wrong}; choose another with --checkpoint") from None
     learned = {name: entry["sha256"] for name, entry in content["files"].items() if name.startswith("learning/")}
     return content | {"digest": hashlib.sha256(json.dumps(learned, sort_keys=True).encode()).hexdigest()}
 
@@ -134,28 +168,20 @@ def manifest(path: Path) -> dict[str, Any]:
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, naming the file, or None when every byte is as it was written."""
     try:
-        content = json.loads((path / "manifest.json").read_bytes())
-        if content["format"] != FORMAT:
-            return f"manifest.json is of format {content['format']}, this version reads {FORMAT}"
-        expected = {"learning/state.json", "learning/tensors.safetensors", "bookkeeping/state.json"}
-        found = {str(f.relative_to(path)) for f in path.rglob("*") if f.is_file()} - {"manifest.json"}
-        if set(content["files"]) != expected or str(content["env_steps"]) != path.name.split(".")[0]:
-            return "manifest.json does not belong to it"
-        if found != expected:
-            return f"{sorted(found ^ expected)[0]} is missing or does not belong to it"
-        for name, entry in content["files"].items():
-            data = (path / name).read_bytes()
-            if len(data) != entry["size"] or hashlib.sha256(data).hexdigest() != entry["sha256"]:
-                return f"{name} is not what was written"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"manifest.json cannot be read ({type(error).__name__})"
+        read_files(path)
+    except Damage as wrong:
+        return str(wrong)
     return None
 
 
 def newest_first(directory: Path) -> Iterator[Path]:
     """Checkpoints of a run by falling env steps, damaged ones too."""
-    names = [p for p in directory.iterdir() if p.name.isdigit()] if directory.is_dir() else []
+    names = [p for p in directory.iterdir() if _numbered(p.name)] if directory.is_dir() else []
     yield from sorted(names, key=lambda p: -int(p.name))
+
+
+def _numbered(name: Any) -> bool:
+    return isinstance(name, str) and name.isascii() and name.isdigit() and len(name) < 20
 
 
 def newest_good(directory: Path) -> Path | None:
@@ -190,10 +216,10 @@ def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
             raise UserError(f"{run.path}: every checkpoint is damaged ({', '.join(there)})")
         return good
     if str(name) == "best":
-        best = json.loads(run.names.read_text()).get("best") if run.names.exists() else None
-        if best is None or best not in there:
+        best = _names(run).get("best")
+        if best not in there:
             raise UserError(f"{run.path}: no best checkpoint yet; use latest or one of {', '.join(there)}")
-        return run.checkpoints / best
+        return run.checkpoints / str(best)
     if str(name) not in there:
         raise UserError(f"--checkpoint {name}: must be latest, best or one of {', '.join(there)}")
     return run.checkpoints / str(name)
@@ -212,18 +238,55 @@ def chosen(run: RunDirectory) -> Path:
     return resolve(run, "latest")
 
 
-def prune(run: RunDirectory, keep: int | None) -> None:
-    """Remove all but the newest `keep` checkpoints and the best; writes `names.json`, never fails a run."""
-    paths = list(newest_first(run.checkpoints))
-    names = json.loads(run.names.read_text()) if run.names.exists() else {}
-    names["latest"] = paths[0].name
-    write_json(run.names, names)
-    for path in paths[keep:] if keep is not None else []:
-        if path.name != names.get("best"):
-            shutil.rmtree(path, ignore_errors=True)
+def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
+    """Let `latest` name a checkpoint and remove all but the newest `keep` up to it, and the best. Never fails a run.
+
+    Those beyond it are damaged ones that a resume skipped: they count for nothing here, and training writes them anew
+    when it comes there.
+
+    Args:
+        run: whose.
+        keep: how many; None = all.
+        saved: the checkpoint that was just made durable.
+    """
+    try:
+        names = _names(run) | {"latest": saved.name}
+        _write_names(run, names)
+        before = [path for path in newest_first(run.checkpoints) if int(path.name) <= int(saved.name)]
+        for path in before[keep:] if keep is not None else []:
+            if path.name != names.get("best"):
+                _move_aside(path)
+        _remove_leftovers(run.checkpoints)
+    except (OSError, RunError) as error:
+        log.warning("%s: older checkpoints stay for now: %s", run.checkpoints, error)
 
 
 def name_best(run: RunDirectory, env_steps: int) -> None:
-    """Let `best` name the checkpoint at `env_steps`."""
-    names = json.loads(run.names.read_text()) if run.names.exists() else {}
-    write_json(run.names, names | {"best": str(env_steps)})
+    """Let `best` name the checkpoint at `env_steps`; RunError when the disk refuses."""
+    _write_names(run, _names(run) | {"best": str(env_steps)})
+
+
+def _write_names(run: RunDirectory, names: Mapping[str, str]) -> None:
+    write_text(run.names, seal(names).decode())
+
+
+def _names(run: RunDirectory) -> dict[str, str]:
+    """`latest` and `best` as far as there are any; a damaged file is made good from the event log, and it is said."""
+    try:
+        names = unseal(run.names.read_bytes())
+        if all(_numbered(name) for name in names.values()):
+            return names
+        wrong = "it names no checkpoint"
+    except FileNotFoundError:
+        return _best_of_log(run)
+    except (OSError, ValueError) as error:
+        wrong = str(error)
+    log.warning("%s is damaged (%s): the best checkpoint is found anew from the event log", run.names, wrong)
+    return _best_of_log(run)
+
+
+def _best_of_log(run: RunDirectory) -> dict[str, str]:
+    """The last evaluation while training that was as good as any before it."""
+    events = [e for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
+    best = max(events, key=lambda e: (e["greedy"]["mean"], e["env_steps"]), default=None)
+    return {"best": str(best["env_steps"])} if best else {}

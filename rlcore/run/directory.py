@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import glob
 import json
 import os
 import socket
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError
 
 
 class RunDirectory:
@@ -71,23 +73,52 @@ class RunDirectory:
     def writing(self) -> Iterator[None]:
         """Hold the run's only writer's place; the operating system frees it when the process ends in any way.
 
+        Yields:
+            Nothing.
+
         Raises:
-            UserError: another process holds it; names its pid and host.
+            UserError: another process holds it (names its pid and host), or the folder cannot be written.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.lock, "a+") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                handle.seek(0)
-                owner = handle.read().strip() or "another process"
-                raise UserError(
-                    f"{self.path}: {owner} is writing this run; wait for it or choose another run_dir"
-                ) from None
-            handle.truncate(0)
-            handle.write(f"pid {os.getpid()} on {socket.gethostname()}")
-            handle.flush()
+        descriptor = self._take_lock()
+        try:
             yield
+        finally:
+            os.close(descriptor)
+
+    def refuse_second_writer(self) -> None:
+        """Raise the `UserError` of `writing` if another process is writing this run; changes nothing."""
+        if self.lock.exists():
+            with contextlib.suppress(PermissionError), open(self.lock, "rb") as handle:
+                self._lock(handle.fileno())
+
+    def _take_lock(self) -> int:
+        """The descriptor that holds the lock; the file says who holds it."""
+        try:
+            make_directory(self.path)
+            descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another run_dir") from error
+        try:
+            self._lock(descriptor)
+            # For the sentence of whoever comes second; on a full disk that one has to do without the name.
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode())
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
+            raise UserError(
+                f"{self.path}: {owner} is writing this run; wait for it or choose another run_dir"
+            ) from None
+        except OSError as error:
+            raise UserError(f"{self.lock}: this file system cannot lock files ({error.strerror})") from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -96,11 +127,66 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as handle:
-        handle.write(text)
+    """Write a text file durably, so that a reader sees the old one or the new one, never a part.
+
+    Args:
+        path: the file; its folder is made if missing.
+        text: its content.
+
+    Raises:
+        RunError: the disk refused; the old file is there unless the very last step, making the name durable, failed.
+    """
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        make_directory(path.parent)
+        _discard_leftovers(path)
+        write_synced(temporary, text.encode())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise RunError(f"{path} could not be written ({error.strerror or error})") from error
+
+
+def _discard_leftovers(path: Path) -> None:
+    """Remove what writers of this file left that were killed; one that lives is still writing."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
+        pid = leftover.name.rpartition("-")[2]
+        if not (pid.isdecimal() and _lives(int(pid))):
+            leftover.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and make its content durable; its name becomes so with `sync_directory`."""
+    with open(path, "wb") as handle:
+        handle.write(content)
         handle.flush()
         os.fsync(handle.fileno())
-    os.replace(temporary, path)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Make a folder, with those above it that are missing, and make their names durable."""
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_directory(path.parent)

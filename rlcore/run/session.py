@@ -105,7 +105,16 @@ class Session:
 
     def _continue(self, path: Path) -> None:
         learning, bookkeeping = checkpoint.load(path)
-        self._check_fingerprint(bookkeeping["fingerprint"], path)
+        try:
+            self._check_fingerprint(bookkeeping["fingerprint"], path)
+            self._restore(learning, bookkeeping)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise UserError(
+                f"checkpoint {path}: learning/state.json or bookkeeping/state.json holds no state of this run "
+                f"({type(error).__name__}: {str(error)[:200]})"
+            ) from error
+
+    def _restore(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(learning["learner"])
         self.buffer.load_state_dict(learning["buffer"])
         self.collector.load_state_dict(learning["collector"])
@@ -113,6 +122,8 @@ class Session:
         self.iterations = learning["iterations"]
         self.window.load_state_dict(bookkeeping["window"])
         self.watch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
+        # The log may have lost some to a disk fault, and may reach beyond this checkpoint.
+        self.scores = {int(steps): float(score) for steps, score in bookkeeping["scores"].items()} | self.scores
         self.owed = [] if self.env_steps in self.scores else bookkeeping["owed"]
 
     def _check_fingerprint(self, old: Mapping[str, Any], path: Path) -> None:
@@ -258,13 +269,15 @@ class Session:
             "fingerprint": self.fingerprint,
             "window": self.window.state_dict(),
             "owed": self.owed,
+            "scores": self.scores,
             "wall_s": self.watch.wall,
             "cpu_s": self.watch.cpu,
             "updates": self.learner.updates,
             "time": time.time(),
         }
+        self.events.sync()
         path = checkpoint.save(self.run.checkpoints, self.env_steps, learning, bookkeeping)
-        checkpoint.prune(self.run, self.config.checkpoint.keep_last)
+        checkpoint.prune(self.run, self.config.checkpoint.keep_last, path)
         digest = checkpoint.manifest(path)["digest"]
         saved = {"path": str(path.relative_to(self.run.path)), "env_steps": self.env_steps, "digest": digest}
         self.events.append("checkpoint", **saved)

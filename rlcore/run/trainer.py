@@ -15,6 +15,7 @@ this process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -132,7 +133,8 @@ class Trainer:
             return 2
         except Exception as error:
             if not isinstance(error, RunError):
-                traceback.print_exc()
+                with contextlib.suppress(OSError):  # the log may lie on the full disk that this is about
+                    traceback.print_exc()
             sentence = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
             self.say("error", sentence=sentence, exit=1)
             return 1
@@ -150,8 +152,9 @@ def main() -> None:
     os.dup2(2, 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     code = Trainer(RunDirectory(sys.argv[1]), output).main()
-    output.close()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the parent is gone, the log's disk is full: the exit code is the same
+        output.close()
+        sys.stderr.flush()
     os._exit(code)  # environments and threads of libraries must not keep a finished trainer alive
 
 

@@ -1,4 +1,8 @@
-"""Nested state as two byte strings: JSON for the shape, safetensors for the numbers. Nothing is ever unpickled."""
+"""Nested state as two byte strings: JSON for the shape, safetensors for the numbers. Nothing is ever unpickled.
+
+What is decoded may be anybody's: every way in which it can be wrong ends in one sentence, and the memory that decoding
+takes is bounded by the size of what is decoded.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from rlcore.errors import UserError
 
 
 def encode(state: Any) -> tuple[bytes, bytes]:
@@ -29,11 +35,45 @@ def encode(state: Any) -> tuple[bytes, bytes]:
     return shape, save(tensors)
 
 
-def decode(shape: bytes, tensors: bytes) -> Any:
-    """The state that `encode` was given; tuples come back as lists."""
+def decode(shape: bytes, tensors: bytes, names: tuple[str, str] = ("the shape", "the tensors")) -> Any:
+    """The state that `encode` was given; tuples come back as lists.
+
+    Args:
+        shape: JSON.
+        tensors: safetensors.
+        names: of the two files, for the message.
+
+    Returns:
+        The state.
+
+    Raises:
+        UserError: `encode` never wrote this; names the file.
+    """
+    numbers = _read_tensors(tensors, names[1])
+    try:
+        state = _join(read_json(shape, names[0]), numbers)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UserError(f"{names[0]} holds what no checkpoint holds") from None
+    if numbers:
+        raise UserError(f"{names[1]} holds tensors that {names[0]} does not name")
+    return state
+
+
+def read_json(data: bytes, name: str) -> Any:
+    """The JSON value in a file's bytes; UserError, naming the file, where there is none."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise UserError(f"{name} is not JSON that can be read") from None
+
+
+def _read_tensors(data: bytes, name: str) -> dict[str, torch.Tensor]:
     from safetensors.torch import load
 
-    return _join(json.loads(shape), load(tensors))
+    try:
+        return load(data)
+    except Exception as error:  # whatever the parser makes of it: the types differ by version and by fault
+        raise UserError(f"{name} is not safetensors that can be read ({type(error).__name__})") from None
 
 
 def _split(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
@@ -68,14 +108,19 @@ def _plain_key(key: Any) -> str | int:
     raise TypeError(f"a {type(key).__name__} cannot name a checkpoint entry")
 
 
-def _join(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def _join(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """The state of a tree that `_split` made; takes the tensors out as it comes to them, so each belongs to one."""
+    if isinstance(tree, list):
+        raise TypeError("a list that is not marked as one")
     if not isinstance(tree, dict):
         return tree
     ((kind, content),) = tree.items()
     if kind == "tensor":
-        return tensors[content]
+        return tensors.pop(content)
     if kind == "array":
-        return tensors[content].numpy()
+        return tensors.pop(content).numpy()
     if kind == "list":
         return [_join(v, tensors) for v in content]
-    return {k: _join(v, tensors) for k, v in content}
+    if kind == "items":
+        return {_plain_key(k): _join(v, tensors) for k, v in content}
+    raise ValueError(kind)

@@ -144,8 +144,9 @@ def test_pruning_keeps_the_newest_and_the_best(run: RunDirectory) -> None:
     for env_steps in (64, 128, 1000, 2000):
         save(run, env_steps)
     checkpoint.name_best(run, 64)
-    checkpoint.prune(run, 2)
+    checkpoint.prune(run, 2, run.checkpoints / "2000")
     assert sorted(int(p.name) for p in checkpoint.newest_first(run.checkpoints)) == [64, 1000, 2000]
-    assert json.loads(run.names.read_text()) == {"best": "64", "latest": "2000"}
-    checkpoint.prune(run, None)
+    names = json.loads(run.names.read_text())
+    assert (names["best"], names["latest"]) == ("64", "2000")
+    checkpoint.prune(run, None, run.checkpoints / "2000")
     assert len(list(checkpoint.newest_first(run.checkpoints))) == 3

@@ -1,0 +1,65 @@
+"""The disk that fails (failing_disk.c): compiled, preloaded into other processes, armed in this one."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).with_name("failing_disk.c")
+FAIL, SHORT, KILL_BEFORE, KILL_AFTER = range(4)
+
+
+class Fault(NamedTuple):
+    mode: int
+    errno: int = 0
+    sticky: bool = False
+
+
+FAULTS = {
+    "ENOSPC": Fault(FAIL, errno.ENOSPC),
+    "ENOSPC from then on": Fault(FAIL, errno.ENOSPC, True),
+    "half a write, then ENOSPC": Fault(SHORT, errno.ENOSPC, True),
+    "EIO": Fault(FAIL, errno.EIO),
+    "EROFS from then on": Fault(FAIL, errno.EROFS, True),
+    "SIGKILL before": Fault(KILL_BEFORE),
+    "SIGKILL after": Fault(KILL_AFTER),
+}
+
+
+def compiled(folder: Path) -> Path:
+    """The library to preload."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler, "the tests of a failing disk need a C compiler, as torch.compile does"
+    library = folder / "failing_disk.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", library, SOURCE, "-ldl"], check=True)
+    return library
+
+
+def environment(library: Path, folder: Path | None = None, at: int = 0, fault: Fault | None = None) -> dict[str, str]:
+    """Variables of a process whose disk can fail; with a folder and a fault it is armed from the start."""
+    variables = {"LD_PRELOAD": str(library)}
+    if folder is not None and fault is not None:
+        variables["FAILING_DISK"] = f"{os.path.realpath(folder)}:{at}:{fault.mode}:{fault.errno}:{int(fault.sticky)}"
+    return variables
+
+
+class Disk:
+    """This process's disk, where the library is preloaded."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None)
+        self._library.disk_count.restype = ctypes.c_long
+
+    def arm(self, folder: Path, at: int, fault: Fault) -> None:
+        path = os.path.realpath(folder).encode()
+        self._library.disk_arm(path, ctypes.c_long(at), fault.mode, fault.errno, int(fault.sticky))
+
+    def disarm(self) -> int:
+        """Let it work again; the number of operations counted."""
+        self._library.disk_disarm()
+        return self._library.disk_count()
