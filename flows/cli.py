@@ -26,10 +26,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    from flows.home import configure_environment
-    from flows.stages.train import TrainingInterrupted
+    from flows.interruption import CODE, TrainingInterrupted, farewell, terminable
 
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with terminable(for_good=argv is None):
+            return _run(arguments)
+    except (TrainingInterrupted, KeyboardInterrupt):
+        print(farewell(), file=sys.stderr)
+        return CODE
+
+
+def _run(arguments: list[str]) -> int:
+    """Run one command; a mistake or a failure is a sentence and an exit code."""
+    from flows.home import configure_environment
+
     try:
         if arguments[:1] == ["train"] and {"-h", "--help"} & set(arguments):
             return _help([a for a in arguments[1:] if a not in ("-h", "--help")])
@@ -45,9 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RunError as error:
         print(f"shepherd: failed: {error}", file=sys.stderr)
         return 1
-    except (TrainingInterrupted, KeyboardInterrupt):
-        print("shepherd: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # `shepherd config … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.interruption import farewell
 from rlcore.errors import UserError
 from rlcore.run.directory import RunDirectory
 
@@ -31,10 +32,11 @@ def follow(run: RunDirectory) -> int:
     Returns:
         The exit code.
     """
+    farewell(f"shepherd: interrupted; continue with: shepherd resume {shlex.quote(shown(run.path))}")
     from flows import home, training
     from flows.progress import Progress
     from flows.report import results_table
-    from flows.stages.train import TrainingInterrupted, release
+    from flows.stages.train import release
 
     home.check_servers()
     config, _ = read_config(run)
@@ -45,12 +47,9 @@ def follow(run: RunDirectory) -> int:
     try:
         with training.watched(run, progress):
             summary = training.run_flow(run)
-    except (KeyboardInterrupt, TrainingInterrupted):
-        progress.close()
+    finally:
         release(run, interrupt=True)
-        print(f"shepherd: interrupted; continue with: shepherd resume {shlex.quote(shown(run.path))}", file=sys.stderr)
-        return 130
-    progress.close()
+        progress.close()
     print(results_table(summary, run, next_commands(run), colour=sys.stdout.isatty()))
     return 0
 
@@ -183,20 +182,14 @@ def stage(name: str, run_dir: str, overrides: Sequence[str]) -> int:
         overrides: `make-env` only.
 
     Returns:
-        The exit code; 130 when a signal ended it, with the command that goes on on stderr.
+        The exit code.
 
     Raises:
         UserError: overrides where there must be none, or a stage before `make-env`.
     """
-    from flows.stages.train import TrainingInterrupted, terminable
-
+    farewell(f"shepherd: interrupted; continue with: shepherd stage {name} {shlex.quote(run_dir)}")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    try:
-        with terminable():
-            print(json.dumps(_staged(name, run_dir, overrides)))
-    except (KeyboardInterrupt, TrainingInterrupted):
-        print(f"shepherd: interrupted; continue with: shepherd stage {name} {shlex.quote(run_dir)}", file=sys.stderr)
-        return 130
+    print(json.dumps(_staged(name, run_dir, overrides)))
     return 0
 
 

@@ -2,13 +2,14 @@
 
 Prefect can start one by itself, but in the terminal's own process group: Ctrl-C would end the API before it hears that
 the flow was interrupted, and the flow would wait a minute for it; and after a kill it would be left behind. This one
-has a session of its own and ends when the pipe from its parent does, however that comes about.
+heeds no signal but SIGKILL. It ends well when its stdin does, and at once when its parent is gone (rlcore.lifeline).
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.home import configure_environment, state_folder
+from flows.interruption import time_left
 from rlcore.errors import RunError
+from rlcore.lifeline import spawn
 
 START_TIMEOUT = 180.0  # seconds; the first start creates the database
 STOP_TIMEOUT = 20.0
@@ -58,16 +61,13 @@ def _log_path() -> Path:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
-    environment = os.environ | {"PYTHONPATH": path, "PREFECT_UI_ENABLED": "false"}
     with open(_log_path(), "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "flows.ephemeral"],
+        return spawn(
+            "flows.ephemeral",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment,
+            env=os.environ | {"PREFECT_UI_ENABLED": "false"},
             start_new_session=True,
         )
 
@@ -87,7 +87,7 @@ def _deliver() -> None:
     from prefect.logging.handlers import APILogWorker
 
     for worker in (EventsWorker, APILogWorker):
-        worker.drain_all(timeout=10.0)
+        worker.drain_all(timeout=time_left(10.0))
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
@@ -95,7 +95,7 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
         if pipe is not None:
             pipe.close()
     try:
-        server.wait(STOP_TIMEOUT)
+        server.wait(time_left(STOP_TIMEOUT))
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
@@ -103,6 +103,9 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 def serve() -> None:
     """The API's process: print the port when it answers, serve until the parent's pipe ends."""
+    # A service manager sends SIGTERM to every process, and the flow that it ends still has things to tell us.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     import socket
 
     import uvicorn
@@ -114,21 +117,18 @@ def serve() -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Prefect prints is for the log; the pipe carries the port alone
 
-    def announce() -> None:
-        while not server.started:
-            time.sleep(0.02)
+    # In the main thread uvicorn would take the signals.
+    running = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    running.start()
+    while running.is_alive() and not server.started:
+        time.sleep(0.02)
+    if server.started:
         output.write(f"{listening.getsockname()[1]}\n")
-        output.close()
-
-    def watch() -> None:
-        sys.stdin.buffer.read()
-        server.should_exit = True
-        time.sleep(STOP_TIMEOUT)
-        os._exit(1)
-
-    for job in (announce, watch):
-        threading.Thread(target=job, daemon=True).start()
-    server.run(sockets=[listening])
+    output.close()
+    sys.stdin.buffer.read()
+    server.should_exit = True
+    running.join(STOP_TIMEOUT)
+    os._exit(0)
 
 
 if __name__ == "__main__":

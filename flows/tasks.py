@@ -13,7 +13,7 @@ from typing import Any
 import rlcore
 from flows.home import configure_environment
 from flows.lineage import commit
-from rlcore.errors import UserError
+from rlcore.errors import EnvironmentFault, EnvironmentLost, UserError
 from rlcore.run.directory import RunDirectory
 
 configure_environment()  # Prefect reads its settings when it is imported
@@ -30,7 +30,7 @@ PROGRESS_EVERY = 5.0  # seconds; one update of the artifact takes some 30 ms
 
 
 def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether a failure may pass by itself: a killed trainer does, a mistake in the config never.
+    """Whether a failure may pass by itself: a killed process does, a mistake in the config or a NaN never.
 
     Args:
         task: Prefect's.
@@ -38,9 +38,10 @@ def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -
         state: the failed state.
 
     Returns:
-        False for a user's mistake.
+        False for a user's mistake, and for an environment that would do the same again.
     """
-    return not isinstance(state.result(raise_on_failure=False), UserError)
+    failure = state.result(raise_on_failure=False)
+    return isinstance(failure, EnvironmentLost) or not isinstance(failure, (UserError, EnvironmentFault))
 
 
 OPTIONS: dict[str, Any] = {

@@ -17,8 +17,10 @@ from urllib.parse import unquote
 
 import rlcore
 from flows.home import artifact_folder, configure_environment, locked, tracking_uri
+from flows.interruption import before_leaving, interrupted, time_left
 from flows.lineage import file_hash
 from rlcore.errors import RunError, UserError
+from rlcore.lifeline import spawn
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.record import read_events
 from rlcore.schema import spell
@@ -31,6 +33,7 @@ RUN_TAG = "shepherd.run_id"
 STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
 STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
 VALUE_LIMIT = 500
+SETTLE, SETTLE_INTERRUPTED = 60.0, 8.0  # seconds that a command waits at its end for mirrors still at work
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, env steps
@@ -97,32 +100,56 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
     Returns:
         Whether MLflow has everything now; if not, run.log says why and a later mirror brings the rest.
     """
-    last = _BACKGROUND.pop(str(run.path), None)
     deadline = time.monotonic() + timeout
-    for process in ([last[0]] if last else []) + [_start(run)]:
+    code = -1
+    for again in (False, True):  # what an earlier one left out, the last one brings
+        process, _ = _BACKGROUND.get(str(run.path)) or (None, 0.0)
+        if again:
+            process = mirror_in_background(run, every=0.0)
+        if process is None:
+            continue
         try:
             code = process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            note_failure(run, f"not up to date after {timeout:g} s; `python -m flows.tracking {run.path}` tries again")
+            del _BACKGROUND[str(run.path)]
+            _give_up(run, process)
             return False
+    del _BACKGROUND[str(run.path)]
     return code == 0
 
 
 _BACKGROUND: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
 
 
+@before_leaving
+def settle() -> None:
+    """Wait for the mirrors in the background, then end them: nothing outlives the command that started it.
+
+    After an interruption the wait is short. What a mirror had not brought yet, the next one brings.
+    """
+    deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if interrupted() else SETTLE)
+    while _BACKGROUND:
+        path, (process, _) = _BACKGROUND.popitem()
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            _give_up(RunDirectory(path), process)
+
+
+def _give_up(run: RunDirectory, process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    note_failure(run, f"not up to date when the command ended; `python -m flows.tracking {run.path}` tries again")
+
+
 def _start(run: RunDirectory) -> subprocess.Popen[bytes]:
     configure_environment()
-    environment = dict(os.environ)
     # A server that is away is met again by the next mirror; there is no use in minutes of retries.
-    environment.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    environment.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    root = str(Path(__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)
-    command = [sys.executable, "-m", "flows.tracking", str(run.path.absolute())]
-    return subprocess.Popen(
-        command,
-        env=environment,
+    patience = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+    return spawn(
+        "flows.tracking",
+        str(run.path.absolute()),
+        env=patience | os.environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from uuid import UUID
 from flows import artifacts
 from flows import tasks as t  # sets the environment before Prefect is imported
 from flows.ephemeral import prefect_api
+from flows.interruption import TrainingInterrupted, still_terminable, terminable
 from flows.watching import tell, watching
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
@@ -69,13 +70,11 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the flow as an exception, so that the process can say so and choose its exit code.
+    """Let a signal end the flow as an exception, so that the process can say so and choose its exit code.
 
-    Prefect turns the signal into an exception of its own while a flow runs; once the flow is down it sends the signal
+    Prefect turns SIGTERM into an exception of its own while a flow runs; once the flow is down it sends the signal
     again to the handler it found before, and the system's would end the process on the spot.
     """
-    from flows.stages.train import TrainingInterrupted, terminable
-
     with terminable():
         try:
             yield
@@ -183,6 +182,11 @@ def _create(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunCo
 
 def _guarded(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
     """All stages; whatever ends them, the trainer process ends too and the event log says how."""
+    with still_terminable():
+        return _all_stages(config, run)
+
+
+def _all_stages(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
     from flows.stages.train import release
     from flows.tracking import finish_mirror, mirror_in_background
 

@@ -18,6 +18,10 @@ class EnvironmentFault(RunError):
     """An environment that raised, died, hung or returned what it must not; names env index, step and key."""
 
 
+class EnvironmentLost(EnvironmentFault):
+    """An environment's process died or hung: unlike other faults this may pass, so a run may try again by itself."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
     match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlcore.envs.card import environment_card, readable_card
-from rlcore.errors import UserError
+from rlcore.errors import EnvironmentFault, UserError
 from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.types import EnvSpec
@@ -69,8 +69,14 @@ def make_env(config: RunConfig, run: RunDirectory) -> Path:
 
     Returns:
         The card's path.
+
+    Raises:
+        UserError: the environment misbehaves; nothing has been trained on it yet.
     """
-    card = environment_card(config.env, config.seed)
+    try:
+        card = environment_card(config.env, config.seed)
+    except EnvironmentFault as error:
+        raise UserError(f"env.id={config.env.id}: {error}") from error
     (run.path / "env_card.md").write_text(readable_card(card))
     write_json(run.card, card)
     return run.card

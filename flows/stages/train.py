@@ -5,49 +5,28 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import signal
+import select
 import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from flows.interruption import TrainingInterrupted, time_left
 from flows.lineage import code_version
-from rlcore.errors import RunError, UserError
+from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
+from rlcore.lifeline import spawn, stopped
 from rlcore.run.boundary import Boundary
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import EventLog, read_events
 
-GRACE = 25.0  # seconds a trainer gets to finish its iteration and write a checkpoint
+GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
+LOOK_EVERY = 1.0  # seconds
+SILENCE = 30.0  # seconds without a sign of life that are no cause for alarm; it gives one every 2 s
+FAILURES = {kind.__name__: kind for kind in (UserError, EnvironmentFault, EnvironmentLost)}
 STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run": "dry_run"}  # reason -> how it ended
 Progress = Callable[[dict[str, Any]], None]
-
-
-class TrainingInterrupted(BaseException):
-    """The trainer was told to end by a signal; its state is durable. Exit code 130."""
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Let SIGTERM raise `TrainingInterrupted`, as Ctrl-C raises KeyboardInterrupt: the trainer's state can be saved.
-
-    Yields:
-        Nothing. In another thread than the main one signals stay as they are.
-    """
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise TrainingInterrupted
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class Trainer:
@@ -64,16 +43,16 @@ class Trainer:
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
-        environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": _import_path()}
-        environment["SHEPHERD_CODE"] = json.dumps(code_version())
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rlcore.run.trainer", str(run.path)],
+        self._heard = b""
+        env = yaml.safe_load(run.config.read_text())["env"]
+        self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
+        self.process = spawn(
+            "rlcore.run.trainer",
+            str(run.path),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=environment,
-            text=True,
-            bufsize=1,
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "SHEPHERD_CODE": json.dumps(code_version())},
             # Ctrl-C reaches a terminal's whole process group: the trainer would hear it twice, once from us, and a
             # second signal ends it without a checkpoint.
             start_new_session=True,
@@ -119,7 +98,7 @@ class Trainer:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(GRACE)
+                self.process.wait(time_left(GRACE))
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self._close()
@@ -136,14 +115,13 @@ class Trainer:
     def _tell(self, command: str) -> None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps({"command": command}) + "\n")
+            self.process.stdin.write(json.dumps({"command": command}).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             self._until("")  # what the trainer said before it ended tells why
 
     def _until(self, wanted: str, on_progress: Progress | None = None) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        while (line := self._line()) is not None:
             said = json.loads(line)
             event = said.pop("event")
             if event == wanted:
@@ -152,7 +130,7 @@ class Trainer:
                 on_progress(said)
             if event == "error":
                 self._close()
-                raise UserError(said["sentence"]) if said["exit"] == 2 else RunError(said["sentence"])
+                raise FAILURES.get(said["kind"], RunError)(said["sentence"])
             if event == "interrupted":
                 self._close()
                 raise TrainingInterrupted
@@ -161,10 +139,32 @@ class Trainer:
         death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         raise RunError(f"the trainer {death}; its output is in {self.run.log}")
 
+    def _line(self) -> bytes | None:
+        """The next line that the trainer says, None when it has ended.
 
-def _import_path() -> str:
-    root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+        Raises:
+            EnvironmentLost: it gives no sign of life; it was killed.
+        """
+        assert self.process.stdout is not None
+        limit = max(SILENCE, self._step_timeout)
+        silent = 0.0
+        while b"\n" not in self._heard:
+            if select.select([self.process.stdout], [], [], LOOK_EVERY)[0]:
+                heard, silent = os.read(self.process.stdout.fileno(), 65536), 0.0
+                if not heard:
+                    return None
+                self._heard += heard
+            elif not stopped(self.process.pid):  # nor do the seconds count in which this process was paused
+                silent += LOOK_EVERY
+            if silent > limit:
+                self.process.kill()
+                self._close()
+                raise EnvironmentLost(
+                    f"environment {self._env_id}, last heard of in {self.run.log}: hung; the trainer has given no sign "
+                    f"of life for {limit:g} s (env.step_timeout, but {SILENCE:g} s at least) and was killed"
+                )
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line
 
 
 def train(run: RunDirectory, on_progress: Progress | None = None, on_event: Progress | None = None) -> Boundary:
@@ -203,7 +203,8 @@ def ended(run: RunDirectory, boundary: Boundary) -> None:
     """Write the end of training into the event log, once."""
     status = STATUS.get(boundary.reason or "", "finished")
     here = {"kind": "end", "env_steps": boundary.env_steps, "status": status}
-    if not any(here.items() <= event.items() for event in read_events(run.events)):
+    ends = [event for event in read_events(run.events) if event["kind"] == "end"]
+    if not ends or not here.items() <= ends[-1].items():  # it may have been interrupted after it had finished
         EventLog(run.events).append("end", env_steps=boundary.env_steps, status=status, reason=boundary.reason)
 
 

@@ -21,6 +21,7 @@ from rlcore.envs.spec import obs_spaces, spec_of
 from rlcore.envs.suites.gym import family_of
 from rlcore.envs.tier import TierReport, measure_tier, random_action
 from rlcore.envs.vector import make_vector_env
+from rlcore.envs.watchdog import STEP_TIMEOUT, Watchdog, Watched
 from rlcore.envs.wrappers import ActionRepeat
 
 if TYPE_CHECKING:  # the config package imports torch
@@ -56,8 +57,12 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     settings = EnvSettings.of(config)
     began = time.perf_counter()
     card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _look(settings)
-    outside = _try(settings, seed)
-    report = measure_tier(lambda: make(settings), seed)
+    outside = _try(config, seed)
+    watchdog = Watchdog(STEP_TIMEOUT if isinstance(config, EnvSettings) else config.step_timeout)
+    try:
+        report = measure_tier(lambda: Watched(make(settings), watchdog), seed)
+    finally:
+        watchdog.close()
     if report.tier == "boundary":
         log.warning(
             "%s can neither be saved nor replayed (%s): every scheduled checkpoint cuts its open episodes",
@@ -104,10 +109,10 @@ def _look(settings: EnvSettings) -> dict[str, Any]:
         env.close()
 
 
-def _try(settings: EnvSettings, seed: int) -> dict[str, int]:
+def _try(config: EnvConfig | EnvSettings, seed: int) -> dict[str, int]:
     """A few random actions with every check of training on; returns how many values were out of bounds, by key."""
     rng = streams.generator(seed, "probe", 2)
-    envs = make_vector_env(settings, num_envs=1, seed=seed, purpose="probe", tier="replay")
+    envs = make_vector_env(config, num_envs=1, seed=seed, purpose="probe", tier="replay")
     try:
         envs.reset()
         for _ in range(TRIED_STEPS):

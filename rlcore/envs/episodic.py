@@ -16,6 +16,7 @@ from rlcore.types import Arrival, EnvSpec, Episode, State
 log = logging.getLogger(__name__)
 
 FORMAT = 1  # of state_dict
+LARGEST_REWARD = float(np.finfo(np.float32).max)  # what arrivals hold; beyond, a finite reward becomes infinite
 TIERS = ("snapshot", "replay", "boundary")
 Rows = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]  # obs, reward, terminated, truncated
 
@@ -145,8 +146,9 @@ class EpisodicVectorEnv(ABC):
     # Checks
 
     def _inspect(self, obs: dict[str, np.ndarray], reward: np.ndarray) -> None:
-        if not np.isfinite(reward).all():
-            self._refuse("reward", np.isfinite(reward), reward)
+        fine = np.abs(reward) <= LARGEST_REWARD  # NaN is not
+        if not fine.all():
+            self._refuse("reward", fine, reward)
         for key, values in obs.items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 self._refuse(f"key {key!r}", np.isfinite(values), values)

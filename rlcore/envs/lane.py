@@ -79,7 +79,9 @@ class Lane:
             raise self._fault(f"step raised {_told(error)}") from error
         self._write(new, obs, row)
         plain = reward if isinstance(reward, float) else self._plain_reward(reward)
-        return plain, bool(terminated), bool(truncated)
+        if terminated.__class__ is not bool or truncated.__class__ is not bool:
+            return plain, self._plain_flag("terminated", terminated), self._plain_flag("truncated", truncated)
+        return plain, terminated, truncated
 
     def rebuild(self) -> None:
         """Replace the environment by a newly built one."""
@@ -160,6 +162,12 @@ class Lane:
             return float(reward)
         except (TypeError, ValueError):
             raise self._fault(f"reward is {reward!r}, not one number") from None
+
+    def _plain_flag(self, name: str, flag: Any) -> bool:
+        # None, NaN or "False" would pass through bool() as something that nobody meant.
+        if np.shape(flag) != () or np.asarray(flag).dtype.kind not in "bui" or flag not in (0, 1):
+            raise self._fault(f"{name} is {flag!r}, not True or False")
+        return bool(flag)
 
     def _fault(self, text: str) -> EnvironmentFault:
         return EnvironmentFault(f"environment {self.index}, step {self.length} of its episode: {text}")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import signal
 import subprocess
-import sys
-import time
 import weakref
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
@@ -17,11 +14,13 @@ import numpy as np
 
 from rlcore.envs.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
 from rlcore.envs.make import EnvSettings
+from rlcore.envs.watchdog import START_LIMIT, first_limit
 from rlcore.envs.worker import Op, Status, record_dtype
-from rlcore.errors import EnvironmentFault, RunError, UserError
+from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
+from rlcore.lifeline import spawn, stopped
 from rlcore.types import EnvSpec, State
 
-START_LIMIT = 120.0  # seconds to import, build and reset for the first time, or to re-simulate an episode
+LOOK_EVERY = 1.0  # seconds
 ERRORS = {kind.__name__: kind for kind in (UserError, EnvironmentFault, RunError)}
 
 
@@ -37,20 +36,15 @@ class Worker:
     def __init__(self, settings: EnvSettings, index: int, fresh_instance: bool) -> None:
         self.index = index
         self.connection, theirs = Pipe()
-        # The child reads the lifeline and we never write: when this process ends in any way, the kernel closes our end
-        # and signals the child, even in the middle of a step.
-        lifeline, ours = os.pipe()
-        path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rlcore.envs.worker", str(theirs.fileno()), str(lifeline)],
-            pass_fds=(theirs.fileno(), lifeline),
+        self.process = spawn(
+            "rlcore.envs.worker",
+            str(theirs.fileno()),
+            pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=2,  # what an environment prints must not mix with what this process prints
-            env=os.environ | {"PYTHONPATH": path},
         )
         theirs.close()
-        os.close(lifeline)
-        self._finalizer = weakref.finalize(self, _end, self.process, self.connection, ours)
+        self._finalizer = weakref.finalize(self, _end, self.process, self.connection)
         self.send(Op.BUILD, pickle.dumps((settings, index, fresh_instance)))
 
     def send(self, op: Op, payload: bytes = b"") -> None:
@@ -58,30 +52,32 @@ class Worker:
         with contextlib.suppress(OSError):  # it has died: `receive` says how
             self.connection.send_bytes(bytes([op]) + payload)
 
-    def receive(self, deadline: float, step: int, limit: float) -> bytes:
+    def receive(self, allowance: Allowance, step: int) -> bytes:
         """The answer.
 
         Args:
-            deadline: by `time.monotonic`.
+            allowance: the time left for it.
             step: of the episode, for messages.
-            limit: the time limit, for messages.
 
         Returns:
             Its bytes.
 
         Raises:
-            EnvironmentFault: no answer in time (the process is killed), or the process has died.
+            EnvironmentLost: no answer in time (the process is killed), or the process has died.
+            EnvironmentFault: the environment misbehaved.
             UserError: the environment cannot be made.
             RunError: whatever else the worker says.
         """
         where = f"environment {self.index}, step {step} of its episode"
         try:
-            if not self.connection.poll(max(0.0, deadline - time.monotonic())):
+            if not allowance.wait(self):
                 self.process.kill()
-                raise EnvironmentFault(f"{where}: hung; no answer within {limit:g} s, its process was killed")
+                raise EnvironmentLost(
+                    f"{where}: hung; no answer within {allowance.limit:g} s (env.step_timeout), its process was killed"
+                )
             answer = self.connection.recv_bytes()
         except (EOFError, ConnectionError):
-            raise EnvironmentFault(f"{where}: its process died ({self._exit()})") from None
+            raise EnvironmentLost(f"{where}: its process died ({self._exit()})") from None
         if answer[0] == Status.ERROR:
             kind, text = pickle.loads(answer[1:])
             raise ERRORS.get(kind, EnvironmentFault)(text)
@@ -104,14 +100,35 @@ class Worker:
         self._finalizer()
 
 
-def _end(process: subprocess.Popen[bytes], connection: Connection, lifeline: int) -> None:
+class Allowance:
+    """Time that workers have for their answers: seconds in which both they and this process ran.
+
+    A process that somebody paused (SIGSTOP) has not hung, and after a pause of this one the answers are there.
+
+    Args:
+        limit: seconds.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = self.left = limit
+
+    def wait(self, worker: Worker) -> bool:
+        """Whether there is an answer (or the end of the pipe) before the time is used up."""
+        while not worker.connection.poll(slice := min(LOOK_EVERY, max(0.0, self.left))):
+            if self.left <= 0:
+                return False
+            if not stopped(worker.process.pid):
+                self.left -= slice
+        return True
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
     connection.close()
     try:
         process.wait(timeout=1)  # idle ones end by themselves when their pipe closes
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    os.close(lifeline)
 
 
 class SubprocessVectorEnv(EpisodicVectorEnv):
@@ -159,8 +176,8 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         return [worker.process.pid for worker in self.workers]
 
     def _answers(self, limit: float) -> list[bytes]:
-        deadline = time.monotonic() + limit
-        return [worker.receive(deadline, int(self._steps[worker.index]), limit) for worker in self.workers]
+        allowance = Allowance(limit)
+        return [worker.receive(allowance, int(self._steps[worker.index])) for worker in self.workers]
 
     def _ask(self, op: Op, payloads: list[Any], limit: float) -> list[bytes]:
         for worker, payload in zip(self.workers, payloads, strict=True):
@@ -173,8 +190,8 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
                 worker.send(Op.RESET, pickle.dumps((seeds[index], index in self._rebuild)))
             else:
                 worker.send(Op.STEP, action[index].tobytes())
-        # The first reset of all includes imports; a later one is part of a step.
-        self._fill(self._answers(self.step_timeout if action is not None else START_LIMIT), rows, range(self.num_envs))
+        limit = self.step_timeout if action is not None else first_limit(self.step_timeout)
+        self._fill(self._answers(limit), rows, range(self.num_envs))
 
     def _fill(self, answers: list[bytes], rows: Rows, indices: Any) -> None:
         obs, reward, terminated, truncated = rows
@@ -197,8 +214,8 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         limit = START_LIMIT + longest * self.step_timeout
         for index, (seed, actions) in episodes.items():
             self.workers[index].send(Op.REPLAY, pickle.dumps((seed, actions)))
-        deadline = time.monotonic() + limit
-        answers = [self.workers[i].receive(deadline, int(self._length[i]), limit) for i in episodes]
+        allowance = Allowance(limit)
+        answers = [self.workers[i].receive(allowance, int(self._length[i])) for i in episodes]
         self._fill(answers, rows, episodes)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -12,6 +13,8 @@ from rlcore import streams
 from rlcore.envs.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
 from rlcore.envs.lane import Lane
 from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.watchdog import STEP_TIMEOUT, Overdue, Watchdog, first_limit
+from rlcore.errors import EnvironmentLost
 from rlcore.types import State
 
 if TYPE_CHECKING:  # the config package imports torch, which a worker must not
@@ -27,6 +30,10 @@ class SerialVectorEnv(EpisodicVectorEnv):
         episode_seed: (env index, episode index) -> seed of that episode; None = go on with the env's own generator.
         tier: how the state is saved.
         fresh_instance: a newly built environment for every episode.
+        step_timeout: seconds for one step of all environments.
+
+    Raises:
+        EnvironmentFault: one does not come into being in time.
     """
 
     def __init__(
@@ -36,18 +43,35 @@ class SerialVectorEnv(EpisodicVectorEnv):
         episode_seed: EpisodeSeed,
         tier: str = "snapshot",
         fresh_instance: bool = False,
+        step_timeout: float = STEP_TIMEOUT,
     ) -> None:
-        self._lanes = [Lane(build, index, fresh_instance) for index in range(num_envs)]
+        self._watchdog = Watchdog(step_timeout)
+        with self._watchdog.patience(first_limit(step_timeout)):
+            self._lanes = [self._watchdog.call(partial(Lane, build, i, fresh_instance)) for i in range(num_envs)]
         super().__init__(num_envs, self._lanes[0].spec, self._lanes[0].bounds, episode_seed, tier)
 
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
+        if action is not None:
+            self._play(action, seeds, rows)
+            return
+        with self._watchdog.patience(first_limit(self._watchdog.limit)):
+            self._play(None, seeds, rows)
+
+    def _play(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
         obs, reward, terminated, truncated = rows
-        actions = None if action is None else env_actions(action)
-        for index, lane in enumerate(self._lanes):
-            if index in seeds or actions is None:
-                lane.reset(seeds[index], obs, index, index in self._rebuild)
-            else:
-                reward[index], terminated[index], truncated[index] = lane.step(actions[index], obs, index)
+        actions, index = None if action is None else env_actions(action), 0
+        self._watchdog.calls += 1
+        try:
+            for index, lane in enumerate(self._lanes):
+                if index in seeds or actions is None:
+                    lane.reset(seeds[index], obs, index, index in self._rebuild)
+                else:
+                    reward[index], terminated[index], truncated[index] = lane.step(actions[index], obs, index)
+        except Overdue:
+            where = f"environment {index}, step {self._length[index]} of its episode"
+            raise EnvironmentLost(f"{where}: {self._watchdog.sentence()}") from None
+        finally:
+            self._watchdog.calls += 1
 
     def _capture(self) -> list[State]:
         return [lane.capture() for lane in self._lanes]
@@ -62,6 +86,7 @@ class SerialVectorEnv(EpisodicVectorEnv):
 
     def close(self) -> None:
         """Release the environments."""
+        self._watchdog.close()
         for lane in self._lanes:
             lane.close()
 
@@ -105,7 +130,8 @@ def make_vector_env(
     settings = EnvSettings.of(config)
     seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
     if isinstance(config, EnvSettings) or config.sync_env:
-        return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance)
+        limit = STEP_TIMEOUT if isinstance(config, EnvSettings) else config.step_timeout
+        return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance, limit)
     from rlcore.envs.subprocess import SubprocessVectorEnv
 
     return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, config.step_timeout)

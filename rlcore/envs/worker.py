@@ -1,4 +1,4 @@
-"""One environment in a process of its own: `python -m rlcore.envs.worker CONNECTION LIFELINE`. Imports no torch.
+"""One environment in a process of its own: `python -m rlcore.envs.worker CONNECTION`. Imports no torch.
 
 Answers one question at a time on the connection, a byte for the question and then its arguments, until its pipe closes.
 """
@@ -6,10 +6,7 @@ Answers one question at a time on the connection, a byte for the question and th
 from __future__ import annotations
 
 import enum
-import fcntl
-import os
 import pickle
-import select
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -107,22 +104,6 @@ class Desk:
         return self.row.tobytes()
 
 
-def die_with_parent(lifeline: int) -> None:
-    """End this process when the parent's end of a pipe closes, also in the middle of a step.
-
-    The kernel sends SIGIO, whose default ends a process without asking Python: an engine that hangs while it holds
-    the interpreter lock ends too. Unlike PR_SET_PDEATHSIG this follows the process, not the thread that started us.
-
-    Args:
-        lifeline: read end of a pipe that the parent holds open and never writes to.
-    """
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # it was gone before we asked to be told
-        sys.exit(1)
-
-
 def serve(connection: Connection) -> None:
     """Answer until the pipe closes; what goes wrong is an answer too."""
     desk = Desk()
@@ -145,9 +126,7 @@ def main() -> None:
     """Entry point of the worker process."""
     # Ctrl-C reaches the whole process group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection, lifeline = Connection(int(sys.argv[1])), int(sys.argv[2])
-    die_with_parent(lifeline)
-    serve(connection)
+    serve(Connection(int(sys.argv[1])))
 
 
 if __name__ == "__main__":

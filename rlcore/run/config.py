@@ -35,7 +35,7 @@ class EnvConfig:
     frame_stack_dilation: int = arg(1, "take every n-th of the past frames", low=1)
     sync_env: bool = arg(True, "true: in this process (fast for cheap environments); false: one process each")
     step_timeout: float = arg(
-        60.0, "seconds a subprocess environment may take for one step before the run ends", above=0
+        60.0, "seconds the environments may take for one step before the run ends", above=0, learning=False
     )
     screen_size: int = arg(64, "side of image observations, pixels (no effect on vector keys)", low=1)
     grayscale: bool = arg(False, "image observations in one channel (no effect on vector keys)")

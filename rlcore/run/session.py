@@ -15,7 +15,7 @@ import yaml
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.envs.vector import make_vector_env
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError
 from rlcore.run import checkpoint
 from rlcore.run.boundary import Boundary
 from rlcore.run.collect import Collector
@@ -256,7 +256,7 @@ class Session:
         return self.card["tier"] != "boundary"
 
     def save(self) -> dict[str, Any]:
-        """Make the present state durable; returns {path, env_steps, digest}."""
+        """Make the present state durable; returns {path, env_steps, digest}; RunError where a weight is not finite."""
         self.collector.arrival = self.envs.boundary()
         learning = {
             "learner": self.learner.state_dict(),
@@ -265,6 +265,7 @@ class Session:
             "rng": streams.generator_state(self.rng),
             "iterations": self.iterations,
         }
+        _check_finite(learning["learner"]["agent"], self.env_steps)
         bookkeeping = {
             "fingerprint": self.fingerprint,
             "window": self.window.state_dict(),
@@ -297,3 +298,18 @@ class Session:
     def close(self) -> None:
         """End the environments' processes."""
         self.envs.close()
+
+
+def _check_finite(weights: Mapping[str, Any], env_steps: int) -> None:
+    """Refuse weights that the update after this one would find to be broken.
+
+    Args:
+        weights: of the agent, by name.
+        env_steps: for the message.
+
+    Raises:
+        RunError: NaN or infinity in one of them.
+    """
+    for name, value in weights.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise RunError(f"not finite after {env_steps} env steps: {name}; the checkpoints from before are untouched")

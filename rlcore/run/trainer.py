@@ -6,11 +6,12 @@ Commands on stdin:  {"command": "advance" | "checkpoint" | "evaluate" | "finish"
 Events on stdout:   ready {env_steps, total_steps} · progress {env_steps, return, elapsed} (while advancing)
                     boundary {env_steps, due, done, reason} · checkpoint {path, env_steps, digest}
                     evaluation {env_steps, final, greedy, ...} · stopped · interrupted {env_steps, path}
-                    error {sentence, exit}
+                    error {sentence, kind, exit} · alive (every few seconds, whatever else goes on)
 
-Boundaries come from the config alone; the caller decides nothing that moves a bit. SIGTERM or SIGINT: the iteration
-is finished, a checkpoint written, exit 130; a second signal exits at once. When the parent is gone (stdin ends), so is
-this process.
+Boundaries come from the config alone; the caller decides nothing that moves a bit. SIGTERM, SIGINT or SIGHUP: the
+iteration is finished, a checkpoint written, exit 130. Further signals change nothing: a service manager sends them to
+every process, and so does the parent, which kills a trainer that takes too long. When the parent is gone (stdin ends),
+so is this process.
 """
 
 from __future__ import annotations
@@ -23,16 +24,21 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 from rlcore.errors import RunError, UserError
 from rlcore.run.directory import RunDirectory
 
+ALIVE_EVERY = 2.0  # seconds
+
 
 class Interrupted(BaseException):
-    """A signal arrived while nothing was being trained."""
+    """A signal arrived, and what is being done may be left as it is."""
 
 
 class Trainer:
@@ -45,15 +51,17 @@ class Trainer:
 
     def __init__(self, run: RunDirectory, output: Any) -> None:
         self.run, self.output = run, output
-        self.commands: queue.Queue[str | None] = queue.Queue()
+        self.commands: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.session: Any = None
-        self.training = False
-        self.signals = 0
+        self.interrupted = False
+        self.careful = False  # what is being done must not be cut by an exception: it looks at `interrupted` itself
+        self._voice = threading.Lock()
 
     def say(self, event: str, **fields: Any) -> None:
         """Write one event."""
-        self.output.write(json.dumps({"event": event, **fields}) + "\n")
-        self.output.flush()
+        with self._voice:
+            self.output.write(json.dumps({"event": event, **fields}) + "\n")
+            self.output.flush()
 
     def listen(self) -> None:
         """Read commands until stdin ends; then the parent is gone and this process must not outlive it."""
@@ -61,14 +69,36 @@ class Trainer:
             self.commands.put(json.loads(line)["command"])
         os._exit(1)
 
+    def live(self) -> None:
+        """Say that this process is alive: an engine that holds the interpreter lock for ever silences it."""
+        while True:
+            time.sleep(ALIVE_EVERY)
+            self.say("alive")
+
     def on_signal(self, number: int, frame: Any) -> None:
-        """First signal: end well. Second: end."""
-        self.signals += 1
-        if self.signals > 1:
-            os._exit(130)
-        if self.training:
+        """End well."""
+        if self.interrupted:
+            return
+        self.interrupted = True
+        if self.session is not None:
             self.session.interrupted = True
-        else:
+        if not self.careful:
+            raise Interrupted
+
+    @contextmanager
+    def carefully(self) -> Iterator[None]:
+        """Put off the end that a signal asks for.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            Interrupted: a signal came in the meantime.
+        """
+        self.careful = True
+        yield
+        self.careful = False
+        if self.interrupted:
             raise Interrupted
 
     def serve(self) -> int:
@@ -84,10 +114,11 @@ class Trainer:
                 self.say("stopped")
                 return 0
             if command == "advance":
-                if self._advance():
-                    raise Interrupted
+                self._advance()
             elif command == "checkpoint":
-                self.say("checkpoint", **self.session.save())
+                with self.carefully():
+                    saved = self.session.save()
+                self.say("checkpoint", **saved)
             elif command == "evaluate":
                 self.say("evaluation", **self.session.evaluate())
             elif command == "finish":
@@ -95,20 +126,15 @@ class Trainer:
 
                 self.say("evaluation", **final_evaluation(self.run))
 
-    def _advance(self) -> bool:
-        """Train to the next boundary; True when a signal asked to end."""
-        self.training = True
-        try:
+    def _advance(self) -> None:
+        """Train to the next boundary, or to the end of the iteration in which a signal comes."""
+        with self.carefully():
             boundary = self.session.advance(lambda progress: self.say("progress", **progress))
-        finally:
-            self.training = False
-        if self.session.interrupted:
-            return True
         self.say("boundary", **asdict(boundary))
-        return False
 
     def interrupt(self) -> int:
         """Make the state durable after a signal; exit code 130."""
+        self.interrupted = self.careful = True
         path = None
         if self.session is not None and self.session.env_steps and self.session.savable:
             path = self.session.save()["path"]
@@ -119,9 +145,10 @@ class Trainer:
 
     def main(self) -> int:
         """Serve until told to stop; every end has its exit code and its sentence."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.on_signal)
-        threading.Thread(target=self.listen, daemon=True).start()
+        for job in (self.listen, self.live):
+            threading.Thread(target=job, daemon=True).start()
         try:
             try:
                 with self.run.writing():
@@ -129,14 +156,14 @@ class Trainer:
             except Interrupted:  # before the session was there
                 return self.interrupt()
         except UserError as error:
-            self.say("error", sentence=str(error), exit=2)
+            self.say("error", sentence=str(error), kind="UserError", exit=2)
             return 2
         except Exception as error:
             if not isinstance(error, RunError):
                 with contextlib.suppress(OSError):  # the log may lie on the full disk that this is about
                     traceback.print_exc()
             sentence = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-            self.say("error", sentence=sentence, exit=1)
+            self.say("error", sentence=sentence, kind=type(error).__name__, exit=1)
             return 1
 
     def _guarded(self) -> int:
@@ -152,8 +179,7 @@ def main() -> None:
     os.dup2(2, 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     code = Trainer(RunDirectory(sys.argv[1]), output).main()
-    with contextlib.suppress(OSError):  # the parent is gone, the log's disk is full: the exit code is the same
-        output.close()
+    with contextlib.suppress(OSError):  # the log's disk may be full: the exit code is the same
         sys.stderr.flush()
     os._exit(code)  # environments and threads of libraries must not keep a finished trainer alive
 

@@ -1,0 +1,103 @@
+"""An environment that misbehaves when the environment variable FAULT says so; importing this module registers it.
+
+FAULT=kind:call:number, as `nan:step:37`: the 37th call of `step` in this process. The config says nothing of it, so a
+run can meet a fault, and be continued without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+calls = {"step": 0, "reset": 0}
+
+
+class Faulty(gymnasium.Env):
+    """A noisy walk that ends after 20 steps; its state can be saved."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(-1e3, 1e3, (2,), np.float32)
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.place, self.count = render_mode, 0.0, 0
+
+    def obs(self):
+        return np.array([self.place, self.count], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.count = float(self.np_random.normal()), 0
+        return misbehaved("reset", self.obs())
+
+    def step(self, action):
+        self.place += float(self.np_random.normal()) + (0.5 if action else -0.5)
+        self.count += 1
+        return misbehaved("step", self.obs(), -abs(self.place), False, self.count >= 20)
+
+
+def misbehaved(call, obs, *rest):
+    calls[call] += 1
+    kind, where, number = (os.environ.get("FAULT", "") + "::").split(":")[:3]
+    if where == call and calls[call] >= int(number):
+        if kind in ACTS:
+            ACTS[kind]()
+        obs = OBSERVATIONS.get(kind, lambda o: o)(obs)
+        if rest:
+            rest = (REWARDS.get(kind, rest[0]), FLAGS.get(kind, rest[1]), *rest[2:])
+        if kind == "tuple":
+            return (obs, *rest)
+    return (obs, *rest, {})
+
+
+def fail():
+    raise RuntimeError("the engine said no\nand more")
+
+
+def spin():
+    while True:
+        sum(range(10**6))
+
+
+def freeze():
+    """Hold the interpreter lock in C for ever."""
+    ctypes.PyDLL(None).sleep(600)
+
+
+ACTS = {
+    "raise": fail,
+    "sleep": lambda: time.sleep(600),
+    "spin": spin,
+    "freeze": freeze,
+    "exit": lambda: os._exit(7),
+    "slow": lambda: time.sleep(0.05),
+}
+OBSERVATIONS = {
+    "obs_nan": lambda obs: np.array([obs[0], np.nan], np.float32),
+    "obs_inf": lambda obs: np.array([-np.inf, obs[1]], np.float32),
+    "obs_shape": lambda obs: obs[:1],
+    "obs_none": lambda obs: None,
+    "obs_text": lambda obs: "here",
+    "obs_texts": lambda obs: np.array(["a", "b"]),
+    "obs_objects": lambda obs: np.array([None, obs[1]], object),
+    "obs_complex": lambda obs: obs.astype(np.complex64),
+    "obs_key": lambda obs: {"other": obs},
+    "obs_huge": lambda obs: np.array([1e300, 0.0]),
+}
+REWARDS = {
+    "reward_nan": float("nan"),
+    "reward_inf": float("-inf"),
+    "reward_huge": 1e39,  # finite, but not as float32
+    "reward_none": None,
+    "reward_text": "1.0",
+    "reward_array": np.ones(2),
+    "reward_complex": 1j,
+}
+FLAGS = {"flag_none": None, "flag_nan": float("nan"), "flag_text": "False", "flag_array": np.zeros(2, bool)}
+
+if "Faulty-v0" not in gymnasium.registry:
+    gymnasium.register("Faulty-v0", entry_point=f"{__name__}:Faulty")

@@ -1,0 +1,125 @@
+"""Real commands, their processes as /proc tells them, and the moments at which something happens to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlcore.run import checkpoint
+from rlcore.run.directory import RunDirectory
+from rlcore.run.record import read_events
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = [
+    "exp=ppo",
+    "env.num_envs=2",
+    "env.capture_video=false",
+    "algo.rollout_steps=32",
+    "algo.per_rank_batch_size=32",
+    "algo.update_epochs=1",
+    "evaluation.episodes=2",
+    "evaluation.final_episodes=2",
+    "evaluation.baseline_episodes=2",
+    "evaluation.num_envs=2",
+]
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SHEPHERD_", "PREFECT_", "MLFLOW_"))}
+    path = os.pathsep.join([str(ROOT), *([more.pop("PYTHONPATH")] if "PYTHONPATH" in more else [])])
+    return kept | {"SHEPHERD_HOME": str(home), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DISPLAY": ""} | more
+
+
+def start(home: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    """`shepherd ARGUMENTS` in `home`, which is also what its processes are known by, in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", *arguments],
+        cwd=home,
+        env=environment(home, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    parent: int
+    state: str
+    words: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """trainer, worker, ephemeral, tracking, or the command itself."""
+        module = next((word for word in self.words if word.startswith(("rlcore.", "flows."))), "")
+        if module == "rlcore.lifeline":
+            module = self.words[self.words.index(module) + 2]
+        return module.rpartition(".")[2] or self.words[0]
+
+
+def processes(home: Path) -> list[Process]:
+    """All that live and were started, by whomever, for this home: orphans and those of another session too."""
+    mark, found = f"SHEPHERD_HOME={home}".encode(), []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit() or mark not in (entry / "environ").read_bytes().split(b"\0"):
+                continue
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != "Z":
+            found.append(Process(int(entry.name), int(parent), state, tuple(words)))
+    return found
+
+
+def one(home: Path, kind: str) -> int:
+    """Pid of the process of a kind, once there is one."""
+    return wait_for(lambda: next((p.pid for p in processes(home) if p.kind == kind), None), f"a {kind}")
+
+
+def orphans(home: Path, within: float = 2.0) -> list[Process]:
+    """What is still alive after so many seconds."""
+    deadline = time.monotonic() + within
+    while (found := processes(home)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120.0, every: float = 0.01) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come within {seconds:g} s"
+        time.sleep(every)
+    return found
+
+
+def count(run: RunDirectory, kind: str) -> int:
+    return sum(event["kind"] == kind for event in read_events(run.events))
+
+
+def digest(run: RunDirectory) -> str:
+    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
+
+
+def end(process: subprocess.Popen[str], seconds: float = 60.0) -> tuple[int, str]:
+    """Exit code and what it said on stderr."""
+    said = process.communicate(timeout=seconds)[1]
+    return process.returncode, said
+
+
+def kill_all(home: Path) -> None:
+    for process in processes(home):
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
