@@ -51,10 +51,10 @@ def _places(first: Path, second: Path) -> tuple[Path, Path]:
     try:
         return compare.common(first, second)
     except compare.NothingInCommonError:
-        newest = [checkpoint.newest_good(place / "checkpoints") for place in (first, second)]
-        if newest[0] is None or newest[1] is None or not list(_differing("learning", *_fingerprints(*newest))):
+        left, right = (checkpoint.newest_good(place / "checkpoints") for place in (first, second))
+        if left is None or right is None or not list(_differing("learning", *_fingerprints(left, right))):
             raise
-        return newest[0], newest[1]
+        return left, right
 
 
 def _fingerprints(*places: Path) -> list[dict[str, Any]]:
