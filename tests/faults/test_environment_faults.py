@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from flows.stages.make_env import make_env
-from rlcore.envs.make import EnvSettings
 from rlcore.envs.vector import make_vector_env
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
 from rlcore.run import checkpoint
