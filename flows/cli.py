@@ -26,13 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    from flows.interruption import CODE, TrainingInterrupted, farewell, terminable
+    from flows.interruption import CODE, farewell, terminable
 
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with terminable(for_good=argv is None):
             return _run(arguments)
-    except (TrainingInterrupted, KeyboardInterrupt):
+    except KeyboardInterrupt:  # TrainingInterrupted is one
         print(farewell(), file=sys.stderr)
         return CODE
 

@@ -24,8 +24,12 @@ CODE = 130
 FAREWELL = "shepherd: interrupted"
 
 
-class TrainingInterrupted(BaseException):
-    """A signal told training to end; its state is durable. Exit code 130."""
+class TrainingInterrupted(KeyboardInterrupt):
+    """A signal told training to end; its state is durable. Exit code 130.
+
+    A class of its own: where a plain KeyboardInterrupt passes through `exec` (dataclasses, named tuples), Python ends
+    by SIGINT in the end, whatever code it was given, though the exception was caught long before.
+    """
 
 
 class _Interruption:
@@ -76,7 +80,7 @@ def before_leaving(callback: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def terminable(*, for_good: bool = False) -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise `TrainingInterrupted`, as Ctrl-C raises KeyboardInterrupt; the second one ends all.
+    """Let the first of SIGINT, SIGTERM and SIGHUP raise `TrainingInterrupted`, and the second one end the process.
 
     A signal that this process was started to ignore (nohup) stays ignored.
 
@@ -135,7 +139,7 @@ def _on_signal(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
             _let_go_of_terminals()
         _thread.start_new_thread(_end_at_limit, (now,))  # threading's own takes locks that we may have interrupted
-        raise KeyboardInterrupt if number == signal.SIGINT else TrainingInterrupted
+        raise TrainingInterrupted
     # A closing terminal sends SIGHUP more than once: from the shell and from the kernel.
     if number != signal.SIGHUP and now - _state.first > REPEAT:
         _leave()

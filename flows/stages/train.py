@@ -59,7 +59,7 @@ class Trainer:
         )
         try:
             ready = self._until("ready")
-        except (KeyboardInterrupt, TrainingInterrupted):
+        except KeyboardInterrupt:
             self.interrupt()  # nobody holds it yet, so nobody else could end it
             raise
         self.env_steps: int = ready["env_steps"]

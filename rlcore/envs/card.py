@@ -64,11 +64,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     finally:
         watchdog.close()
     if report.tier == "boundary":
-        log.warning(
-            "%s can neither be saved nor replayed (%s): every scheduled checkpoint cuts its open episodes",
-            settings.id,
-            report.reason,
-        )
+        log.warning("%s", _boundary_warning(settings.id, report))
     card |= {
         "time_limit_checked": _limit_checked(card["max_episode_steps"], report),
         "reward_seen": list(report.reward),
@@ -87,6 +83,16 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
         },
     }
     return json.loads(json.dumps(card, allow_nan=False))  # tuples become lists now, not when it is read back
+
+
+def _boundary_warning(env_id: str, report: TierReport) -> str:
+    exact = "a resumed run still ends in the bits of one that nobody stopped, at that price"
+    if not report.deterministic:
+        exact = "no seed decides what it does: two runs of one config differ, and so does a resumed one"
+    return (
+        f"{env_id} can neither be saved nor replayed ({report.reason}): every scheduled checkpoint cuts its open "
+        f"episodes; {exact}"
+    )
 
 
 def _look(settings: EnvSettings) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
 
     Snapshot: the state taken at several moments, put into newly built environments, gives the rest of the episode and
     the next one. Replay: an episode's seed and actions give it again, in a used environment or else in a newly built
-    one. Boundary: neither.
+    one. Boundary: neither, or environments that share what one of them cannot bring back.
 
     Args:
         make_env: builds one environment (from `rlcore.envs.make`).
@@ -90,7 +90,11 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
     deterministic = all(a.arrivals == b.arrivals for a, b in zip(tapes, again, strict=True))
     reason = _no_snapshot(make_env, tapes, seed)
     used = _used_instance(make_env, tapes, seed)
-    if not reason:
+    shared = _shared(make_env, tapes, seed) if deterministic else ""
+    if shared:
+        tier, fresh = "boundary", True
+        reason = f"{reason}; {shared}" if reason else shared
+    elif not reason:
         tier, fresh = "snapshot", used != ""
     elif deterministic:
         # Cut short by time, another try might have come further: what it would have found must not matter.
@@ -197,6 +201,31 @@ def _used_instance(make_env: Build, tapes: list[Tape], seed: int) -> str:
                 return f"a used environment differs from a new one at step {step} of episode {episode}"
     finally:
         env.close()
+    return ""
+
+
+def _shared(make_env: Build, tapes: list[Tape], seed: int) -> str:
+    """Empty when two environments of one process, stepped in turn, each give what they gave alone; else what differed.
+
+    Neither a snapshot nor a replay of one brings back what several of them have in common.
+    """
+    pair = [0, min(1, len(tapes) - 1)]
+    envs, played = [make_env() for _ in pair], []
+    try:
+        for env, episode in zip(envs, pair, strict=True):
+            obs, _ = env.reset(seed=_seed(seed, episode))
+            played.append(Tape([_bytes(obs, 0.0, False, False)]))
+        for step in range(max(len(tapes[episode].actions) for episode in pair)):
+            for env, tape, episode in zip(envs, played, pair, strict=True):
+                if step < len(tapes[episode].actions):
+                    _step(env, tapes[episode].actions[step], tape)
+    finally:
+        for env in envs:
+            env.close()
+    for tape, episode in zip(played, pair, strict=True):
+        if tape.arrivals != tapes[episode].arrivals:
+            step = _first_difference(tape.arrivals, tapes[episode].arrivals)
+            return f"two environments in one process influence each other, as at step {step} of episode {episode}"
     return ""
 
 

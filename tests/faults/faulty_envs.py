@@ -99,5 +99,35 @@ REWARDS = {
 }
 FLAGS = {"flag_none": None, "flag_nan": float("nan"), "flag_text": "False", "flag_array": np.zeros(2, bool)}
 
+
+class Shared(Faulty):
+    """A walk on one place that all instances of a process share: nothing of one alone says how it goes on.
+
+    Deterministic all the same once every instance has been reset. `lottery`: not even that.
+    """
+
+    places: list[float] = [0.0]  # noqa: RUF012  the trap itself
+
+    def __init__(self, render_mode=None, lottery=False):
+        super().__init__(render_mode)
+        self.lottery = lottery
+
+    def reset(self, *, seed=None, options=None):
+        gymnasium.Env.reset(self, seed=seed)
+        self.count, Shared.places[0] = 0, float(self.np_random.normal())
+        return self.obs(), {}
+
+    def step(self, action):
+        luck = int.from_bytes(os.urandom(1)) / 256 if self.lottery else float(self.np_random.normal())
+        Shared.places[0] += luck + (0.5 if action else -0.5)
+        self.count += 1
+        return self.obs(), -abs(Shared.places[0]), False, self.count >= 17, {}
+
+    def obs(self):
+        return np.array([Shared.places[0], self.count], np.float32)
+
+
+if "Shared-v0" not in gymnasium.registry:
+    gymnasium.register("Shared-v0", entry_point=f"{__name__}:Shared")
 if "Faulty-v0" not in gymnasium.registry:
     gymnasium.register("Faulty-v0", entry_point=f"{__name__}:Faulty")

@@ -238,6 +238,7 @@ def test_a_changed_table_is_refused():
         ("LunarLander-v3", "replay", False),
         ("BipedalWalker-v3", "replay", True),  # its world is built once and remembers the episode before
         ("Hopper-v5", "replay", False),
+        ("HalfCheetah-v5", "replay", False),
         ("Probe/Opaque-v0", "replay", False),
     ],
 )
@@ -262,8 +263,13 @@ def test_an_environment_that_no_seed_decides_is_of_the_last_tier():
 def test_a_snapshot_that_looks_complete_but_is_not_is_found_out():
     assert capture(probe_envs.Hidden()) is not None
     report = measure_tier(lambda: make(EnvSettings("Probe/Hidden-v0")), 3)
-    assert report.tier == "replay"
     assert "went on differently" in report.reason
+
+
+def test_environments_that_influence_each_other_are_of_the_last_tier_though_each_is_deterministic():
+    report = measure_tier(lambda: make(EnvSettings("Probe/Hidden-v0")), 3)
+    assert (report.tier, report.deterministic) == ("boundary", True)
+    assert "two environments in one process influence each other" in report.reason
 
 
 def test_the_same_probe_gives_the_same_report():

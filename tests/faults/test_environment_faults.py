@@ -1,0 +1,208 @@
+"""What an environment in this process must not do: found at once, named, and nothing learned from it."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.stages.make_env import make_env
+from rlcore.envs.vector import make_vector_env
+from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
+from rlcore.run import checkpoint
+from rlcore.run.config import EnvConfig, build_config
+from rlcore.run.evaluation import evaluate_agent
+from rlcore.run.random_agent import RandomAgent
+from rlcore.run.session import Session
+from tests.runs import prepare, values
+
+SAYS = {
+    "obs_nan": r"key 'state' is nan at \[1\]",
+    "obs_inf": r"key 'state' is -inf at \[0\]",
+    "obs_shape": r"key 'state' has shape \(1,\), its space says \(2,\)",
+    "obs_none": r"key 'state' has shape \(\)",
+    "obs_text": r"key 'state' has shape \(\)",
+    "obs_texts": r"key 'state' is of type <U1, its space says float32",
+    "obs_objects": r"key 'state' is of type object",
+    "obs_complex": r"key 'state' is of type complex64",
+    "obs_key": r"key 'state' has shape \(\)",
+    "reward_nan": "reward is nan",
+    "reward_inf": "reward is -inf",
+    "reward_huge": r"reward is 1e\+39",
+    "reward_none": "reward is None, not one number",
+    "reward_text": "reward is '1.0', not one number",
+    "reward_array": r"reward is array\(\[1., 1.\]\), not one number",
+    "reward_complex": "reward is 1j, not one number",
+    "flag_none": "terminated is None, not True or False",
+    "flag_nan": "terminated is nan, not True or False",
+    "flag_text": "terminated is 'False', not True or False",
+    "flag_array": "terminated is array",
+    "tuple": "raised ValueError",
+    "raise": "raised RuntimeError: the engine said no$",
+}
+AT_RESET = [kind for kind in SAYS if not kind.startswith(("reward", "flag"))]
+
+
+@pytest.fixture(autouse=True)
+def fault(plugins, monkeypatch):
+    """Set the fault and start counting calls."""
+    import faulty_envs
+
+    def choose(text: str) -> None:
+        faulty_envs.calls.update(step=0, reset=0)
+        monkeypatch.setenv("FAULT", text)
+
+    choose("")
+    return choose
+
+
+def vector(limit: float = 60.0):
+    return make_vector_env(EnvConfig(id="Faulty-v0", step_timeout=limit), num_envs=2, seed=0)
+
+
+def play(envs, steps: int = 45) -> None:
+    envs.reset()
+    for _ in range(steps):
+        envs.step(np.zeros(2, int))
+
+
+# Two environments: call 26 of `step` is the 13th of environment 1, call 4 of `reset` its second.
+@pytest.mark.parametrize(
+    ("kind", "call", "step"), [*((k, "step:26", 13) for k in SAYS), *((k, "reset:4", 0) for k in AT_RESET)]
+)
+def test_a_fault_while_training_names_environment_step_and_key(fault, kind, call, step):
+    fault(f"{kind}:{call}")
+    with pytest.raises(EnvironmentFault, match=f"^environment 1, step {step} of its episode: .*{SAYS[kind]}"):
+        play(vector())
+
+
+@pytest.mark.parametrize("kind", ["obs_nan", "reward_none", "flag_text", "raise"])
+def test_a_fault_in_an_evaluation_names_environment_step_and_key(fault, tmp_path, kind):
+    run = prepare(tmp_path / "run", "Faulty-v0")
+    config, card = build_config(values("Faulty-v0", 512)), json.loads(run.card.read_text())
+    agent = RandomAgent(vector().spec)
+    fault(f"{kind}:step:26")
+    with pytest.raises(EnvironmentFault, match=f"^environment 1, step 13 of its episode: .*{SAYS[kind]}"):
+        evaluate_agent(agent, config, card, 4, greedy=False)
+
+
+@pytest.mark.parametrize("kind", ["obs_nan:step:5", "reward_none:step:150", "raise:step:150", "obs_shape:reset:1"])
+def test_a_fault_that_make_env_finds_is_the_users_mistake(fault, tmp_path, kind):
+    fault(kind)
+    with pytest.raises(UserError, match="^env.id=Faulty-v0: "):
+        prepare(tmp_path / "run", "Faulty-v0")
+    assert not (tmp_path / "run/env_card.json").exists()
+
+
+# Time
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin"])
+@pytest.mark.parametrize(("call", "step"), [("step:26", 13), ("reset:4", 0)])
+def test_a_call_that_never_returns_is_ended_by_the_time_limit(fault, kind, call, step):
+    fault(f"{kind}:{call}")
+    envs, began = vector(limit=0.4), time.monotonic()
+    says = rf"^environment 1, step {step} of its episode: hung; no answer within 0.4 s \(env.step_timeout\)$"
+    with pytest.raises(EnvironmentLost, match=says):
+        play(envs)
+    assert 0.4 <= time.monotonic() - began < 3
+
+
+def test_the_first_reset_may_take_longer_and_is_ended_too(fault):
+    fault("sleep:reset:1")
+    with pytest.raises(EnvironmentLost, match="environment 0, step 0 of its episode: hung; no answer within 1 s"):
+        play(vector(limit=0.1))
+
+
+def test_steps_that_are_slow_but_in_time_are_left_alone(fault):
+    fault("slow:step:1")  # 0.05 s a step: far more than one limit together
+    play(vector(limit=0.4), steps=15)
+
+
+def test_only_the_time_inside_an_environment_counts():
+    envs = vector(limit=0.2)
+    play(envs, steps=1)
+    time.sleep(0.8)  # a learner at work
+    envs.step(np.zeros(2, int))
+
+
+def test_make_env_ends_an_environment_that_hangs(fault, tmp_path):
+    for call in ("step:50", "step:150"):  # with the checks of training, and while the tier is measured
+        fault(f"sleep:{call}")
+        with pytest.raises(UserError, match="env.id=Faulty-v0: .*no answer within 0.4 s"):
+            prepare(tmp_path / call, "Faulty-v0", env__step_timeout=0.4)
+
+
+# Weights
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    run = prepare(tmp_path / "run", "Faulty-v0")
+    session = Session(run)
+    session.advance(lambda said: None)
+    session.save()
+    session.advance(lambda said: None)
+    next(session.learner.agent.parameters()).data[0] = float("nan")
+    with pytest.raises(RunError, match=f"not finite after {session.env_steps} env steps: .*weight|bias"):
+        session.save()
+    assert len(list(checkpoint.newest_first(run.checkpoints))) == 1
+    session.close()
+
+
+# Tier boundary: environments that share a place
+
+
+def train_and_abandon(run, rng: random.Random | None) -> str:
+    """The digest at the end; with `rng`, of a run that was dropped in the middle of an iteration again and again."""
+
+    class Dropped(Exception):
+        pass
+
+    dropped = 0
+    while True:
+        session, last = Session(run), rng.randrange(100) if rng and dropped < 4 else 10**9
+        assert not session.savable
+        start = session.env_steps
+
+        def drop(said, start=start, last=last):
+            if said["env_steps"] - start > last:
+                raise Dropped
+
+        try:
+            while True:
+                boundary = session.advance(drop)
+                saved = session.save() if "checkpoint" in boundary.due else None
+                if "evaluate" in boundary.due:
+                    session.evaluate()
+                if boundary.done:
+                    assert dropped == (4 if rng else 0)
+                    return saved["digest"]
+        except Dropped:
+            dropped += 1
+        finally:
+            session.close()
+
+
+def test_a_boundary_run_dropped_anywhere_ends_in_the_bits_of_one_that_was_not(tmp_path, caplog):
+    seed = random.randrange(1000)
+    print("seed", seed)
+    config = {"total_steps": 800, "checkpoint__every": 70, "evaluation__every": 140, "algo__update_epochs": 1}
+    whole, cut = (prepare(tmp_path / name, "Shared-v0", **config) for name in ("whole", "cut"))
+    card = json.loads(whole.card.read_text())
+    assert (card["tier"], card["deterministic"]) == ("boundary", True)
+    assert "resumed run still ends in the bits" in caplog.text
+    assert train_and_abandon(cut, random.Random(seed)) == train_and_abandon(whole, None)
+
+
+def test_an_environment_that_no_seed_decides_is_told_of(tmp_path, caplog):
+    config = build_config(values("Shared-v0", 512, env__wrapper={"lottery": True}))
+    run = prepare(tmp_path / "run", "Shared-v0", env__wrapper={"lottery": True})
+    assert caplog.text.count("no seed decides what it does: two runs of one config differ") == 1
+    make_env(config, run)
+    card = json.loads(run.card.read_text())
+    assert (card["tier"], card["deterministic"]) == ("boundary", False)
+    assert "Same seed and actions, same episode: **no**" in Path(run.path / "env_card.md").read_text()

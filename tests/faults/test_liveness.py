@@ -1,0 +1,242 @@
+"""Commands that are told to end, killed, paused: the exit code, what is left alive, and the bits in the end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlcore.run import checkpoint
+from rlcore.run.directory import RunDirectory
+from rlcore.run.session import Session
+from tests.faults.processes import (
+    TINY,
+    count,
+    digest,
+    end,
+    environment,
+    kill_all,
+    one,
+    orphans,
+    processes,
+    start,
+    wait_for,
+)
+from tests.runs import prepare
+
+SEED = random.randrange(10_000)
+RUN = {"total_steps": 9000, "checkpoint__every": 500, "evaluation__every": 2000}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    kill_all(tmp_path)
+
+
+def undisturbed(path: Path) -> str:
+    """The digest of a run that nobody touched, trained in this process."""
+    session = Session(prepare(path, **RUN))
+    while True:
+        boundary = session.advance(lambda said: None)
+        saved = session.save() if "checkpoint" in boundary.due else {}
+        if boundary.done:
+            session.close()
+            return saved["digest"]
+
+
+def ctrl_c_twice(process: subprocess.Popen[str], home: Path) -> int:
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.3)
+    begun = time.monotonic()
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+    process.wait(60)
+    assert time.monotonic() - begun < 1.0
+    return 130
+
+
+def sigterm_to_all(process: subprocess.Popen[str], home: Path) -> int:
+    """As a service manager does."""
+    for each in processes(home):
+        os.kill(each.pid, signal.SIGTERM)
+    return 130
+
+
+def kill(process: subprocess.Popen[str], home: Path) -> int:
+    process.kill()
+    return -signal.SIGKILL
+
+
+def kill_the_trainer(process: subprocess.Popen[str], home: Path) -> int:
+    os.kill(one(home, "trainer"), signal.SIGKILL)
+    return 1
+
+
+WAYS: list[tuple[Callable[[subprocess.Popen[str], Path], int], str]] = [
+    (sigterm_to_all, "continue with: shepherd stage train cut"),
+    (ctrl_c_twice, "continue with: shepherd stage train cut"),
+    (kill, ""),
+    (kill_the_trainer, "shepherd: failed: the trainer was killed by signal 9"),
+]
+
+
+def test_however_it_is_ended_nothing_stays_alive_and_the_resumed_run_ends_in_the_same_bits(home: Path) -> None:
+    print("seed", SEED)
+    rng, run = random.Random(SEED), prepare(home / "cut", **RUN)
+    for way, says in WAYS:
+        before = count(run, "checkpoint")
+        process = start(home, "stage", "train", "cut")
+        wait_for(lambda before=before: count(run, "checkpoint") > before, "a checkpoint")
+        time.sleep(rng.uniform(0.0, 0.3))
+        begun = time.monotonic()
+        code = way(process, home)
+        ended, said = end(process)
+        assert (ended, says in said, "Traceback" in said) == (code, True, False), (way, said)
+        assert time.monotonic() - begun < 25
+        assert not orphans(home), way
+        path = checkpoint.newest_good(run.checkpoints)
+        assert path is not None and path == next(checkpoint.newest_first(run.checkpoints))
+    # The rest with pauses, in which nothing is to happen: of the trainer, then of the command.
+    before = count(run, "checkpoint")
+    process = start(home, "stage", "train", "cut")
+    wait_for(lambda: count(run, "checkpoint") > before, "a checkpoint")
+    for pid in (one(home, "trainer"), process.pid):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.2)
+        os.kill(pid, signal.SIGCONT)
+    code, said = end(process, 120)
+    assert code == 0, said
+    assert digest(run) == undisturbed(home / "whole")
+
+
+def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
+    run = prepare(home / "run", **RUN | {"checkpoint__every": 9000, "evaluation__every": 9000})
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(home)
+        os.execve(
+            sys.executable, [sys.executable, "-m", "flows.cli", "stage", "train", "run"], environment(home) | {"TERM": "vt100"}
+        )
+    seen = b""
+    while b"steps/s" not in seen:  # the progress line: training is under way
+        seen += os.read(terminal, 4096)
+    begun = time.monotonic()
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert (os.waitstatus_to_exitcode(status), time.monotonic() - begun < 25) == (130, True)
+    assert not orphans(home)
+    assert 0 < int(checkpoint.resolve(run, "latest").name) < 9000
+
+
+def test_nothing_of_a_killed_flow_lives_on(home: Path) -> None:
+    flow = [*TINY, "algo.total_steps=200000", "checkpoint.every=1000", "evaluation.every=100000", "run_dir=run"]
+    process = start(home, "train", *flow)
+    parts = {"cli", "ephemeral", "trainer", "tracking"}  # the last: the mirror, started by the first checkpoint
+    wait_for(lambda: parts <= {p.kind for p in processes(home)}, f"all of {parts}")
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(1.0)
+    alive = {p.kind for p in processes(home)}
+    assert {"cli", "ephemeral", "trainer"} <= alive  # a paused parent is no dead one
+    process.kill()
+    assert not orphans(home, 2.0)
+    process.communicate()
+    assert checkpoint.newest_good(RunDirectory(home / "run").checkpoints) is not None
+
+
+# The parts, in processes of their own that cost little
+
+
+def script(home: Path, text: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+PARENT = """
+    import subprocess, sys, time
+    from rlcore.lifeline import spawn
+    child = spawn("tests.faults.holds_the_lock", stdout=subprocess.PIPE)
+    child.stdout.readline()  # it does now
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_child_that_holds_the_interpreter_lock_for_ever_ends_with_its_parent_and_not_before(home: Path) -> None:
+    parent = script(home, PARENT)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGSTOP)
+    time.sleep(0.3)
+    assert child in [p.pid for p in processes(home)]
+    parent.kill()
+    assert not orphans(home)
+    parent.communicate()
+
+
+STUBBORN = """
+    import signal, sys, time
+    from flows import interruption
+    interruption.LIMIT = 1.0
+    with interruption.terminable():
+        interruption.farewell("continue with: this")
+        print("ready", flush=True)
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException as error:  # some library swallows it
+                print(type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.parametrize("signals", [["SIGTERM"], ["SIGINT", "SIGINT"], ["SIGHUP", "SIGHUP", "SIGTERM"]], ids="-".join)
+def test_the_second_signal_or_the_time_limit_ends_what_swallows_the_first(home: Path, signals: list[str]) -> None:
+    process = script(home, STUBBORN)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    begun = time.monotonic()
+    for name in signals:
+        process.send_signal(signal.Signals[name])
+        time.sleep(0.15)
+        if name == signals[0]:
+            assert process.stdout.readline() == "TrainingInterrupted\n"
+    rest, said = process.communicate(timeout=10)
+    assert (process.returncode, rest, said) == (130, "", "continue with: this\n")
+    assert (time.monotonic() - begun < 0.9) == (len(signals) > 1)
+
+
+def test_a_signal_that_comes_twice_at_once_counts_once_and_an_ignored_one_not_at_all(home: Path) -> None:
+    process = script(
+        home,
+        """
+        import os, signal, time
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+        from flows.interruption import TrainingInterrupted, terminable
+        try:
+            with terminable():
+                os.kill(os.getpid(), signal.SIGHUP)
+                print("still here", flush=True)
+                try:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                finally:
+                    os.kill(os.getpid(), signal.SIGTERM)  # as `timeout` does: to the process, and to its group
+        except TrainingInterrupted:
+            print("ended well")
+        """,
+    )
+    assert process.communicate(timeout=20) == ("still here\nended well\n", "")
