@@ -1,5 +1,7 @@
 # make train    set-up, then the main job: PPO on CartPole-v1 to a registered model; more arguments: make train ARGS="seed=3"
 # make test     set-up, then every check and every test
+# make soak     set-up, then hours of it: every environment and mode killed 20 times and resumed; an interrupted soak goes
+#               on; writes docs/results/exactness.md; more arguments: make soak ARGS="--only Hopper --kills 5"
 # make check    set-up, then format, lint, types, import layers, docstrings, spelling
 # make install  set-up alone, into .venv; a second call installs nothing
 # make clean    remove what these made; CLEAN_RUNS=1 removes the runs too
@@ -11,7 +13,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test clean
+.PHONY: help install train check test soak clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -39,6 +41,9 @@ check: install
 # would wait for each other.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+
+soak: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)
 
 clean:
 	rm -rf .venv .shepherd build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -202,13 +202,13 @@ def _staged(name: str, run_dir: str, overrides: Sequence[str]) -> dict[str, Any]
     run = RunDirectory.existing(Path(run_dir).absolute())
     if not run.card.exists():
         raise UserError(f"{run_dir}: no env_card.json yet; `shepherd stage make-env {run_dir}` comes first")
+    if name == "train":
+        return _stage_train(run)
     config, _ = read_config(run)
     if name == "collect":
         from flows.stages.collect import collect
 
         return {"dataset": str(collect(config, run))}
-    if name == "train":
-        return _stage_train(run, config)
     if name == "checkpoint":
         from flows.stages.train import checkpoint
 
@@ -236,15 +236,16 @@ def _stage_make_env(run_dir: str, overrides: Sequence[str]) -> Path:
     return make_env(read_config(run)[0], run)
 
 
-def _stage_train(run: RunDirectory, config: Any) -> dict[str, Any]:
+def _stage_train(run: RunDirectory) -> dict[str, Any]:
+    """Drive the trainer, which reads and checks the config: in this process that would cost the import of torch."""
     from dataclasses import asdict
 
     from flows.progress import Progress
-    from flows.stages.train import release, train
+    from flows.stages.train import release, train, trainer_for
     from flows.tracking import mirror_in_background
 
     run.refuse_second_writer()
-    progress = Progress(config.algo.total_steps)
+    progress = Progress(trainer_for(run).total_steps)
     try:
         boundary = train(run, lambda said: progress.update(**progress_fields(said)))
     except BaseException:

@@ -126,7 +126,9 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
     if pid == 0:
         os.chdir(home)
         os.execve(
-            sys.executable, [sys.executable, "-m", "flows.cli", "stage", "train", "run"], environment(home) | {"TERM": "vt100"}
+            sys.executable,
+            [sys.executable, "-m", "flows.cli", "stage", "train", "run"],
+            environment(home) | {"TERM": "vt100"},
         )
     seen = b""
     while b"steps/s" not in seen:  # the progress line: training is under way

@@ -1,6 +1,6 @@
 """`make soak`: every environment and mode, killed at least twenty times each, and what came of it.
 
-    python -m tests.kills.soak [--seed N] [--kills 20] [--only WORD ...] [--report docs/results/exactness.md]
+    python -m tests.kills.soak [--seed N] [--kills 20] [--jobs 2] [--only WORD ...] [--report FILE]
 
 A chain is one run, killed five times and then let come to its end. What a chain found is a line in
 `.shepherd/soak.jsonl`, keyed by the code: started again after an interruption, it goes on with the next chain. The
@@ -22,6 +22,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make soak", description="Kill training runs and compare where they end.")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)), help="draws the moments (random)")
     parser.add_argument("--kills", type=int, default=20, help="of each environment and mode (20)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at a time (one a processor)")
     parser.add_argument("--only", nargs="*", default=[], help="environments or modes whose names hold one of these")
     parser.add_argument("--report", type=Path, default=ROOT / "docs/results/exactness.md")
     options = parser.parse_args()
@@ -47,9 +49,9 @@ def main() -> int:
     key = code_key()
     print(f"soak of code {key} · seed {options.seed} · results in {results}", flush=True)
     wanted = [c for c in CASES if not options.only or any(word in str(c) for word in options.only)]
-    for case in wanted:
-        done = [r for r in read(results, key) if r["env_id"] == case.env_id and r["mode"] == case.mode]
-        soak(case, options.seed, options.kills, done, results, key)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for finished in [pool.submit(soak, case, options.seed, options.kills, results, key) for case in wanted]:
+            finished.result()
     if not options.only and not any(r["mode"] == "faults" for r in read(results, key)):
         append(results, {"key": key, "mode": "faults", **faults()})
     found = read(results, key)
@@ -60,8 +62,9 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def soak(case: Case, seed: int, kills: int, done: list[dict[str, Any]], results: Path, key: str) -> None:
+def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
     """Chains of one case until there are enough kills."""
+    done = [r for r in read(results, key) if (r["env_id"], r["mode"]) == (case.env_id, case.mode)]
     count = sum(len(r["phases"]) for r in done)
     if count >= kills:
         return
