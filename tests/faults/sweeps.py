@@ -3,7 +3,9 @@
     LD_PRELOAD=failing_disk.so python -m tests.faults.sweeps FOLDER
 
 One process imports everything once. Where the fault kills, or where a procedure changes what lies in memory, it forks a
-child for each N; the child's disk fails, and the parent looks at what is left. Prints a JSON line a sweep: procedure, fault, operations, failure (null when all is well).
+child for each N; the child's disk fails, and the parent looks at what is left.
+
+Prints a JSON line a sweep: procedure, fault, operations, failure (null when all is well).
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def good_checkpoints(run: RunDirectory) -> list[int]:
 
 
 class Checkpoints(Procedure):
-    """save, prune, name_best in a run that has older checkpoints, and what an earlier writer left when it was killed."""
+    """save, prune, name_best in a run with older checkpoints, and with what a writer left when it was killed."""
 
     def prepare(self) -> None:
         run = RunDirectory(self.folder)
