@@ -130,7 +130,7 @@ class Checkpoints(Procedure):
 class OverDamaged(Checkpoints):
     """The same where a damaged checkpoint has the name already."""
 
-    faults = ("EIO", "ENOSPC from then on", "SIGKILL before")
+    faults = ("ENOSPC from then on", "SIGKILL before")
 
     def prepare(self) -> None:
         super().prepare()
@@ -251,10 +251,12 @@ class NewRun(Procedure):
 class SessionSave(Procedure):
     """`Session.save` and `Session.evaluate` of a run that is being trained."""
 
-    faults = ("ENOSPC", "EROFS from then on", "SIGKILL after")
+    faults = ("EROFS from then on", "SIGKILL after")
 
     def prepare(self) -> None:
-        self.run = prepare(self.folder, total_steps=512, checkpoint__every=128, evaluation__every=128)
+        self.run = prepare(
+            self.folder, total_steps=512, checkpoint__every=128, evaluation__every=128, evaluation__episodes=1
+        )
         self.session = Session(self.run)
         self.digests: dict[int, str] = {}
         self.attempts = 0
