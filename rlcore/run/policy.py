@@ -117,11 +117,7 @@ def load_policy(path: str | Path, seed: int = 0) -> Policy:
     """
     path = Path(path)
     if (path / "policy.json").exists():
-        description = json.loads((path / "policy.json").read_text())
-        if description["format"] != FORMAT:
-            raise UserError(f"{path}: policy of format {description['format']}, this version reads {FORMAT}")
-        state = tree.decode((path / "agent.json").read_bytes(), (path / "agent.safetensors").read_bytes())
-        return Policy(description, state, seed)
+        return _exported(path, seed)
     if (path / "manifest.json").exists():
         run = RunDirectory.existing(path.resolve().parents[1])
     else:
@@ -129,6 +125,23 @@ def load_policy(path: str | Path, seed: int = 0) -> Policy:
         path = checkpoint.chosen(run)
     learning, _ = checkpoint.load(path)
     return Policy(describe(run, path), learning["learner"]["agent"], seed)
+
+
+def _exported(path: Path, seed: int) -> Policy:
+    """The policy of an exported folder, which may be anybody's."""
+    names = ("agent.json", "agent.safetensors")
+    try:
+        description = tree.read_json((path / "policy.json").read_bytes(), "policy.json")
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise UserError(f"policy.json is of another format than {FORMAT}, which this version reads")
+        shape, tensors = ((path / name).read_bytes() for name in names)
+        return Policy(description, tree.decode(shape, tensors, names), seed)
+    except OSError as error:
+        raise UserError(f"{path}: {Path(error.filename).name} cannot be read ({error.strerror})") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+        raise UserError(f"{path}: policy.json and {names[0]} describe no policy ({type(error).__name__})") from error
 
 
 def check_fits(policy: Policy, agent: Any, source: str) -> None:

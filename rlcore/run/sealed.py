@@ -36,4 +36,4 @@ def unseal(data: bytes) -> dict[str, Any]:
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, sort_keys=True, indent=1) + "\n").encode()
+    return (json.dumps(content, sort_keys=True) + "\n").encode()

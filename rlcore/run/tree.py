@@ -119,6 +119,8 @@ def _join(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return tensors.pop(content)
     if kind == "array":
         return tensors.pop(content).numpy()
+    if not isinstance(content, list):
+        raise TypeError(f"{kind} of a {type(content).__name__}")
     if kind == "list":
         return [_join(v, tensors) for v in content]
     if kind == "items":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import shutil
 import subprocess
@@ -51,9 +52,11 @@ def environment(library: Path, folder: Path | None = None, at: int = 0, fault: F
 class Disk:
     """This process's disk, where the library is preloaded."""
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(None)
-        self._library.disk_count.restype = ctypes.c_long
+    @functools.cached_property
+    def _library(self) -> ctypes.CDLL:
+        library = ctypes.CDLL(None)
+        library.disk_count.restype = ctypes.c_long
+        return library
 
     def arm(self, folder: Path, at: int, fault: Fault) -> None:
         path = os.path.realpath(folder).encode()

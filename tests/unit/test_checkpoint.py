@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from rlcore.errors import RunError, UserError
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
+from rlcore.run.record import EventLog
 
 
 @pytest.fixture
@@ -150,3 +152,78 @@ def test_pruning_keeps_the_newest_and_the_best(run: RunDirectory) -> None:
     assert (names["best"], names["latest"]) == ("64", "2000")
     checkpoint.prune(run, None, run.checkpoints / "2000")
     assert len(list(checkpoint.newest_first(run.checkpoints))) == 3
+
+
+def test_damaged_checkpoints_beyond_the_one_resumed_from_do_not_count_as_kept(run: RunDirectory) -> None:
+    save(run, 64)
+    for env_steps in (128, 256):
+        flip(save(run, env_steps) / "learning/tensors.safetensors")
+    checkpoint.prune(run, 1, save(run, 100))  # resumed from 64, interrupted at 100
+    assert checkpoint.newest_good(run.checkpoints) == run.checkpoints / "100"
+    checkpoint.prune(run, 1, save(run, 128))
+    assert checkpoint.newest_good(run.checkpoints) == run.checkpoints / "128"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"best": "64", "latest": "128"}', bytes(100), None])
+def test_damaged_names_are_found_anew_from_the_event_log(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    log = EventLog(run.events)
+    for env_steps, mean in ((64, 5.0), (128, 9.0), (256, 9.0), (512, 3.0)):
+        path = save(run, env_steps)
+        log.append("evaluation", env_steps=env_steps, final=False, greedy={"mean": mean})
+    log.append("evaluation", env_steps=512, final=True, greedy={"mean": 100.0})
+    checkpoint.name_best(run, 256)
+    run.names.unlink() if content is None else run.names.write_bytes(content)
+    checkpoint.prune(run, 1, path)
+    assert [p.name for p in checkpoint.newest_first(run.checkpoints)] == ["512", "256"]
+    assert checkpoint.chosen(run).name == "256"
+    assert ("names.json is damaged" in caplog.text) == (content is not None)
+
+
+def test_any_flip_of_the_names_is_noticed(run: RunDirectory) -> None:
+    save(run, 64), save(run, 128)
+    EventLog(run.events).append("evaluation", env_steps=64, final=False, greedy={"mean": 5.0})
+    checkpoint.name_best(run, 64)
+    whole = run.names.read_bytes()
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        run.names.write_bytes(data)
+        assert checkpoint.resolve(run, "best").name == "64"
+
+
+def test_removing_an_old_checkpoint_takes_its_name_first(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(run, 64), save(run, 128)
+
+    def killed(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.prune(run, 1, run.checkpoints / "128")
+    monkeypatch.undo()
+    assert [p.name for p in checkpoint.newest_first(run.checkpoints)] == ["128"]
+    save(run, 256)
+    assert not list(run.checkpoints.glob(".*"))
+
+
+def test_pruning_that_the_disk_refuses_fails_no_run(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(run, 64), save(run, 128)
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    checkpoint.prune(run, 1, run.checkpoints / "128")
+    assert "older checkpoints stay for now" in caplog.text
+    assert len(list(checkpoint.newest_first(run.checkpoints))) == 2
+
+
+def test_a_manifest_that_is_damaged_is_told_in_a_sentence(run: RunDirectory) -> None:
+    path = save(run, 64)
+    (path / "manifest.json").write_bytes(b"{")
+    with pytest.raises(UserError, match="manifest.json is not what was written"):
+        checkpoint.manifest(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError
 from rlcore.run.directory import RunDirectory, write_json
 
 
@@ -68,3 +68,50 @@ def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None
     with pytest.raises(TypeError):
         write_json(path, {"best": object()})
     assert json.loads(path.read_text()) == {"best": "1"}
+
+
+def test_a_disk_that_refuses_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "names.json"
+    write_json(path, {"best": "1"})
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"names.json could not be written \(No space left on device\)"):
+        write_json(path, {"best": "2"})
+    assert json.loads(path.read_text()) == {"best": "1"}
+    assert [p.name for p in tmp_path.iterdir()] == ["names.json"]
+
+
+def test_what_a_killed_writer_left_is_cleared_by_the_next_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for owner in (gone.pid, 1, "x", "9" * 50):
+        (tmp_path / f".names.json.tmp-{owner}").write_text("{")
+    (tmp_path / f".other.json.tmp-{gone.pid}").write_text("{")
+    write_json(tmp_path / "names.json", {})
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert left == [".names.json.tmp-1", f".other.json.tmp-{gone.pid}", "names.json"]
+
+
+def test_asking_for_a_second_writer_changes_nothing_and_holds_nothing(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.refuse_second_writer()
+    assert not run.lock.exists()
+    with run.writing():
+        with pytest.raises(UserError, match=f"pid {os.getpid()} on .* is writing this run"):
+            run.refuse_second_writer()
+        assert run.lock.read_text().startswith(f"pid {os.getpid()} on")
+    run.refuse_second_writer()
+    with run.writing():
+        assert run.lock.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match="run: cannot be written"),
+        RunDirectory(tmp_path / "file" / "run").writing(),
+    ):
+        raise RuntimeError("not reached")

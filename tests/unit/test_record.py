@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,72 @@ def test_a_torn_last_line_is_dropped_and_the_next_event_starts_a_line_of_its_own
         assert [e["kind"] for e in read_events(log.path)] == ["start"]
         log.append("end", status="finished")
         assert [e["kind"] for e in read_events(log.path)] == ["start", "end"]
+
+
+def test_cut_at_any_byte_a_log_loses_the_event_that_was_cut_and_no_other(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.append("start", run_id="é\nñ")
+    log.append("metrics", env_steps=64, values={"Loss/value_loss": 0.1 + 0.2, "x": -1e-300})
+    log.append("evaluation", env_steps=64, final=False, greedy={"mean": 9.5, "ci95": [1.0, 2.0]})
+    log.append("end", status="interrupted", env_steps=64, reason=None)
+    whole, events = log.path.read_bytes(), list(read_events(log.path))
+    for length in range(len(whole) + 1):
+        log.path.write_bytes(whole[:length])
+        left = whole[:length].count(b"\n")
+        assert list(read_events(log.path)) == events[:left]
+        log.append("resume", env_steps=0)
+        assert [*events[:left], "resume"] == [
+            *list(read_events(log.path))[:-1],
+            list(read_events(log.path))[-1]["kind"],
+        ]
+
+
+GARBAGE = {
+    "not JSON": b"{]",
+    "zeros of a lost page": bytes(300),
+    "half of one event and half of another": b'{"kind": "metrics", "env_steps": 12{"kind": "resume", "env_steps": 64}',
+    "not text": b"\xff\xfe",
+    "empty": b"",
+    "a number": b"5",
+    "a list": b'["metrics"]',
+    "no kind": b'{"time": 1.0}',
+    "a kind that is none": b'{"kind": {}}',
+    "metrics of no moment": b'{"kind": "metrics", "values": {}}',
+    "metrics without values": b'{"kind": "metrics", "env_steps": 1, "values": [1]}',
+    "an evaluation without figures": b'{"kind": "evaluation", "env_steps": 1, "final": false, "greedy": {}}',
+    "an evaluation of no kind": b'{"kind": "evaluation", "env_steps": 1, "greedy": {"mean": 1.0}}',
+    "deep": b"[" * 100_000,
+    "huge number": b'{"kind": "resume", "env_steps": ' + b"9" * 10_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_a_line_that_is_no_event_is_left_out_and_said_with_its_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.append("start", run_id="a")
+    with open(log.path, "ab") as handle:
+        handle.write(GARBAGE[name] + b"\n")
+    log.append("metrics", env_steps=1, values={"x": 1.0})
+    for _ in range(2):
+        assert [e["kind"] for e in read_events(log.path)] == ["start", "metrics"]
+    (said,) = caplog.messages
+    assert f"{log.path}: line 2 is damaged" in said
+
+
+def test_events_of_several_processes_at_once_keep_a_line_each(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    children = []
+    for child in range(3):
+        pid = os.fork()
+        if pid == 0:
+            for number in range(50):
+                log.append("metrics", env_steps=1000 * child + number, values={"x": "y" * 5000})
+            os._exit(0)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0, 0]
+    assert sorted(e["env_steps"] for e in read_events(log.path)) == [1000 * c + n for c in range(3) for n in range(50)]
 
 
 def test_a_torn_first_line_leaves_an_empty_log(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlcore.errors import UserError
 from rlcore.run import tree
 
 
@@ -77,3 +78,27 @@ def test_anything_else_is_refused_with_its_place(wrong: Any) -> None:
 def test_keys_of_another_type_are_refused() -> None:
     with pytest.raises(TypeError, match="a tuple cannot name a checkpoint entry"):
         tree.encode({(1, 2): 3})
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        (b'{"items": [["w", {"tensor": "/w"}]]', "shape.json is not JSON"),
+        (b"[" * 100_000, "shape.json is not JSON"),
+        (b'{"items": [["w", {"tensor": "/v"}]]}', "shape.json holds what no checkpoint holds"),
+        (b'{"items": [["w", {"object": "/w"}]]}', "shape.json holds what no checkpoint holds"),
+        (b'{"items": [["v", {"tensor": "/w"}], ["w", {"tensor": "/w"}]]}', "shape.json holds what no checkpoint holds"),
+        (b'{"items": []}', "numbers.safetensors holds tensors that shape.json does not name"),
+    ],
+)
+def test_a_shape_that_was_never_encoded_is_refused_with_the_name_of_its_file(shape: bytes, says: str) -> None:
+    _, numbers = tree.encode({"w": torch.ones(2)})
+    with pytest.raises(UserError, match=says):
+        tree.decode(shape, numbers, ("shape.json", "numbers.safetensors"))
+
+
+def test_numbers_that_were_never_encoded_are_refused_with_the_name_of_their_file() -> None:
+    shape, numbers = tree.encode({"w": torch.ones(2)})
+    for wrong in (b"", numbers[:-1], numbers + b"x", bytes(len(numbers)), b"\xff" * 8 + numbers):
+        with pytest.raises(UserError, match="numbers.safetensors is not safetensors that can be read"):
+            tree.decode(shape, wrong, ("shape.json", "numbers.safetensors"))
