@@ -6,6 +6,7 @@ Heavy libraries are imported by the command that needs them, so that a mistake i
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from rlcore import __version__
 from rlcore.errors import RunError, UserError
 
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
 
 
@@ -59,6 +61,11 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:  # `shepherd config … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in DISK_FAULTS:
+            raise
+        print(f"shepherd: failed: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:

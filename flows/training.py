@@ -7,7 +7,7 @@ on a run directory, new or half-done.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ from flows.ephemeral import prefect_api
 from flows.interruption import TrainingInterrupted, still_terminable, terminable
 from flows.watching import tell, watching
 from rlcore.algorithms import ALGORITHMS
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError
 from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import EventLog, read_events
@@ -291,4 +291,5 @@ def _note_end(run: RunDirectory, status: str, reason: str) -> None:
     if lifecycle and lifecycle[-1]["kind"] == "end":
         return
     steps = [e["env_steps"] for e in read_events(run.events) if e["kind"] in ("metrics", "checkpoint")]
-    EventLog(run.events).append("end", status=status, env_steps=max(steps, default=0), reason=reason)
+    with suppress(RunError):  # a full disk, say: what ended training is to be told, not that it could not be noted
+        EventLog(run.events).append("end", status=status, env_steps=max(steps, default=0), reason=reason)

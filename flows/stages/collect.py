@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlcore.run.config import RunConfig
-from rlcore.run.directory import RunDirectory, write_json
+from rlcore.run.directory import RunDirectory, write_json, write_synced
 from rlcore.run.record import EventLog
 from rlcore.types import Arrival, EnvSpec
 
@@ -64,7 +64,7 @@ def collect(config: RunConfig, run: RunDirectory) -> Path:
     content = save({key: np.ascontiguousarray(value) for key, value in columns.items()})
     run.dataset.mkdir(exist_ok=True)
     name = "steps-000000.safetensors"
-    (run.dataset / name).write_bytes(content)
+    write_synced(run.dataset / name, content)
     manifest = {
         "format": FORMAT,
         "policy": "uniform random",

@@ -280,6 +280,24 @@ def test_little_space_is_warned_of_and_tried_all_the_same(
     assert "70 bytes are free" in caplog.text
 
 
+def test_a_full_disk_in_any_stage_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows import cli, home
+    from flows.stages import collect
+
+    run = prepare(tmp_path / "run")
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(home, "configure_environment", lambda: None)
+    monkeypatch.setattr(collect, "write_synced", full)
+    assert cli.main(["stage", "collect", str(run.path)]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == f"shepherd: failed: {run.dataset / 'steps-000000.safetensors'}: No space left on device"
+
+
 # A second process -----------------------------------------------------------------------------------------------------
 
 
