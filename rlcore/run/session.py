@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import Tensor
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
@@ -287,16 +288,18 @@ class Session:
         self.envs.close()
 
 
-def _check_finite(weights: Mapping[str, Any], env_steps: int) -> None:
+def _check_finite(state: Mapping[str, Any], env_steps: int) -> None:
     """Refuse weights that the update after this one would find to be broken.
 
     Args:
-        weights: of the agent, by name.
+        state: of the agent: tensors by name, those of its normalisers one level below.
         env_steps: for the message.
 
     Raises:
         RunError: NaN or infinity in one of them.
     """
-    for name, value in weights.items():
-        if value.is_floating_point() and not value.isfinite().all():
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            _check_finite(value, env_steps)
+        elif isinstance(value, Tensor) and not value.isfinite().all():
             raise RunError(f"not finite after {env_steps} env steps: {name}; the checkpoints from before are untouched")

@@ -1,4 +1,4 @@
-"""Environments that die, hang or lie under a real trainer: a sentence, a good checkpoint, and the same bits afterwards."""
+"""Environments that die, hang or lie under a real trainer: a sentence, a good checkpoint, the same bits afterwards."""
 
 from __future__ import annotations
 
