@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flows.interruption import CODE, farewell, terminable
 from rlcore import __version__
 from rlcore.errors import RunError, UserError
 
@@ -28,8 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    from flows.interruption import CODE, farewell, terminable
-
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with terminable(for_good=argv is None):
@@ -132,6 +132,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
+    farewell(f"shepherd: interrupted; continue with: shepherd resume {shlex.quote(options.run_dir)}")
     from flows.config import compose_existing
     from flows.store import change_run
     from rlcore.run.directory import RunDirectory

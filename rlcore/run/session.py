@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from torch import nn
+from torch import Tensor
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
@@ -266,7 +266,7 @@ class Session:
             "rng": streams.generator_state(self.rng),
             "iterations": self.iterations,
         }
-        _check_finite(self.learner.agent, self.env_steps)
+        _check_finite(learning["learner"]["agent"], self.env_steps)
         bookkeeping = {
             "fingerprint": self.fingerprint,
             "window": self.window.state_dict(),
@@ -301,16 +301,18 @@ class Session:
         self.envs.close()
 
 
-def _check_finite(agent: nn.Module, env_steps: int) -> None:
+def _check_finite(state: Mapping[str, Any], env_steps: int) -> None:
     """Refuse weights that the update after this one would find to be broken.
 
     Args:
-        agent: whose.
+        state: of the agent: tensors by name, those of its normalisers one level below.
         env_steps: for the message.
 
     Raises:
         RunError: NaN or infinity in one of them.
     """
-    for name, weight in agent.named_parameters():
-        if not weight.isfinite().all():
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            _check_finite(value, env_steps)
+        elif isinstance(value, Tensor) and not value.isfinite().all():
             raise RunError(f"not finite after {env_steps} env steps: {name}; the checkpoints from before are untouched")

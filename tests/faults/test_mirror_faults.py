@@ -1,0 +1,153 @@
+"""MLflow afterwards: every point once, whoever was killed and whatever was down; and nobody waited for it."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows import tracking
+from rlcore.run.directory import RunDirectory
+from rlcore.run.record import read_events
+from tests.faults.processes import environment, kill_all, orphans
+from tests.flows.synthetic_runs import synthetic_run, train_a_while
+
+SEED = random.randrange(10_000)
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name in [name for name in os.environ if name.startswith(("MLFLOW_", "_MLFLOW_", "PREFECT_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    yield tmp_path
+    kill_all(tmp_path)
+
+
+def stored(database: Path) -> list[tuple[str, int, float]]:
+    """Every point, as often as it is there, read from SQLite itself."""
+    with sqlite3.connect(database) as store:
+        return sorted(store.execute("select key, step, value from metrics").fetchall())
+
+
+def expected(run: RunDirectory) -> list[tuple[str, int, float]]:
+    events = [e for e in read_events(run.events) if e["kind"] == "metrics"]
+    return sorted((name, e["env_steps"], value) for e in events for name, value in e["values"].items())
+
+
+def elsewhere(folder: Path, uri: str) -> RunDirectory:
+    logger = {"name": "mlflow", "experiment_name": None, "tracking_uri": uri}
+    run = synthetic_run(folder / "run", "faults", metric={"log_level": 1, "logger": logger})
+    train_a_while(run, 0, 2000)
+    return run
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+# One process imports MLflow, which takes most of a mirror's time, and forks those that are killed.
+KILLED = """
+    import os, random, signal, sys, time
+    from flows import tracking
+    from flows.home import configure_environment, tracking_uri
+    from rlcore.run.directory import RunDirectory
+    path, rng = sys.argv[1], random.Random(int(sys.argv[2]))
+    configure_environment()
+    tracking.prepare_store(tracking_uri())
+    tracking.BATCH_METRICS = 25
+    os.nice, killed, longest = (lambda by: 0), 0, 3.0
+    while killed < 6:
+        began = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            os._exit(tracking.main([path]))
+        time.sleep(rng.uniform(0.0, longest))
+        if os.waitpid(child, os.WNOHANG)[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            killed += 1
+        else:  # it had finished: more points, and less time
+            longest *= 0.7
+            from tests.flows.synthetic_runs import train_a_while
+            step = 1 + max((e.get("env_steps", 0) for e in tracking.read_events(RunDirectory(path).events)))
+            train_a_while(RunDirectory(path), step, step + 4000)
+    sys.exit(tracking.main([path]))
+"""
+
+
+def test_a_mirror_killed_at_any_moment_leaves_every_point_once(home: Path) -> None:
+    print("seed", SEED)
+    run = synthetic_run(home / "run", "killed")
+    train_a_while(run, 0, 20_000)
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(run.path), str(SEED)]
+    done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert stored(home / ".shepherd" / "mlflow.db") == expected(run)
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        assert store.execute("select count(*) from runs").fetchone() == (1,)
+
+
+def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_with_the_command(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts and says nothing
+        run = elsewhere(home, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        began = time.monotonic()
+        mirror = tracking.mirror_in_background(run, every=0.0)
+        assert tracking.mirror_in_background(run, every=0.0) is mirror  # one at a time
+        assert time.monotonic() - began < 0.5
+        silent.settimeout(60)
+        connection, _ = silent.accept()  # it waits for an answer now
+        monkeypatch.setattr(tracking, "SETTLE", 0.5)
+        began = time.monotonic()
+        tracking.settle()
+        assert 0.4 < time.monotonic() - began < 2
+        connection.close()
+    assert not orphans(home)
+    assert "MLflow is behind: not up to date when the command ended" in run.log.read_text()
+
+
+def test_a_server_that_was_down_has_every_point_once_in_the_end(home: Path) -> None:
+    port = free_port()
+    run = elsewhere(home, f"http://127.0.0.1:{port}")
+    database = home / "server.db"
+    # Away: said in the log, with the reason.
+    assert not tracking.finish_mirror(run, timeout=60)
+    assert "MLflow is behind" in run.log.read_text()
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    stores = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(home / "artifacts")]
+    server = subprocess.Popen(
+        command + stores, env=environment(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        answers(f"http://127.0.0.1:{port}/health")
+        assert tracking.finish_mirror(run)
+        assert stored(database) == expected(run)
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def answers(url: str) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise AssertionError(f"{url} does not answer")
