@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rlcore.errors import UserError
@@ -83,10 +83,10 @@ class OnPolicyConfig:
                 f"{prefix}compile=true: the ahead-of-time compiled step is not there yet; use auto or false"
             )
 
-    @staticmethod
-    def scheduled() -> tuple[str, ...]:
-        """Names of the coefficients that may change with env steps."""
-        return ("lr", "ent_coef")
+    @classmethod
+    def scheduled(cls) -> tuple[str, ...]:
+        """Names of the coefficients that may change with env steps: those with a key `anneal_<name>`."""
+        return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
     def coefficient(self, name: str, env_steps: int) -> float:
         """The value of a scheduled coefficient at `env_steps`."""
