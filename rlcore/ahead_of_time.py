@@ -28,13 +28,15 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
 from rlcore.errors import RunError
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
 
 FORMAT = 1  # raise it when the same graph must be compiled in another way
 PATIENCE = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150

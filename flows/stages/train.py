@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flows.home import state_folder
 from flows.lineage import code_version
 from rlcore.errors import RunError, UserError
 from rlcore.run.boundary import Boundary
@@ -65,6 +66,7 @@ class Trainer:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": _import_path()}
+        environment.setdefault("SHEPHERD_CACHE", str(state_folder() / "compiled"))
         environment["SHEPHERD_CODE"] = json.dumps(code_version())
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rlcore.run.trainer", str(run.path)],

@@ -56,7 +56,7 @@ class OnPolicyConfig:
     optimizer: OptimizerConfig = arg(OptimizerConfig(), "one for actor and critic")
 
     def check(self, prefix: str) -> None:
-        """Refuse schedules that contradict each other, and what is not there yet.
+        """Refuse schedules that contradict each other.
 
         Args:
             prefix: the dotted place of this group, for messages.
@@ -75,13 +75,13 @@ class OnPolicyConfig:
                 wrong = f"a {name} below 0 is impossible"
             if wrong:
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
-        mode = self.compile.get("enabled") if isinstance(self.compile, dict) else self.compile
-        if mode != "auto" and not isinstance(mode, bool):
-            raise UserError(f"{prefix}compile={mode}: must be one of auto, true, false")
-        if mode is True:
-            raise UserError(
-                f"{prefix}compile=true: the ahead-of-time compiled step is not there yet; use auto or false"
-            )
+        if self.compile_mode != "auto" and not isinstance(self.compile_mode, bool):
+            raise UserError(f"{prefix}compile={self.compile_mode}: must be one of auto, true, false")
+
+    @property
+    def compile_mode(self) -> Any:
+        """What `compile` says: "auto", True or False."""
+        return self.compile.get("enabled") if isinstance(self.compile, dict) else self.compile
 
     @classmethod
     def scheduled(cls) -> tuple[str, ...]:

@@ -171,10 +171,7 @@ class Learner:
     def minibatch_loss(
         self, rows: Tensor, weight: Tensor, clip_coef: float, ent_coef: float, total_weight: Tensor, *parts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """`loss` of the rows [M] of a rollout's samples (the parts but their weight), which count by weight [M].
-
-        Where the step is compiled, its coefficients are tensors [].
-        """
+        """`loss` of rows [M] of samples (less their own weight), weighted [M]; a compiled one has coefficients []."""
         minibatch = Samples._make([*(part.index_select(0, rows) for part in parts), weight])
         return self.loss(minibatch, clip_coef, ent_coef, total_weight)
 

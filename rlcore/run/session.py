@@ -19,6 +19,7 @@ from rlcore.errors import UserError
 from rlcore.run import checkpoint
 from rlcore.run.boundary import Boundary
 from rlcore.run.collect import Collector
+from rlcore.run.compilation import AHEAD_OF_TIME, decide
 from rlcore.run.config import RunConfig, build_config
 from rlcore.run.directory import RunDirectory
 from rlcore.run.evaluation import evaluate_agent
@@ -75,8 +76,10 @@ class Session:
             self.fabric.autocast,
             config.env.clip_rewards,
         )
+        begun = self._begun()
         schedule = None if self.savable else [self.checkpoint_every, self.evaluate_every]
-        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], schedule)
+        compiled = decide(config, begun and begun[2]["fingerprint"])
+        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], schedule, compiled)
         self.window = Window(config.metric)
         self.watch = Stopwatch()
         self.owed: list[str] = []
@@ -88,24 +91,29 @@ class Session:
         self.interrupted = False
         self.iterations = 0
         self._recent: list[float] = []
-        self._start()
+        self._start(begun)
 
     # Continuing -------------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        """Continue from the newest good checkpoint, else from what the config names, else from nothing."""
-        newest = checkpoint.newest_good(self.run.checkpoints)
-        if newest is not None:
-            self._continue(newest)
-            self.events.append("resume", env_steps=self.env_steps)
-        elif self.config.checkpoint.resume_from:
-            self._continue(Path(self.config.checkpoint.resume_from))
+    def _begun(self) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+        """The newest good checkpoint, else what the config names, else nothing: (path, learning, bookkeeping)."""
+        path = checkpoint.newest_good(self.run.checkpoints) or self.config.checkpoint.resume_from
+        return (Path(path), *checkpoint.load(Path(path))) if path else None
+
+    def _start(self, begun: tuple[Path, dict[str, Any], dict[str, Any]] | None) -> None:
+        """Continue from what there is, else from the weights that the config names, else from nothing."""
+        if begun is not None:
+            self._check_fingerprint(begun[2]["fingerprint"], begun[0])
+        if self.fingerprint["learning"]["compile"] == AHEAD_OF_TIME:
+            self.learner.compile(self.plan.collect_length * self.config.env.num_envs)
+        if begun is not None:
+            self._continue(begun[1], begun[2])
+            if begun[0].parent == self.run.checkpoints:
+                self.events.append("resume", env_steps=self.env_steps)
         elif self.config.init_from:
             self._initialise(self.config.init_from)
 
-    def _continue(self, path: Path) -> None:
-        learning, bookkeeping = checkpoint.load(path)
-        self._check_fingerprint(bookkeeping["fingerprint"], path)
+    def _continue(self, learning: dict[str, Any], bookkeeping: dict[str, Any]) -> None:
         self.learner.load_state_dict(learning["learner"])
         self.buffer.load_state_dict(learning["buffer"])
         self.collector.load_state_dict(learning["collector"])
