@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +38,9 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 FORMAT = 1  # raise it when the same graph must be compiled in another way
+# Run a command, and beside it a watch on standard input: at its end (the parent is gone) the whole process group dies.
+# A shell does it because Python cannot look up while it imports torch.
+WATCHED = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
 PATIENCE = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 log = logging.getLogger(__name__)
@@ -200,8 +202,18 @@ def _run_compiler(work: Path) -> None:
     }
     with open(work / "output", "w+b") as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", "rlcore.ahead_of_time", str(work), json.dumps(_switches())],
-            stdin=subprocess.PIPE,  # never written to: its end tells the child that this process is gone
+            [
+                "sh",
+                "-c",
+                WATCHED,
+                "sh",
+                sys.executable,
+                "-m",
+                "rlcore.ahead_of_time",
+                str(work),
+                json.dumps(_switches()),
+            ],
+            stdin=subprocess.PIPE,  # never written to
             stdout=output,
             stderr=output,
             env=environment | {"PYTHONPATH": _import_path()},
@@ -215,7 +227,7 @@ def _run_compiler(work: Path) -> None:
             ) from None
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # compilers that a dead child has left, too
+                os.killpg(child.pid, signal.SIGKILL)  # the watch, and compilers that a dead child has left
             child.wait()
             assert child.stdin is not None
             child.stdin.close()
@@ -273,15 +285,8 @@ def _load(package: bytes) -> Compiled:
     return runner(f"/proc/self/fd/{descriptor}", 1).run
 
 
-def _watch_parent() -> None:
-    """End this process and all it has started when the parent is gone."""
-    os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)
-
-
 def main(work: Path, switches: list[Any]) -> None:
     """The child: compile `program.pt2` of a folder into `package.pt2`."""
-    threading.Thread(target=_watch_parent, daemon=True).start()
     torch.set_num_threads(switches[0])
     torch.set_float32_matmul_precision(switches[1])
     torch.use_deterministic_algorithms(switches[2])
