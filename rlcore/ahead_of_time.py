@@ -290,11 +290,11 @@ def main(work: Path, switches: list[Any]) -> None:
     torch.set_num_threads(switches[0])
     torch.set_float32_matmul_precision(switches[1])
     torch.use_deterministic_algorithms(switches[2])
+    program = torch.export.load(work / "program.pt2")
     from torch._inductor import aoti_compile_and_package, config
 
     if hasattr(config.aot_inductor, "precompile_headers"):
         config.aot_inductor.precompile_headers = False  # they would be kept in /tmp for ever
-    program = torch.export.load(work / "program.pt2")
     aoti_compile_and_package(program, package_path=str(work / "package.pt2"))
 
 
