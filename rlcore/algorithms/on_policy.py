@@ -43,7 +43,7 @@ class OnPolicyConfig:
     obs_clip: float = arg(10.0, "largest normalised observation", above=0)
     reward_clip: float = arg(10.0, "largest normalised reward", above=0)
     run_test: bool = arg(True, "the last evaluation (evaluation.final_episodes)")
-    compile: Any = arg("auto", "auto, true or false: one ahead-of-time compiled minibatch step")
+    compile: Any = arg("auto", "compile the minibatch step ahead of time (CPU): true, false, or auto, where that pays")
     dense_units: int = arg(64, "units of hidden layers, for the parts that do not say", low=1)
     mlp_layers: int = arg(2, "hidden layers, likewise", low=0)
     dense_act: str = arg("tanh", "activation, likewise", choices=tuple(ACTIVATIONS))
