@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from rlcore.schema import arg
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+# Inputs -> the scalar to minimise, and what else is worth knowing of them (no gradient flows through it).
+Loss = Callable[..., tuple[Tensor, Tensor]]
 
 OPTIMIZERS = {
     "adam": torch.optim.Adam,
@@ -70,25 +74,30 @@ class OptimizerConfig:
 
 
 class Optimizer:
-    """Owns the gradients of one module: `step(loss)` is backward, clip, step.
+    """Owns the gradients of one loss with respect to one module: `step(*inputs)` is loss, backward, clip, step.
 
     Args:
         module: its parameters are trained.
+        loss: of the module, computed with its parameters as they are.
         config: which torch optimizer.
-        fabric: gives precision (autocast, loss scaling) and device.
         max_grad_norm: global norm at which gradients are clipped; 0 = never.
+        fabric: gives precision (autocast, loss scaling) and device.
     """
 
-    def __init__(self, module: nn.Module, config: OptimizerConfig, fabric: Fabric, max_grad_norm: float = 0.0) -> None:
-        self.fabric = fabric
+    def __init__(
+        self, module: nn.Module, loss: Loss, config: OptimizerConfig, max_grad_norm: float, fabric: Fabric
+    ) -> None:
+        self.loss, self.fabric = loss, fabric
         self.max_grad_norm = max_grad_norm
         # float16 alone: steps with an overflow are skipped and the scale lowered, so such a gradient is no fault.
         self.scales_loss = getattr(fabric.strategy.precision, "scaler", None) is not None
         self.wrapped, self.torch_optimizer = fabric.setup(module, config.make(module))
 
-    def accumulate(self, loss: Tensor) -> None:
-        """Add the gradient of a scalar loss to what the next `apply` uses."""
+    def accumulate(self, *inputs: Any) -> Tensor:
+        """Add the gradient of the loss of these inputs to what the next `apply` uses; returns what it says beside."""
+        loss, aux = self.loss(*inputs)
         self.fabric.backward(loss)
+        return aux
 
     def apply(self) -> Tensor:
         """Clip and step. Returns the gradient's global norm before clipping, [] on the device, never synchronised."""
@@ -103,9 +112,9 @@ class Optimizer:
         assert norm is not None
         return norm
 
-    def step(self, loss: Tensor) -> Tensor:
-        """One whole step on a scalar loss; returns the gradient norm before clipping."""
-        self.accumulate(loss)
+    def step(self, *inputs: Any) -> Tensor:
+        """One whole step on the loss of these inputs; returns the gradient norm before clipping."""
+        self.accumulate(*inputs)
         return self.apply()
 
     def drop(self) -> None:

@@ -27,9 +27,11 @@ def check(config: RunConfig) -> None:
     from rlcore.envs.spec import spec_of
     from rlcore.nn.encoder import check_keys
     from rlcore.nn.policy_head import kind_of
+    from rlcore.run.compilation import check_compiler
     from rlcore.run.fabric import check_device
 
     check_device(config.fabric)
+    check_compiler(config)
     if not config.model_manager.disabled:
         model_name(config)
         agent_settings(config)

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from flows.home import state_folder
 from flows.interruption import TrainingInterrupted, time_left
 from flows.lineage import code_version
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
@@ -46,13 +47,14 @@ class Trainer:
         self._heard = b""
         env = yaml.safe_load(run.config.read_text())["env"]
         self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
+        environment = {"SHEPHERD_CACHE": str(state_folder() / "compiled")} | os.environ
         self.process = spawn(
             "rlcore.run.trainer",
             str(run.path),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=os.environ | {"PYTHONUNBUFFERED": "1", "SHEPHERD_CODE": json.dumps(code_version())},
+            env=environment | {"PYTHONUNBUFFERED": "1", "SHEPHERD_CODE": json.dumps(code_version())},
             # Ctrl-C reaches a terminal's whole process group: the trainer would hear it twice, once from us, and a
             # second signal ends it without a checkpoint.
             start_new_session=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rlcore.errors import UserError
@@ -43,7 +43,7 @@ class OnPolicyConfig:
     obs_clip: float = arg(10.0, "largest normalised observation", above=0)
     reward_clip: float = arg(10.0, "largest normalised reward", above=0)
     run_test: bool = arg(True, "the last evaluation (evaluation.final_episodes)")
-    compile: Any = arg("auto", "auto, true or false: one ahead-of-time compiled minibatch step")
+    compile: Any = arg("auto", "compile the minibatch step ahead of time (CPU): true, false, or auto, where that pays")
     dense_units: int = arg(64, "units of hidden layers, for the parts that do not say", low=1)
     mlp_layers: int = arg(2, "hidden layers, likewise", low=0)
     dense_act: str = arg("tanh", "activation, likewise", choices=tuple(ACTIVATIONS))
@@ -56,7 +56,7 @@ class OnPolicyConfig:
     optimizer: OptimizerConfig = arg(OptimizerConfig(), "one for actor and critic")
 
     def check(self, prefix: str) -> None:
-        """Refuse schedules that contradict each other, and what is not there yet.
+        """Refuse schedules that contradict each other.
 
         Args:
             prefix: the dotted place of this group, for messages.
@@ -75,18 +75,18 @@ class OnPolicyConfig:
                 wrong = f"a {name} below 0 is impossible"
             if wrong:
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
-        mode = self.compile.get("enabled") if isinstance(self.compile, dict) else self.compile
-        if mode != "auto" and not isinstance(mode, bool):
-            raise UserError(f"{prefix}compile={mode}: must be one of auto, true, false")
-        if mode is True:
-            raise UserError(
-                f"{prefix}compile=true: the ahead-of-time compiled step is not there yet; use auto or false"
-            )
+        if self.compile_mode != "auto" and not isinstance(self.compile_mode, bool):
+            raise UserError(f"{prefix}compile={self.compile_mode}: must be one of auto, true, false")
 
-    @staticmethod
-    def scheduled() -> tuple[str, ...]:
-        """Names of the coefficients that may change with env steps."""
-        return ("lr", "ent_coef")
+    @property
+    def compile_mode(self) -> Any:
+        """What `compile` says: "auto", True or False."""
+        return self.compile.get("enabled") if isinstance(self.compile, dict) else self.compile
+
+    @classmethod
+    def scheduled(cls) -> tuple[str, ...]:
+        """Names of the coefficients that may change with env steps: those with a key `anneal_<name>`."""
+        return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
     def coefficient(self, name: str, env_steps: int) -> float:
         """The value of a scheduled coefficient at `env_steps`."""

@@ -16,7 +16,7 @@ Departs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from rlcore.algorithms.on_policy import OnPolicyConfig, Schedule
 from rlcore.data.buffers import Rollout
 from rlcore.data.minibatches import minibatches
 from rlcore.data.reward_scale import RewardScaler
+from rlcore.data.samples import Samples
 from rlcore.data.steps import shifted, transitions
 from rlcore.errors import RunError
 from rlcore.functional.returns import gae
@@ -40,6 +41,8 @@ from rlcore.types import Batch, EnvSpec, Metrics, Plan, State
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+    from rlcore.compiled import CompiledOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +58,6 @@ class Config(OnPolicyConfig):
     dual_clip: float | None = arg(None, "c of the dual clip, bounding the loss of bad actions; null = off", above=1)
     target_kl: float | None = arg(None, "end an update when the KL passes 1.5 times this; null = off", above=0)
 
-    @staticmethod
-    def scheduled() -> tuple[str, ...]:
-        """Names of the coefficients that may change with env steps."""
-        return ("lr", "ent_coef", "clip_coef")
-
 
 class Agent(nn.Module):
     """Encoder shared by actor and critic; their own perceptrons; a policy head for the action space."""
@@ -67,9 +65,9 @@ class Agent(nn.Module):
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         super().__init__()
         self.spec, self.keys = spec, tuple(config.mlp_keys.encoder)
-        size = sum(spec.obs[key].size for key in self.keys)
-        self.normalizer = Normalizer(size, config.obs_clip) if config.normalize_obs else nn.Identity()
-        self.encoder = VectorEncoder(size, config.encoder, rng)
+        self.size = sum(spec.obs[key].size for key in self.keys)
+        self.normalizer = Normalizer(self.size, config.obs_clip) if config.normalize_obs else nn.Identity()
+        self.encoder = VectorEncoder(self.size, config.encoder, rng)
         self.actor = MLP(self.encoder.output_size, config.actor, rng)
         self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
         self.critic = MLP(self.encoder.output_size, config.critic, rng, outputs=1)
@@ -128,26 +126,24 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: flo
     return torch.maximum(loss, (clipped - returns).square())
 
 
-class Samples(NamedTuple):
-    """N steps without order: features [N, F], action [N, A], the rest [N]; weight 0 where a row only resets."""
-
-    features: Tensor
-    action: Tensor
-    old_logprob: Tensor
-    old_value: Tensor
-    advantage: Tensor
-    returns: Tensor
-    weight: Tensor
-
-
 class Learner:
     """Improves an `Agent` from one rollout at a time: algorithm 1's "optimize surrogate L, K epochs, minibatch M"."""
 
     def __init__(self, agent: Agent, config: Config, fabric: Fabric) -> None:
         self.agent, self.config, self.fabric = agent, config, fabric
-        self.optimizer = Optimizer(agent, config.optimizer, fabric, config.max_grad_norm)
+        self.trained = (agent, self.minibatch_loss, config.optimizer, config.max_grad_norm)
+        self.optimizer: Optimizer | CompiledOptimizer = Optimizer(*self.trained, fabric)
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip)
         self.updates = 0
+
+    def compile(self, count: int) -> None:
+        """Compile the minibatch step, as one function, for rollouts of `count` = T·B samples."""
+        from rlcore.compiled import CompiledOptimizer
+
+        size = min(self.config.per_rank_batch_size, count)
+        parts = Samples.example(count, self.agent.size, self.agent.spec.action)[:-1]
+        example = (torch.arange(size), torch.ones(size), 0.2, 0.01, torch.tensor(float(size)), *parts)
+        self.optimizer = CompiledOptimizer(*self.trained, example)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Fit the agent to a rollout [T, B]; returns averages over the minibatches."""
@@ -161,10 +157,8 @@ class Learner:
         for group in minibatches(samples.weight, *shape, rng):
             total_weight = torch.stack([weight.sum() for _, weight in group]).sum()
             for rows, weight in group:
-                minibatch = Samples._make([*(part.index_select(0, rows) for part in samples[:-1]), weight])
-                loss, means = self.loss(minibatch, now["clip_coef"], now["ent_coef"], total_weight)
-                terms.append(means)
-                self.optimizer.accumulate(loss)
+                minibatch = (rows, weight, now["clip_coef"], now["ent_coef"], total_weight, *samples[:-1])
+                terms.append(self.optimizer.accumulate(*minibatch))
             if config.target_kl is not None and terms[-1][3].item() > 1.5 * config.target_kl:
                 self.optimizer.drop()
                 break
@@ -173,6 +167,13 @@ class Learner:
         if isinstance(self.agent.normalizer, Normalizer):
             self.agent.normalizer.update(flat.flatten(0, 1))
         return self.metrics(terms, norms, now)
+
+    def minibatch_loss(
+        self, rows: Tensor, weight: Tensor, clip_coef: float, ent_coef: float, total_weight: Tensor, *parts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`loss` of rows [M] of samples (less their own weight), weighted [M]; a compiled one has coefficients []."""
+        minibatch = Samples._make([*(part.index_select(0, rows) for part in parts), weight])
+        return self.loss(minibatch, clip_coef, ent_coef, total_weight)
 
     def loss(self, samples: Samples, clip_coef: float, ent_coef: float, total_weight: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. 9 as a loss [], and means [policy, value, entropy loss, approximate KL, clipped share] for the log."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError, nearest
+from rlcore.run import compilation
 from rlcore.schema import REQUIRED, arg, build, plain
 
 REDUCTIONS = ("mean", "sum", "max", "min", "last")
@@ -255,6 +256,7 @@ def cross_check(config: RunConfig) -> None:
     unknown = [r for r in config.metric.aggregator.metrics.values() if r not in REDUCTIONS]
     if unknown:
         raise UserError(f"metric.aggregator.metrics: {unknown[0]!r} must be one of {', '.join(REDUCTIONS)}")
+    compilation.check(config)
     if config.init_from and config.checkpoint.resume_from:
         raise UserError("init_from and checkpoint.resume_from: give one (new run from weights, or the same run again)")
 

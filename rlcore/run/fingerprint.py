@@ -12,12 +12,16 @@ from typing import Any
 
 import torch
 
+from rlcore.ahead_of_time import compiler_version, find_compiler
+from rlcore.run.compilation import AHEAD_OF_TIME
 from rlcore.run.config import RunConfig, learning_half
 
 LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
 
 
-def fingerprint(config: RunConfig, device: torch.device, tier: str, schedule: list[int] | None) -> dict[str, Any]:
+def fingerprint(
+    config: RunConfig, device: torch.device, tier: str, schedule: list[int] | None, compiled: str
+) -> dict[str, Any]:
     """The fingerprint of a run in this process.
 
     Args:
@@ -25,18 +29,21 @@ def fingerprint(config: RunConfig, device: torch.device, tier: str, schedule: li
         device: where the networks live.
         tier: how the environment is resumed; part of learning, since it decides how episodes are seeded.
         schedule: env steps between checkpoints and between evaluations where they end episodes (tier "boundary").
+        compiled: how minibatch steps are computed, as `rlcore.run.compilation.decide` says.
 
     Returns:
         `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.
     """
-    learning = {"config": learning_half(config), "tier": tier, "schedule": schedule, "compile": "eager"}
+    learning = {"config": learning_half(config), "tier": tier, "schedule": schedule, "compile": compiled}
     cuda = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    compiler = find_compiler() if compiled == AHEAD_OF_TIME else None
     machine = {
         "device": device.type,
         "device_name": cuda or platform.processor() or platform.machine(),
         "threads": config.num_threads,
         "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},
+        "compiler": compiler_version(compiler) if compiler else None,
         "code": json.loads(os.environ.get("SHEPHERD_CODE", "{}")),  # commit, dirty, lock_hash, told by the driver
     }
     whole = {"learning": learning, "machine": machine}

@@ -6,7 +6,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rlcore.errors import RunError, UserError
 from rlcore.run import checkpoint
 from rlcore.run.boundary import Boundary
 from rlcore.run.collect import Collector
+from rlcore.run.compilation import AHEAD_OF_TIME, decide
 from rlcore.run.config import RunConfig, build_config
 from rlcore.run.directory import RunDirectory
 from rlcore.run.evaluation import evaluate_agent
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 
 
 Progress = Callable[[dict[str, Any]], None]
+Begun = tuple[Path, dict[str, Any], dict[str, Any]]  # a checkpoint: its folder, learning, bookkeeping
 
 
 class Session:
@@ -76,8 +79,11 @@ class Session:
             self.fabric.autocast,
             config.env.clip_rewards,
         )
+        begun = self._begun()
         schedule = None if self.savable else [self.checkpoint_every, self.evaluate_every]
-        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], schedule)
+        with _state_of(begun):
+            compiled = decide(config, begun and begun[2]["fingerprint"])
+        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], schedule, compiled)
         self.window = Window(config.metric)
         self.watch = Stopwatch()
         self.owed: list[str] = []
@@ -89,33 +95,31 @@ class Session:
         self.interrupted = False
         self.iterations = 0
         self._recent: list[float] = []
-        self._start()
+        self._start(begun)
 
     # Continuing -------------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        """Continue from the newest good checkpoint, else from what the config names, else from nothing."""
-        newest = checkpoint.newest_good(self.run.checkpoints)
-        if newest is not None:
-            self._continue(newest)
-            self.events.append("resume", env_steps=self.env_steps)
-        elif self.config.checkpoint.resume_from:
-            self._continue(Path(self.config.checkpoint.resume_from))
+    def _begun(self) -> Begun | None:
+        """The newest good checkpoint, else what the config names, else nothing: (path, learning, bookkeeping)."""
+        path = checkpoint.newest_good(self.run.checkpoints) or self.config.checkpoint.resume_from
+        return (Path(path), *checkpoint.load(Path(path))) if path else None
+
+    def _start(self, begun: Begun | None) -> None:
+        """Continue from what there is, else from the weights that the config names, else from nothing."""
+        if begun is not None:
+            with _state_of(begun):
+                self._check_fingerprint(begun[2]["fingerprint"], begun[0])
+        if self.fingerprint["learning"]["compile"] == AHEAD_OF_TIME:
+            self.learner.compile(self.plan.collect_length * self.config.env.num_envs)
+        if begun is not None:
+            with _state_of(begun):
+                self._continue(begun[1], begun[2])
+            if begun[0].parent == self.run.checkpoints:
+                self.events.append("resume", env_steps=self.env_steps)
         elif self.config.init_from:
             self._initialise(self.config.init_from)
 
-    def _continue(self, path: Path) -> None:
-        learning, bookkeeping = checkpoint.load(path)
-        try:
-            self._check_fingerprint(bookkeeping["fingerprint"], path)
-            self._restore(learning, bookkeeping)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise UserError(
-                f"checkpoint {path}: learning/state.json or bookkeeping/state.json holds no state of this run "
-                f"({type(error).__name__}: {str(error)[:200]})"
-            ) from error
-
-    def _restore(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
+    def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(learning["learner"])
         self.buffer.load_state_dict(learning["buffer"])
         self.collector.load_state_dict(learning["collector"])
@@ -299,6 +303,30 @@ class Session:
     def close(self) -> None:
         """End the environments' processes."""
         self.envs.close()
+
+
+@contextmanager
+def _state_of(begun: Begun | None) -> Iterator[None]:
+    """Tell what cannot be read out of a checkpoint, whole as it may be, in a sentence.
+
+    Args:
+        begun: what is read inside.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        UserError: names the files.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if begun is None:
+            raise
+        raise UserError(
+            f"checkpoint {begun[0]}: learning/state.json or bookkeeping/state.json holds no state of this run "
+            f"({type(error).__name__}: {str(error)[:200]})"
+        ) from error
 
 
 def _check_finite(state: Mapping[str, Any], env_steps: int) -> None:

@@ -306,12 +306,12 @@ MUTANTS = (
     Mutant(
         "clip not annealed",
         PPO,
-        'self.loss(minibatch, now["clip_coef"]',
-        "self.loss(minibatch, config.clip_coef",
+        'rows, weight, now["clip_coef"]',
+        "rows, weight, config.clip_coef",
         ANNEALING,
     ),
     Mutant(
-        "entropy bonus not annealed", PPO, 'now["ent_coef"], total_weight)', "config.ent_coef, total_weight)", ANNEALING
+        "entropy bonus not annealed", PPO, 'now["ent_coef"], total_weight,', "config.ent_coef, total_weight,", ANNEALING
     ),
 )
 

@@ -17,7 +17,7 @@ def made(max_grad_norm: float = 0.0, **keys: object) -> tuple[nn.Linear, Optimiz
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[1.0, -1.0]]))
     config = build(OptimizerConfig, {"name": "sgd", "lr": 0.1, "betas": None, "eps": None, **keys}, "algo.optimizer.")
-    return module, Optimizer(module, config, fabric(), max_grad_norm)
+    return module, Optimizer(module, lambda loss: (loss, loss.detach()), config, max_grad_norm, fabric())
 
 
 def test_sgd_step_is_the_hand_calculation() -> None:

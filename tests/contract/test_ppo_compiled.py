@@ -1,0 +1,321 @@
+"""PPO's compiled minibatch step computes what the eager one does; its packages are kept whole or built again.
+
+Building one takes 15 s, so a single one is built here. The other cases run the very graph that would be compiled.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore import ahead_of_time, streams
+from rlcore.algorithms import ppo
+from rlcore.errors import RunError
+from rlcore.nn.encoder import EncoderConfig
+from rlcore.nn.mlp import MLPConfig
+from rlcore.nn.policy_head import ActorConfig
+from rlcore.optim import OptimizerConfig
+from rlcore.run import tree
+from rlcore.types import ActionSpec, ArraySpec, Batch, EnvSpec, Steps
+from tests.learning.assembly import fabric
+
+LENGTH, ENVS = 24, 3
+BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
+ACTIONS = {
+    "discrete": ActionSpec("Discrete", (), "int64", nvec=(3,), start=(0,)),
+    "multi_discrete": ActionSpec("MultiDiscrete", (3,), "int64", nvec=(3, 2, 4), start=(0, 0, 0)),
+    "normal": BOX,
+    "tanh_normal": BOX,
+}
+# 66 of the 72 rows count: the last of the minibatches of an epoch is filled up by rows of weight 0.
+EVERYTHING: dict[str, Any] = {
+    "total_steps": 1000,
+    "per_rank_batch_size": 20,
+    "update_epochs": 2,
+    "normalize_advantages": True,
+    "ent_coef": 0.01,
+    "max_grad_norm": 0.5,
+    "clip_vloss": True,
+    "dual_clip": 1.5,
+    "anneal_lr": True,
+    "anneal_clip_coef": True,
+    "anneal_ent_coef": True,
+    "encoder": EncoderConfig(mlp_layers=0),
+    "actor": ActorConfig(dense_units=16, mlp_layers=1),
+    "critic": MLPConfig(dense_units=16, mlp_layers=1),
+}
+
+
+def learner(kind: str, **changes: Any) -> ppo.Learner:
+    config = ppo.Config(**{**EVERYTHING, "optimizer": OptimizerConfig(lr=0.01), **changes})
+    spec = EnvSpec("probe", {"state": ArraySpec((4,), "float32")}, ACTIONS[kind])
+    return ppo.build(config, "tanh_normal" if kind == "tanh_normal" else "auto", spec, fabric(), seed=0)[0]
+
+
+def compiled(kind: str, **changes: Any) -> ppo.Learner:
+    made = learner(kind, **changes)
+    made.compile(LENGTH * ENVS)
+    return made
+
+
+def rollout(agent: ppo.Agent, env_steps: int = 0) -> Batch:
+    """Noise as observations, with episodes that end: 6 rows that only reset."""
+    rng = np.random.default_rng(1)
+    obs = torch.from_numpy(rng.standard_normal((LENGTH + 1, ENVS, 4), dtype=np.float32))
+    said = [agent.act((), {"state": obs[t]}, torch.zeros(ENVS), rng) for t in range(LENGTH)]
+    ended, none = torch.zeros(2, LENGTH + 1, ENVS, dtype=torch.bool)
+    ended[[3, 10, 17]] = torch.tensor([True, False, True])
+    action = torch.stack([action for _, action, _ in said])
+    extras = {key: torch.stack([e[key].detach() for _, _, e in said]) for key in ("logprob", "value")}
+    reward = 10 * obs[..., 0]  # advantages large enough for ratios beyond every clip
+    steps = Steps({"state": obs[:-1]}, action, reward[:-1], ended[:-1], none[:-1], none[:-1], extras)
+    return Batch(steps, Steps({"state": obs[-1]}, action[-1], reward[-1], ended[-1], none[-1], none[-1]), env_steps)
+
+
+def trained(one: ppo.Learner, updates: int = 2) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """Weights and metrics after updates at env steps 0, 400, …: annealing gives each other coefficients."""
+    rng, metrics = streams.generator(0, "minibatch"), {}
+    for update in range(updates):
+        metrics = one.update(rollout(one.agent, 400 * update), rng)
+    return {name: p.detach().clone() for name, p in one.agent.named_parameters()}, metrics
+
+
+def assert_agree(one: ppo.Learner, other: ppo.Learner) -> None:
+    """The same weights but for rounding, and the same log, after two updates."""
+    (weights, metrics), (expected, logged) = trained(one), trained(other)
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+    assert metrics == pytest.approx(logged, rel=1e-3, abs=1e-5)
+    assert one.updates == other.updates
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead_of_time, "compiled", lambda graph, example: lambda inputs: list(graph(*inputs)))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache that holds the step of the discrete case, really built."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("compiled")
+        patch.setenv("SHEPHERD_CACHE", str(folder))
+        compiled("discrete")
+        yield folder
+
+
+def packages(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.pt2"))
+
+
+# The same numbers -----------------------------------------------------------------------------------------------------
+
+
+def test_compiled_step_agrees_with_the_eager_one_and_schedules_build_nothing(cache: Path) -> None:
+    before = packages(cache)
+    assert_agree(compiled("discrete"), learner("discrete"))
+    assert packages(cache) == before and len(before) == 1
+
+
+def test_compiled_step_gives_the_same_bits_every_time(cache: Path) -> None:
+    first, second = (compiled("discrete") for _ in range(2))
+    trained(first)
+    trained(second)
+    assert tree.encode(first.state_dict()) == tree.encode(second.state_dict())
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_graph_agrees_with_the_eager_step(kind: str) -> None:
+    assert_agree(compiled(kind), learner(kind))
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": OptimizerConfig(name="adamw", lr=0.01, weight_decay=0.1)},
+        {"optimizer": OptimizerConfig(lr=0.01, weight_decay=0.1, betas=(0.5, 0.9), eps=1e-8)},
+        {"optimizer": OptimizerConfig(lr=0.01, betas=None, eps=None)},
+        {"max_grad_norm": 0.0, "dual_clip": None, "clip_vloss": False},
+        {"loss_reduction": "sum", "normalize_advantages": False},
+        {"critic": MLPConfig(dense_units=16, layer_norm=True), "normalize_obs": True, "normalize_reward": True},
+        {"actor": ActorConfig(dense_units=16, state_dependent_std=False, log_std_init=-1.0)},
+        {"per_rank_batch_size": 1000},
+        {"target_kl": 1e-9},
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+def test_graph_agrees_with_the_eager_step_with(changes: dict[str, Any]) -> None:
+    assert_agree(compiled("normal", **changes), learner("normal", **changes))
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_step_beyond_target_kl_is_not_taken() -> None:
+    one = compiled("normal", target_kl=1e-9)
+    trained(one, updates=1)
+    assert one.updates == 1  # the first sees the policy that acted, the second is one step away
+    assert one.optimizer.state_dict()["step"] == 1
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_loss_that_is_not_finite_stops_the_run() -> None:
+    one = compiled("normal")
+    batch = rollout(one.agent)
+    batch.steps.reward[5, 1] = float("nan")
+    with pytest.raises(RunError, match="not finite"):
+        one.update(batch, streams.generator(0, "minibatch"))
+
+
+# State ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_weights_are_stored_under_the_names_of_the_eager_agent() -> None:
+    state, plain = compiled("normal").state_dict()["agent"], learner("normal").state_dict()["agent"]
+    assert list(state) == list(plain)
+    assert all(torch.equal(state[name], plain[name]) for name in plain)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_training_goes_on_from_a_stored_state_to_the_same_bits() -> None:
+    whole, first, second = (compiled("normal") for _ in range(3))
+    rng = streams.generator(0, "minibatch")
+    whole.update(rollout(whole.agent), rng)
+    whole.update(rollout(whole.agent, 400), rng)
+    rng = streams.generator(0, "minibatch")
+    first.update(rollout(first.agent), rng)
+    second.load_state_dict(tree.decode(*tree.encode(first.state_dict())))
+    second.update(rollout(second.agent, 400), rng)
+    assert tree.encode(second.state_dict()) == tree.encode(whole.state_dict())
+
+
+# The cache ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def builds(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A copy of the cache, in which the compiler only hands out the true package; when it was called."""
+    (path,) = packages(cache)
+    good, calls = path.read_bytes(), []
+
+    def compiler(work: Path) -> None:
+        assert (work / "program.pt2").stat().st_size
+        calls.append(time.monotonic())
+        time.sleep(0.3)
+        (work / "package.pt2").write_bytes(good)
+
+    monkeypatch.setattr(ahead_of_time, "_run_compiler", compiler)
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
+    (tmp_path / path.name).write_bytes(good)
+    return calls
+
+
+def test_a_whole_package_is_not_built_again(builds: list[float]) -> None:
+    compiled("discrete")
+    assert not builds
+
+
+@pytest.mark.parametrize("damage", ["flipped", "torn", "empty"])
+def test_a_damaged_package_is_found_and_built_again(
+    damage: str, builds: list[float], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (path,) = packages(tmp_path)
+    good = path.read_bytes()
+    middle = len(good) // 2
+    wrong = {"flipped": good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :], "torn": good[:middle]}
+    path.write_bytes(wrong.get(damage, b""))
+    compiled("discrete")
+    assert len(builds) == 1
+    assert f"{path} is damaged" in caplog.text
+    assert path.read_bytes() == good
+
+
+def traced() -> tuple[Any, list[torch.Tensor]]:
+    """The graph of the discrete case and its example."""
+    seen = []
+
+    def note(graph: Any, example: list[torch.Tensor]) -> Any:
+        seen.append((graph, example))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ahead_of_time, "compiled", note)
+        compiled("discrete")
+    return seen[0]
+
+
+def test_of_two_builders_at_once_the_second_waits_and_takes_what_the_first_built(
+    builds: list[float], tmp_path: Path
+) -> None:
+    packages(tmp_path)[0].unlink()
+    graph, example = traced()
+    steps = []
+    threads = [threading.Thread(target=lambda: steps.append(ahead_of_time.compiled(graph, example))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(builds) == 1
+    first, second = (step(example) for step in steps)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_what_a_killed_builder_left_is_removed(builds: list[float], tmp_path: Path) -> None:
+    (path,) = packages(tmp_path)
+    leftover = tmp_path / f"{path.name.partition('.')[0]}.building-x1"
+    (leftover / "inductor").mkdir(parents=True)
+    path.unlink()
+    compiled("discrete")
+    assert {p.suffix for p in tmp_path.iterdir()} == {".lock", ".pt2"}
+
+
+def test_a_build_that_fails_leaves_nothing_behind(
+    builds: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages(tmp_path)[0].unlink()
+    load = ahead_of_time._load
+    monkeypatch.setattr(ahead_of_time, "_load", lambda package: lambda given: [1.1 * x for x in load(package)(given)])
+    with pytest.raises(RunError, match="wrong by .*algo.compile=false"):
+        compiled("discrete")
+    assert not packages(tmp_path) and not list(tmp_path.glob("*.building-*"))
+
+
+def test_compiler_trouble_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"could not be compiled \(.*program.pt2.*\); mend the C\+\+ compiler, or"):
+        ahead_of_time._run_compiler(tmp_path)  # no program.pt2 is there
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path / "file"))
+    with pytest.raises(RunError, match="cannot be kept there .* name another folder in SHEPHERD_CACHE"):
+        compiled("discrete")
+
+
+def test_another_config_machine_or_library_is_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(factor: float = 2.0, constant: float = 1.0, shape: int = 3) -> str:
+        def function(x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (factor * x + torch.tensor([constant]),)
+
+        example = [torch.arange(float(shape))]
+        return ahead_of_time.content_key(ahead_of_time.trace(function, example), example)
+
+    keys = [key(), key(factor=2.0000002), key(constant=1.0000002), key(shape=4)]
+    assert key() == keys[0]
+    for place, name, value in (
+        (torch, "__version__", "9.9"),
+        (torch, "get_num_threads", lambda: 7),
+        (ahead_of_time, "processor", lambda: "another"),
+        (ahead_of_time, "compiler_version", lambda path: "g++ 99"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, value)
+            keys.append(key())
+    assert len(set(keys)) == len(keys)
