@@ -188,10 +188,11 @@ def _build(folder: Path, key: str, graph: GraphModule, example: Sequence[Tensor]
     return package
 
 
-def _run_compiler(work: Path) -> None:
-    """Let a child process turn program.pt2 into package.pt2; it never outlives this process, nor this call."""
-    private = {name for name in os.environ if name.startswith(("TORCHINDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_"))}
-    environment = {name: value for name, value in os.environ.items() if name not in private} | {
+def _environment(work: Path) -> dict[str, str]:
+    """What the child sees: nothing of the user's that changes how code is generated, and nothing kept but in `work`."""
+    private = ("TORCHINDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(private)} | {
+        "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
         "CXX": find_compiler() or "",
         "TMPDIR": str(work),
         "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),
@@ -200,23 +201,18 @@ def _run_compiler(work: Path) -> None:
         # same processor would now and then get another one, and a package built again other bits.
         "TORCHINDUCTOR_VEC_ISA_OK": "1",
     }
+
+
+def _run_compiler(work: Path) -> None:
+    """Let a child process turn program.pt2 into package.pt2; it never outlives this process, nor this call."""
+    python = [sys.executable, "-P", "-m", "rlcore.ahead_of_time", str(work), json.dumps(_switches())]
     with open(work / "output", "w+b") as output:
         child = subprocess.Popen(
-            [
-                "sh",
-                "-c",
-                WATCHED,
-                "sh",
-                sys.executable,
-                "-m",
-                "rlcore.ahead_of_time",
-                str(work),
-                json.dumps(_switches()),
-            ],
+            ["sh", "-c", WATCHED, "sh", *python],
             stdin=subprocess.PIPE,  # never written to
             stdout=output,
             stderr=output,
-            env=environment | {"PYTHONPATH": _import_path()},
+            env=_environment(work),
             start_new_session=True,
         )
         try:
@@ -240,11 +236,6 @@ def _run_compiler(work: Path) -> None:
                 f"the minibatch step could not be compiled ({reason.strip()[:300]}); "
                 "mend the C++ compiler, or train with algo.compile=false"
             )
-
-
-def _import_path() -> str:
-    root = str(Path(__file__).resolve().parents[1])
-    return os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
 
 
 def _check(run: Compiled, graph: GraphModule, example: Sequence[Tensor]) -> None:
