@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -17,8 +14,9 @@ from torch import Tensor
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.envs.vector import make_vector_env
-from rlcore.errors import RunError, UserError
+from rlcore.errors import RunError
 from rlcore.run import checkpoint
+from rlcore.run.begun import Begun
 from rlcore.run.boundary import Boundary
 from rlcore.run.collect import Collector
 from rlcore.run.compilation import AHEAD_OF_TIME, decide
@@ -26,18 +24,14 @@ from rlcore.run.config import RunConfig, build_config
 from rlcore.run.directory import RunDirectory
 from rlcore.run.evaluation import evaluate_agent
 from rlcore.run.fabric import make_fabric, set_switches
-from rlcore.run.fingerprint import differences, fingerprint
+from rlcore.run.fingerprint import fingerprint
 from rlcore.run.loop import train
 from rlcore.run.policy import check_fits, load_policy
 from rlcore.run.record import EventLog, read_events
 from rlcore.run.window import Stopwatch, Window
 from rlcore.types import EnvSpec, Metrics
 
-log = logging.getLogger(__name__)
-
-
 Progress = Callable[[dict[str, Any]], None]
-Begun = tuple[Path, dict[str, Any], dict[str, Any]]  # a checkpoint: its folder, learning, bookkeeping
 
 
 class Session:
@@ -79,10 +73,9 @@ class Session:
             self.fabric.autocast,
             config.env.clip_rewards,
         )
-        begun = self._begun()
+        begun = Begun.find(run, config.checkpoint.resume_from)
         schedule = None if self.savable else [self.checkpoint_every, self.evaluate_every]
-        with _state_of(begun):
-            compiled = decide(config, begun and begun[2]["fingerprint"])
+        compiled = decide(config, begun and begun.fingerprint)
         self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], schedule, compiled)
         self.window = Window(config.metric)
         self.watch = Stopwatch()
@@ -99,22 +92,16 @@ class Session:
 
     # Continuing -------------------------------------------------------------------------------------------------------
 
-    def _begun(self) -> Begun | None:
-        """The newest good checkpoint, else what the config names, else nothing: (path, learning, bookkeeping)."""
-        path = checkpoint.newest_good(self.run.checkpoints) or self.config.checkpoint.resume_from
-        return (Path(path), *checkpoint.load(Path(path))) if path else None
-
     def _start(self, begun: Begun | None) -> None:
         """Continue from what there is, else from the weights that the config names, else from nothing."""
         if begun is not None:
-            with _state_of(begun):
-                self._check_fingerprint(begun[2]["fingerprint"], begun[0])
+            begun.check(self.fingerprint, self.config)
         if self.fingerprint["learning"]["compile"] == AHEAD_OF_TIME:
             self.learner.compile(self.plan.collect_length * self.config.env.num_envs)
         if begun is not None:
-            with _state_of(begun):
-                self._continue(begun[1], begun[2])
-            if begun[0].parent == self.run.checkpoints:
+            with begun.reading():
+                self._continue(begun.learning, begun.bookkeeping)
+            if begun.own:
                 self.events.append("resume", env_steps=self.env_steps)
         elif self.config.init_from:
             self._initialise(self.config.init_from)
@@ -130,24 +117,6 @@ class Session:
         # The log may have lost some to a disk fault, and may reach beyond this checkpoint.
         self.scores = {int(steps): float(score) for steps, score in bookkeeping["scores"].items()} | self.scores
         self.owed = [] if self.env_steps in self.scores else bookkeeping["owed"]
-
-    def _check_fingerprint(self, old: Mapping[str, Any], path: Path) -> None:
-        for key, before, after in differences(old["learning"], self.fingerprint["learning"]):
-            name = key.removeprefix("config.")
-            if name == "algo.total_steps" and not self._annealed():
-                continue
-            if name == "init_from":
-                continue
-            raise UserError(
-                f"{name}={after}: {path} was trained with {before}; set it back, "
-                f"or start a new run from its weights with init_from={path}"
-            )
-        for key, before, after in differences(old["machine"], self.fingerprint["machine"]):
-            log.warning("%s is %s, was %s: the run goes on, but not to the same bits", key, after, before)
-
-    def _annealed(self) -> bool:
-        algo = self.config.algo
-        return any(getattr(algo, f"anneal_{name}") for name in algo.scheduled())
 
     def _initialise(self, source: str) -> None:
         """Weights and normalisers of another policy; optimizer, counters and environments start anew."""
@@ -303,30 +272,6 @@ class Session:
     def close(self) -> None:
         """End the environments' processes."""
         self.envs.close()
-
-
-@contextmanager
-def _state_of(begun: Begun | None) -> Iterator[None]:
-    """Tell what cannot be read out of a checkpoint, whole as it may be, in a sentence.
-
-    Args:
-        begun: what is read inside.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        UserError: names the files.
-    """
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        if begun is None:
-            raise
-        raise UserError(
-            f"checkpoint {begun[0]}: learning/state.json or bookkeeping/state.json holds no state of this run "
-            f"({type(error).__name__}: {str(error)[:200]})"
-        ) from error
 
 
 def _check_finite(state: Mapping[str, Any], env_steps: int) -> None:

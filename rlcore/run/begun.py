@@ -1,0 +1,88 @@
+"""The checkpoint that a session goes on from: found, held against the run as it is now, read with care."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import UserError
+from rlcore.run import checkpoint
+from rlcore.run.config import RunConfig
+from rlcore.run.directory import RunDirectory
+from rlcore.run.fingerprint import differences
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A verified checkpoint and what it holds.
+
+    Attributes:
+        path: its directory.
+        learning: what the next step depends on.
+        bookkeeping: everything else.
+        own: it is of this run, and not one that the config names.
+    """
+
+    path: Path
+    learning: dict[str, Any]
+    bookkeeping: dict[str, Any]
+    own: bool
+
+    @staticmethod
+    def find(run: RunDirectory, resume_from: str | None) -> Begun | None:
+        """The newest good checkpoint of a run, else the one that its config names, else None."""
+        newest = checkpoint.newest_good(run.checkpoints)
+        path = newest or (Path(resume_from) if resume_from else None)
+        return Begun(path, *checkpoint.load(path), own=newest is not None) if path is not None else None
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What it was trained with."""
+        with self.reading():
+            return {half: dict(self.bookkeeping["fingerprint"][half]) for half in ("learning", "machine")}
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Tell what cannot be made sense of, whole as it may be, in a sentence.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            UserError: names the files.
+        """
+        try:
+            yield
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise UserError(
+                f"checkpoint {self.path}: learning/state.json or bookkeeping/state.json holds no state of this run "
+                f"({type(error).__name__}: {str(error)[:200]})"
+            ) from error
+
+    def check(self, now: Mapping[str, Any], config: RunConfig) -> None:
+        """Refuse to go on with what would learn something else; say what may change the bits.
+
+        Args:
+            now: the fingerprint of this process.
+            config: the run's.
+
+        Raises:
+            UserError: names the key, both values and the way to start anew.
+        """
+        annealed = any(getattr(config.algo, f"anneal_{name}") for name in config.algo.scheduled())
+        for key, before, after in differences(self.fingerprint["learning"], now["learning"]):
+            name = key.removeprefix("config.")
+            if name == "init_from" or (name == "algo.total_steps" and not annealed):
+                continue
+            raise UserError(
+                f"{name}={after}: {self.path} was trained with {before}; set it back, "
+                f"or start a new run from its weights with init_from={self.path}"
+            )
+        for key, before, after in differences(self.fingerprint["machine"], now["machine"]):
+            log.warning("%s is %s, was %s: the run goes on, but not to the same bits", key, after, before)
