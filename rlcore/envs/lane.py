@@ -165,7 +165,7 @@ class Lane:
 
     def _plain_flag(self, name: str, flag: Any) -> bool:
         # None, NaN or "False" would pass through bool() as something that nobody meant.
-        if np.shape(flag) != () or np.asarray(flag).dtype.kind not in "bui" or flag not in (0, 1):
+        if np.shape(flag) != () or np.asarray(flag).dtype.kind not in ("b", "i", "u") or flag not in (0, 1):
             raise self._fault(f"{name} is {flag!r}, not True or False")
         return bool(flag)
 
