@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 FORMAT = 1  # raise it when the same graph must be compiled in another way
+PLAIN = re.compile(r"[\w/.+-]+", re.ASCII)
 # Run a command, and beside it a watch on standard input: at its end (the parent is gone) the whole process group dies.
 # A shell does it because Python cannot look up while it imports torch.
 WATCHED = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
@@ -94,6 +96,15 @@ def find_compiler() -> str | None:
     """The C++ compiler: CXX, else g++, else clang++; None when it is not on this machine."""
     candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
     return next((path for name in candidates if (path := shutil.which(name))), None)
+
+
+def obstacle() -> str | None:
+    """Why nothing can be compiled on this machine, and what to do about it; None = it can."""
+    if find_compiler() is None:
+        return "no C++ compiler (CXX, g++, clang++) is on this machine; Debian and Ubuntu: apt install g++"
+    if PLAIN.fullmatch(torch.__file__) is None:
+        return f"a compiler cannot read torch's headers below {Path(torch.__file__).parent}; install in a plain path"
+    return None
 
 
 @functools.cache
@@ -172,19 +183,28 @@ def _build(folder: Path, key: str, graph: GraphModule, example: Sequence[Tensor]
     for leftover in folder.glob(f"{key}.building-*"):  # of a process that was killed: we hold the lock
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{key}.building-", dir=folder, ignore_cleanup_errors=True) as name:
-        work = Path(name)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.export.save(torch.export.export(graph, tuple(example)), work / "program.pt2")
-        _run_compiler(work)
-        package = (work / "package.pt2").read_bytes()
-        _check(_load(package), graph, example)
-        with open(work / "package.pt2", "rb") as handle:
+        package = _compile(Path(name), graph, example)
+        with open(Path(name, "whole"), "wb") as handle:
+            handle.write(package)
+            handle.flush()
             os.fsync(handle.fileno())
-        os.replace(work / "package.pt2", folder / _name(key, package))
+        os.replace(handle.name, folder / _name(key, package))
         descriptor = os.open(folder, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
+    return package
+
+
+def _compile(work: Path, graph: GraphModule, example: Sequence[Tensor]) -> bytes:
+    if PLAIN.fullmatch(str(work)) is None:  # torch hands paths to the compiler unquoted
+        with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
+            return _compile(Path(elsewhere), graph, example)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(graph, tuple(example)), work / "program.pt2")
+    _run_compiler(work)
+    package = (work / "package.pt2").read_bytes()
+    _check(_load(package), graph, example)
     return package
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlcore.ahead_of_time import find_compiler
+from rlcore.ahead_of_time import obstacle
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,19 +53,17 @@ def check(config: RunConfig) -> None:
 
 
 def check_compiler(config: RunConfig) -> None:
-    """Refuse `algo.compile=true` on a machine without a C++ compiler.
+    """Refuse `algo.compile=true` on a machine that cannot compile.
 
     Args:
         config: of the run that is to begin here.
 
     Raises:
-        UserError: names the package to install.
+        UserError: says why, and what to install.
     """
-    if config.algo.compile_mode is True and find_compiler() is None:
-        raise UserError(f"algo.compile=true: {MISSING}, or take algo.compile=auto")
-
-
-MISSING = "no C++ compiler (CXX, g++, clang++) is on this machine; Debian and Ubuntu: apt install g++"
+    hindered = obstacle()
+    if config.algo.compile_mode is True and hindered:
+        raise UserError(f"algo.compile=true: {hindered}, or take algo.compile=auto")
 
 
 def gradient_steps(config: RunConfig) -> int:
@@ -88,7 +86,7 @@ def decide(config: RunConfig, begun: dict[str, Any] | None) -> str:
         EAGER or AHEAD_OF_TIME.
 
     Raises:
-        UserError: it must be compiled, and there is no compiler.
+        UserError: it must be compiled, and that is impossible here.
     """
     mode = config.algo.compile_mode
     if mode is False or hindrance(config):
@@ -97,7 +95,7 @@ def decide(config: RunConfig, begun: dict[str, Any] | None) -> str:
     if mode is True:
         return AHEAD_OF_TIME
     if begun is None:
-        return AHEAD_OF_TIME if find_compiler() and gradient_steps(config) >= WORTHWHILE else EAGER
-    if begun["learning"]["compile"] == AHEAD_OF_TIME and find_compiler() is None:
-        raise UserError(f"algo.compile=auto: this run began with a compiled step, but {MISSING}")
+        return AHEAD_OF_TIME if obstacle() is None and gradient_steps(config) >= WORTHWHILE else EAGER
+    if begun["learning"]["compile"] == AHEAD_OF_TIME and (hindered := obstacle()):
+        raise UserError(f"algo.compile=auto: this run began with a compiled step, but {hindered}")
     return begun["learning"]["compile"]

@@ -208,6 +208,7 @@ def builds(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
 
     def compiler(work: Path) -> None:
         assert (work / "program.pt2").stat().st_size
+        assert " " not in str(work)
         calls.append(time.monotonic())
         time.sleep(0.3)
         (work / "package.pt2").write_bytes(good)
@@ -265,6 +266,15 @@ def test_of_two_builders_at_once_the_second_waits_and_takes_what_the_first_built
     assert len(builds) == 1
     first, second = (step(example) for step in steps)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_cache_in_a_folder_with_a_space_is_built_where_there_is_none(
+    builds: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path / "a folder"))
+    compiled("discrete")
+    compiled("discrete")
+    assert len(builds) == 1 and len(packages(tmp_path / "a folder")) == 1
 
 
 def test_what_a_killed_builder_left_is_removed(builds: list[float], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from rlcore.errors import UserError
 from rlcore.run.compilation import AHEAD_OF_TIME, EAGER, WORTHWHILE, decide, gradient_steps
@@ -71,3 +72,10 @@ def test_without_a_compiler_auto_is_eager_and_true_says_what_to_install(monkeypa
         decide(config(algo__compile=True), None)
     with pytest.raises(UserError, match=r"began with a compiled step, but no C\+\+ compiler"):
         decide(config(), {"learning": {"compile": AHEAD_OF_TIME}})
+
+
+def test_torch_in_a_folder_with_a_space_cannot_be_compiled_against(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__file__", "/home/my user/torch/__init__.py")
+    assert decide(config(), None) == EAGER
+    with pytest.raises(UserError, match=r"^algo.compile=true: .* below /home/my user/torch; install in a plain path"):
+        decide(config(algo__compile=True), None)
