@@ -15,7 +15,9 @@ from typing import Any
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
+from rlcore.run.session import Session
 
+NO_STORE = {"MLFLOW_TRACKING_URI": "sqlite:////dev/null/mlflow.db"}  # a mirror finds that out before it imports MLflow
 ROOT = Path(__file__).resolve().parents[2]
 TINY = [
     "exp=ppo",
@@ -109,6 +111,18 @@ def count(run: RunDirectory, kind: str) -> int:
 
 def digest(run: RunDirectory) -> str:
     return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
+
+
+def finish_here(run: RunDirectory) -> str:
+    """Train a run to its end in this process, new or half-done; the digest of its last checkpoint."""
+    session = Session(run)
+    try:
+        while not (boundary := session.advance(lambda said: None)).done:
+            if "checkpoint" in boundary.due:
+                session.save()
+        return session.save()["digest"]
+    finally:
+        session.close()
 
 
 def end(process: subprocess.Popen[str], seconds: float = 60.0) -> tuple[int, str]:

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from flows.stages import train as stage
-from flows.stages.train import release, train, trainer_for
+from flows.stages.train import release, train
 from rlcore.envs.subprocess import SubprocessVectorEnv
 from rlcore.envs.vector import make_vector_env
 from rlcore.errors import EnvironmentFault, EnvironmentLost
 from rlcore.run import checkpoint
 from rlcore.run.config import EnvConfig
 from rlcore.run.directory import RunDirectory
-from tests.faults.processes import digest, end, orphans, processes, start
+from tests.faults.processes import NO_STORE, end, finish_here, orphans, processes, start
 from tests.runs import prepare
 
 RUN = {"total_steps": 700, "checkpoint__every": 130, "evaluation__every": 5000, "algo__update_epochs": 1}
@@ -36,24 +36,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
     def get() -> str:
         if not made:
             run = prepare(tmp_path_factory.mktemp("undisturbed") / "run", "Faulty-v0", **RUN)
-            made.append(finished(run))
+            made.append(finish_here(run))
         return made[0]
 
     yield get
-
-
-def finished(run: RunDirectory) -> str:
-    train(run)
-    trainer_for(run).stop()
-    release(run)
-    return digest(run)
 
 
 def is_good_and_goes_on_to(run: RunDirectory, wanted: str) -> None:
     newest = next(checkpoint.newest_first(run.checkpoints))
     assert checkpoint.damage(newest) is None
     assert 0 < int(newest.name) < RUN["total_steps"]
-    assert finished(run) == wanted
+    assert finish_here(run) == wanted
 
 
 def test_a_killed_environment_process_is_named_and_the_run_goes_on_to_the_same_bits(
@@ -94,7 +87,7 @@ def test_a_faulty_step_ends_the_command_with_a_sentence(
 ) -> None:
     run = prepare(tmp_path / "run", "Faulty-v0", **RUN)
     kept = {name: os.environ[name] for name in ("PYTHONPATH", "SHEPHERD_PLUGINS")}
-    code, said = end(start(tmp_path, "stage", "train", "run", FAULT="reward_nan:step:400", **kept))
+    code, said = end(start(tmp_path, "stage", "train", "run", FAULT="reward_nan:step:400", **kept, **NO_STORE))
     assert code == 1, said
     assert said.endswith("shepherd: failed: environment 1, step 20 of its episode: reward is nan\n"), said
     assert not orphans(tmp_path)

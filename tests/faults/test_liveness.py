@@ -17,13 +17,14 @@ import pytest
 
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
-from rlcore.run.session import Session
 from tests.faults.processes import (
+    NO_STORE,
     TINY,
     count,
     digest,
     end,
     environment,
+    finish_here,
     kill_all,
     one,
     orphans,
@@ -44,17 +45,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
     kill_all(tmp_path)
 
 
-def undisturbed(path: Path) -> str:
-    """The digest of a run that nobody touched, trained in this process."""
-    session = Session(prepare(path, **RUN))
-    while True:
-        boundary = session.advance(lambda said: None)
-        saved = session.save() if "checkpoint" in boundary.due else {}
-        if boundary.done:
-            session.close()
-            return saved["digest"]
-
-
 def ctrl_c_twice(process: subprocess.Popen[str], home: Path) -> int:
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.3)
@@ -73,11 +63,6 @@ def sigterm_to_all(process: subprocess.Popen[str], home: Path) -> int:
     return 130
 
 
-def kill(process: subprocess.Popen[str], home: Path) -> int:
-    process.kill()
-    return -signal.SIGKILL
-
-
 def kill_the_trainer(process: subprocess.Popen[str], home: Path) -> int:
     os.kill(one(home, "trainer"), signal.SIGKILL)
     return 1
@@ -86,7 +71,6 @@ def kill_the_trainer(process: subprocess.Popen[str], home: Path) -> int:
 WAYS: list[tuple[Callable[[subprocess.Popen[str], Path], int], str]] = [
     (sigterm_to_all, "continue with: shepherd stage train cut"),
     (ctrl_c_twice, "continue with: shepherd stage train cut"),
-    (kill, ""),
     (kill_the_trainer, "shepherd: failed: the trainer was killed by signal 9"),
 ]
 
@@ -96,7 +80,7 @@ def test_however_it_is_ended_nothing_stays_alive_and_the_resumed_run_ends_in_the
     rng, run = random.Random(SEED), prepare(home / "cut", **RUN)
     for way, says in WAYS:
         before = count(run, "checkpoint")
-        process = start(home, "stage", "train", "cut")
+        process = start(home, "stage", "train", "cut", **NO_STORE)
         wait_for(lambda before=before: count(run, "checkpoint") > before, "a checkpoint")
         time.sleep(rng.uniform(0.0, 0.3))
         begun = time.monotonic()
@@ -109,7 +93,7 @@ def test_however_it_is_ended_nothing_stays_alive_and_the_resumed_run_ends_in_the
         assert path is not None and path == next(checkpoint.newest_first(run.checkpoints))
     # The rest with pauses, in which nothing is to happen: of the trainer, then of the command.
     before = count(run, "checkpoint")
-    process = start(home, "stage", "train", "cut")
+    process = start(home, "stage", "train", "cut", **NO_STORE)
     wait_for(lambda: count(run, "checkpoint") > before, "a checkpoint")
     for pid in (one(home, "trainer"), process.pid):
         os.kill(pid, signal.SIGSTOP)
@@ -117,7 +101,7 @@ def test_however_it_is_ended_nothing_stays_alive_and_the_resumed_run_ends_in_the
         os.kill(pid, signal.SIGCONT)
     code, said = end(process, 120)
     assert code == 0, said
-    assert digest(run) == undisturbed(home / "whole")
+    assert digest(run) == finish_here(prepare(home / "whole", **RUN))
 
 
 def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
@@ -128,7 +112,7 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
         os.execve(
             sys.executable,
             [sys.executable, "-m", "flows.cli", "stage", "train", "run"],
-            environment(home) | {"TERM": "vt100"},
+            environment(home, **NO_STORE) | {"TERM": "vt100"},
         )
     seen = b""
     while b"steps/s" not in seen:  # the progress line: training is under way
