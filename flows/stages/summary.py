@@ -30,7 +30,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     path = checkpoint.newest_good(run.checkpoints)
     if path is None:
         raise RunError(f"{run.path}: no checkpoint to summarise (checkpoint.save_last=false?)")
-    bookkeeping = json.loads((path / "bookkeeping/state.json").read_bytes())
+    _, bookkeeping = checkpoint.load(path)
     final = _last(events, "evaluation", final=True) or {}
     judged = json.loads((run.evaluations / f"{final['env_steps']}.json").read_text()) if final else {}
     model = _last(events, "registered")
