@@ -21,7 +21,7 @@ from rlcore.errors import EnvironmentFault, EnvironmentLost
 from rlcore.run import checkpoint
 from rlcore.run.config import EnvConfig
 from rlcore.run.directory import RunDirectory
-from tests.faults.processes import NO_STORE, end, finish_here, orphans, processes, start
+from tests.processes import NO_STORE, end, finish_here, orphans, processes, start
 from tests.runs import prepare
 
 RUN = {"total_steps": 700, "checkpoint__every": 130, "evaluation__every": 5000, "algo__update_epochs": 1}

@@ -17,7 +17,7 @@ import pytest
 
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
-from tests.faults.processes import (
+from tests.processes import (
     NO_STORE,
     TINY,
     count,

@@ -20,8 +20,8 @@ import pytest
 from flows import tracking
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
-from tests.faults.processes import environment, kill_all, orphans
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
+from tests.processes import environment, kill_all, orphans
 
 SEED = random.randrange(10_000)
 pytestmark = pytest.mark.slow

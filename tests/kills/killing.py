@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,10 +23,10 @@ import numpy as np
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
+from tests.kills.cases import Case
 from tests.kills.phases import phase_of_tree
-from tests.kills.processes import descendants, kill_tree, wait_until_gone
+from tests.processes import environment, kill_all, orphans, processes, send, shepherd
 
-ROOT = Path(__file__).resolve().parents[2]
 WATCHED = Path(__file__).resolve().parent / "watched"
 GAP = 0.05  # seconds; about two iterations of the runs that are killed here
 WRITING = 0.004  # seconds that a checkpoint of theirs takes
@@ -56,29 +55,15 @@ class Reference:
         return [e["env_steps"] for e in read_events(self.run.events) if e["kind"] == kind and not e.get("final")]
 
 
-Command = Callable[[RunDirectory], list[str]]
-
-
-def shepherd(*arguments: str) -> list[str]:
-    """The command line of a `shepherd` command."""
-    return [sys.executable, "-m", "flows.cli", *arguments]
-
-
-def environment(home: Path, folder: Path | None = None) -> dict[str, str]:
-    """Variables for a command: a home of the test's own; `folder` takes the stacks."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SHEPHERD_", "PREFECT_", "MLFLOW_", "_MLFLOW_"))}
-    path = os.pathsep.join([str(ROOT), *([str(WATCHED)] if folder else [])])
-    own = {"SHEPHERD_HOME": str(home), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DISPLAY": ""}
-    return kept | own | ({"KILLS_FOLDER": str(folder)} if folder else {})
-
-
-def run_to_end(run: RunDirectory, command: Command, home: Path) -> Reference:
-    """Run a command to its end and measure it."""
+def run_to_end(run: RunDirectory, case: Case, home: Path) -> Reference:
+    """Train a run of a case to its end and measure it."""
     began = time.monotonic()
     reference = Reference(run)
     run.path.parent.mkdir(parents=True, exist_ok=True)
     with open(run.path.with_suffix(".output"), "wb") as output:
-        process = subprocess.Popen(command(run), env=environment(home), stdout=output, stderr=output)
+        process = subprocess.Popen(
+            case.command(run), env=environment(home, **case.variables), stdout=output, stderr=output
+        )
         while process.poll() is None and not (run.events.exists() and run.events.stat().st_size):
             time.sleep(0.005)
         reference.first = time.monotonic() - began
@@ -92,13 +77,13 @@ def run_to_end(run: RunDirectory, command: Command, home: Path) -> Reference:
 
 
 def kill_and_resume(
-    run: RunDirectory, command: Command, reference: Reference, kills: int, rng: np.random.Generator, home: Path
+    run: RunDirectory, case: Case, reference: Reference, kills: int, rng: np.random.Generator, home: Path
 ) -> list[str]:
     """Kill a run so many times at drawn moments, then let it come to its end.
 
     Args:
         run: prepared as the reference was.
-        command: starts it, and goes on with it.
+        case: says which command starts it and goes on with it.
         reference: the run nobody killed.
         kills: how many.
         rng: draws the moments.
@@ -110,16 +95,18 @@ def kill_and_resume(
     phases: list[str] = []
     folder = run.path.with_suffix(".stacks")
     folder.mkdir(exist_ok=True)
+    variables = environment(home, PYTHONPATH=str(WATCHED), KILLS_FOLDER=str(folder), **case.variables)
     while len(phases) < kills:
         with open(run.path.with_suffix(".output"), "ab") as output:
             process = subprocess.Popen(
-                command(run), env=environment(home, folder), stdout=output, stderr=output, start_new_session=True
+                case.command(run), env=variables, stdout=output, stderr=output, start_new_session=True
             )
             if not _wait_for_moment(process, run, reference, kills - len(phases), rng):
                 assert process.returncode == 0, Path(output.name).read_text()[-3000:]
                 break
-            phases.append(_kill(process, folder))
-    done = subprocess.run(command(run), env=environment(home), capture_output=True, text=True)
+            phases.append(_kill(process, folder, home))
+    variables = environment(home, **case.variables)
+    done = subprocess.run(case.command(run), env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return phases
 
@@ -182,26 +169,17 @@ def _has(run: RunDirectory, kind: str, **fields: Any) -> bool:
     return False
 
 
-def _kill(process: subprocess.Popen[bytes], folder: Path) -> str:
+def _kill(process: subprocess.Popen[bytes], folder: Path, home: Path) -> str:
     """Ask trainer and driver where they are, then kill everything; returns the phase."""
-    members = {pid: _name(pid) for pid in descendants(process.pid)}
-    asked = {name: folder / f"{pid}.stack" for pid, name in members.items() if name and _ask(pid, folder)}
-    killed = kill_tree(process.pid)
+    members = {p.kind: p.pid for p in processes(home) if p.kind in ("cli", "trainer")}
+    asked = {kind: folder / f"{pid}.stack" for kind, pid in members.items() if _ask(pid, folder)}
+    kill_all(home)
     process.wait()
-    assert not wait_until_gone(killed, 2.0)
-    stacks = {name: path.read_text() for name, path in asked.items()}
+    assert not orphans(home)
+    stacks = {kind: path.read_text() for kind, path in asked.items()}
     for path in folder.iterdir():
         path.unlink()
     return phase_of_tree(stacks)
-
-
-def _name(pid: int) -> str | None:
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        for name, word in (("trainer", b"rlcore.run.trainer"), ("driver", b"flows.cli")):
-            if word in words:
-                return name
-    return None
 
 
 def _ask(pid: int, folder: Path) -> bool:
@@ -209,8 +187,7 @@ def _ask(pid: int, folder: Path) -> bool:
     path = folder / f"{pid}.stack"
     if not path.exists():
         return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGUSR1)
+    send(pid, signal.SIGUSR1)
     deadline = time.monotonic() + 0.2
     while time.monotonic() < deadline and "Current thread" not in path.read_text():
         time.sleep(0.001)

@@ -53,10 +53,10 @@ def phase_of_tree(stacks: Mapping[str, str]) -> str:
     """The phase of a whole run: the trainer's if it says one, else that of the process that drives it.
 
     Args:
-        stacks: "trainer" and "driver" -> what each wrote; one that had not come so far is absent.
+        stacks: "trainer" and "cli" -> what each wrote; one that had not come so far is absent.
     """
     trainer = phase_of(stacks["trainer"]) if stacks.get("trainer") else None
     if trainer not in (None, "between", "start"):
         return trainer
-    driver = phase_of(stacks.get("driver", ""))
+    driver = phase_of(stacks.get("cli", ""))
     return driver if driver != "start" or trainer is None else trainer

@@ -21,14 +21,14 @@ def check(env_id: str, modes: tuple[str, ...], home: Path) -> None:
     """
     seed = int(os.environ.get("KILLS_SEED") or int.from_bytes(os.urandom(4)))
     whole = Case(env_id, modes[0])
-    reference = run_to_end(whole.prepare(home / "whole"), whole.command, home)
+    reference = run_to_end(whole.prepare(home / "whole"), whole, home)
     for mode in modes:
         case = Case(env_id, mode)
         rng = np.random.default_rng([seed, ordered(case)])
         killed: list[str] = []
         for number in itertools.count():
             run = case.prepare(home / f"{mode}-{number}")
-            killed += kill_and_resume(run, case.command, reference, KILLS - len(killed), rng, home)
+            killed += kill_and_resume(run, case, reference, KILLS - len(killed), rng, home)
             print(f"{case}: KILLS_SEED={seed}, killed in {', '.join(killed)}")  # pytest shows it when something differs
             assert same_bits(reference.run, run, home)
             assert same_record(reference.run, run)

@@ -30,7 +30,8 @@ import numpy as np
 
 from flows.home import state_folder
 from tests.kills.cases import CASES, Case, ordered
-from tests.kills.killing import ROOT, Reference, kill_and_resume, run_to_end, same_bits, same_record
+from tests.kills.killing import Reference, kill_and_resume, run_to_end, same_bits, same_record
+from tests.processes import ROOT
 
 CHAIN = 5  # kills of one run
 PHASES = ("import", "build", "restore", "rollout", "update", "log", "checkpoint", "evaluation", "registration")
@@ -70,7 +71,7 @@ def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         home = Path(name)
-        reference = run_to_end(case.prepare(home / "whole"), case.command, home)
+        reference = run_to_end(case.prepare(home / "whole"), case, home)
         chain = len(done)
         while count < kills:
             record = one_chain(case, seed, chain, min(CHAIN, kills - count), reference, home)
@@ -86,7 +87,7 @@ def one_chain(case: Case, seed: int, chain: int, kills: int, reference: Referenc
     began = time.monotonic()
     rng = np.random.default_rng([seed, ordered(case), chain])
     run = case.prepare(home / f"chain-{chain}")
-    phases = kill_and_resume(run, case.command, reference, kills, rng, home)
+    phases = kill_and_resume(run, case, reference, kills, rng, home)
     identical = same_bits(reference.run, run, home) and same_record(reference.run, run)
     record = {"env_id": case.env_id, "mode": case.mode, "chain": chain, "seed": seed, "phases": phases}
     return record | {"identical": identical, "seconds": round(time.monotonic() - began, 1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from rlcore.run.record import read_events
 from rlcore.run.session import Session
 
 NO_STORE = {"MLFLOW_TRACKING_URI": "sqlite:////dev/null/mlflow.db"}  # a mirror finds that out before it imports MLflow
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 TINY = [
     "exp=ppo",
     "env.num_envs=2",
@@ -39,10 +40,15 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return kept | {"SHEPHERD_HOME": str(home), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DISPLAY": ""} | more
 
 
+def shepherd(*arguments: str) -> list[str]:
+    """The command line of a `shepherd` command."""
+    return [sys.executable, "-m", "flows.cli", *arguments]
+
+
 def start(home: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
     """`shepherd ARGUMENTS` in `home`, which is also what its processes are known by, in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", *arguments],
+        shepherd(*arguments),
         cwd=home,
         env=environment(home, **more),
         stdout=subprocess.PIPE,
@@ -132,8 +138,17 @@ def end(process: subprocess.Popen[str], seconds: float = 60.0) -> tuple[int, str
 
 
 def kill_all(home: Path) -> None:
-    for process in processes(home):
-        try:
-            os.kill(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    """SIGKILL everything of this home; frozen first, so that none sees another die."""
+    frozen: set[int] = set()
+    while (now := {process.pid for process in processes(home)}) - frozen:  # until none was born meanwhile
+        for pid in now:
+            send(pid, signal.SIGSTOP)
+        frozen |= now
+    for pid in frozen:
+        send(pid, signal.SIGKILL)
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
