@@ -4,7 +4,7 @@
  *     FAILING_DISK="prefix:at:mode:errno:sticky"     with the numbers that disk_arm takes
  *
  * mode: 0 the operation fails with errno; 1 a write takes half of what it is given, and the next one fails;
- *       2 the process is killed before it; 3 the process is killed after it.
+ *       2 the process is killed after it, which is before the next.
  * sticky: all later operations fail as well (a full disk stays full), but for those that free space under ENOSPC.
  * at = 0: count only.
  *
@@ -25,7 +25,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { FAIL, SHORT, KILL_BEFORE, KILL_AFTER };
+enum { FAIL, SHORT, KILL };
 static char prefix[PATH_MAX];
 static long at, count;
 static int mode, error, sticky, armed;
@@ -66,14 +66,13 @@ static int path_below(int dirfd, const char *path) {
     return getcwd(full, sizeof full) && below(full);
 }
 
-/* Whether the operation is to fail; frees: it gives space back, which a full disk allows. Kills where it is to. */
+/* Whether the operation is to fail; frees: it gives space back, which a full disk allows. */
 static int fails(int counts, int frees) {
     if (!counts) return 0;
     count++;
     if (!at || count < at) return 0;
     if (count == at) {
-        if (mode == KILL_BEFORE) kill(getpid(), SIGKILL);
-        if (mode == KILL_AFTER) return 0;
+        if (mode == KILL) return 0;
     } else if (!sticky || mode > SHORT || (frees && error == ENOSPC)) {
         return 0;
     }
@@ -82,7 +81,7 @@ static int fails(int counts, int frees) {
 }
 
 static void after(int counts) {
-    if (counts && at && count == at && mode == KILL_AFTER) kill(getpid(), SIGKILL);
+    if (counts && at && count == at && mode == KILL) kill(getpid(), SIGKILL);
 }
 
 #define REAL(name) (__typeof__(&name))dlsym(RTLD_NEXT, #name)

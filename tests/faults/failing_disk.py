@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = Path(__file__).with_name("failing_disk.c")
-FAIL, SHORT, KILL_BEFORE, KILL_AFTER = range(4)
+FAIL, SHORT, KILL = range(3)
 
 
 class Fault(NamedTuple):
@@ -27,8 +27,7 @@ FAULTS = {
     "half a write, then ENOSPC": Fault(SHORT, errno.ENOSPC, True),
     "EIO": Fault(FAIL, errno.EIO),
     "EROFS from then on": Fault(FAIL, errno.EROFS, True),
-    "SIGKILL before": Fault(KILL_BEFORE),
-    "SIGKILL after": Fault(KILL_AFTER),
+    "SIGKILL": Fault(KILL),
 }
 
 

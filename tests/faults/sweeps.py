@@ -34,7 +34,7 @@ from rlcore.run.config import build_config
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.record import EventLog, read_events
 from rlcore.run.session import Session
-from tests.faults.failing_disk import FAULTS, KILL_AFTER, KILL_BEFORE, Disk, Fault
+from tests.faults.failing_disk import FAULTS, KILL, Disk, Fault
 from tests.runs import prepare, values
 
 DISK = Disk()
@@ -89,6 +89,8 @@ def good_checkpoints(run: RunDirectory) -> list[int]:
 class Checkpoints(Procedure):
     """save, prune, name_best in a run with older checkpoints, and with what a writer left when it was killed."""
 
+    faults = ("ENOSPC", "ENOSPC from then on", "half a write, then ENOSPC", "EROFS from then on", "SIGKILL")
+
     def prepare(self) -> None:
         run = RunDirectory(self.folder)
         for env_steps in (64, 128, 192):
@@ -130,7 +132,7 @@ class Checkpoints(Procedure):
 class OverDamaged(Checkpoints):
     """The same where a damaged checkpoint has the name already."""
 
-    faults = ("ENOSPC from then on", "SIGKILL before")
+    faults = ("ENOSPC from then on", "SIGKILL")
 
     def prepare(self) -> None:
         super().prepare()
@@ -218,7 +220,7 @@ class SmallFile(Procedure):
 class NewRun(Procedure):
     """create_run."""
 
-    faults = ("EIO", "ENOSPC from then on", "SIGKILL before", "SIGKILL after")
+    faults = ("EIO", "ENOSPC from then on", "SIGKILL")
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True)
@@ -251,7 +253,7 @@ class NewRun(Procedure):
 class SessionSave(Procedure):
     """`Session.save` and `Session.evaluate` of a run that is being trained."""
 
-    faults = ("EROFS from then on", "SIGKILL after")
+    faults = ("EROFS from then on", "SIGKILL")
 
     def prepare(self) -> None:
         self.run = prepare(
@@ -351,7 +353,7 @@ def in_child(act: Callable[[Acknowledge], None]) -> Outcome:
 
 def sweep(procedure: Procedure, template: Path, fault: Fault) -> int:
     """The number of storage operations at each of which the fault was put."""
-    attempt = in_child if fault.mode in (KILL_BEFORE, KILL_AFTER) else here
+    attempt = in_child if fault.mode == KILL else here
     for n in itertools.count(1):
         shutil.rmtree(procedure.folder)
         shutil.copytree(template, procedure.folder)
