@@ -95,6 +95,7 @@ def test_a_line_that_another_process_is_writing_is_not_cut_off_as_torn(tmp_path:
         writer.write(line[:20])
         pid = os.fork()
         if pid == 0:
+            os.close(writer.fileno())  # else the lock, which is of the open file, would outlive its owner
             log.append("metrics", env_steps=2, values={})
             os._exit(0)
         time.sleep(0.3)
