@@ -81,7 +81,7 @@ class Case:
         return shepherd("train", "exp=ppo", *words, f"run_dir={run.path}")
 
 
-CASES = tuple(Case(env_id, mode) for env_id in ENVIRONMENTS for mode in ("in-process", "subprocess", "compiled"))
+CASES = tuple(Case(env_id, mode) for mode in ("in-process", "subprocess", "compiled") for env_id in ENVIRONMENTS)
 CASES += (Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.kills.soak [--seed N] [--kills 20] [--jobs 2] [--only WORD ...] [--report FILE]
 
-A chain is one run, killed five times and then let come to its end. What a chain found is a line in
+A chain is one run, killed ten times and then let come to its end. What a chain found is a line in
 `.shepherd/soak.jsonl`, keyed by the code: started again after an interruption, it goes on with the next chain. The
 faults and corruptions of tests/faults come after the kills.
 """
@@ -33,7 +33,7 @@ from tests.kills.cases import CASES, Case, ordered
 from tests.kills.killing import Reference, kill_and_resume, run_to_end, same_bits, same_record
 from tests.processes import ROOT
 
-CHAIN = 5  # kills of one run
+CHAIN = 10  # kills of one run
 PHASES = ("import", "build", "restore", "rollout", "update", "log", "checkpoint", "evaluation", "registration")
 
 
