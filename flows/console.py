@@ -37,11 +37,12 @@ def follow(run: RunDirectory) -> int:
     from flows.progress import Progress
     from flows.report import results_table
     from flows.stages.train import release
+    from rlcore.run.checkpoint import newest_good
 
     home.check_servers()
     config, _ = read_config(run)
-    reached = max((int(p.name) for p in run.checkpoints.glob("[0-9]*") if p.name.isdecimal()), default=0)
-    going_on = f" · continues at {reached:,} env steps" if reached else ""
+    newest = newest_good(run.checkpoints)  # says which were skipped
+    going_on = f" · continues at {int(newest.name):,} env steps" if newest else ""
     print(f"{config.algo.name} on {config.env.id} · seed {config.seed} · {shown(run.path)}{going_on}", file=sys.stderr)
     progress = Progress(config.algo.total_steps)
     try:

@@ -28,22 +28,37 @@ def diff(first: str, second: str) -> int:
         UserError: there is nothing to compare.
     """
     for attempt in range(ATTEMPTS):
-        places = _places(Path(first).absolute(), Path(second).absolute())
         try:
-            found = list(compare.differences(*places))
+            code, lines = _compare(Path(first).absolute(), Path(second).absolute())
             break
         except (UserError, OSError):
             if attempt == ATTEMPTS - 1:
                 raise
+    print("\n".join(lines))
+    return code
+
+
+def _compare(first: Path, second: Path) -> tuple[int, list[str]]:
+    """Exit code and what to print."""
+    places = _places(first, second)
+    found = list(compare.differences(*places))
     names = " and ".join(shown(place) for place in places)
+    short = [line for whole, place in zip((first, second), places, strict=True) if (line := _beyond(whole, place))]
     if not found:
-        print(f"identical: {names} (digest {checkpoint.manifest(places[0])['digest'][:16]})")
-        return 0
+        digest = checkpoint.manifest(places[0])["digest"]
+        return 0, [f"identical: {names} (digest {digest[:16]})", *short]
     others = f" ({len(found) - 1:,} more entries differ)" if len(found) > 1 else ""
-    print(f"different: {names}\nfirst at {found[0]}{others}")
-    for reason in _reasons(*places):
-        print(reason)
-    return 1
+    return 1, [f"different: {names}", f"first at {found[0]}{others}", *short, *_reasons(*places)]
+
+
+def _beyond(whole: Path, place: Path) -> str | None:
+    """Said where a run has come further than the checkpoint that was compared."""
+    newest = next(checkpoint.newest_first(whole / "checkpoints"), place)
+    if newest.name == place.name:
+        return None
+    wrong = checkpoint.damage(newest)
+    damaged = f", damaged: {wrong}" if wrong else ""
+    return f"  {shown(whole)} has come to {newest.name} env steps{damaged}; compared at {place.name}"
 
 
 def _places(first: Path, second: Path) -> tuple[Path, Path]:

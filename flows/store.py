@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from rlcore.errors import UserError
 from rlcore.run.config import RunConfig, build_config, config_hash, learning_half
 from rlcore.run.directory import RunDirectory, make_directory, write_json, write_text
 from rlcore.run.fingerprint import differences
+from rlcore.schema import spell
 
 
 def new_run(config: RunConfig, values: Mapping[str, Any], overrides: Sequence[str]) -> RunDirectory:
@@ -45,11 +47,15 @@ def new_run(config: RunConfig, values: Mapping[str, Any], overrides: Sequence[st
 def _source(uri: str) -> tuple[dict[str, Any], str]:
     """What is kept of where weights come from, and the folder they lie in: an alias may point elsewhere tomorrow."""
     from flows.registry import resolve_uri
+    from rlcore.run.checkpoint import chosen
     from rlcore.run.policy import load_policy
 
     registered = uri.startswith("models:/")
     try:
         path = str(resolve_uri(uri)) if registered else uri
+        if RunDirectory(path).config.exists():
+            # One checkpoint of it: tomorrow another one may be its best, and this run may have to start again.
+            path = str(chosen(RunDirectory(path)).absolute())
         digest = load_policy(path).description["digest"]
     except UserError as error:
         raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None
@@ -113,12 +119,14 @@ def _refuse_other_learning(run: RunDirectory, config: RunConfig) -> None:
 
     before = build_config(yaml.safe_load(run.config.read_text()))
     annealed = any(getattr(before.algo, f"anneal_{name}") for name in before.algo.scheduled())
+    # Where the last checkpoint cuts open episodes, a longer run is another one.
+    cuts = run.card.exists() and json.loads(run.card.read_text())["tier"] == "boundary"
     for key, old, new in differences(learning_half(before), learning_half(config)):
-        if key == "algo.total_steps" and not annealed:
+        if key == "algo.total_steps" and not annealed and not cuts:
             continue
         raise UserError(
-            f"{key}={new}: this run learns with {key}={old}, and a resumed run learns what it would have learned; "
-            f"start a new run from its weights with init_from={run.path}"
+            f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "
+            f"learned; start a new run from its weights with init_from={run.path}"
         )
 
 

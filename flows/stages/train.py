@@ -24,6 +24,7 @@ from rlcore.run.record import EventLog, read_events
 
 GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
 LOOK_EVERY = 1.0  # seconds
+START_SILENCE = 180.0  # seconds, the same before it is ready
 SILENCE = 30.0  # seconds without a sign of life that are no cause for alarm; it gives one every 2 s
 FAILURES = {kind.__name__: kind for kind in (UserError, EnvironmentFault, EnvironmentLost)}
 STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run": "dry_run"}  # reason -> how it ended
@@ -44,7 +45,7 @@ class Trainer:
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
-        self._heard = b""
+        self._heard, self._ready = b"", False
         env = yaml.safe_load(run.config.read_text())["env"]
         self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
         environment = {"SHEPHERD_CACHE": str(state_folder() / "compiled")} | os.environ
@@ -61,6 +62,7 @@ class Trainer:
         )
         try:
             ready = self._until("ready")
+            self._ready = True
         except KeyboardInterrupt:
             self.interrupt()  # nobody holds it yet, so nobody else could end it
             raise
@@ -148,7 +150,8 @@ class Trainer:
             EnvironmentLost: it gives no sign of life; it was killed.
         """
         assert self.process.stdout is not None
-        limit = max(SILENCE, self._step_timeout)
+        # Until it is ready it may load an engine, and torch from a slow disk.
+        limit = max(SILENCE, self._step_timeout if self._ready else START_SILENCE)
         silent = 0.0
         while b"\n" not in self._heard:
             if select.select([self.process.stdout], [], [], LOOK_EVERY)[0]:

@@ -156,11 +156,12 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         step_timeout: float = 60.0,
     ) -> None:
         self.step_timeout = step_timeout
+        self._fresh_instance = fresh_instance
         self.workers: list[Worker] = []
         self._steps = np.zeros(num_envs, np.int64)
         try:
             self.workers.extend(Worker(settings, index, fresh_instance) for index in range(num_envs))
-            told = [pickle.loads(answer) for answer in self._answers(START_LIMIT)]
+            told = [pickle.loads(answer) for answer in self._answers(max(START_LIMIT, step_timeout))]
         except BaseException:
             self.close()
             raise
@@ -190,7 +191,8 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
                 worker.send(Op.RESET, pickle.dumps((seeds[index], index in self._rebuild)))
             else:
                 worker.send(Op.STEP, action[index].tobytes())
-        limit = self.step_timeout if action is not None else first_limit(self.step_timeout)
+        building = action is None or bool(self._rebuild) or (self._fresh_instance and bool(seeds))
+        limit = first_limit(self.step_timeout) if building else self.step_timeout
         self._fill(self._answers(limit), rows, range(self.num_envs))
 
     def _fill(self, answers: list[bytes], rows: Rows, indices: Any) -> None:
@@ -206,7 +208,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         return [pickle.loads(a) for a in self._ask(Op.CAPTURE, [None] * self.num_envs, self.step_timeout)]
 
     def _restore(self, states: list[State]) -> None:
-        self._ask(Op.RESTORE, states, START_LIMIT)
+        self._ask(Op.RESTORE, states, max(START_LIMIT, self.step_timeout))
 
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], rows: Rows) -> None:
         # Re-simulating takes as long as it took to play: each step may use its limit.

@@ -242,7 +242,10 @@ def _no_snapshot(make_env: Build, tapes: list[Tape], seed: int) -> str:
         if opaque := opaque_attribute(env):
             return f"{opaque} cannot be saved"
         quiet = _stream(make_env, plan, _seed(seed, 0), [])[0]
-        stream, states = _stream(make_env, plan, _seed(seed, 0), moments)
+        try:
+            stream, states = _stream(make_env, plan, _seed(seed, 0), moments)
+        except _OpaqueError as opaque:
+            return str(opaque)
         if quiet != stream:
             return "the same seed and actions gave another episode, or saving the state changed it"
         for moment, (state, done) in zip(moments, states, strict=True):
@@ -252,6 +255,10 @@ def _no_snapshot(make_env: Build, tapes: list[Tape], seed: int) -> str:
     finally:
         env.close()
     return ""
+
+
+class _OpaqueError(Exception):
+    """An attribute that cannot be read has come up while the environment was stepped."""
 
 
 def _near_ends(tapes: list[Tape], total: int) -> set[int]:
@@ -273,7 +280,8 @@ def _stream(
         for index, action in enumerate(plan):
             if index in moments:
                 state = capture(env)
-                assert state is not None  # the caller has looked for what cannot be read
+                if state is None:
+                    raise _OpaqueError(f"{opaque_attribute(env)} cannot be saved at step {index}")
                 states.append((state, done))
             arrival, done = _autoreset(env, action, done)
             arrivals.append(arrival)

@@ -45,17 +45,19 @@ class SerialVectorEnv(EpisodicVectorEnv):
         fresh_instance: bool = False,
         step_timeout: float = STEP_TIMEOUT,
     ) -> None:
+        self._fresh_instance = fresh_instance
         self._watchdog = Watchdog(step_timeout)
         with self._watchdog.patience(first_limit(step_timeout)):
             self._lanes = [self._watchdog.call(partial(Lane, build, i, fresh_instance)) for i in range(num_envs)]
         super().__init__(num_envs, self._lanes[0].spec, self._lanes[0].bounds, episode_seed, tier)
 
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
-        if action is not None:
+        if action is not None and not (self._rebuild or (self._fresh_instance and seeds)):
             self._play(action, seeds, rows)
             return
+        # The first of all, or environments that are built again.
         with self._watchdog.patience(first_limit(self._watchdog.limit)):
-            self._play(None, seeds, rows)
+            self._play(action, seeds, rows)
 
     def _play(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
         obs, reward, terminated, truncated = rows
@@ -77,12 +79,16 @@ class SerialVectorEnv(EpisodicVectorEnv):
         return [lane.capture() for lane in self._lanes]
 
     def _restore(self, states: list[State]) -> None:
-        for lane, state in zip(self._lanes, states, strict=True):
-            lane.restore(state)
+        with self._watchdog.patience(first_limit(self._watchdog.limit)):
+            for lane, state in zip(self._lanes, states, strict=True):
+                self._watchdog.call(partial(lane.restore, state))
 
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], rows: Rows) -> None:
         for index, (seed, actions) in episodes.items():
-            self._lanes[index].replay(seed, env_actions(actions), rows[0], index)
+            # Re-simulating may take as long as it took to play: each step may use its limit.
+            with self._watchdog.patience(first_limit(self._watchdog.limit) + len(actions) * self._watchdog.limit):
+                lane = self._lanes[index]
+                self._watchdog.call(partial(lane.replay, seed, env_actions(actions), rows[0], index))
 
     def close(self) -> None:
         """Release the environments."""

@@ -125,7 +125,8 @@ def serve(connection: Connection) -> None:
 def main() -> None:
     """Entry point of the worker process."""
     # Ctrl-C reaches the whole process group; the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     serve(Connection(int(sys.argv[1])))
 
 

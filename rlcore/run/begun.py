@@ -14,6 +14,7 @@ from rlcore.run import checkpoint
 from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory
 from rlcore.run.fingerprint import differences
+from rlcore.schema import spell
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,25 @@ class Begun:
 
     @staticmethod
     def find(run: RunDirectory, resume_from: str | None) -> Begun | None:
-        """The newest good checkpoint of a run, else the one that its config names, else None."""
+        """The newest good checkpoint of a run, else the one that its config names, else None.
+
+        Args:
+            run: whose.
+            resume_from: what the config names.
+
+        Returns:
+            What the session goes on from.
+
+        Raises:
+            UserError: there are checkpoints and none is good: a run does not begin anew behind its user's back.
+        """
         newest = checkpoint.newest_good(run.checkpoints)
+        there = [path.name for path in checkpoint.newest_first(run.checkpoints)] if newest is None else []
+        if there:
+            raise UserError(
+                f"{run.path}: every checkpoint is damaged ({', '.join(there)}; {run.log} says how); "
+                "remove its folder `checkpoints` to train from the beginning"
+            )
         path = newest or (Path(resume_from) if resume_from else None)
         return Begun(path, *checkpoint.load(path), own=newest is not None) if path is not None else None
 
@@ -76,12 +94,14 @@ class Begun:
             UserError: names the key, both values and the way to start anew.
         """
         annealed = any(getattr(config.algo, f"anneal_{name}") for name in config.algo.scheduled())
+        # Where the last checkpoint cuts open episodes, a longer run is another one.
+        fixed = annealed or now["learning"]["tier"] == "boundary"
         for key, before, after in differences(self.fingerprint["learning"], now["learning"]):
-            name = key.removeprefix("config.")
-            if name == "init_from" or (name == "algo.total_steps" and not annealed):
+            name = key.removeprefix("config.").removeprefix("boundary.")
+            if name == "init_from" or (name == "algo.total_steps" and not fixed):
                 continue
             raise UserError(
-                f"{name}={after}: {self.path} was trained with {before}; set it back, "
+                f"{name}={spell(after)}: {self.path} was trained with {spell(before)}; set it back, "
                 f"or start a new run from its weights with init_from={self.path}"
             )
         for key, before, after in differences(self.fingerprint["machine"], now["machine"]):

@@ -28,7 +28,7 @@ from rlcore.run import tree
 from rlcore.run.directory import RunDirectory, make_directory, sync_directory, write_synced, write_text
 from rlcore.run.record import read_events
 from rlcore.run.sealed import seal, unseal
-from rlcore.run.verified import FORMAT, Damage, read_files, read_manifest
+from rlcore.run.verified import FORMAT, Damage, Unreadable, read_files, read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -185,12 +185,25 @@ def _numbered(name: Any) -> bool:
 
 
 def newest_good(directory: Path) -> Path | None:
-    """The newest checkpoint that verifies; says loudly which were skipped and why."""
+    """The newest checkpoint that verifies; says loudly which were skipped and why.
+
+    Args:
+        directory: the run's `checkpoints` folder.
+
+    Returns:
+        Its directory, or None.
+
+    Raises:
+        UserError: one that may be good cannot be read: of another format, or not ours to read.
+    """
     for path in newest_first(directory):
-        wrong = damage(path)
-        if wrong is None:
+        try:
+            read_files(path)
             return path
-        log.warning("checkpoint %s is damaged and was skipped: %s", path, wrong)
+        except Unreadable as wrong:
+            raise UserError(f"checkpoint {path}: {wrong}; mend that, or go on with the version that wrote it") from None
+        except Damage as wrong:
+            log.warning("checkpoint %s is damaged and was skipped: %s", path, wrong)
     return None
 
 

@@ -34,7 +34,9 @@ class EnvConfig:
     num_envs: int = arg(4, "B: environments stepped together", low=1)
     frame_stack: int = arg(1, "frames stacked on image keys (vector keys are never stacked)", low=-1)
     frame_stack_dilation: int = arg(1, "take every n-th of the past frames", low=1)
-    sync_env: bool = arg(True, "true: in this process (fast for cheap environments); false: one process each")
+    sync_env: bool = arg(
+        True, "true: in this process (fast for cheap environments); false: one process each", learning=False
+    )
     step_timeout: float = arg(
         60.0, "seconds the environments may take for one step before the run ends", above=0, learning=False
     )
@@ -191,7 +193,7 @@ class RunConfig:
     evaluation: EvaluationConfig = arg(EvaluationConfig(), "evaluation", learning=False)
     early_stop: EarlyStopConfig = arg(EarlyStopConfig(), "ending early", learning=False)
     seed: int = arg(42, "root of every random stream", low=0)
-    num_threads: int = arg(1, "threads of one torch operation", low=1)
+    num_threads: int = arg(1, "threads of one torch operation", low=1, learning=False)
     float32_matmul_precision: str = arg("high", "TF32 on CUDA", choices=("highest", "high", "medium"))
     dry_run: bool = arg(False, "one iteration only")
     torch_use_deterministic_algorithms: bool = arg(False, "refuse operations without a deterministic version")

@@ -8,12 +8,15 @@ import glob
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rlcore.errors import RunError, UserError
+
+ATTEMPTS, PAUSE = 4, 0.05  # at a lock: who only looks whether it is free holds it for a moment
 
 
 class RunDirectory:
@@ -110,15 +113,17 @@ class RunDirectory:
         return descriptor
 
     def _lock(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
-            raise UserError(
-                f"{self.path}: {owner} is writing this run; wait for it or choose another run_dir"
-            ) from None
-        except OSError as error:
-            raise UserError(f"{self.lock}: this file system cannot lock files ({error.strerror})") from error
+        for attempt in range(ATTEMPTS):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if attempt < ATTEMPTS - 1:
+                    time.sleep(PAUSE)
+            except OSError as error:
+                raise UserError(f"{self.lock}: this file system cannot lock files ({error.strerror})") from error
+        owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
+        raise UserError(f"{self.path}: {owner} is writing this run; wait for it or choose another run_dir")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -8,11 +8,13 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from rlcore.ahead_of_time import compiler_version, find_compiler
+from rlcore.envs.card import package_versions
 from rlcore.run.compilation import AHEAD_OF_TIME
 from rlcore.run.config import RunConfig, learning_half
 
@@ -20,7 +22,7 @@ LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
 
 
 def fingerprint(
-    config: RunConfig, device: torch.device, tier: str, schedule: list[int] | None, compiled: str
+    config: RunConfig, device: torch.device, tier: str, boundary: Mapping[str, Any] | None, compiled: str
 ) -> dict[str, Any]:
     """The fingerprint of a run in this process.
 
@@ -28,26 +30,36 @@ def fingerprint(
         config: its learning half decides what is learned.
         device: where the networks live.
         tier: how the environment is resumed; part of learning, since it decides how episodes are seeded.
-        schedule: env steps between checkpoints and between evaluations where they end episodes (tier "boundary").
+        boundary: keys that decide what is learned where checkpoints end episodes; None for the other tiers.
         compiled: how minibatch steps are computed, as `rlcore.run.compilation.decide` says.
 
     Returns:
         `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.
     """
-    learning = {"config": learning_half(config), "tier": tier, "schedule": schedule, "compile": compiled}
+    learning = {"config": learning_half(config), "tier": tier, "boundary": boundary, "compile": compiled}
     cuda = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     compiler = find_compiler() if compiled == AHEAD_OF_TIME else None
     machine = {
         "device": device.type,
-        "device_name": cuda or platform.processor() or platform.machine(),
+        "device_name": cuda or processor_name(),
         "threads": config.num_threads,
         "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES},
+        "libraries": {name: version(name) for name in LIBRARIES} | package_versions(config.env.id),
         "compiler": compiler_version(compiler) if compiler else None,
         "code": json.loads(os.environ.get("SHEPHERD_CODE", "{}")),  # commit, dirty, lock_hash, told by the driver
     }
     whole = {"learning": learning, "machine": machine}
     return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
+
+
+def processor_name() -> str:
+    """The processor's model; floating-point sums are done in another order on another one."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

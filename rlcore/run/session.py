@@ -74,9 +74,8 @@ class Session:
             config.env.clip_rewards,
         )
         begun = Begun.find(run, config.checkpoint.resume_from)
-        schedule = None if self.savable else [self.checkpoint_every, self.evaluate_every]
         compiled = decide(config, begun and begun.fingerprint)
-        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], schedule, compiled)
+        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], self._boundary_keys(), compiled)
         self.window = Window(config.metric)
         self.watch = Stopwatch()
         self.owed: list[str] = []
@@ -123,6 +122,13 @@ class Session:
         policy = load_policy(source)
         check_fits(policy, self.learner.agent, source)
         self.learner.agent.load_state_dict(policy.agent.state_dict())
+
+    def _boundary_keys(self) -> dict[str, Any] | None:
+        """What decides where episodes are cut, and which environments share a process, for tier "boundary"."""
+        if self.savable:
+            return None
+        keys = {"checkpoint.every": self.checkpoint_every, "evaluation.every": self.evaluate_every}
+        return keys | {"env.sync_env": self.config.env.sync_env}
 
     # Training ---------------------------------------------------------------------------------------------------------
 

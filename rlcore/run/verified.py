@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -18,11 +19,16 @@ FOLDERS = {
     "learning": {"state.json", "tensors.safetensors"},
     "bookkeeping": {"state.json"},
 }
+TRANSIENT = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 MANIFEST_LIMIT = 1 << 16  # bytes; a manifest has three entries
 
 
 class Damage(Exception):
     """What is wrong with a checkpoint, naming the file."""
+
+
+class Unreadable(Damage):
+    """A checkpoint that may be good and cannot be read by this version, this user or now: never passed over."""
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -43,7 +49,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except ValueError:
         other = _format(data)
         if other not in (None, FORMAT):
-            raise Damage(f"manifest.json is of format {other}, this version reads {FORMAT}") from None
+            raise Unreadable(f"manifest.json is of format {other}, this version reads {FORMAT}") from None
         raise Damage("manifest.json is not what was written") from None
     if content.get("format") != FORMAT:
         raise Damage(f"manifest.json is of another format than {FORMAT}, which this version reads")
@@ -92,7 +98,8 @@ def _check_folder(path: Path, folder: str, expected: set[str]) -> None:
             raise Damage(f"{folder} is not a folder")
         strange = sorted(set(os.listdir(path / folder)) ^ expected)
     except OSError as error:
-        raise Damage(f"{folder or path.name} cannot be read ({error.strerror})") from None
+        kind = Unreadable if error.errno in TRANSIENT else Damage
+        raise kind(f"{folder or path.name} cannot be read ({error.strerror})") from None
     if strange:
         # repr: the name is somebody else's, and may hold what moves a terminal's cursor
         raise Damage(f"{os.path.join(folder, strange[0])!r} is missing or does not belong to it")
@@ -111,9 +118,10 @@ def _read(path: Path, name: str, entry: Any) -> bytes:
                 raise Damage(f"{name} is not what was written")
             return handle.read()
     except OSError as error:
-        raise Damage(f"{name} cannot be read ({error.strerror})") from None
+        kind = Unreadable if error.errno in TRANSIENT else Damage
+        raise kind(f"{name} cannot be read ({error.strerror})") from None
     except MemoryError:
-        raise Damage(f"{name} does not fit into memory") from None
+        raise Unreadable(f"{name} does not fit into memory") from None
 
 
 def _size(entry: Any) -> Any:

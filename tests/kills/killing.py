@@ -205,14 +205,30 @@ def same_bits(first: RunDirectory, second: RunDirectory, home: Path) -> bool:
 
 
 def same_record(first: RunDirectory, second: RunDirectory) -> bool:
-    """Whether two event logs tell the same: every metric point and evaluation once, with the same values but times."""
+    """Whether two event logs tell the same: every metric point and evaluation, with the same values but times.
+
+    A point that was written again after a kill must say what it said before.
+    """
     return _record(first) == _record(second)
 
 
-def _record(run: RunDirectory) -> list[Any]:
-    events = [e for e in read_events(run.events) if e["kind"] in ("metrics", "evaluation", "baseline")]
-    for event in events:
-        event.pop("time")
-        for name in [name for name in event.get("values", ()) if name.startswith("Time/")]:
-            del event["values"][name]
-    return sorted(events, key=lambda e: json.dumps([e["kind"], e.get("env_steps", 0), bool(e.get("final"))]))
+def _record(run: RunDirectory) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for line in run.events.read_bytes().split(b"\n")[:-1]:
+        with contextlib.suppress(ValueError):  # torn by a kill, and mended by the next writer's newline
+            event = json.loads(line)
+            if event["kind"] not in ("metrics", "evaluation", "baseline"):
+                continue
+            point = json.dumps([event["kind"], event.get("env_steps", 0), bool(event.get("final"))])
+            said = _timeless(event)
+            assert told.setdefault(point, said) == said, f"{point} was told twice, and differently"
+    once = [e for e in read_events(run.events) if e["kind"] in ("metrics", "evaluation", "baseline")]
+    assert len(once) == len(told), "the log's reader tells a point twice, or leaves one out"
+    return told
+
+
+def _timeless(event: dict[str, Any]) -> dict[str, Any]:
+    event = {key: value for key, value in event.items() if key != "time"}
+    if "values" in event:
+        event["values"] = {k: v for k, v in event["values"].items() if not k.startswith("Time/")}
+    return event
