@@ -72,8 +72,8 @@ class Trainer:
     def live(self) -> None:
         """Say that this process is alive: an engine that holds the interpreter lock for ever silences it."""
         while True:
-            time.sleep(ALIVE_EVERY)
             self.say("alive")
+            time.sleep(ALIVE_EVERY)
 
     def on_signal(self, number: int, frame: Any) -> None:
         """End well."""

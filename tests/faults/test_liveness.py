@@ -17,6 +17,7 @@ import pytest
 
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
+from rlcore.run.record import read_events
 from tests.processes import (
     NO_STORE,
     TINY,
@@ -52,7 +53,7 @@ def ctrl_c_twice(process: subprocess.Popen[str], home: Path) -> int:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     process.wait(60)
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 5.0  # at once, on a busy machine too
     return 130
 
 
@@ -77,7 +78,8 @@ WAYS: list[tuple[Callable[[subprocess.Popen[str], Path], int], str]] = [
 
 def test_however_it_is_ended_nothing_stays_alive_and_the_resumed_run_ends_in_the_same_bits(home: Path) -> None:
     print("seed", SEED)
-    rng, run = random.Random(SEED), prepare(home / "cut", **RUN)
+    # A signal to all reaches the processes of the environments too.
+    rng, run = random.Random(SEED), prepare(home / "cut", **RUN, env__sync_env=False)
     for way, says in WAYS:
         before = count(run, "checkpoint")
         process = start(home, "stage", "train", "cut", **NO_STORE)
@@ -88,6 +90,9 @@ def test_however_it_is_ended_nothing_stays_alive_and_the_resumed_run_ends_in_the
         ended, said = end(process)
         assert (ended, says in said, "Traceback" in said) == (code, True, False), (way, said)
         assert time.monotonic() - begun < 25
+        if way is sigterm_to_all:
+            (last,) = (event for event in read_events(run.events) if event["kind"] == "end")
+            assert (last["status"], count(run, "checkpoint") > before) == ("interrupted", True)
         assert not orphans(home), way
         path = checkpoint.newest_good(run.checkpoints)
         assert path is not None and path == next(checkpoint.newest_first(run.checkpoints))
@@ -178,7 +183,7 @@ def test_a_child_that_holds_the_interpreter_lock_for_ever_ends_with_its_parent_a
 STUBBORN = """
     import signal, sys, time
     from flows import interruption
-    interruption.LIMIT = 1.0
+    interruption.LIMIT = 6.0
     with interruption.terminable():
         interruption.farewell("continue with: this")
         print("ready", flush=True)
@@ -201,9 +206,9 @@ def test_the_second_signal_or_the_time_limit_ends_what_swallows_the_first(home: 
     for name in signals[1:]:
         time.sleep(0.15)
         process.send_signal(signal.Signals[name])
-    rest, said = process.communicate(timeout=10)
+    rest, said = process.communicate(timeout=60)
     assert (process.returncode, rest, said) == (130, "", "continue with: this\n")
-    assert (time.monotonic() - begun < 0.9) == (len(signals) > 1)
+    assert (time.monotonic() - begun < 5.5) == (len(signals) > 1)
 
 
 def test_a_signal_that_comes_twice_at_once_counts_once_and_an_ignored_one_not_at_all(home: Path) -> None:

@@ -1,0 +1,109 @@
+"""What a run may not go on with, and what it may: nothing is touched where it may not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.config import compose
+from flows.stages.make_env import make_env
+from flows.store import change_run, new_run
+from rlcore.errors import UserError
+from rlcore.run import checkpoint
+from rlcore.run.config import build_config
+from rlcore.run.directory import RunDirectory
+from rlcore.run.session import Session
+from tests.runs import prepare
+
+
+def trained(folder: Path, until: int = 256, **settings: Any) -> RunDirectory:
+    """A run with a checkpoint every 64 env steps that stands before its end."""
+    run = prepare(folder, **{"total_steps": 512, "checkpoint__every": 64, "checkpoint__keep_last": None} | settings)
+    session = Session(run)
+    while session.env_steps < until:
+        session.advance(lambda said: None)
+        session.save()
+    session.close()
+    return run
+
+
+def files(run: RunDirectory) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in run.path.rglob("*") if p.is_file() and p.name != "lock"}
+
+
+def test_a_run_of_another_checkpoint_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run")
+    for path in checkpoint.newest_first(run.checkpoints):
+        manifest = json.loads((path / "manifest.json").read_bytes())
+        (path / "manifest.json").write_text(json.dumps(manifest | {"format": 1}))
+    before = files(run)
+    with pytest.raises(
+        UserError, match="manifest.json is of format 1, this version reads 2.*the version that wrote it"
+    ):
+        Session(run)
+    assert files(run) == before
+
+
+def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itself(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run")
+    for path in checkpoint.newest_first(run.checkpoints):
+        (path / "learning/state.json").write_bytes(b"{}")
+    before = files(run)
+    with pytest.raises(UserError, match="every checkpoint is damaged .*remove its folder `checkpoints`"):
+        Session(run)
+    assert files(run) == before
+
+
+def test_threads_and_subprocesses_may_change_on_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path / "run")
+    change_run(run, ["num_threads=2", "env.sync_env=false"])
+    session = Session(run)
+    try:
+        assert session.env_steps >= 256
+        assert (session.config.num_threads, session.config.env.sync_env) == (2, False)
+    finally:
+        session.close()
+        change_run(run, ["num_threads=1"])
+        Session(run).close()  # this process goes on with one thread
+
+
+@pytest.mark.parametrize(("tier", "refused"), [("snapshot", False), ("boundary", True)])
+def test_a_run_may_be_made_longer_unless_its_last_checkpoint_cut_episodes(
+    tier: str, refused: bool, tmp_path: Path
+) -> None:
+    run = trained(tmp_path / "run")
+    run.card.write_text(json.dumps(json.loads(run.card.read_text()) | {"tier": tier}))
+    before = run.config.read_text()
+    if refused:
+        with pytest.raises(
+            UserError, match="algo.total_steps=1024: this run learns with algo.total_steps=512.*init_from"
+        ):
+            change_run(run, ["algo.total_steps=1024"])
+        assert run.config.read_text() == before
+    else:
+        change_run(run, ["algo.total_steps=1024"])
+        assert yaml.safe_load(run.config.read_text())["algo"]["total_steps"] == 1024
+
+
+def test_init_from_a_run_names_one_checkpoint_of_it(tmp_path: Path) -> None:
+    def typed(name: str, *more: str) -> list[str]:
+        small = ["exp=ppo", "env.num_envs=2", "algo.rollout_steps=32", "algo.total_steps=512", "checkpoint.every=64"]
+        return [*small, *more, f"run_dir={tmp_path / name}"]
+
+    source = new_run(*compose(typed("source")), typed("source"))
+    make_env(build_config(yaml.safe_load(source.config.read_text())), source)
+    session = Session(source)
+    session.advance(lambda said: None)
+    session.save()
+    warm = typed("warm", f"init_from={source.path}")
+    run = new_run(*compose(warm), warm)
+    kept = Path(yaml.safe_load(run.config.read_text())["init_from"])
+    assert kept == checkpoint.resolve(source, "latest")
+    session.advance(lambda said: None)
+    session.save()
+    session.close()
+    assert kept != checkpoint.resolve(source, "latest")  # it has come further, and the new run does not care
