@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from rlcore.run.directory import RunDirectory
 from tests.runs import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
+# Builds of up to a minute each: `make soak` runs them; `make test` kills and resumes one compiled run in tests/kills.
+pytestmark = pytest.mark.skipif(not os.environ.get("SOAK"), reason="SOAK=1 runs it")
 EVERYTHING: dict[str, Any] = {
     "algo__compile": True,
     "algo__normalize_obs": True,

@@ -101,8 +101,9 @@ def faults() -> dict[str, Any]:
     """Run tests/faults; what they counted, by name."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "faults.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "tests/faults", f"--junitxml={log}"]
-        code = subprocess.run(command, cwd=ROOT).returncode
+        tests = ["tests/faults", "tests/flows/test_trainer_compiled.py"]
+        command = [sys.executable, "-m", "pytest", "-q", *tests, f"--junitxml={log}"]
+        code = subprocess.run(command, cwd=ROOT, env=os.environ | {"SOAK": "1"}).returncode
         counts: Counter[str] = Counter()
         for entry in ElementTree.parse(log).iter("property"):
             counts[str(entry.get("name"))] += int(str(entry.get("value")))
