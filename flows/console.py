@@ -203,6 +203,12 @@ def _staged(name: str, run_dir: str, overrides: Sequence[str]) -> dict[str, Any]
     run = RunDirectory.existing(Path(run_dir).absolute())
     if not run.card.exists():
         raise UserError(f"{run_dir}: no env_card.json yet; `shepherd stage make-env {run_dir}` comes first")
+    with run.driving():
+        return _driven(name, run)
+
+
+def _driven(name: str, run: RunDirectory) -> dict[str, Any]:
+    """What a stage made of a run that nobody else is working on."""
     if name == "train":
         return _stage_train(run)
     config, _ = read_config(run)
@@ -231,7 +237,8 @@ def _stage_make_env(run_dir: str, overrides: Sequence[str]) -> Path:
 
     run = RunDirectory(Path(run_dir).absolute())
     if run.config.exists() and not overrides:
-        return make_env(read_config(run)[0], run)
+        with run.driving():
+            return make_env(read_config(run)[0], run)
     overrides = [*overrides, f"run_dir={run_dir}"]
     run = new_run(*compose(overrides), overrides)
     return make_env(read_config(run)[0], run)

@@ -182,7 +182,7 @@ def _create(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunCo
 
 def _guarded(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
     """All stages; whatever ends them, the trainer process ends too and the event log says how."""
-    with still_terminable():
+    with still_terminable(), run.driving():
         return _all_stages(config, run)
 
 

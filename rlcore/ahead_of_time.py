@@ -94,7 +94,8 @@ def cache_folder() -> Path:
 
 def find_compiler() -> str | None:
     """The C++ compiler: CXX, else g++, else clang++; None when it is not on this machine."""
-    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+    # CXX may name a wrapper first: `ccache g++`.
+    candidates = os.environ.get("CXX", "").split()[::-1] or ["g++", "clang++"]
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
 

@@ -112,6 +112,8 @@ def differences(first: Path, second: Path) -> Iterator[Difference]:
 
 def _leaves(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(state, Mapping):
+        if not state:
+            yield place, {}
         for key, value in state.items():
             yield from _leaves(value, f"{place}/{key}" if place else str(key))
     elif isinstance(state, list):

@@ -88,8 +88,10 @@ def decide(config: RunConfig, begun: dict[str, Any] | None) -> str:
     Raises:
         UserError: it must be compiled, and that is impossible here.
     """
-    mode = config.algo.compile_mode
-    if mode is False or hindrance(config):
+    mode, hindered = config.algo.compile_mode, hindrance(config)
+    if mode is not False and hindered and begun is not None and begun["learning"]["compile"] == AHEAD_OF_TIME:
+        raise UserError(f"this run began with a compiled step, which there is not with {hindered}")
+    if mode is False or hindered:
         return EAGER
     check_compiler(config)
     if mode is True:

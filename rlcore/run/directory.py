@@ -45,6 +45,7 @@ class RunDirectory:
         self.summary = self.path / "summary.json"
         self.log = self.path / "run.log"
         self.lock = self.path / "lock"
+        self.driver = self.path / ".driver"
 
     def read_summary(self) -> dict[str, Any]:
         """The summary, or an empty dict before the run has ended."""
@@ -82,7 +83,25 @@ class RunDirectory:
         Raises:
             UserError: another process holds it (names its pid and host), or the folder cannot be written.
         """
-        descriptor = self._take_lock()
+        with self._holding(self.lock):
+            yield
+
+    @contextmanager
+    def driving(self) -> Iterator[None]:
+        """Hold the place of the process that leads the run from stage to stage; its trainer is the writer.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            UserError: another process holds it (names its pid and host), or the folder cannot be written.
+        """
+        with self._holding(self.driver):
+            yield
+
+    @contextmanager
+    def _holding(self, path: Path) -> Iterator[None]:
+        descriptor = self._take_lock(path)
         try:
             yield
         finally:
@@ -94,11 +113,11 @@ class RunDirectory:
             with contextlib.suppress(PermissionError), open(self.lock, "rb") as handle:
                 self._lock(handle.fileno())
 
-    def _take_lock(self) -> int:
+    def _take_lock(self, path: Path) -> int:
         """The descriptor that holds the lock; the file says who holds it."""
         try:
             make_directory(self.path)
-            descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another run_dir") from error
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from flows.cli import main
 from flows.config import compose
 from flows.stages.make_env import make_env
 from flows.store import change_run, new_run
@@ -32,7 +34,7 @@ def trained(folder: Path, until: int = 256, **settings: Any) -> RunDirectory:
 
 
 def files(run: RunDirectory) -> dict[str, bytes]:
-    return {str(p): p.read_bytes() for p in run.path.rglob("*") if p.is_file() and p.name != "lock"}
+    return {str(p): p.read_bytes() for p in run.path.rglob("*") if p.is_file() and p.name not in ("lock", ".driver")}
 
 
 def test_a_run_of_another_checkpoint_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
@@ -55,6 +57,18 @@ def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itsel
     before = files(run)
     with pytest.raises(UserError, match="every checkpoint is damaged .*remove its folder `checkpoints`"):
         Session(run)
+    assert files(run) == before
+
+
+@pytest.mark.parametrize("stage", ["make-env", "collect", "train", "evaluate"])
+def test_a_stage_of_a_run_that_another_process_leads_is_refused(
+    stage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = prepare(tmp_path / "run")
+    before = files(run)
+    with run.driving():
+        assert main(["stage", stage, str(run.path)]) == 2
+    assert f"pid {os.getpid()}" in capsys.readouterr().err
     assert files(run) == before
 
 
