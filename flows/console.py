@@ -252,7 +252,6 @@ def _stage_train(run: RunDirectory) -> dict[str, Any]:
     from flows.stages.train import release, train, trainer_for
     from flows.tracking import mirror_in_background
 
-    run.refuse_second_writer()
     progress = Progress(trainer_for(run).total_steps)
     try:
         boundary = train(run, lambda said: progress.update(**progress_fields(said)))

@@ -94,8 +94,10 @@ class RunDirectory:
             Nothing.
 
         Raises:
-            UserError: another process holds it (names its pid and host), or the folder cannot be written.
+            UserError: another process holds it or writes the run (names its pid and host), or the folder cannot be
+                written.
         """
+        self.refuse_second_writer()  # before a lock file is made in a run that is somebody else's
         with self._holding(self.driver):
             yield
 
