@@ -38,9 +38,10 @@ def follow(run: RunDirectory) -> int:
     from flows.report import results_table
     from flows.stages.train import release
     from rlcore.run.checkpoint import newest_good
+    from rlcore.run.config import config_of
 
     home.check_servers()
-    config, _ = read_config(run)
+    config = config_of(run)
     newest = newest_good(run.checkpoints)  # says which were skipped
     going_on = f" · continues at {int(newest.name):,} env steps" if newest else ""
     print(f"{config.algo.name} on {config.env.id} · seed {config.seed} · {shown(run.path)}{going_on}", file=sys.stderr)
@@ -53,16 +54,6 @@ def follow(run: RunDirectory) -> int:
         progress.close()
     print(results_table(summary, run, next_commands(run), colour=sys.stdout.isatty()))
     return 0
-
-
-def read_config(run: RunDirectory) -> tuple[Any, dict[str, Any]]:
-    """The checked config of a run and the plain values it was read from."""
-    import yaml
-
-    from rlcore.run.config import build_config
-
-    values = yaml.safe_load(run.config.read_text())
-    return build_config(values), values
 
 
 def next_commands(run: RunDirectory) -> list[str]:
@@ -105,9 +96,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     name = f"{path.name}-round{round}-{episodes}.json"
     fields = {"env_steps": int(path.name), "checkpoint": str(path.relative_to(run.path)), "round": round, "video": film}
     write_json(run.evaluations / name, fields | results)
-    manifest = run.dataset / "manifest.json"
-    baseline = json.loads(manifest.read_text())["result"] if manifest.exists() else None
-    print(evaluation_table(results, baseline, shown(path), sys.stdout.isatty()))
+    print(evaluation_table(results, run.read_baseline(), shown(path), sys.stdout.isatty()))
     print(f"written to {shown(run.evaluations / name)}" + (f", video {shown(run.path / film)}" if film else ""))
     return 0
 
@@ -211,7 +200,9 @@ def _driven(name: str, run: RunDirectory) -> dict[str, Any]:
     """What a stage made of a run that nobody else is working on."""
     if name == "train":
         return _stage_train(run)
-    config, _ = read_config(run)
+    from rlcore.run.config import config_of
+
+    config = config_of(run)
     if name == "collect":
         from flows.stages.collect import collect
 
@@ -234,14 +225,15 @@ def _stage_make_env(run_dir: str, overrides: Sequence[str]) -> Path:
     from flows.config import compose
     from flows.stages.make_env import make_env
     from flows.store import new_run
+    from rlcore.run.config import config_of
 
     run = RunDirectory(Path(run_dir).absolute())
     if run.config.exists() and not overrides:
         with run.driving():
-            return make_env(read_config(run)[0], run)
+            return make_env(config_of(run), run)
     overrides = [*overrides, f"run_dir={run_dir}"]
     run = new_run(*compose(overrides), overrides)
-    return make_env(read_config(run)[0], run)
+    return make_env(config_of(run), run)
 
 
 def _stage_train(run: RunDirectory) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _places(first: Path, second: Path) -> tuple[Path, Path]:
 
 
 def _fingerprints(*places: Path) -> list[dict[str, Any]]:
-    return [json.loads((place / "bookkeeping/state.json").read_bytes())["fingerprint"] for place in places]
+    return [checkpoint.load(place)[1]["fingerprint"] for place in places]
 
 
 def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:

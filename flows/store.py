@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 
 from flows.config import compose_existing, dump
 from flows.lineage import code_version
+from rlcore.durable import make_directory
 from rlcore.errors import UserError
-from rlcore.run.config import RunConfig, build_config, config_hash, learning_half
-from rlcore.run.directory import RunDirectory, make_directory, write_json, write_text
-from rlcore.run.fingerprint import differences
+from rlcore.run.config import RunConfig, config_hash, config_of, learning_half
+from rlcore.run.directory import RunDirectory, write_json, write_text
+from rlcore.run.fingerprint import differences, may_extend
 from rlcore.schema import spell
 
 
@@ -115,14 +115,10 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
 
 
 def _refuse_other_learning(run: RunDirectory, config: RunConfig) -> None:
-    import yaml
-
-    before = build_config(yaml.safe_load(run.config.read_text()))
-    annealed = any(getattr(before.algo, f"anneal_{name}") for name in before.algo.scheduled())
-    # Where the last checkpoint cuts open episodes, a longer run is another one.
-    cuts = run.card.exists() and json.loads(run.card.read_text())["tier"] == "boundary"
+    before = config_of(run)
+    extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
     for key, old, new in differences(learning_half(before), learning_half(config)):
-        if key == "algo.total_steps" and not annealed and not cuts:
+        if extensible and key == "algo.total_steps":
             continue
         raise UserError(
             f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "

@@ -7,13 +7,13 @@ between tasks, in this process; a retried task finds it dead and starts it again
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import rlcore
 from flows.home import configure_environment
 from flows.lineage import commit
 from rlcore.errors import EnvironmentFault, EnvironmentLost, UserError
+from rlcore.run.config import config_of
 from rlcore.run.directory import RunDirectory
 
 configure_environment()  # Prefect reads its settings when it is imported
@@ -68,7 +68,7 @@ def make_env_task(run_dir: str, label: str) -> str:
     from flows.stages.make_env import make_env
 
     run = RunDirectory(run_dir)
-    return str(make_env(read_config(run), run))
+    return str(make_env(config_of(run), run))
 
 
 @task(name="collect", task_run_name="collect {label}", tags=["collect"], **OPTIONS)
@@ -85,7 +85,7 @@ def collect_task(run_dir: str, label: str) -> str:
     from flows.stages.collect import collect
 
     run = RunDirectory(run_dir)
-    path = str(collect(read_config(run), run))
+    path = str(collect(config_of(run), run))
     tell("baseline", last_event(run, "baseline") or {})
     return path
 
@@ -191,7 +191,7 @@ def register_model_task(run_dir: str, label: str) -> dict[str, Any]:
     from flows.stages.register_model import register_model
 
     run = RunDirectory(run_dir)
-    result = register_model(read_config(run), run)
+    result = register_model(config_of(run), run)
     tell("registered", result)
     return result
 
@@ -214,15 +214,6 @@ def summary_task(run_dir: str, label: str) -> str:
     summary = summarise(run)
     artifacts.show_results(label, summary, run, learning_curve(run))
     return str(run.summary)
-
-
-def read_config(run: RunDirectory) -> Any:
-    """The checked config of a run."""
-    import yaml
-
-    from rlcore.run.config import build_config
-
-    return build_config(yaml.safe_load(Path(run.config).read_text()))
 
 
 def last_event(run: RunDirectory, kind: str, **fields: Any) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -52,7 +53,7 @@ def mirror(run: RunDirectory) -> str:
         RunError: somebody deleted the run or its experiment in MLflow; it is not made again behind their back.
     """
     configure_environment()
-    tree = read_tree(run)
+    tree = run.read_config()
     uri = store_uri(tree)
     prepare_store(uri)
     with locked(_own_folder(run) / "lock"):
@@ -101,21 +102,10 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
         Whether MLflow has everything now; if not, run.log says why and a later mirror brings the rest.
     """
     deadline = time.monotonic() + timeout
-    code = -1
-    for again in (False, True):  # what an earlier one left out, the last one brings
-        process, _ = _BACKGROUND.get(str(run.path)) or (None, 0.0)
-        if again:
-            process = mirror_in_background(run, every=0.0)
-        if process is None:
-            continue
-        try:
-            code = process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            del _BACKGROUND[str(run.path)]
-            _give_up(run, process)
-            return False
-    del _BACKGROUND[str(run.path)]
-    return code == 0
+    if str(run.path) in _BACKGROUND and _finished(run.path, deadline) is None:
+        return False
+    mirror_in_background(run)  # what an earlier one left out, this one brings
+    return _finished(run.path, deadline) == 0
 
 
 _BACKGROUND: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
@@ -128,18 +118,24 @@ def settle() -> None:
     After an interruption the wait is short. What a mirror had not brought yet, the next one brings.
     """
     deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if interrupted() else SETTLE)
-    while _BACKGROUND:
-        path, (process, _) = _BACKGROUND.popitem()
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            _give_up(RunDirectory(path), process)
+    for path in list(_BACKGROUND):
+        _finished(Path(path), deadline)
 
 
-def _give_up(run: RunDirectory, process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    note_failure(run, f"not up to date when the command ended; `python -m flows.tracking {run.path}` tries again")
+def _finished(path: Path, deadline: float) -> int | None:
+    """Wait for a run's mirror in the background: its exit code; None where it had to be ended at the deadline."""
+    process, _ = _BACKGROUND[str(path)]
+    code = None
+    with suppress(subprocess.TimeoutExpired):
+        code = process.wait(max(0.0, deadline - time.monotonic()))
+    if code is None:
+        process.kill()
+        process.wait()
+        note_failure(
+            RunDirectory(path), f"not up to date when the command ended; `python -m flows.tracking {path}` tries again"
+        )
+    del _BACKGROUND[str(path)]  # only now: an interruption of the wait leaves it to `settle`
+    return code
 
 
 def _start(run: RunDirectory) -> subprocess.Popen[bytes]:
@@ -170,7 +166,7 @@ def _mirror_or_note(run: RunDirectory) -> int:
     for pause in (0, 1, 3):  # another process may hold SQLite just now
         time.sleep(pause)
         try:
-            mirrors.mirror(run, read_tree(run)["metric"]["logger"]["name"])
+            mirrors.mirror(run, run.read_config()["metric"]["logger"]["name"])
             mirror(run)
             return 0
         except (RunError, UserError) as error:
@@ -187,13 +183,6 @@ def note_failure(run: RunDirectory, reason: str) -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     with open(run.log, "a") as handle:
         handle.write(f"{stamp} MLflow is behind: {reason}\n")
-
-
-def read_tree(run: RunDirectory) -> dict[str, Any]:
-    """config.yaml of a run as a plain tree."""
-    import yaml
-
-    return yaml.safe_load(run.config.read_text())
 
 
 def store_uri(tree: Mapping[str, Any]) -> str:

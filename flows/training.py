@@ -19,7 +19,7 @@ from flows.interruption import TrainingInterrupted, still_terminable, terminable
 from flows.watching import tell, watching
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError
-from rlcore.run.config import RunConfig
+from rlcore.run.config import RunConfig, config_of
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import EventLog, read_events
 
@@ -62,7 +62,7 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
     Raises:
         TrainingInterrupted: a signal ended it; the state is durable.
     """
-    algo = t.read_config(run).algo.name
+    algo = config_of(run).algo.name
     with _terminable(), prefect_api():
         FLOWS[algo](run_dir=str(run.path.absolute()))
     return run.read_summary()
@@ -157,7 +157,7 @@ def _prepare(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunC
         return _create(algo, overrides, run_dir)
     run = RunDirectory(Path(run_dir).absolute())
     run.refuse_second_writer()  # before anything is noted in a run that another process trains
-    config = t.read_config(run)
+    config = config_of(run)
     _check_algorithm(algo, config)
     return config, run
 
@@ -177,7 +177,7 @@ def _create(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunCo
     config, tree = compose(typed)
     _check_algorithm(algo, config)
     run = new_run(config, tree, typed)
-    return t.read_config(run), run
+    return config_of(run), run
 
 
 def _guarded(config: RunConfig, run: RunDirectory) -> dict[str, Any]:

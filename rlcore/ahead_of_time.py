@@ -33,7 +33,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlcore.durable import make_directory, sync_directory, write_synced
 from rlcore.errors import RunError
+from rlcore.lifeline import import_path
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -73,7 +75,7 @@ def compiled(graph: GraphModule, example: Sequence[Tensor]) -> Compiled:
     folder = cache_folder()
     key = content_key(graph, example)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         with _locked(folder / f"{key}.lock"):
             package = find(folder, key)
             if package is None:
@@ -116,15 +118,15 @@ def compiler_version(path: str) -> str:
 
 
 @functools.cache
-def processor() -> str:
-    """What of the processor decides which instructions are used."""
+def processor() -> dict[str, str]:
+    """What of the processor decides which instructions are used: its model and their sets, as Linux names them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor()
+        return {"model name": platform.processor() or platform.machine()}
     wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     first = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
-    return json.dumps({name: first.get(name) for name in wanted})
+    return {name: first[name] for name in wanted if name in first}
 
 
 def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
@@ -185,14 +187,9 @@ def _build(folder: Path, key: str, graph: GraphModule, example: Sequence[Tensor]
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{key}.building-", dir=folder, ignore_cleanup_errors=True) as name:
         package = _compile(Path(name), graph, example)
-        with open(Path(name, "whole"), "wb") as handle:
-            handle.write(package)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(handle.name, folder / _name(key, package))
-        descriptor = os.open(folder, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        write_synced(Path(name, "whole"), package)
+        os.replace(Path(name, "whole"), folder / _name(key, package))
+        sync_directory(folder)
     return package
 
 
@@ -213,7 +210,7 @@ def _environment(work: Path) -> dict[str, str]:
     """What the child sees: nothing of the user's that changes how code is generated, and nothing kept but in `work`."""
     private = ("TORCHINDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_")
     return {name: value for name, value in os.environ.items() if not name.startswith(private)} | {
-        "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+        "PYTHONPATH": import_path(),
         "CXX": find_compiler() or "",
         "TMPDIR": str(work),
         "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),

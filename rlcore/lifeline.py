@@ -37,8 +37,7 @@ def spawn(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options:
         The child. It also ends when the last reference to this object is gone.
     """
     lifeline, ours = os.pipe()
-    path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-    options["env"] = {**options.get("env", os.environ), "PYTHONPATH": path}
+    options["env"] = {**options.get("env", os.environ), "PYTHONPATH": import_path()}
     command = [sys.executable, "-P", "-m", "rlcore.lifeline", str(lifeline), module, *arguments]
     try:
         child = subprocess.Popen[bytes](command, pass_fds=(lifeline, *pass_fds), **options)
@@ -50,6 +49,11 @@ def spawn(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options:
     # Not at exit: until the very end of this process somebody may still be waiting for the child.
     weakref.finalize(child, os.close, ours).atexit = False
     return child
+
+
+def import_path() -> str:
+    """PYTHONPATH of a child that is to find modules where this process does, and nowhere else (with `python -P`)."""
+    return os.pathsep.join(place or os.getcwd() for place in sys.path)
 
 
 def die_with_parent(lifeline: int) -> None:

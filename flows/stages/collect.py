@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlcore.durable import write_synced
 from rlcore.run.config import RunConfig
-from rlcore.run.directory import RunDirectory, write_json, write_synced
+from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.record import EventLog
 from rlcore.types import Arrival, EnvSpec
 
@@ -55,7 +55,7 @@ def collect(config: RunConfig, run: RunDirectory) -> Path:
     from rlcore.run.evaluation import evaluate_agent
     from rlcore.run.random_agent import RandomAgent
 
-    card: dict[str, Any] = json.loads(run.card.read_text())
+    card: dict[str, Any] = run.read_card()
     agent = RandomAgent(EnvSpec.from_json(card["spec"]))
     recording = Recording()
     episodes = config.evaluation.baseline_episodes

@@ -10,7 +10,7 @@ from flows import registry
 from flows.home import locked, state_folder
 from flows.lineage import lineage
 from flows.promotion import Verdict, against_baseline, paired
-from flows.tracking import connect, mirror, read_tree, store_uri
+from flows.tracking import connect, mirror, store_uri
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import EventLog, read_events
 from rlcore.schema import spell
@@ -50,7 +50,7 @@ def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
 
     checkpoint = chosen(run)
     mlflow_run = mirror(run)
-    client, name = connect(store_uri(read_tree(run))), registry.model_name(config)
+    client, name = connect(store_uri(run.read_config())), registry.model_name(config)
     with locked(state_folder() / "registry.lock"):
         version = _version(client, config, run, checkpoint, name, mlflow_run)
         decision = version.tags.get("decision") or _decide(client, config, run, checkpoint, version)
@@ -135,7 +135,7 @@ def _judge_against(
     fresh = _fresh_round(int(champion.version), int(version.version))
     result = _evaluate(config, run, checkpoint, fresh)
     ours = load_policy(checkpoint)
-    folder = registry.exported_policy(connect(store_uri(read_tree(run))), champion)
+    folder = registry.exported_policy(connect(store_uri(run.read_config())), champion)
     theirs = load_policy(folder)
     if {k: ours.spec.obs.get(k) for k in theirs.obs_keys} != {k: theirs.spec.obs[k] for k in theirs.obs_keys}:
         return result, None

@@ -27,16 +27,15 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     """
     events = list(read_events(run.events))
     identity = run.read_identity()
-    path = checkpoint.newest_good(run.checkpoints)
-    if path is None:
+    newest = checkpoint.load_newest(run.checkpoints)
+    if newest is None:
         raise RunError(f"{run.path}: no checkpoint to summarise (checkpoint.save_last=false?)")
-    _, bookkeeping = checkpoint.load(path)
+    path, _, bookkeeping = newest
     final = _last(events, "evaluation", final=True) or {}
     judged = json.loads((run.evaluations / f"{final['env_steps']}.json").read_text()) if final else {}
     model = _last(events, "registered")
     env_steps = int(path.name)
-    manifest = run.dataset / "manifest.json"
-    baseline = json.loads(manifest.read_text())["result"] if manifest.exists() else None
+    baseline = run.read_baseline()
     wall = bookkeeping["wall_s"]
     summary = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},

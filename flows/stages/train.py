@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from flows.home import state_folder
 from flows.interruption import TrainingInterrupted, time_left
 from flows.lineage import code_version
@@ -46,7 +44,7 @@ class Trainer:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
         self._heard, self._ready = b"", False
-        env = yaml.safe_load(run.config.read_text())["env"]
+        env = run.read_config()["env"]
         self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
         environment = {"SHEPHERD_CACHE": str(state_folder() / "compiled")} | os.environ
         self.process = spawn(

@@ -88,6 +88,11 @@ class OnPolicyConfig:
         """Names of the coefficients that may change with env steps: those with a key `anneal_<name>`."""
         return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
+    @property
+    def annealed(self) -> bool:
+        """Whether some coefficient depends on how long the run is to be."""
+        return any(getattr(self, f"anneal_{name}") for name in self.scheduled())
+
     def coefficient(self, name: str, env_steps: int) -> float:
         """The value of a scheduled coefficient at `env_steps`."""
         points: Points | None = getattr(self, f"{name}_schedule")

@@ -21,7 +21,7 @@ from rlcore.envs.spec import obs_spaces, spec_of
 from rlcore.envs.suites.gym import family_of
 from rlcore.envs.tier import TierReport, measure_tier, random_action
 from rlcore.envs.vector import make_vector_env
-from rlcore.envs.watchdog import STEP_TIMEOUT, Watchdog, Watched
+from rlcore.envs.watchdog import Watchdog, Watched, step_limit
 from rlcore.envs.wrappers import ActionRepeat
 
 if TYPE_CHECKING:  # the config package imports torch
@@ -58,7 +58,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     began = time.perf_counter()
     card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _look(settings)
     outside = _try(config, seed)
-    watchdog = Watchdog(STEP_TIMEOUT if isinstance(config, EnvSettings) else config.step_timeout)
+    watchdog = Watchdog(step_limit(config))
     try:
         report = measure_tier(lambda: Watched(make(settings), watchdog), seed)
     finally:

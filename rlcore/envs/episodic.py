@@ -35,14 +35,24 @@ class EpisodicVectorEnv(ABC):
         bounds: of its observation keys, to count values outside.
         episode_seed: seed of each episode.
         tier: how `state_dict` saves the environments.
+        fresh_instance: a newly built environment for every episode.
     """
 
-    def __init__(self, num_envs: int, spec: EnvSpec, bounds: Bounds, episode_seed: EpisodeSeed, tier: str) -> None:
+    def __init__(
+        self,
+        num_envs: int,
+        spec: EnvSpec,
+        bounds: Bounds,
+        episode_seed: EpisodeSeed,
+        tier: str,
+        fresh_instance: bool,
+    ) -> None:
         if tier not in TIERS:
             raise ValueError(f"tier must be one of {', '.join(TIERS)}, got {tier!r}")
         self.num_envs = num_envs
         self.spec = spec
         self.tier = tier
+        self.fresh_instance = fresh_instance
         self.out_of_bounds: dict[str, int] = {}
         self._bounds = bounds
         self._episode_seed = episode_seed
@@ -107,6 +117,10 @@ class EpisodicVectorEnv(ABC):
         own = np.array(action, self._action_dtype)  # a copy: environments and the replay log may keep its rows
         assert own.shape == (self.num_envs, *self.spec.action.shape), (own.shape, self.spec.action)
         return self._arrive(own, self._pending)
+
+    def _builds(self, action: np.ndarray | None, seeds: dict[int, int | None]) -> bool:
+        """Whether `_advance` builds environments, or resets them for the first time, and so may take its time."""
+        return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
 
     def _arrive(self, action: np.ndarray | None, opening: list[int]) -> Arrival:
         seeds = {index: self._open(index) for index in opening}

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlcore.envs.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
 from rlcore.envs.make import EnvSettings
-from rlcore.envs.watchdog import START_LIMIT, first_limit
+from rlcore.envs.watchdog import START_LIMIT, STEP_TIMEOUT, first_limit
 from rlcore.envs.worker import Op, Status, record_dtype
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
 from rlcore.lifeline import spawn, stopped
@@ -153,10 +153,9 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         episode_seed: EpisodeSeed,
         tier: str = "snapshot",
         fresh_instance: bool = False,
-        step_timeout: float = 60.0,
+        step_timeout: float = STEP_TIMEOUT,
     ) -> None:
         self.step_timeout = step_timeout
-        self._fresh_instance = fresh_instance
         self.workers: list[Worker] = []
         self._steps = np.zeros(num_envs, np.int64)
         try:
@@ -166,7 +165,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             self.close()
             raise
         spec, bounds = told[0]
-        super().__init__(num_envs, EnvSpec.from_json(spec), bounds, episode_seed, tier)
+        super().__init__(num_envs, EnvSpec.from_json(spec), bounds, episode_seed, tier, fresh_instance)
         self._steps = self._length
         self._record = record_dtype(self.spec)
         self._names = list(zip(self.spec.obs, self._record.names or (), strict=False))
@@ -191,8 +190,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
                 worker.send(Op.RESET, pickle.dumps((seeds[index], index in self._rebuild)))
             else:
                 worker.send(Op.STEP, action[index].tobytes())
-        building = action is None or bool(self._rebuild) or (self._fresh_instance and bool(seeds))
-        limit = first_limit(self.step_timeout) if building else self.step_timeout
+        limit = first_limit(self.step_timeout) if self._builds(action, seeds) else self.step_timeout
         self._fill(self._answers(limit), rows, range(self.num_envs))
 
     def _fill(self, answers: list[bytes], rows: Rows, indices: Any) -> None:

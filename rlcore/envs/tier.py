@@ -244,7 +244,7 @@ def _no_snapshot(make_env: Build, tapes: list[Tape], seed: int) -> str:
         quiet = _stream(make_env, plan, _seed(seed, 0), [])[0]
         try:
             stream, states = _stream(make_env, plan, _seed(seed, 0), moments)
-        except _OpaqueError as opaque:
+        except _UnsavedError as opaque:
             return str(opaque)
         if quiet != stream:
             return "the same seed and actions gave another episode, or saving the state changed it"
@@ -257,7 +257,7 @@ def _no_snapshot(make_env: Build, tapes: list[Tape], seed: int) -> str:
     return ""
 
 
-class _OpaqueError(Exception):
+class _UnsavedError(Exception):
     """An attribute that cannot be read has come up while the environment was stepped."""
 
 
@@ -281,7 +281,7 @@ def _stream(
             if index in moments:
                 state = capture(env)
                 if state is None:
-                    raise _OpaqueError(f"{opaque_attribute(env)} cannot be saved at step {index}")
+                    raise _UnsavedError(f"{opaque_attribute(env)} cannot be saved at step {index}")
                 states.append((state, done))
             arrival, done = _autoreset(env, action, done)
             arrivals.append(arrival)

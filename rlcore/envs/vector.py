@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ from rlcore import streams
 from rlcore.envs.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
 from rlcore.envs.lane import Lane
 from rlcore.envs.make import EnvSettings, make
-from rlcore.envs.watchdog import STEP_TIMEOUT, Overdue, Watchdog, first_limit
+from rlcore.envs.watchdog import STEP_TIMEOUT, Overdue, Watchdog, first_limit, step_limit
 from rlcore.errors import EnvironmentLost
 from rlcore.types import State
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:  # the config package imports torch, which a worker must not
     from rlcore.run.config import EnvConfig
@@ -45,17 +48,15 @@ class SerialVectorEnv(EpisodicVectorEnv):
         fresh_instance: bool = False,
         step_timeout: float = STEP_TIMEOUT,
     ) -> None:
-        self._fresh_instance = fresh_instance
         self._watchdog = Watchdog(step_timeout)
         with self._watchdog.patience(first_limit(step_timeout)):
             self._lanes = [self._watchdog.call(partial(Lane, build, i, fresh_instance)) for i in range(num_envs)]
-        super().__init__(num_envs, self._lanes[0].spec, self._lanes[0].bounds, episode_seed, tier)
+        super().__init__(num_envs, self._lanes[0].spec, self._lanes[0].bounds, episode_seed, tier, fresh_instance)
 
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
-        if action is not None and not (self._rebuild or (self._fresh_instance and seeds)):
+        if not self._builds(action, seeds):
             self._play(action, seeds, rows)
             return
-        # The first of all, or environments that are built again.
         with self._watchdog.patience(first_limit(self._watchdog.limit)):
             self._play(action, seeds, rows)
 
@@ -91,10 +92,13 @@ class SerialVectorEnv(EpisodicVectorEnv):
                 self._watchdog.call(partial(lane.replay, seed, env_actions(actions), rows[0], index))
 
     def close(self) -> None:
-        """Release the environments."""
+        """Release the environments; one that does not let go in time is left as it is, and it is said."""
+        for index, lane in enumerate(self._lanes):
+            try:
+                self._watchdog.call(lane.close)
+            except EnvironmentLost as lost:
+                log.warning("environment %d, close: %s", index, lost)
         self._watchdog.close()
-        for lane in self._lanes:
-            lane.close()
 
 
 def env_actions(action: np.ndarray) -> list[Any]:
@@ -135,12 +139,12 @@ def make_vector_env(
     """
     settings = EnvSettings.of(config)
     seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
+    limit = step_limit(config)
     if isinstance(config, EnvSettings) or config.sync_env:
-        limit = STEP_TIMEOUT if isinstance(config, EnvSettings) else config.step_timeout
         return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance, limit)
     from rlcore.envs.subprocess import SubprocessVectorEnv
 
-    return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, config.step_timeout)
+    return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, limit)
 
 
 def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> EpisodeSeed:

@@ -30,6 +30,11 @@ class Overdue(BaseException):
     """Raised inside an environment that takes too long; no `except Exception` of its own swallows it."""
 
 
+def step_limit(config: Any) -> float:
+    """Seconds for one step: `env.step_timeout`; settings of a single environment have none."""
+    return getattr(config, "step_timeout", STEP_TIMEOUT)
+
+
 def first_limit(step_timeout: float) -> float:
     """Seconds for building and the first reset, which may load an engine."""
     return max(step_timeout, min(START_LIMIT, 10 * step_timeout))
@@ -136,3 +141,7 @@ class Watched(gymnasium.Wrapper):
     def step(self, action: Any) -> Any:
         """Take one action."""
         return self._call(functools.partial(self.env.step, action))
+
+    def close(self) -> None:
+        """Release the environment."""
+        self._call(self.env.close)

@@ -13,7 +13,7 @@ from rlcore.errors import UserError
 from rlcore.run import checkpoint
 from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory
-from rlcore.run.fingerprint import differences
+from rlcore.run.fingerprint import differences, may_extend
 from rlcore.schema import spell
 
 log = logging.getLogger(__name__)
@@ -49,15 +49,16 @@ class Begun:
         Raises:
             UserError: there are checkpoints and none is good: a run does not begin anew behind its user's back.
         """
-        newest = checkpoint.newest_good(run.checkpoints)
-        there = [path.name for path in checkpoint.newest_first(run.checkpoints)] if newest is None else []
+        newest = checkpoint.load_newest(run.checkpoints)
+        if newest is not None:
+            return Begun(*newest, own=True)
+        there = [path.name for path in checkpoint.newest_first(run.checkpoints)]
         if there:
             raise UserError(
                 f"{run.path}: every checkpoint is damaged ({', '.join(there)}; {run.log} says how); "
                 "remove its folder `checkpoints` to train from the beginning"
             )
-        path = newest or (Path(resume_from) if resume_from else None)
-        return Begun(path, *checkpoint.load(path), own=newest is not None) if path is not None else None
+        return Begun(Path(resume_from), *checkpoint.load(Path(resume_from)), own=False) if resume_from else None
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -93,12 +94,10 @@ class Begun:
         Raises:
             UserError: names the key, both values and the way to start anew.
         """
-        annealed = any(getattr(config.algo, f"anneal_{name}") for name in config.algo.scheduled())
-        # Where the last checkpoint cuts open episodes, a longer run is another one.
-        fixed = annealed or now["learning"]["tier"] == "boundary"
+        extensible = may_extend(config, now["learning"]["tier"])
         for key, before, after in differences(self.fingerprint["learning"], now["learning"]):
             name = key.removeprefix("config.").removeprefix("boundary.")
-            if name == "init_from" or (name == "algo.total_steps" and not fixed):
+            if name == "init_from" or (extensible and name == "algo.total_steps"):
                 continue
             raise UserError(
                 f"{name}={spell(after)}: {self.path} was trained with {spell(before)}; set it back, "

@@ -20,12 +20,14 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rlcore.durable import make_directory, sync_directory, write_synced
 from rlcore.errors import RunError, UserError
 from rlcore.run import tree
-from rlcore.run.directory import RunDirectory, make_directory, sync_directory, write_synced, write_text
+from rlcore.run.directory import RunDirectory, write_text
 from rlcore.run.record import read_events
 from rlcore.run.sealed import seal, unseal
 from rlcore.run.verified import FORMAT, Damage, Unreadable, read_files, read_manifest
@@ -129,20 +131,50 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         UserError: it is damaged, of another format or holds what no `save` writes; names the file.
     """
+    with _in_a_sentence(path):
+        return _decode(read_files(path))
+
+
+def load_newest(directory: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+    """The newest checkpoint that verifies, as `newest_good` finds it, and what it holds, as `load` gives it.
+
+    Args:
+        directory: the run's `checkpoints` folder.
+
+    Returns:
+        Its directory, learning and bookkeeping; None where none verifies.
+
+    Raises:
+        UserError: one that may be good cannot be read, or one that verifies holds what no `save` writes.
+    """
+    found = _newest_verified(directory)
+    if found is None:
+        return None
+    path, files = found
+    with _in_a_sentence(path):
+        return path, *_decode(files)
+
+
+def _decode(files: Mapping[str, bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Learning and bookkeeping from the very bytes that were verified."""
+    learning = tree.decode(
+        files["learning/state.json"],
+        files["learning/tensors.safetensors"],
+        names=("learning/state.json", "learning/tensors.safetensors"),
+    )
+    bookkeeping = tree.read_json(files["bookkeeping/state.json"], "bookkeeping/state.json")
+    for name, state in (("learning", learning), ("bookkeeping", bookkeeping)):
+        if not isinstance(state, dict):
+            raise Damage(f"{name}/state.json holds no state")
+    return learning, bookkeeping
+
+
+@contextmanager
+def _in_a_sentence(path: Path) -> Iterator[None]:
     try:
-        files = read_files(path)
-        learning = tree.decode(
-            files["learning/state.json"],
-            files["learning/tensors.safetensors"],
-            names=("learning/state.json", "learning/tensors.safetensors"),
-        )
-        bookkeeping = tree.read_json(files["bookkeeping/state.json"], "bookkeeping/state.json")
-        for name, state in (("learning", learning), ("bookkeeping", bookkeeping)):
-            if not isinstance(state, dict):
-                raise Damage(f"{name}/state.json holds no state")
+        yield
     except (Damage, UserError) as wrong:
         raise UserError(f"checkpoint {path}: {wrong}; choose another with --checkpoint") from None
-    return learning, bookkeeping
 
 
 def manifest(path: Path) -> dict[str, Any]:
@@ -157,10 +189,8 @@ def manifest(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the manifest is damaged.
     """
-    try:
+    with _in_a_sentence(path):
         content = read_manifest(path)
-    except Damage as wrong:
-        raise UserError(f"checkpoint {path}: {wrong}; choose another with --checkpoint") from None
     learned = {name: entry["sha256"] for name, entry in content["files"].items() if name.startswith("learning/")}
     return content | {"digest": hashlib.sha256(json.dumps(learned, sort_keys=True).encode()).hexdigest()}
 
@@ -196,10 +226,14 @@ def newest_good(directory: Path) -> Path | None:
     Raises:
         UserError: one that may be good cannot be read: of another format, or not ours to read.
     """
+    found = _newest_verified(directory)
+    return found and found[0]
+
+
+def _newest_verified(directory: Path) -> tuple[Path, dict[str, bytes]] | None:
     for path in newest_first(directory):
         try:
-            read_files(path)
-            return path
+            return path, read_files(path)
         except Unreadable as wrong:
             raise UserError(f"checkpoint {path}: {wrong}; mend that, or go on with the version that wrote it") from None
         except Damage as wrong:

@@ -12,6 +12,7 @@ from typing import Any
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError, nearest
 from rlcore.run import compilation
+from rlcore.run.directory import RunDirectory
 from rlcore.schema import REQUIRED, arg, build, plain
 
 REDUCTIONS = ("mean", "sum", "max", "min", "last")
@@ -233,6 +234,11 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     config = dataclasses.replace(config, algo=build(module.Config, algo, "algo."))
     cross_check(config)
     return config
+
+
+def config_of(run: RunDirectory) -> RunConfig:
+    """The checked config of a run."""
+    return build_config(run.read_config())
 
 
 def cross_check(config: RunConfig) -> None:

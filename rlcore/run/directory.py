@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from rlcore.durable import make_directory, sync_directory, write_synced
 from rlcore.errors import RunError, UserError
 
 ATTEMPTS, PAUSE = 4, 0.05  # at a lock: who only looks whether it is free holds it for a moment
@@ -46,6 +49,19 @@ class RunDirectory:
         self.log = self.path / "run.log"
         self.lock = self.path / "lock"
         self.driver = self.path / ".driver"
+
+    def read_config(self) -> dict[str, Any]:
+        """config.yaml as plain values; `rlcore.run.config.build_config` makes the checked config of them."""
+        return yaml.safe_load(self.config.read_text())
+
+    def read_card(self) -> dict[str, Any]:
+        """The environment card, as `rlcore.envs.card.measure` gives it."""
+        return json.loads(self.card.read_text())
+
+    def read_baseline(self) -> dict[str, Any] | None:
+        """How random actions did while the dataset was collected, or None before that."""
+        manifest = self.dataset / "manifest.json"
+        return json.loads(manifest.read_text())["result"] if manifest.exists() else None
 
     def read_summary(self) -> dict[str, Any]:
         """The summary, or an empty dict before the run has ended."""
@@ -191,28 +207,3 @@ def _lives(pid: int) -> bool:
     except PermissionError:
         return True  # somebody else's
     return True
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and make its content durable; its name becomes so with `sync_directory`."""
-    with open(path, "wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_directory(path: Path) -> None:
-    """Make a folder, with those above it that are missing, and make their names durable."""
-    if not path.is_dir():
-        make_directory(path.parent)
-        path.mkdir(exist_ok=True)
-        sync_directory(path.parent)

@@ -8,12 +8,11 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlcore.ahead_of_time import compiler_version, find_compiler
+from rlcore.ahead_of_time import compiler_version, find_compiler, processor
 from rlcore.envs.card import package_versions
 from rlcore.run.compilation import AHEAD_OF_TIME
 from rlcore.run.config import RunConfig, learning_half
@@ -52,14 +51,17 @@ def fingerprint(
     return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
 
 
+def may_extend(config: RunConfig, tier: str) -> bool:
+    """Whether a begun run may get another `algo.total_steps` and learn the same: nothing so far depends on its end.
+
+    Annealed coefficients do; and where checkpoints cut open episodes, so does the last one.
+    """
+    return not config.algo.annealed and tier != "boundary"
+
+
 def processor_name() -> str:
     """The processor's model; floating-point sums are done in another order on another one."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return processor().get("model name") or platform.machine()
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

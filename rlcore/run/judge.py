@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from rlcore import streams
 from rlcore.envs.make import make
 from rlcore.errors import UserError
 from rlcore.run.checkpoint import chosen
-from rlcore.run.config import RunConfig, build_config
+from rlcore.run.config import RunConfig, config_of
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.evaluation import evaluate_agent
 from rlcore.run.policy import Policy, load_policy
@@ -29,7 +27,7 @@ log = logging.getLogger(__name__)
 
 def read(run: RunDirectory) -> tuple[RunConfig, dict[str, Any]]:
     """The config and the environment card of a run."""
-    return build_config(yaml.safe_load(run.config.read_text())), json.loads(run.card.read_text())
+    return config_of(run), run.read_card()
 
 
 def evaluate_checkpoint(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,15 +87,13 @@ class Policy:
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
     """What `Policy` needs beside the weights, for the checkpoint at `path` of a run."""
-    import yaml
-
-    config = yaml.safe_load(run.config.read_text())
+    config = run.read_config()
     manifest = checkpoint.manifest(path)
     return {
         "format": FORMAT,
         "algo": config["algo"],
         "distribution": config["distribution"]["type"],
-        "spec": json.loads(run.card.read_text())["spec"],
+        "spec": run.read_card()["spec"],
         "env_steps": manifest["env_steps"],
         "digest": manifest["digest"],
     }

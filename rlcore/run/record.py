@@ -31,8 +31,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlcore.durable import make_directory, sync_directory
 from rlcore.errors import RunError
-from rlcore.run.directory import make_directory, sync_directory
 
 # What readers rely on; a line without it is no event.
 FIELDS: dict[str, dict[str, type]] = {

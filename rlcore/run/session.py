@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import yaml
 from torch import Tensor
 
 from rlcore import streams
@@ -20,7 +18,7 @@ from rlcore.run.begun import Begun
 from rlcore.run.boundary import Boundary
 from rlcore.run.collect import Collector
 from rlcore.run.compilation import AHEAD_OF_TIME, decide
-from rlcore.run.config import RunConfig, build_config
+from rlcore.run.config import RunConfig, config_of
 from rlcore.run.directory import RunDirectory
 from rlcore.run.evaluation import evaluate_agent
 from rlcore.run.fabric import make_fabric, set_switches
@@ -46,8 +44,8 @@ class Session:
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self.config: RunConfig = build_config(yaml.safe_load(run.config.read_text()))
-        self.card: dict[str, Any] = json.loads(run.card.read_text())
+        self.config: RunConfig = config_of(run)
+        self.card: dict[str, Any] = run.read_card()
         self.events = EventLog(run.events)
         config = self.config
         set_switches(config)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.session import Session
+from tests.processes import digest
 from tests.runs import prepare
 
 LEARNING = {
@@ -21,10 +21,6 @@ LEARNING = {
     "algo__ent_coef": 0.01,
     "env__max_episode_steps": 70,
 }
-
-
-def digest(run: RunDirectory) -> str:
-    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
 
 
 def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (), **settings: Any) -> RunDirectory:

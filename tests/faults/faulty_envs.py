@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-calls = {"step": 0, "reset": 0}
+calls = {"step": 0, "reset": 0, "close": 0}
 
 
 class Faulty(gymnasium.Env):
@@ -38,6 +38,9 @@ class Faulty(gymnasium.Env):
         self.place += float(self.np_random.normal()) + (0.5 if action else -0.5)
         self.count += 1
         return misbehaved("step", self.obs(), -abs(self.place), False, self.count >= 20)
+
+    def close(self):
+        misbehaved("close", self.obs())
 
 
 def misbehaved(call, obs, *rest):

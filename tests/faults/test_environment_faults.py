@@ -53,7 +53,7 @@ def fault(plugins, monkeypatch):
     import faulty_envs
 
     def choose(text: str) -> None:
-        faulty_envs.calls.update(step=0, reset=0)
+        faulty_envs.calls.update(step=0, reset=0, close=0)
         monkeypatch.setenv("FAULT", text)
 
     choose("")
@@ -130,8 +130,20 @@ def test_only_the_time_inside_an_environment_counts():
     envs.step(np.zeros(2, int))
 
 
+def test_an_environment_that_hangs_while_it_is_closed_is_left_as_it_is(fault, caplog):
+    envs = vector(limit=0.2)
+    play(envs, steps=1)
+    fault("sleep:close:1")
+    began = time.monotonic()
+    envs.close()
+    assert time.monotonic() - began < 2
+    assert [r.getMessage() for r in caplog.records] == [
+        f"environment {index}, close: hung; no answer within 0.2 s (env.step_timeout)" for index in (0, 1)
+    ]
+
+
 def test_make_env_ends_an_environment_that_hangs(fault, tmp_path):
-    for call in ("step:50", "step:150"):  # with the checks of training, and while the tier is measured
+    for call in ("step:50", "step:150", "close:6"):  # with the checks of training, and while the tier is measured
         fault(f"sleep:{call}")
         with pytest.raises(UserError, match="env.id=Faulty-v0: .*no answer within 0.4 s"):
             prepare(tmp_path / call, "Faulty-v0", env__step_timeout=0.4)

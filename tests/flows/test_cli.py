@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from flows.config import presets
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = [
@@ -34,18 +34,14 @@ TINY = [
 ]
 
 
-def environment(home: Path) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SHEPHERD_", "PREFECT_", "MLFLOW_"))}
-    return kept | {"SHEPHERD_HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DISPLAY": ""}
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main())", *arguments]
-
-
 def shepherd(where: Path, *arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*arguments), cwd=where, env=environment(home or where), capture_output=True, text=True, timeout=300
+        processes.shepherd(*arguments),
+        cwd=where,
+        env=processes.environment(home or where),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -205,9 +201,9 @@ def test_interrupt_saves_tells_how_to_go_on_and_goes_on(home: Path) -> None:
     long = [o if "total_steps" not in o else "algo.total_steps=200000" for o in TINY]
     long += ["algo.anneal_lr=false", "run_dir=runs/long", "checkpoint.every=1000"]
     process = subprocess.Popen(
-        command("train", *long),
+        processes.shepherd("train", *long),
         cwd=home,
-        env=environment(home),
+        env=processes.environment(home),
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -283,9 +279,9 @@ def test_a_signal_to_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path
     long += ["checkpoint.every=20000", "evaluation.every=20000"]
     assert shepherd(home, "stage", "make-env", folder, *long).returncode == 0
     process = subprocess.Popen(
-        command("stage", "train", folder),
+        processes.shepherd("stage", "train", folder),
         cwd=home,
-        env=environment(home),
+        env=processes.environment(home),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -18,6 +18,7 @@ from rlcore.errors import RunError, UserError
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
+from tests.processes import digest
 from tests.runs import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,10 +30,6 @@ def finished(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> RunDirec
     train(run)
     trainer_for(run).stop()
     return run
-
-
-def digest(run: RunDirectory) -> str:
-    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from flows.stages.train import Trainer, train, trainer_for
 from rlcore.errors import UserError
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
+from tests.processes import digest
 from tests.runs import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,10 +39,6 @@ EVERYTHING: dict[str, Any] = {
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def digest(run: RunDirectory) -> str:
-    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
 
 
 def finish(run: RunDirectory) -> str:
