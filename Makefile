@@ -40,7 +40,7 @@ check: install
 # Two workers, whole files to each: a file's servers and databases are started once. One thread a process, or they
 # would wait for each other.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)

@@ -240,9 +240,9 @@ def _stage_train(run: RunDirectory) -> dict[str, Any]:
     """Drive the trainer, which reads and checks the config: in this process that would cost the import of torch."""
     from dataclasses import asdict
 
+    from flows.background import mirror_in_background
     from flows.progress import Progress
     from flows.stages.train import release, train, trainer_for
-    from flows.tracking import mirror_in_background
 
     progress = Progress(trainer_for(run).total_steps)
     try:

@@ -136,8 +136,8 @@ def checkpoint_task(run_dir: str, label: str, env_steps: int) -> dict[str, Any] 
     Returns:
         path, env_steps, digest; None when the trainer had died and stands elsewhere now: train again.
     """
+    from flows.background import mirror_in_background
     from flows.stages.train import trainer_for
-    from flows.tracking import mirror_in_background
 
     run = RunDirectory(run_dir)
     trainer = trainer_for(run)
@@ -162,8 +162,8 @@ def evaluate_task(run_dir: str, label: str, env_steps: int, final: bool = False)
     Returns:
         env_steps, greedy (and stochastic) without the single returns; None as in `checkpoint_task`.
     """
+    from flows.background import mirror_in_background
     from flows.stages.train import trainer_for
-    from flows.tracking import mirror_in_background
 
     run = RunDirectory(run_dir)
     trainer = trainer_for(run)

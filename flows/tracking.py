@@ -7,21 +7,17 @@ called at any time, from any process, after a kill or after the store was away: 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import rlcore
 from flows.home import artifact_folder, configure_environment, locked, tracking_uri
-from flows.interruption import before_leaving, interrupted, time_left
 from flows.lineage import file_hash
 from rlcore.errors import RunError, UserError
-from rlcore.lifeline import spawn
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.record import read_events
 from rlcore.schema import spell
@@ -72,91 +68,23 @@ def mirror(run: RunDirectory) -> str:
     return run_id
 
 
-def mirror_in_background(run: RunDirectory, every: float = 30.0) -> subprocess.Popen[bytes]:
-    """Start `mirror` in another process, so that training never waits for MLflow.
-
-    Args:
-        run: the run directory.
-        every: seconds between two starts for one run; a call that comes earlier, or while the last process is still
-            at work, returns that process: what it leaves out, the next one brings.
-
-    Returns:
-        The process. Its failures are lines in run.log.
-    """
-    last = _BACKGROUND.get(str(run.path))
-    if last is not None and (last[0].poll() is None or time.monotonic() - last[1] < every):
-        return last[0]
-    process = _start(run)
-    _BACKGROUND[str(run.path)] = (process, time.monotonic())
-    return process
-
-
-def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
-    """Bring MLflow up to date at a run's end, in another process, and wait for it at most `timeout` seconds.
-
-    Args:
-        run: the run directory.
-        timeout: seconds; a store that does not answer must not keep a finished run.
-
-    Returns:
-        Whether MLflow has everything now; if not, run.log says why and a later mirror brings the rest.
-    """
-    deadline = time.monotonic() + timeout
-    if str(run.path) in _BACKGROUND and _finished(run.path, deadline) is None:
-        return False
-    mirror_in_background(run)  # what an earlier one left out, this one brings
-    return _finished(run.path, deadline) == 0
-
-
-_BACKGROUND: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
-
-
-@before_leaving
-def settle() -> None:
-    """Wait for the mirrors in the background, then end them: nothing outlives the command that started it.
-
-    After an interruption the wait is short. What a mirror had not brought yet, the next one brings.
-    """
-    deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if interrupted() else SETTLE)
-    for path in list(_BACKGROUND):
-        _finished(Path(path), deadline)
-
-
-def _finished(path: Path, deadline: float) -> int | None:
-    """Wait for a run's mirror in the background: its exit code; None where it had to be ended at the deadline."""
-    process, _ = _BACKGROUND[str(path)]
-    code = None
-    with suppress(subprocess.TimeoutExpired):
-        code = process.wait(max(0.0, deadline - time.monotonic()))
-    if code is None:
-        process.kill()
-        process.wait()
-        note_failure(
-            RunDirectory(path), f"not up to date when the command ended; `python -m flows.tracking {path}` tries again"
-        )
-    del _BACKGROUND[str(path)]  # only now: an interruption of the wait leaves it to `settle`
-    return code
-
-
-def _start(run: RunDirectory) -> subprocess.Popen[bytes]:
-    configure_environment()
-    # A server that is away is met again by the next mirror; there is no use in minutes of retries.
-    patience = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
-    return spawn(
-        "flows.tracking",
-        str(run.path.absolute()),
-        env=patience | os.environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C ends training, and what was learned is still brought to MLflow
-    )
-
-
 def main(arguments: list[str]) -> int:
-    """`python -m flows.tracking RUN...`: mirror runs; a failure is a line in run.log and exit code 1."""
+    """`python -m flows.tracking RUN...`: mirror runs; a failure is a line in run.log and exit code 1.
+
+    `--on-request RUN`: mirror it for every line on standard input, and answer each with `+` or, after a failure, `-`.
+    """
     os.nice(10)  # training comes first on a small machine
+    if arguments[:1] == ["--on-request"]:
+        return _on_request(RunDirectory(arguments[1]))
     return max((_mirror_or_note(RunDirectory(argument)) for argument in arguments), default=0)
+
+
+def _on_request(run: RunDirectory) -> int:
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what MLflow prints is no answer
+    while sys.stdin.buffer.readline():
+        os.write(answers, b"-" if _mirror_or_note(run) else b"+")
+    return 0
 
 
 def _mirror_or_note(run: RunDirectory) -> int:
@@ -169,7 +97,7 @@ def _mirror_or_note(run: RunDirectory) -> int:
             mirrors.mirror(run, run.read_config()["metric"]["logger"]["name"])
             mirror(run)
             return 0
-        except (RunError, UserError) as error:
+        except (RunError, UserError, OSError) as error:  # another try would meet the same
             reason = str(error)
             break
         except Exception as error:

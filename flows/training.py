@@ -62,9 +62,16 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
     Raises:
         TrainingInterrupted: a signal ended it; the state is durable.
     """
+    from flows.stages.train import expect_trainer, release
+
     algo = config_of(run).algo.name
-    with _terminable(), prefect_api():
-        FLOWS[algo](run_dir=str(run.path.absolute()))
+    with _terminable():
+        expect_trainer(run)  # it gets ready while Prefect does
+        try:
+            with prefect_api():
+                FLOWS[algo](run_dir=str(run.path.absolute()))
+        finally:
+            release(run)
     return run.read_summary()
 
 
@@ -187,8 +194,8 @@ def _guarded(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
 
 
 def _all_stages(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
+    from flows.background import finish_mirror, mirror_in_background
     from flows.stages.train import release
-    from flows.tracking import finish_mirror, mirror_in_background
 
     label = f"{config.algo.name} {config.env.id}"
     _name_flow_run(config, run)
@@ -211,6 +218,7 @@ def _all_stages(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
 
 
 def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
+    from flows.background import mirror_in_background
     from flows.stages.train import ended, release
 
     where = str(run.path)
@@ -218,6 +226,7 @@ def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
         identity = run.read_identity()
         facts = {key: identity[key] for key in ("run_id", "algo", "env_id", "seed")}
         EventLog(run.events).append("start", **facts)
+    mirror_in_background(run)  # MLflow shows the run from its beginning
     if not run.card.exists():
         t.make_env_task(where, label)
     if t.last_event(run, "baseline") is None:

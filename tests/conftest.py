@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 
+import pytest
+
 # Set before any test module imports a library that reads them.
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
@@ -15,3 +17,9 @@ for name in [name for name in os.environ if name.startswith(("SHEPHERD_", "SHEEP
 # A home of the session's own, taken away at its end; tests that need a fresh one make it themselves.
 _home = tempfile.TemporaryDirectory(prefix="shepherd-tests-", ignore_cleanup_errors=True)
 os.environ["SHEPHERD_HOME"] = _home.name
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: the last minutes of two workers are then filled with small ones."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -34,13 +34,14 @@ class Trainer:
 
     Args:
         run: prepared by make-env; the trainer continues from its newest good checkpoint.
+        begin: wait until it is ready; else the run need not be prepared before `begin` is called.
 
     Raises:
         UserError: the run cannot be trained as configured.
         RunError: the trainer failed.
     """
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, begin: bool = True) -> None:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
         self._heard, self._ready = b"", False
@@ -58,6 +59,14 @@ class Trainer:
             # second signal ends it without a checkpoint.
             start_new_session=True,
         )
+        if begin:
+            self.begin()
+
+    def begin(self) -> None:
+        """Let it build its session from the run as it is now, unless it has done so."""
+        if self._ready:
+            return
+        self._tell("begin")
         try:
             ready = self._until("ready")
             self._ready = True
@@ -218,11 +227,17 @@ def trainer_for(run: RunDirectory) -> Trainer:
     """The live trainer of a run in this process, or a new one from its last checkpoint (so a retried task goes on)."""
     key = run.path.absolute()
     trainer = _live.get(key)
-    if trainer is not None and trainer.process.poll() is None:
-        return trainer
-    release(run)
-    _live[key] = Trainer(run)
-    return _live[key]
+    if trainer is None or trainer.process.poll() is not None:
+        release(run)
+        trainer = _live[key] = Trainer(run, begin=False)
+    trainer.begin()
+    return trainer
+
+
+def expect_trainer(run: RunDirectory) -> None:
+    """Start the trainer of a run that will be wanted soon: importing what it needs takes seconds."""
+    if run.path.absolute() not in _live:
+        _live[run.path.absolute()] = Trainer(run, begin=False)
 
 
 def release(run: RunDirectory, *, interrupt: bool = False) -> None:

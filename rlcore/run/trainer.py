@@ -2,7 +2,8 @@
 
     python -m rlcore.run.trainer RUN_DIRECTORY
 
-Commands on stdin:  {"command": "advance" | "checkpoint" | "evaluate" | "finish" | "stop"}
+Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" | "finish" | "stop"}
+                    `begin` comes first: until then it has imported what it needs, and read nothing of the run
 Events on stdout:   ready {env_steps, total_steps} · progress {env_steps, return, elapsed} (while advancing)
                     boundary {env_steps, due, done, reason} · checkpoint {path, env_steps, digest}
                     evaluation {env_steps, final, greedy, ...} · stopped · interrupted {env_steps, path}
@@ -101,6 +102,17 @@ class Trainer:
         if self.interrupted:
             raise Interrupted
 
+    def awaited(self) -> bool:
+        """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
+        import lightning_fabric  # noqa: F401
+
+        import rlcore.run.session  # noqa: F401
+
+        if self.commands.get() == "begin":
+            return True
+        self.say("stopped")
+        return False
+
     def serve(self) -> int:
         """Build the session and answer commands; returns the exit code."""
         from rlcore.run.session import Session
@@ -151,6 +163,8 @@ class Trainer:
             threading.Thread(target=job, daemon=True).start()
         try:
             try:
+                if not self.awaited():
+                    return 0
                 with self.run.writing():
                     return self._guarded()
             except Interrupted:  # before the session was there

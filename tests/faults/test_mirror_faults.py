@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import tracking
+from flows import background
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
@@ -62,7 +62,7 @@ def free_port() -> int:
 # One process imports MLflow, which takes most of a mirror's time, and forks those that are killed.
 KILLED = """
     import os, random, signal, sys, time
-    from flows import tracking
+    from flows import background, tracking
     from flows.home import configure_environment, tracking_uri
     from rlcore.run.directory import RunDirectory
     path, rng = sys.argv[1], random.Random(int(sys.argv[2]))
@@ -107,14 +107,14 @@ def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_wit
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts and says nothing
         run = elsewhere(home, f"http://127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()
-        mirror = tracking.mirror_in_background(run, every=0.0)
-        assert tracking.mirror_in_background(run, every=0.0) is mirror  # one at a time
+        background.mirror_in_background(run)
+        background.mirror_in_background(run)
         assert time.monotonic() - began < 0.5
         silent.settimeout(60)
         connection, _ = silent.accept()  # it waits for an answer now
-        monkeypatch.setattr(tracking, "SETTLE", 0.5)
+        monkeypatch.setattr(background, "SETTLE", 0.5)
         began = time.monotonic()
-        tracking.settle()
+        background.settle()
         assert 0.4 < time.monotonic() - began < 2
         connection.close()
     assert not orphans(home)
@@ -126,7 +126,7 @@ def test_a_server_that_was_down_has_every_point_once_in_the_end(home: Path) -> N
     run = elsewhere(home, f"http://127.0.0.1:{port}")
     database = home / "server.db"
     # Away: said in the log, with the reason.
-    assert not tracking.finish_mirror(run, timeout=60)
+    assert not background.finish_mirror(run, timeout=60)
     assert "MLflow is behind" in run.log.read_text()
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     stores = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(home / "artifacts")]
@@ -135,7 +135,7 @@ def test_a_server_that_was_down_has_every_point_once_in_the_end(home: Path) -> N
     )
     try:
         answers(f"http://127.0.0.1:{port}/health")
-        assert tracking.finish_mirror(run)
+        assert background.finish_mirror(run)
         assert stored(database) == expected(run)
     finally:
         server.terminate()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from synthetic_runs import synthetic_run, train_a_while
 
-from flows import tracking
+from flows import background, tracking
 from rlcore.errors import RunError
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.record import EventLog
@@ -57,7 +57,7 @@ def expected(first: int, last: int) -> dict[tuple[str, int], list[float]]:
 def mirror_command(run: RunDirectory, before: str = "") -> list[str]:
     program = f"""
         import os, signal, sys
-        from flows import tracking
+        from flows import background, tracking
         {before}
         sys.exit(tracking.main([{str(run.path)!r}]))
     """
@@ -142,10 +142,10 @@ def test_a_store_that_is_away_is_a_line_in_the_log_and_complete_later(
     logger = {"log_level": 1, "logger": {"name": "mlflow", "experiment_name": None, "tracking_uri": uri}}
     run = synthetic_run(tmp_path / "run", "away", metric=logger)
     train_a_while(run, 0, 500)
-    assert tracking.mirror_in_background(run).wait(120) == 1
+    assert not background.finish_mirror(run)
     assert "MLflow is behind" in run.log.read_text()
     blocked.unlink()
-    assert tracking.finish_mirror(run)
+    assert background.finish_mirror(run)
     with sqlite3.connect(blocked / "mlflow.db") as store:
         assert store.execute("select count(*), count(distinct key || step) from metrics").fetchone() == (15, 15)
 

@@ -50,23 +50,6 @@ def test_checkpoints_and_evaluations_change_no_bit(undisturbed: RunDirectory, tm
     assert digest(run) == digest(undisturbed)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
-def test_killed_at_a_boundary_and_resumed_ends_in_the_same_bits(env_id: str, tmp_path: Path) -> None:
-    whole = finished(tmp_path / "whole", env_id, **EVERYTHING)
-    run = prepare(tmp_path / "killed", env_id, **EVERYTHING)
-    for _ in range(2):
-        trainer = Trainer(run)
-        boundary = trainer.advance()
-        if "checkpoint" in boundary.due:
-            trainer.checkpoint()
-        trainer.advance()  # lost
-        trainer.process.kill()
-        trainer.stop()
-    train(run)
-    trainer_for(run).stop()
-    assert digest(run) == digest(whole)
-
-
 def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
     trainer = Trainer(run)

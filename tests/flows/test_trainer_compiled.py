@@ -99,12 +99,14 @@ def test_a_trainer_that_ends_while_compiling_leaves_no_process(
     command = [sys.executable, "-m", "rlcore.run.trainer", str(run.path)]
     with open(run.log, "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, cwd=ROOT)
+    assert process.stdin is not None
+    process.stdin.write(b'{"command": "begin"}\n')
+    process.stdin.flush()
     assert wait_until(lambda: any(str(compiler) in one for one in alive(cache)), 60), run.log.read_text()
     assert len(alive(cache)) >= 3  # the child that compiles, its watch, the compiler
     process.send_signal(number)
     assert process.wait(5) == code
     assert wait_until(lambda: not alive(cache), 2), alive(cache)
-    assert process.stdin is not None
     process.stdin.close()
 
 

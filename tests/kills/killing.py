@@ -79,7 +79,28 @@ def run_to_end(run: RunDirectory, case: Case, home: Path) -> Reference:
 def kill_and_resume(
     run: RunDirectory, case: Case, reference: Reference, kills: int, rng: np.random.Generator, home: Path
 ) -> list[str]:
-    """Kill a run so many times at drawn moments, then let it come to its end.
+    """Kill a run so many times at drawn moments, then let it come to its end: `kill`, then `finish`."""
+    phases = kill(run, case, reference, kills, rng, home)
+    finish(run, case, home)
+    return phases
+
+
+def finish(run: RunDirectory, case: Case, home: Path) -> None:
+    """Go on with a run to its end."""
+    done = subprocess.run(case.command(run), env=environment(home, **case.variables), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def kill(
+    run: RunDirectory,
+    case: Case,
+    reference: Reference,
+    kills: int,
+    rng: np.random.Generator,
+    home: Path,
+    later: int = 0,
+) -> list[str]:
+    """Start a run and kill it, so many times.
 
     Args:
         run: prepared as the reference was.
@@ -88,6 +109,7 @@ def kill_and_resume(
         kills: how many.
         rng: draws the moments.
         home: for the project's databases.
+        later: kills that are to come after these, before the run's end.
 
     Returns:
         Where the kills fell; fewer than asked for when the run ended first.
@@ -101,13 +123,10 @@ def kill_and_resume(
             process = subprocess.Popen(
                 case.command(run), env=variables, stdout=output, stderr=output, start_new_session=True
             )
-            if not _wait_for_moment(process, run, reference, kills - len(phases), rng):
+            if not _wait_for_moment(process, run, reference, kills - len(phases) + later, rng):
                 assert process.returncode == 0, Path(output.name).read_text()[-3000:]
                 break
             phases.append(_kill(process, folder, home))
-    variables = environment(home, **case.variables)
-    done = subprocess.run(case.command(run), env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
     return phases
 
 

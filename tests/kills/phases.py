@@ -28,6 +28,7 @@ PLACES = (
     ("flows/stages/collect.py", "", "collect"),
     ("flows/stages/summary.py", "", "summary"),
     ("flows/report.py", "", "summary"),
+    ("flows/background.py", "", "mirror"),
     ("flows/tracking.py", "", "mirror"),
     ("flows/store.py", "", "creation"),
     ("flows/config.py", "", "creation"),
