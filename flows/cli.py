@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
 import shlex
 import sys
@@ -31,12 +32,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        _warn_in_sentences()
     try:
         with terminable(for_good=argv is None):
             return _run(arguments)
     except KeyboardInterrupt:  # TrainingInterrupted is one
         print(farewell(), file=sys.stderr)
         return CODE
+
+
+def _warn_in_sentences() -> None:
+    """Our own warnings as lines of text; Prefect would print them with time and module."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    for name in ("rlcore", "flows"):
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).propagate = False
 
 
 def _run(arguments: list[str]) -> int:

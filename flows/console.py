@@ -44,6 +44,8 @@ def follow(run: RunDirectory) -> int:
     config = config_of(run)
     newest = newest_good(run.checkpoints)  # says which were skipped
     going_on = f" · continues at {int(newest.name):,} env steps" if newest else ""
+    if newest is None and run.events.exists():
+        going_on = " · no checkpoint yet: from the beginning"
     print(f"{config.algo.name} on {config.env.id} · seed {config.seed} · {shown(run.path)}{going_on}", file=sys.stderr)
     progress = Progress(config.algo.total_steps)
     try:
@@ -243,10 +245,12 @@ def _stage_train(run: RunDirectory) -> dict[str, Any]:
     from flows.background import mirror_in_background
     from flows.progress import Progress
     from flows.stages.train import release, train, trainer_for
+    from flows.watching import watching
 
     progress = Progress(trainer_for(run).total_steps)
     try:
-        boundary = train(run, lambda said: progress.update(**progress_fields(said)))
+        with watching(lambda kind, facts: progress.note(facts["doing"]) if kind == "stage" else None):
+            boundary = train(run, lambda said: progress.update(**progress_fields(said)))
     except BaseException:
         # Ctrl-C, SIGTERM, a closed terminal: what was learned since the last checkpoint is not to be lost.
         release(run, interrupt=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from rlcore.run.config import RunConfig, config_hash, config_of, learning_half
 from rlcore.run.directory import RunDirectory, write_json, write_text
 from rlcore.run.fingerprint import differences, may_extend
 from rlcore.schema import spell
+
+log = logging.getLogger(__name__)
 
 
 def new_run(config: RunConfig, values: Mapping[str, Any], overrides: Sequence[str]) -> RunDirectory:
@@ -105,24 +108,48 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
         UserError: another process is writing the run; a setting is wrong, or would make it learn something else.
     """
     with run.writing():
+        before = config_of(run)
         config, values = compose_existing(run.config, overrides)
-        _refuse_other_learning(run, config)
+        _refuse_other_place(run, before, config)
+        _refuse_other_learning(run, before, config)
+        if config.num_threads != before.num_threads:
+            log.warning(
+                "num_threads is %d, was %d: the run goes on, but not to the same bits",
+                config.num_threads,
+                before.num_threads,
+            )
         summary = run.read_summary()
         if summary:
             # It ended under the old config: until the flow has come to its end again, nobody may call it finished.
             write_json(run.summary, summary | {"status": "training"})
+        typed = run.overrides.read_text() if run.overrides.exists() else ""
+        write_text(run.overrides, typed + "".join(f"{override}\n" for override in overrides))
         write_text(run.config, dump(values))
 
 
-def _refuse_other_learning(run: RunDirectory, config: RunConfig) -> None:
-    before = config_of(run)
+def _refuse_other_place(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
+    """A begun run is where it is, and goes on from its own checkpoints: these keys would be noted and do nothing."""
+    for key in ("run_dir", "root_dir", "log_root"):
+        if getattr(config, key) != getattr(before, key):
+            raise UserError(f"{key}={getattr(config, key)}: the run lies in {run.path}; move the folder instead")
+    chosen = config.checkpoint.resume_from
+    if chosen != before.checkpoint.resume_from:
+        raise UserError(
+            f"checkpoint.resume_from={spell(chosen)}: this run goes on from its own checkpoints; "
+            f"give it to `shepherd train` with another run_dir"
+        )
+
+
+def _refuse_other_learning(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
     extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
     for key, old, new in differences(learning_half(before), learning_half(config)):
         if extensible and key == "algo.total_steps":
             continue
+        annealed = ", ".join(f"algo.{name}" for name in before.algo.annealed) if key == "algo.total_steps" else ""
+        why = f" ({annealed}: the coefficient falls until there)" if annealed else ""
         raise UserError(
             f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "
-            f"learned; start a new run from its weights with init_from={run.path}"
+            f"learned{why}; start a new run from its weights with init_from={run.path}"
         )
 
 

@@ -41,7 +41,10 @@ def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -
         False for a user's mistake, and for an environment that would do the same again.
     """
     failure = state.result(raise_on_failure=False)
-    return isinstance(failure, EnvironmentLost) or not isinstance(failure, (UserError, EnvironmentFault))
+    worth = isinstance(failure, EnvironmentLost) or not isinstance(failure, (UserError, EnvironmentFault))
+    if worth:
+        tell("stage", {"doing": f"{failure}; trying again"})
+    return worth
 
 
 OPTIONS: dict[str, Any] = {

@@ -15,7 +15,7 @@ from uuid import UUID
 from flows import artifacts
 from flows import tasks as t  # sets the environment before Prefect is imported
 from flows.ephemeral import prefect_api
-from flows.interruption import TrainingInterrupted, still_terminable, terminable
+from flows.interruption import TrainingInterrupted, interrupted, still_terminable, terminable
 from flows.watching import tell, watching
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError
@@ -87,6 +87,10 @@ def _terminable() -> Iterator[None]:
             yield
         except TerminationSignal:
             raise TrainingInterrupted from None
+        except Exception:
+            if interrupted():  # it came where Prefect had nothing ready to report it with, and failed over that
+                raise TrainingInterrupted from None
+            raise
 
 
 @contextmanager
@@ -201,14 +205,12 @@ def _all_stages(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
     _name_flow_run(config, run)
     try:
         result = _stages(config, run, label)
-    except Exception as error:
-        _note_end(run, "failed", str(error))
-        mirror_in_background(run, every=0.0)
-        raise
     except BaseException as error:
-        # Prefect's cancellation, Ctrl-C: not an Exception. The trainer writes a checkpoint before it ends.
-        release(run, interrupt=True)
-        _note_end(run, "interrupted", type(error).__name__)
+        if isinstance(error, Exception) and not interrupted():
+            _note_end(run, "failed", str(error))
+        else:  # Ctrl-C, Prefect's cancellation; the trainer writes a checkpoint before it ends
+            release(run, interrupt=True)
+            _note_end(run, "interrupted", type(error).__name__)
         mirror_in_background(run, every=0.0)
         raise
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 from flows.home import state_folder
 from flows.interruption import TrainingInterrupted, time_left
 from flows.lineage import code_version
+from flows.watching import tell
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
 from rlcore.lifeline import spawn, stopped
 from rlcore.run.boundary import Boundary
@@ -139,6 +140,8 @@ class Trainer:
                 return said
             if event == "progress" and on_progress is not None:
                 on_progress(said)
+            if event == "doing":
+                tell("stage", {"doing": said["sentence"]})
             if event == "error":
                 self._close()
                 raise FAILURES.get(said["kind"], RunError)(said["sentence"])

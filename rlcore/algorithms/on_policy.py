@@ -89,9 +89,9 @@ class OnPolicyConfig:
         return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
     @property
-    def annealed(self) -> bool:
-        """Whether some coefficient depends on how long the run is to be."""
-        return any(getattr(self, f"anneal_{name}") for name in self.scheduled())
+    def annealed(self) -> tuple[str, ...]:
+        """The keys that make a coefficient depend on how long the run is to be."""
+        return tuple(key for key in (f"anneal_{name}" for name in self.scheduled()) if getattr(self, key))
 
     def coefficient(self, name: str, env_steps: int) -> float:
         """The value of a scheduled coefficient at `env_steps`."""

@@ -168,7 +168,10 @@ def known_id(env_id: str) -> str:
     if versions := _versions(env_id):
         raise UserError(f"env.id={env_id}: this version does not exist here; use {' or '.join(versions)}")
     known = [i for i in gymnasium.registry if not removed(i)]
-    raise UserError(f"env.id={env_id}: no such environment{nearest(env_id, known)} (`shepherd envs` lists them)")
+    raise UserError(
+        f"env.id={env_id}: no such environment{nearest(env_id, known)} "
+        "(`shepherd envs` lists them; SHEPHERD_PLUGINS names modules that register others)"
+    )
 
 
 def _versions(env_id: str) -> list[str]:

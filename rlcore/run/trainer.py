@@ -7,7 +7,8 @@ Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" 
 Events on stdout:   ready {env_steps, total_steps} · progress {env_steps, return, elapsed} (while advancing)
                     boundary {env_steps, due, done, reason} · checkpoint {path, env_steps, digest}
                     evaluation {env_steps, final, greedy, ...} · stopped · interrupted {env_steps, path}
-                    error {sentence, kind, exit} · alive (every few seconds, whatever else goes on)
+                    doing {sentence} (before what takes long) · error {sentence, kind, exit}
+                    alive (every few seconds, whatever else goes on)
 
 Boundaries come from the config alone; the caller decides nothing that moves a bit. SIGTERM, SIGINT or SIGHUP: the
 iteration is finished, a checkpoint written, exit 130. Further signals change nothing: a service manager sends them to
@@ -187,12 +188,30 @@ class Trainer:
             return self.interrupt()
 
 
+class Announcer(logging.Handler):
+    """Tells the driver what a logger says.
+
+    Args:
+        trainer: whose driver.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
+        self.trainer = trainer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one message on."""
+        self.trainer.say("doing", sentence=record.getMessage())
+
+
 def main() -> None:
     """Entry point: keep stdout for the protocol, send all other output to stderr (the run's log)."""
     output = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    code = Trainer(RunDirectory(sys.argv[1]), output).main()
+    trainer = Trainer(RunDirectory(sys.argv[1]), output)
+    logging.getLogger("rlcore.ahead_of_time").addHandler(Announcer(trainer))  # a minute in which nothing else is heard
+    code = trainer.main()
     with contextlib.suppress(OSError):  # the log's disk may be full: the exit code is the same
         sys.stderr.flush()
     os._exit(code)  # environments and threads of libraries must not keep a finished trainer alive

@@ -101,8 +101,9 @@ def _check_folder(path: Path, folder: str, expected: set[str]) -> None:
         kind = Unreadable if error.errno in TRANSIENT else Damage
         raise kind(f"{folder or path.name} cannot be read ({error.strerror})") from None
     if strange:
+        wrong = "is missing" if strange[0] in expected else "does not belong to it"
         # repr: the name is somebody else's, and may hold what moves a terminal's cursor
-        raise Damage(f"{os.path.join(folder, strange[0])!r} is missing or does not belong to it")
+        raise Damage(f"{os.path.join(folder, strange[0])!r} {wrong}")
 
 
 def _read(path: Path, name: str, entry: Any) -> bytes:

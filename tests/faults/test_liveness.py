@@ -133,8 +133,9 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
 def test_nothing_of_a_killed_flow_lives_on(home: Path) -> None:
     flow = [*TINY, "algo.total_steps=200000", "checkpoint.every=1000", "evaluation.every=100000", "run_dir=run"]
     process = start(home, "train", *flow)
-    parts = {"cli", "ephemeral", "trainer", "tracking"}  # the last: the mirror, started by the first checkpoint
+    parts = {"cli", "ephemeral", "trainer", "tracking"}  # the last: the mirror
     wait_for(lambda: parts <= {p.kind for p in processes(home)}, f"all of {parts}")
+    wait_for(lambda: checkpoint.newest_good(RunDirectory(home / "run").checkpoints), "a checkpoint")
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(1.0)
     alive = {p.kind for p in processes(home)}
@@ -186,9 +187,11 @@ STUBBORN = """
     interruption.LIMIT = 6.0
     with interruption.terminable():
         interruption.farewell("continue with: this")
-        print("ready", flush=True)
+        words = ["ready"]
         while True:
             try:
+                while words:
+                    print(words.pop(), flush=True)
                 time.sleep(60)
             except BaseException as error:  # some library swallows it
                 print(type(error).__name__, flush=True)

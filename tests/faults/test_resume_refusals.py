@@ -60,6 +60,37 @@ def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itsel
     assert files(run) == before
 
 
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("run_dir=elsewhere", "run_dir=elsewhere: the run lies in .*/run; move the folder"),
+        ("log_root=elsewhere", "log_root=elsewhere: the run lies in .*/run"),
+        ("checkpoint.resume_from=other", "resume_from=other: this run goes on from its own checkpoints"),
+        ("algo.total_steps=9999", r"learns with algo.total_steps=512.*\(algo.anneal_lr: the coefficient falls until"),
+    ],
+)
+def test_what_a_begun_run_could_only_take_note_of_is_refused(tmp_path: Path, override: str, says: str) -> None:
+    run = prepare(tmp_path / "run", algo__anneal_lr=True)
+    before = files(run)
+    with pytest.raises(UserError, match=says):
+        change_run(run, [override])
+    assert files(run) == before
+
+
+def test_what_may_change_is_kept_with_what_was_typed_and_other_bits_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = prepare(tmp_path / "run")
+    run.overrides.write_text("exp=ppo\n")
+    change_run(run, ["evaluation.episodes=7"])
+    assert not caplog.records
+    change_run(run, ["num_threads=2", "algo.total_steps=9999"])
+    assert run.overrides.read_text() == "exp=ppo\nevaluation.episodes=7\nnum_threads=2\nalgo.total_steps=9999\n"
+    assert [r.getMessage() for r in caplog.records] == [
+        "num_threads is 2, was 1: the run goes on, but not to the same bits"
+    ]
+
+
 @pytest.mark.parametrize("stage", ["make-env", "collect", "train", "evaluate"])
 def test_a_stage_of_a_run_that_another_process_leads_is_refused(
     stage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
