@@ -4,6 +4,8 @@
 #               on; writes docs/results/exactness.md; more arguments: make soak ARGS="--only Hopper --kills 5"
 # make check    set-up, then format, lint, types, import layers, docstrings, spelling
 # make install  set-up alone, into .venv; a second call installs nothing
+# make up       set-up, then Prefect and MLflow servers, pools, deployments and workers; what runs already is kept
+# make down     end all of that; trainings write a checkpoint first
 # make clean    remove what these made; CLEAN_RUNS=1 removes the runs too
 #
 # Which Python, torch and package index (pip's own variables, such as PIP_INDEX_URL, are obeyed as well):
@@ -13,7 +15,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test soak clean
+.PHONY: help install train check test soak up down clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -44,6 +46,12 @@ test: check
 
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)
+
+up: install
+	@$(BIN)/python -m flows.servers up
+
+down:
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m flows.servers down; fi
 
 clean:
 	rm -rf .venv .shepherd build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

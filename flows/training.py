@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from flows import artifacts
+from flows import artifacts, deployed
 from flows import tasks as t  # sets the environment before Prefect is imported
 from flows.ephemeral import prefect_api
 from flows.interruption import TrainingInterrupted, interrupted, still_terminable, terminable
@@ -25,6 +25,7 @@ from rlcore.run.record import EventLog, read_events
 
 from prefect import Flow  # isort: skip
 from prefect.exceptions import TerminationSignal  # isort: skip
+from prefect.states import Failed  # isort: skip
 
 
 def train_flow(algo: str) -> Flow[..., dict[str, Any]]:
@@ -38,14 +39,24 @@ def train_flow(algo: str) -> Flow[..., dict[str, Any]]:
         there already is continued).
     """
 
-    def train(overrides: list[str] | None = None, run_dir: str | None = None) -> dict[str, Any]:
-        config, run = _prepare(algo, overrides or [], run_dir)
-        return _guarded(config, run)
+    def train(overrides: list[str] | None = None, run_dir: str | None = None) -> Any:
+        flow_run = deployed.flow_run_id()
+        if flow_run is not None:
+            return _on_a_worker(algo, overrides or [], run_dir, flow_run)
+        return _guarded(*_prepare(algo, overrides or [], run_dir))
 
-    train.__doc__ = f"{algo}: from a config to a registered model."
+    train.__doc__ = DESCRIPTION.format(algo=algo)
     return Flow(train, name=f"train-{algo}", version=t.VERSION, persist_result=False)
 
 
+# Prefect shows the Args in its form for a new run.
+DESCRIPTION = """{algo}: from a config to a registered model.
+
+Args:
+    overrides: what one would type after `shepherd train`, one entry each: `env.id=Acrobot-v1`, `seed=3`,
+        `algo.total_steps=200000`. Without `exp=` the preset is `exp={algo}`.
+    run_dir: the folder of a run that is there already and is to be continued; usually empty.
+"""
 FLOWS = {algo: train_flow(algo) for algo in ALGORITHMS}
 train_ppo = FLOWS["ppo"]
 
@@ -158,6 +169,18 @@ def _errors_told_once() -> Iterator[None]:
             handler.removeFilter(elsewhere)
 
 
+def _on_a_worker(algo: str, overrides: list[str], run_dir: str | None, flow_run: str) -> Any:
+    """The same, supervised; a mistake in the parameters is the state's message and no traceback."""
+    with deployed.supervised():
+        try:
+            earlier = deployed.place(flow_run)
+            config, run = _prepare(algo, deployed.named(flow_run, overrides), run_dir or earlier)
+            deployed.remember(flow_run, run)
+        except UserError as error:
+            return Failed(message=str(error))
+        return _guarded(config, run)
+
+
 def _prepare(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunConfig, RunDirectory]:
     """The config and directory of the run: those that are there, else composed and made.
 
@@ -221,8 +244,9 @@ def _all_stages(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
 
 def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
     from flows.background import mirror_in_background
-    from flows.stages.train import ended, release
+    from flows.stages.train import ended, expect_trainer, release
 
+    expect_trainer(run)
     where = str(run.path)
     if t.last_event(run, "start") is None:
         identity = run.read_identity()

@@ -1,0 +1,390 @@
+"""`make up` and `make down`: Prefect and MLflow servers, pools, deployments and workers of this machine.
+
+    python -m flows.servers up | down | status
+
+Every process started here, and all that it starts, carries SHEPHERD_SERVED in its environment: that is how `down` finds
+them, also those that an `up` left which was killed, and nothing else. What is running already is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.home import artifact_folder, configure_environment, home, locked, state_folder
+from rlcore.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+MARK = "SHEPHERD_SERVED"
+KIND = "SHEPHERD_SERVER"  # which of them a process is, or was started by
+BEGIN, END = "# written by make up; make down takes it away", "# end of make up"
+PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
+START_TIMEOUT = 180.0  # seconds; the first start creates the databases
+STOP_TIMEOUT = 35.0  # seconds; a trainer may use 25 for its checkpoint
+HEARTBEAT, SILENCE = 30, 90  # seconds between signs of life of a flow run, and without one until it counts as crashed
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that stays until `down`.
+
+    Attributes:
+        name: "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
+        command: its command line.
+        variables: added to its environment.
+        health: what answers 200 once it is ready; "" = it need only live.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    variables: dict[str, str]
+    health: str = ""
+
+
+def up() -> None:
+    """Bring everything up that is not; print where it is and how to use it.
+
+    Raises:
+        UserError: another program has a port, or there is no checkout with a prefect.yaml.
+        RunError: a server did not start; names its log.
+    """
+    _check_checkout()
+    with locked(_folder() / "lock"):
+        urls = {name: f"http://127.0.0.1:{_port(name)}" for name in PORTS}
+        variables = {"PREFECT_API_URL": f"{urls['prefect']}/api", "MLFLOW_TRACKING_URI": urls["mlflow"]}
+        configure_environment()
+        for server in (_prefect(), _mlflow()):
+            _start(server)
+        for server in (_prefect(), _mlflow()):
+            _wait(server)
+        _write_dotenv(variables)
+        os.environ.update(variables)
+        _say("pools and deployments", "from prefect.yaml")
+        _make_pools()
+        _deploy()
+        gpus = visible_gpus()
+        for server in (_local_worker(), *(_gpu_worker(index) for index in range(gpus))):
+            _start(server)
+        print(_page(urls, gpus))
+
+
+def down() -> None:
+    """End what `up` started, workers first, so that trainers can write their checkpoints; nothing else."""
+    with locked(_folder() / "lock"):
+        for names in (("worker",), ("prefect", "mlflow")):
+            served = [pid for pid, name in _servers() if name.startswith(names)]
+            for pid in served:
+                _signal(pid, signal.SIGTERM)
+            _wait_until(lambda pids=served: not any(map(_alive, pids)), STOP_TIMEOUT)
+            if "worker" in names:  # a flow that it ran may still be writing its checkpoint
+                _wait_until(lambda: not any(kind.startswith("worker") for _, kind in _marked()), STOP_TIMEOUT)
+        left = [pid for pid, _ in _marked()]
+        for pid in left:
+            _signal(pid, signal.SIGKILL)
+        _wait_until(lambda: not any(map(_alive, left)), 5.0)
+        _write_dotenv({})
+        print("everything that `make up` started has ended")
+
+
+def status() -> None:
+    """Print what is running of it."""
+    running = list(_servers())
+    print("\n".join(f"{name:<16} pid {pid}" for pid, name in running) or "nothing is running; `make up` starts it")
+
+
+# What is started ------------------------------------------------------------------------------------------------------
+
+
+def _prefect() -> Server:
+    port = _port("prefect")
+    here = f"http://127.0.0.1:{port}"
+    return Server(
+        "prefect",
+        (_tool("prefect"), "server", "start", "--host", "127.0.0.1", "--port", str(port)),
+        {"PREFECT_UI_API_URL": f"{here}/api", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false", "PREFECT_API_URL": ""},
+        f"{here}/api/health",
+    )
+
+
+def _mlflow() -> Server:
+    port = _port("mlflow")
+    store = f"sqlite:///{state_folder() / 'mlflow.db'}"
+    command = (_tool("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", store)
+    return Server(
+        "mlflow",
+        (*command, "--artifacts-destination", str(artifact_folder()), "--workers", "2"),
+        {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # eight processes fewer; nothing here uses them
+        f"http://127.0.0.1:{port}/health",
+    )
+
+
+def _local_worker() -> Server:
+    return _worker("local", "worker-local", {})
+
+
+def _gpu_worker(index: int) -> Server:
+    return _worker("gpu", f"worker-gpu-{index}", {"CUDA_VISIBLE_DEVICES": str(index)}, "--limit", "1")
+
+
+def _worker(pool: str, name: str, variables: dict[str, str], *options: str) -> Server:
+    command = (_tool("prefect"), "worker", "start", "--pool", pool, "--type", "process", *options)
+    own = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT)}
+    return Server(name, (*command, "--name", f"{name}-{os.uname().nodename}"), own | variables)
+
+
+def visible_gpus() -> int:
+    """GPUs that torch can use here; asked in another process, which takes seconds only where there may be one."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    code = "import torch; print(torch.cuda.device_count())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return int(said.stdout.strip() or 0)
+
+
+def _make_pools() -> None:
+    """Pools `local` and `gpu`, and the rule by which a flow run without a sign of life counts as crashed."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
+    template = ProcessWorker.get_default_base_job_template()
+    # A worker's own --limit would do for `local` too, but with it Prefect 3.8's worker ends over a flow run that is
+    # retried within seconds of its crash, and everything that it runs with it.
+    limits = {"local": int(os.environ.get("SHEPHERD_LOCAL_LIMIT") or max(2, os.cpu_count() or 1)), "gpu": None}
+    with get_client(sync_client=True) as client:
+        for name, limit in limits.items():
+            with suppress(ObjectAlreadyExists):
+                client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+            client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit))
+        _make_crash_rule(client)
+
+
+def _make_crash_rule(client: SyncPrefectClient) -> None:
+    from prefect.events.schemas.automations import AutomationCore
+
+    ended = [f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "Paused")]
+    rule = {
+        "name": "shepherd: a flow run that gives no sign of life has crashed",
+        "description": f"No heartbeat for {SILENCE} s: it was killed, and `prefect flow-run retry` continues it.",
+        "trigger": {
+            "type": "event",
+            "posture": "Proactive",
+            "after": ["prefect.flow-run.heartbeat"],
+            "expect": ["prefect.flow-run.heartbeat", *ended],
+            "match": {"prefect.resource.id": "prefect.flow-run.*"},
+            "for_each": ["prefect.resource.id"],
+            "threshold": 1,
+            "within": SILENCE,
+        },
+        "actions": [
+            {
+                "type": "change-flow-run-state",
+                "state": "CRASHED",
+                "message": f"no sign of life for {SILENCE} s; `prefect flow-run retry` continues the run",
+            }
+        ],
+    }
+    if not client.read_automations_by_name(rule["name"]):
+        client.create_automation(AutomationCore.model_validate(rule))
+
+
+def _deploy() -> None:
+    done = subprocess.run(
+        [_tool("prefect"), "--no-prompt", "deploy", "--all"], cwd=home(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        (_folder() / "deploy.log").write_text(done.stdout + done.stderr)
+        raise RunError(f"prefect deploy failed; what it said is in {_folder() / 'deploy.log'}")
+
+
+# Processes ------------------------------------------------------------------------------------------------------------
+
+
+def _start(server: Server) -> None:
+    if any(name == server.name for _, name in _servers()):
+        _say(server.name, "runs already")
+        return
+    if server.health and _answers(server.health, any_answer=True):
+        key, _ = PORTS[server.name]
+        raise UserError(
+            f"{key}={_port(server.name)}: another program answers on this port; `make down` ends what an earlier "
+            f"`make up` left; else set {key} to a free port"
+        )
+    log = _folder() / f"{server.name}.log"
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            server.command,
+            cwd=home(),
+            env=os.environ | server.variables | {MARK: str(state_folder()), KIND: server.name},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    (_folder() / f"{server.name}.pid").write_text(f"{process.pid} {_birth(process.pid)}")
+    _say(server.name, f"started; log {log}")
+
+
+def _wait(server: Server) -> None:
+    began = time.monotonic()
+    while not _answers(server.health):
+        if not any(name == server.name for _, name in _servers()) or time.monotonic() - began > START_TIMEOUT:
+            raise RunError(f"{server.name} did not start; what it said is in {_folder() / f'{server.name}.log'}")
+        time.sleep(0.2)
+    _say(server.name, "answers")
+
+
+def _marked() -> Iterator[tuple[int, str]]:
+    """Pid and kind of every process that was started by an `up` of this home, or by one of those."""
+    mark, kind = f"{MARK}={state_folder()}".encode(), f"{KIND}=".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid() or not _alive(int(entry.name)):
+            continue
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark in variables:
+            yield int(entry.name), next((v for v in variables if v.startswith(kind)), b"=").partition(b"=")[2].decode()
+
+
+def _servers() -> Iterator[tuple[int, str]]:
+    """Pid and name of the servers and workers themselves: those that were noted when they were started, and live."""
+    for path in _folder().glob("*.pid"):
+        pid, _, birth = path.read_text().partition(" ")
+        if pid.isdecimal() and birth and _birth(int(pid)) == birth and _alive(int(pid)):
+            yield int(pid), path.stem
+
+
+def _birth(pid: int) -> str:
+    """When a process began, in the kernel's ticks: with it a pid that was given to another one is told apart."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def _answers(url: str, any_answer: bool = False) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return any_answer
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+def _folder() -> Path:
+    folder = state_folder() / "servers"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _port(name: str) -> int:
+    key, default = PORTS[name]
+    text = os.environ.get(key) or str(default)
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise UserError(f"{key}={text}: must be a port, 1 to 65535")
+    return int(text)
+
+
+def _tool(name: str) -> str:
+    """A command of this very environment, whatever PATH says."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def _check_checkout() -> None:
+    if not (home() / "prefect.yaml").exists():
+        raise UserError(f"SHEPHERD_HOME={home()}: no prefect.yaml there; `make up` works in a checkout")
+
+
+def _write_dotenv(variables: dict[str, str]) -> None:
+    """Put the variables between our two lines of `.env`, or take the lines away; the user's own lines stay."""
+    path = home() / ".env"
+    text = path.read_text() if path.exists() else ""
+    before, found, rest = text.partition(f"{BEGIN}\n")
+    after = rest.partition(f"{END}\n")[2] if found else ""
+    block = "".join(f"{name}={value}\n" for name, value in variables.items())
+    block = f"{BEGIN}\n{block}{END}\n" if block else ""
+    if before and not before.endswith("\n"):
+        before += "\n"
+    if before + block + after or path.exists():
+        temporary = path.with_name(f".env.tmp-{os.getpid()}")
+        temporary.write_text(before + block + after)
+        os.replace(temporary, path)
+
+
+def _page(urls: dict[str, str], gpus: int) -> str:
+    waits = "" if gpus else "  (no GPU here: its runs wait for `prefect worker start --pool gpu` on a machine with one)"
+    where = shlex.quote(str(home() / ".env"))
+    return f"""
+  Prefect         {urls["prefect"]}
+  MLflow          {urls["mlflow"]}
+  pool local      train-ppo/default
+  pool gpu        train-ppo/gpu{waits}
+
+  for this terminal:   set -a; . {where}; set +a
+  then:                prefect deployment run train-ppo/default --watch
+  and at the end:      make down"""
+
+
+def _say(name: str, words: str) -> None:
+    print(f"  {name:<22} {words}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point; exit codes as `shepherd`'s."""
+    commands = {"up": up, "down": down, "status": status}
+    try:
+        if len(arguments) != 1 or arguments[0] not in commands:
+            raise UserError(f"flows.servers: one of {', '.join(commands)}")
+        commands[arguments[0]]()
+        return 0
+    except UserError as error:
+        print(f"shepherd: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"shepherd: failed: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
