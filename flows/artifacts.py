@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import logging
 import re
+import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,6 +15,7 @@ from uuid import UUID
 from rlcore.run.directory import RunDirectory
 
 log = logging.getLogger(__name__)
+_on_its_way = threading.Lock()
 
 
 def key(kind: str, label: str) -> str:
@@ -29,7 +32,9 @@ def start_progress(label: str) -> str | None:
 
 
 def show_progress(artifact: str | None, env_steps: int, total_steps: int) -> None:
-    """Bring the progress artifact up to date.
+    """Bring the progress artifact up to date, in a thread: while a server is away a call takes a minute to give up.
+
+    One that comes while the last is still on its way is left out.
 
     Args:
         artifact: its id; None does nothing.
@@ -38,9 +43,18 @@ def show_progress(artifact: str | None, env_steps: int, total_steps: int) -> Non
     """
     from prefect.artifacts import update_progress_artifact
 
-    if artifact is not None:
-        percent = min(100.0, 100.0 * env_steps / total_steps)
-        _shown(lambda: update_progress_artifact(UUID(artifact), percent))
+    if artifact is None or not _on_its_way.acquire(blocking=False):
+        return
+    percent = min(100.0, 100.0 * env_steps / total_steps)
+
+    def show() -> None:
+        try:
+            _shown(lambda: update_progress_artifact(UUID(artifact), percent))
+        finally:
+            _on_its_way.release()
+
+    # Prefect keeps in the context which server it talks to.
+    threading.Thread(target=copy_context().run, args=(show,), daemon=True).start()
 
 
 def show_results(label: str, summary: dict[str, Any], run: RunDirectory, curve: Path) -> None:

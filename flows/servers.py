@@ -35,7 +35,7 @@ BEGIN, END = "# written by make up; make down takes it away", "# end of make up"
 PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
 START_TIMEOUT = 180.0  # seconds; the first start creates the databases
 STOP_TIMEOUT = 35.0  # seconds; a trainer may use 25 for its checkpoint
-HEARTBEAT, SILENCE = 30, 90  # seconds between signs of life of a flow run, and without one until it counts as crashed
+HEARTBEAT, SILENCE = 30, 115  # seconds between signs of life of a flow run, and without one until it counts as crashed
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,9 @@ def _write_dotenv(variables: dict[str, str]) -> None:
     block = f"{BEGIN}\n{block}{END}\n" if block else ""
     if before and not before.endswith("\n"):
         before += "\n"
-    if before + block + after or path.exists():
+    if not before + block + after:
+        path.unlink(missing_ok=True)
+    else:
         temporary = path.with_name(f".env.tmp-{os.getpid()}")
         temporary.write_text(before + block + after)
         os.replace(temporary, path)

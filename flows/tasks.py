@@ -47,6 +47,8 @@ def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -
     return worth
 
 
+# No tags: for each of them Prefect asks its API for a place before a task may run, and a server that is away would
+# stop training. The names say which stage it is.
 OPTIONS: dict[str, Any] = {
     "version": VERSION,
     "retries": 2,
@@ -57,7 +59,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@task(name="make-env", task_run_name="make-env {label}", tags=["make-env"], **OPTIONS)
+@task(name="make-env", task_run_name="make-env {label}", **OPTIONS)
 def make_env_task(run_dir: str, label: str) -> str:
     """Hold the config against a real environment; returns the card's path.
 
@@ -74,7 +76,7 @@ def make_env_task(run_dir: str, label: str) -> str:
     return str(make_env(config_of(run), run))
 
 
-@task(name="collect", task_run_name="collect {label}", tags=["collect"], **OPTIONS)
+@task(name="collect", task_run_name="collect {label}", **OPTIONS)
 def collect_task(run_dir: str, label: str) -> str:
     """Play the random baseline; returns the dataset's path.
 
@@ -93,7 +95,7 @@ def collect_task(run_dir: str, label: str) -> str:
     return path
 
 
-@task(name="train", task_run_name="train {label} from {env_steps}", tags=["train"], **OPTIONS)
+@task(name="train", task_run_name="train {label} from {env_steps}", **OPTIONS)
 def train_task(run_dir: str, label: str, env_steps: int, progress: str | None) -> dict[str, Any]:
     """Train to the next boundary.
 
@@ -127,7 +129,7 @@ def train_task(run_dir: str, label: str, env_steps: int, progress: str | None) -
     }
 
 
-@task(name="checkpoint", task_run_name="checkpoint {label} at {env_steps}", tags=["checkpoint"], **OPTIONS)
+@task(name="checkpoint", task_run_name="checkpoint {label} at {env_steps}", **OPTIONS)
 def checkpoint_task(run_dir: str, label: str, env_steps: int) -> dict[str, Any] | None:
     """Make the trainer's state durable.
 
@@ -152,7 +154,7 @@ def checkpoint_task(run_dir: str, label: str, env_steps: int) -> dict[str, Any] 
     return saved
 
 
-@task(name="evaluate", task_run_name="evaluate {label} at {env_steps}", tags=["evaluate"], **OPTIONS)
+@task(name="evaluate", task_run_name="evaluate {label} at {env_steps}", **OPTIONS)
 def evaluate_task(run_dir: str, label: str, env_steps: int, final: bool = False) -> dict[str, Any] | None:
     """Judge the present policy; at the end the run's chosen checkpoint, greedily and sampling.
 
@@ -180,7 +182,7 @@ def evaluate_task(run_dir: str, label: str, env_steps: int, final: bool = False)
     return {"env_steps": event["env_steps"], "final": final, **figures}
 
 
-@task(name="register-model", task_run_name="register-model {label}", tags=["register-model"], **OPTIONS)
+@task(name="register-model", task_run_name="register-model {label}", **OPTIONS)
 def register_model_task(run_dir: str, label: str) -> dict[str, Any]:
     """Register the policy and decide on the champion.
 
@@ -199,7 +201,7 @@ def register_model_task(run_dir: str, label: str) -> dict[str, Any]:
     return result
 
 
-@task(name="summary", task_run_name="summary {label}", tags=["summary"], **OPTIONS)
+@task(name="summary", task_run_name="summary {label}", **OPTIONS)
 def summary_task(run_dir: str, label: str) -> str:
     """Write the summary and the learning curve, and show both in Prefect.
 

@@ -1,0 +1,203 @@
+"""`make up`, deployments on a worker, kills and cancellation, `make down`: real servers on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from rlcore.run import checkpoint
+from rlcore.run.directory import RunDirectory
+from rlcore.run.record import read_events
+from tests.processes import ROOT, digest, environment, wait_for
+
+pytestmark = pytest.mark.slow
+SMALL = [
+    "algo.rollout_steps=64",
+    "algo.total_steps=6000",
+    "env.capture_video=false",
+    "checkpoint.every=1000",
+    "evaluation.every=3000",
+    "evaluation.final_episodes=3",
+    "evaluation.baseline_episodes=3",
+    "seed=5",
+]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
+class Site:
+    """A checkout's servers under a home of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        for name in ("prefect.yaml", "pyproject.toml", "flows", "rlcore", "conf"):
+            (home / name).symlink_to(ROOT / name)
+        self.variables = environment(
+            home, SHEPHERD_PREFECT_PORT=str(free_port()), SHEPHERD_MLFLOW_PORT=str(free_port())
+        )
+
+    def servers(self, command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.servers", command],
+            cwd=self.home,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def ask(self, path: str, **body: Any) -> Any:
+        url = f"http://127.0.0.1:{self.variables['SHEPHERD_PREFECT_PORT']}/api/{path}"
+        request = Request(url, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def submit(self, *overrides: str) -> str:
+        deployment = self.ask("deployments/name/train-ppo/default")["id"]
+        return self.ask(
+            f"deployments/{deployment}/create_flow_run",
+            parameters={"overrides": list(overrides)},
+            state={"type": "SCHEDULED"},
+        )["id"]
+
+    def state(self, flow_run: str) -> tuple[str, str]:
+        state = self.ask(f"flow_runs/{flow_run}")["state"]
+        return state["type"], state["message"] or ""
+
+    def ended(self, flow_run: str, seconds: float = 120) -> tuple[str, str]:
+        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        return wait_for(lambda: (s := self.state(flow_run))[0] in final and s, "the end", seconds, every=0.3)
+
+    def retry(self, flow_run: str) -> None:
+        self.ask(f"flow_runs/{flow_run}/set_state", state={"type": "SCHEDULED", "name": "AwaitingRetry"}, force=True)
+
+    def run(self, flow_run: str) -> RunDirectory:
+        note = self.home / ".shepherd/flow_runs" / flow_run
+        return RunDirectory(wait_for(lambda: note.exists() and note.read_text(), "the run directory", every=0.1))
+
+    def trained(self, flow_run: str) -> RunDirectory:
+        """The run, once it has a checkpoint."""
+        run = self.run(flow_run)
+        wait_for(lambda: any(e["kind"] == "checkpoint" for e in read_events(run.events)), "a checkpoint", every=0.05)
+        return run
+
+    def processes(self, word: str) -> list[int]:
+        """Those that carry this home's mark and have the word in their command line."""
+        mark, found = f"SHEPHERD_SERVED={self.home / '.shepherd'}".encode(), []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdecimal() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                    if state != "Z" and word.encode() in (entry / "cmdline").read_bytes():
+                        found.append(int(entry.name))
+        return found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"))
+    (site.home / ".env").write_text("SHEPHERD_LOCAL_LIMIT=3\n")
+    site.servers("up")
+    yield site
+    site.servers("down")
+    assert not site.processes("")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site) -> RunDirectory:
+    flow_run = site.submit(*SMALL)
+    assert site.ended(flow_run)[0] == "COMPLETED"
+    return site.run(flow_run)
+
+
+def test_up_tells_where_everything_is_and_keeps_what_runs(site: Site) -> None:
+    before = {word: site.processes(word) for word in ("prefect", "mlflow")}
+    again = site.servers("up")
+    assert again.count("runs already") == 3
+    assert f"http://127.0.0.1:{site.variables['SHEPHERD_MLFLOW_PORT']}" in again
+    assert "worker start --pool gpu" in again or site.processes("gpu")
+    assert {word: site.processes(word) for word in before} == before
+    lines = (site.home / ".env").read_text().splitlines()
+    assert lines[0] == "SHEPHERD_LOCAL_LIMIT=3"
+    assert [line.partition("=")[0] for line in lines[2:-1]] == ["PREFECT_API_URL", "MLFLOW_TRACKING_URI"]
+
+
+def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> None:
+    deployment = site.ask("deployments/name/train-ppo/default")
+    properties = deployment["parameter_openapi_schema"]["properties"]
+    assert "shepherd train" in properties["overrides"]["description"]
+    assert "continued" in properties["run_dir"]["description"]
+    assert deployment["version"]
+    assert site.ask("deployments/name/train-ppo/gpu")["work_pool_name"] == "gpu"
+
+
+def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(site: Site, undisturbed: RunDirectory) -> None:
+    assert undisturbed.read_summary()["model"]["version"] == 1
+    names = [task["name"] for task in site.ask("task_runs/filter", limit=200, offset=0)]
+    for stage in ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model"):
+        assert any(name.startswith(f"{stage} ppo CartPole-v1") for name in names), stage
+    told = "\n".join(entry["message"] for entry in site.ask("logs/filter", limit=200, offset=0))
+    assert "random baseline:" in told
+    assert "final evaluation" in told
+
+
+def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
+    kind, message = site.ended(site.submit("env.id=CartPol-v1"))
+    assert kind == "FAILED"
+    assert message.startswith("env.id=CartPol-v1: no such environment; did you mean 'CartPole-v1'?")
+
+
+def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(site: Site, undisturbed: RunDirectory) -> None:
+    flow_run = site.submit(*SMALL)
+    run = site.trained(flow_run)
+    (engine,) = site.processes("prefect.engine")
+    os.kill(engine, signal.SIGKILL)
+    began = time.monotonic()
+    wait_for(lambda: not site.processes("rlcore.run.trainer"), "the trainer's end", 2.0)
+    assert site.ended(flow_run)[0] == "CRASHED"
+    assert time.monotonic() - began < 120
+    site.retry(flow_run)
+    wait_for(lambda: site.state(flow_run)[0] in ("PENDING", "RUNNING"), "the second attempt", every=0.2)
+    assert site.ended(flow_run)[0] == "COMPLETED"
+    assert site.run(flow_run).path == run.path
+    assert [e["kind"] for e in read_events(run.events)].count("resume") == 1
+    assert digest(run) == digest(undisturbed)
+
+
+def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undisturbed: RunDirectory) -> None:
+    long = ["algo.total_steps=2000000", "checkpoint.every=1000000", "evaluation.every=1000000"]
+    rest = [override for override in SMALL if override.partition("=")[0] not in {o.partition("=")[0] for o in long}]
+    cancelled, orphaned = site.submit(*rest, *long), site.submit(*rest, *long)
+    runs = [site.run(cancelled), site.run(orphaned)]
+    assert runs[0].path != runs[1].path
+    training: Callable[[], bool] = lambda: all(  # noqa: E731
+        any(e["kind"] == "metrics" for e in read_events(run.events)) for run in runs
+    )
+    wait_for(training, "both to train", every=0.1)
+    site.ask(f"flow_runs/{cancelled}/set_state", state={"type": "CANCELLING"}, force=False)
+    assert site.ended(cancelled, 60)[0] == "CANCELLED"
+    # No checkpoint was due: the one that is there was made because of the cancellation.
+    assert checkpoint.newest_good(runs[0].checkpoints) is not None
+    assert site.state(orphaned)[0] == "RUNNING"
+    (worker,) = site.processes("--pool")
+    os.kill(worker, signal.SIGKILL)
+    assert site.ended(orphaned)[0] == "CRASHED"
+    wait_for(lambda: not site.processes("prefect.engine") + site.processes("rlcore.run"), "the end of all", 30)
+    assert checkpoint.newest_good(runs[1].checkpoints) is not None
+    site.servers("up")
