@@ -441,6 +441,7 @@ def test_their_whole_folder_takes_our_keys_and_groups(copied):
 
 
 def test_their_mlflow_logger_needs_its_variable(copied, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # whoever used MLflow in this process has set it
     with pytest.raises(UserError, match="MLFLOW_TRACKING_URI is not set"):
         compose(["exp=ppo", "logger@metric.logger=mlflow"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
