@@ -18,6 +18,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -29,12 +30,14 @@ from typing import Any
 import numpy as np
 
 from flows.home import state_folder
+from rlcore.run.directory import RunDirectory
 from tests.kills.cases import CASES, Case, ordered
 from tests.kills.killing import Reference, kill_and_resume, run_to_end, same_bits, same_record
 from tests.processes import ROOT
 
 REPORT = ROOT / "docs/results/exactness.md"
 CHAIN = 10  # kills of one run
+_ONE_AT_A_TIME = threading.Lock()
 PHASES = ("import", "build", "restore", "rollout", "update", "log", "checkpoint", "evaluation", "registration")
 
 
@@ -75,7 +78,7 @@ def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         home = Path(name)
-        reference = run_to_end(case.prepare(home / "whole"), case, home)
+        reference = run_to_end(prepared(case, home / "whole"), case, home)
         chain = len(done)
         while count < kills:
             record = one_chain(case, seed, chain, min(CHAIN, kills - count), reference, home)
@@ -86,11 +89,17 @@ def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
             )
 
 
+def prepared(case: Case, folder: Path) -> RunDirectory:
+    """A run directory of a case. One at a time: gymnasium imports environments in a way that two threads break."""
+    with _ONE_AT_A_TIME:
+        return case.prepare(folder)
+
+
 def one_chain(case: Case, seed: int, chain: int, kills: int, reference: Reference, home: Path) -> dict[str, Any]:
     """Kill one run so many times and compare its end."""
     began = time.monotonic()
     rng = np.random.default_rng([seed, ordered(case), chain])
-    run = case.prepare(home / f"chain-{chain}")
+    run = prepared(case, home / f"chain-{chain}")
     phases = kill_and_resume(run, case, reference, kills, rng, home)
     identical = same_bits(reference.run, run, home) and same_record(reference.run, run)
     record = {"env_id": case.env_id, "mode": case.mode, "chain": chain, "seed": seed, "phases": phases}
