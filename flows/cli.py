@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _warn_in_sentences()
     try:
         with terminable(for_good=argv is None):
-            return _run(arguments)
+            return told(lambda: _run(arguments))
     except KeyboardInterrupt:  # TrainingInterrupted is one
         print(farewell(), file=sys.stderr)
         return CODE
@@ -52,18 +52,30 @@ def _warn_in_sentences() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command; a mistake or a failure is a sentence and an exit code."""
+    """Run one command."""
     from flows.home import configure_environment
 
+    if arguments[:1] == ["train"] and {"-h", "--help"} & set(arguments):
+        return _help([a for a in arguments[1:] if a not in ("-h", "--help")])
+    if not arguments:
+        _parser().print_help()
+        return 2
+    options = _parser().parse_args(arguments)
+    configure_environment()
+    return options.run(options)
+
+
+def told(command: Callable[[], int]) -> int:
+    """The exit code of a command; a mistake or a failure is a sentence.
+
+    Args:
+        command: gives its exit code.
+
+    Returns:
+        It, or 2 after a mistake of the user and 1 after a failure.
+    """
     try:
-        if arguments[:1] == ["train"] and {"-h", "--help"} & set(arguments):
-            return _help([a for a in arguments[1:] if a not in ("-h", "--help")])
-        if not arguments:
-            _parser().print_help()
-            return 2
-        options = _parser().parse_args(arguments)
-        configure_environment()
-        return options.run(options)
+        return command()
     except UserError as error:
         print(f"shepherd: {error}", file=sys.stderr)
         return 2

@@ -17,6 +17,7 @@ from typing import Any
 
 from flows.home import state_folder
 from flows.watching import watching
+from rlcore.lifeline import stat
 from rlcore.run.directory import RunDirectory, write_text
 
 LOOK_EVERY = 1.0  # seconds
@@ -77,23 +78,23 @@ def supervised() -> Iterator[None]:
 def _ancestors() -> list[int]:
     """This process's parent, its parent, and so on up to the worker."""
     found, pid = [], os.getppid()
-    while pid > 1 and b"prefect" in _read(pid, "cmdline"):
+    while pid > 1 and _is_prefect(pid):
         found.append(pid)
-        pid = int(_read(pid, "stat").rpartition(b")")[2].split()[1] or 0)
+        pid = int("".join(stat(pid)[1:2]) or 0)
     return found
 
 
-def _read(pid: int, name: str) -> bytes:
+def _is_prefect(pid: int) -> bool:
     try:
-        return Path("/proc", str(pid), name).read_bytes()
+        return b"prefect" in Path("/proc", str(pid), "cmdline").read_bytes()
     except OSError:
-        return b") Z 0"
+        return False
 
 
 def _leave_with(ancestors: list[int], over: threading.Event) -> None:
     """Send this process SIGTERM, as a worker that ends well does, when one of the others has ended."""
     while not over.wait(LOOK_EVERY):
-        if any(_read(pid, "stat").rpartition(b")")[2].split()[0] == b"Z" for pid in ancestors):
+        if any(stat(pid)[:1] in ([], ["Z"]) for pid in ancestors):
             os.kill(os.getpid(), signal.SIGTERM)
             return
 

@@ -23,8 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.cli import told
 from flows.home import artifact_folder, configure_environment, home, locked, state_folder
 from rlcore.errors import RunError, UserError
+from rlcore.lifeline import stat
+from rlcore.run.directory import write_text
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -273,17 +276,11 @@ def _servers() -> Iterator[tuple[int, str]]:
 
 def _birth(pid: int) -> str:
     """When a process began, in the kernel's ticks: with it a pid that was given to another one is told apart."""
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    return "".join(stat(pid)[19:20])
 
 
 def _alive(pid: int) -> bool:
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return stat(pid)[:1] not in ([], ["Z"])
 
 
 def _signal(pid: int, number: int) -> None:
@@ -349,9 +346,7 @@ def _write_dotenv(variables: dict[str, str]) -> None:
     if not before + block + after:
         path.unlink(missing_ok=True)
     else:
-        temporary = path.with_name(f".env.tmp-{os.getpid()}")
-        temporary.write_text(before + block + after)
-        os.replace(temporary, path)
+        write_text(path, before + block + after)
 
 
 def _page(urls: dict[str, str], gpus: int) -> str:
@@ -375,17 +370,14 @@ def _say(name: str, words: str) -> None:
 def main(arguments: list[str]) -> int:
     """Entry point; exit codes as `shepherd`'s."""
     commands = {"up": up, "down": down, "status": status}
-    try:
+
+    def run() -> int:
         if len(arguments) != 1 or arguments[0] not in commands:
             raise UserError(f"flows.servers: one of {', '.join(commands)}")
         commands[arguments[0]]()
         return 0
-    except UserError as error:
-        print(f"shepherd: {error}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        print(f"shepherd: failed: {error}", file=sys.stderr)
-        return 1
+
+    return told(run)
 
 
 if __name__ == "__main__":

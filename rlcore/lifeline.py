@@ -71,11 +71,16 @@ def die_with_parent(lifeline: int) -> None:
 
 def stopped(pid: int) -> bool:
     """Whether a process is paused (SIGSTOP, a debugger): what it does not do now is not its fault."""
+    return stat(pid)[:1] in (["T"], ["t"])
+
+
+def stat(pid: int) -> list[str]:
+    """What Linux says of a process after its name (proc(5)): state, parent, ...; empty when it has ended."""
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, IndexError):  # it has ended, or this system tells it elsewhere
-        return False
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:  # or this system tells it elsewhere
+        return []
 
 
 def main() -> None:

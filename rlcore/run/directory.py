@@ -55,7 +55,7 @@ class RunDirectory:
         return yaml.safe_load(self.config.read_text())
 
     def read_card(self) -> dict[str, Any]:
-        """The environment card, as `rlcore.envs.card.measure` gives it."""
+        """The environment card, as `rlcore.envs.card.environment_card` gives it."""
         return json.loads(self.card.read_text())
 
     def read_baseline(self) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from flows import background
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
-from tests.processes import environment, kill_all, orphans
+from tests.processes import environment, kill_all, orphans, processes
 
 SEED = random.randrange(10_000)
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def free_port() -> int:
 # One process imports MLflow, which takes most of a mirror's time, and forks those that are killed.
 KILLED = """
     import os, random, signal, sys, time
-    from flows import background, tracking
+    from flows import tracking
     from flows.home import configure_environment, tracking_uri
     from rlcore.run.directory import RunDirectory
     path, rng = sys.argv[1], random.Random(int(sys.argv[2]))
@@ -112,6 +112,8 @@ def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_wit
         assert time.monotonic() - began < 0.5
         silent.settimeout(60)
         connection, _ = silent.accept()  # it waits for an answer now
+        background.mirror_in_background(run)
+        assert [p.kind for p in processes(home)] == ["tracking"]  # one at a time
         monkeypatch.setattr(background, "SETTLE", 0.5)
         began = time.monotonic()
         background.settle()
