@@ -60,9 +60,20 @@ def _run(arguments: list[str]) -> int:
     if not arguments:
         _parser().print_help()
         return 2
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     configure_environment()
     return options.run(options)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    """The arguments; overrides may stand before and behind the options, of which argparse sees the first ones only."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
+    return options
 
 
 def told(command: Callable[[], int]) -> int:
@@ -85,8 +96,11 @@ def told(command: Callable[[], int]) -> int:
     except BrokenPipeError:  # `shepherd config … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if error.errno not in DISK_FAULTS:
+    except Exception as error:
+        if type(error).__module__.startswith("mlflow."):  # a store or a server that refuses; importing it takes seconds
+            print(f"shepherd: failed: MLflow: {(str(error).splitlines() or ['no reason given'])[0]}", file=sys.stderr)
+            return 1
+        if not isinstance(error, OSError) or error.errno not in DISK_FAULTS:
             raise
         print(f"shepherd: failed: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
@@ -129,6 +143,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
     command = add("config", _config, "print the composed config; run nothing")
     command.add_argument("overrides", nargs="*", default=[], help=overrides)
+    command.add_argument(
+        "--params", action="store_true", help="as the params.yaml of the DVC pipelines: interpolations kept"
+    )
     command = add("diff", _diff, "whether two runs or checkpoints learned the same bits; exit code 1 if not")
     command.add_argument("first", help="run or checkpoint directory, also of a run that is being trained")
     command.add_argument("second", help="likewise")
@@ -137,7 +154,14 @@ def _parser() -> argparse.ArgumentParser:
     command = add("stage", _stage, "run one stage on a run directory (make-env makes it from overrides)")
     command.add_argument("name", choices=STAGES)
     command.add_argument("run_dir", help="the run's folder")
-    command.add_argument("overrides", nargs="*", default=[], help="make-env only: " + overrides)
+    command.add_argument("overrides", nargs="*", default=[], help="make-env, or with --params: " + overrides)
+    command.add_argument(
+        "--params",
+        metavar="FILE",
+        default=None,
+        help="bring the run to the parameters in FILE (params.yaml): made where there is none; a run that learned with "
+        "other parameters or other code is set aside, inside its folder",
+    )
     return parser
 
 
@@ -201,9 +225,9 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _config(options: argparse.Namespace) -> int:
-    from flows.config import compose, dump
+    from flows.config import compose, dump, parameters
 
-    _, values = compose(options.overrides)
+    values = parameters(options.overrides) if options.params else compose(options.overrides)[1]
     print(dump(values), end="")
     return 0
 
@@ -229,7 +253,7 @@ def _envs(options: argparse.Namespace) -> int:
 def _stage(options: argparse.Namespace) -> int:
     from flows.console import stage
 
-    return stage(options.name, options.run_dir, options.overrides)
+    return stage(options.name, options.run_dir, options.overrides, options.params)
 
 
 if __name__ == "__main__":

@@ -57,12 +57,60 @@ def compose(overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
     Raises:
         UserError: any mistake in an override or a config file, in one sentence.
     """
-    files = _files()
-    typed = parse(overrides, files.options, known_keys())
-    if not any(choice.startswith("exp=") for choice in typed.choices):
-        raise UserError(f"no preset chosen: name one, as exp=ppo; presets: {', '.join(presets(files))}")
     with _LOCK:
-        tree = _resolved(_with_settings(_with_defaults(_load(files, typed.choices)), typed.settings))
+        tree = _resolved(_composed(overrides))
+    return _checked(tree)
+
+
+def parameters(overrides: Sequence[str]) -> dict[str, Any]:
+    """The config as a parameter file, `params.yaml`: every key, interpolations kept.
+
+    Args:
+        overrides: as for `compose`.
+
+    Returns:
+        A plain tree. The keys that name a run and its folders are left out: they are no parameters of an experiment.
+
+    Raises:
+        UserError: any mistake in an override or a config file, in one sentence.
+    """
+    from omegaconf import OmegaConf
+
+    with _LOCK:
+        composed = _composed(overrides)
+        _, checked = _checked(_resolved(composed))
+    tree = _interpolated(checked, OmegaConf.to_container(composed, resolve=False))
+    return {key: value for key, value in tree.items() if key not in default_names()}
+
+
+def compose_parameters(params_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
+    """The checked config of a run from a parameter file.
+
+    Args:
+        params_yaml: as `parameters` makes it; keys that it does not name have their built-in defaults.
+        overrides: settings of keys on top of it.
+
+    Returns:
+        The config, and the same as a whole plain tree.
+
+    Raises:
+        UserError: the file cannot be read, or one of its values or an override is wrong.
+    """
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    typed = parse(overrides, _files().options, known_keys())
+    refuse_choices(typed)
+    try:
+        stored = OmegaConf.load(params_yaml)
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{params_yaml}: cannot be read ({_one_line(error)})") from None
+    if not isinstance(stored, DictConfig):
+        raise UserError(f"{params_yaml}: these are not the parameters of a run; `shepherd config exp=ppo --params` is")
+    with _LOCK:
+        _register_resolvers()
+        tree = _resolved(_with_settings(_with_defaults(stored), typed.settings))
     return _checked(tree)
 
 
@@ -141,6 +189,24 @@ def default_names() -> dict[str, str]:
 
     root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
     return {key: value for key, value in root.items() if key != "defaults"}
+
+
+def _composed(overrides: Sequence[str]) -> DictConfig:
+    """What a user typed, put together with the files and the built-in defaults; interpolations are not resolved."""
+    files = _files()
+    typed = parse(overrides, files.options, known_keys())
+    if not any(choice.startswith("exp=") for choice in typed.choices):
+        raise UserError(f"no preset chosen: name one, as exp=ppo; presets: {', '.join(presets(files))}")
+    return _with_settings(_with_defaults(_load(files, typed.choices)), typed.settings)
+
+
+def _interpolated(checked: Any, written: Any) -> Any:
+    """The checked tree, with the interpolations that were written for its values."""
+    if isinstance(written, str) and "${" in written:
+        return written
+    if isinstance(checked, Mapping) and isinstance(written, Mapping):
+        return {key: _interpolated(value, written.get(key)) for key, value in checked.items()}
+    return checked
 
 
 def _files() -> Files:

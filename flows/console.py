@@ -165,13 +165,14 @@ def enjoy(source: str, episodes: int) -> int:
     return 0
 
 
-def stage(name: str, run_dir: str, overrides: Sequence[str]) -> int:
+def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None = None) -> int:
     """Run one stage and print, as one JSON line, where its output is.
 
     Args:
         name: of the stage.
-        run_dir: the run's folder; `make-env` makes it.
-        overrides: `make-env` only.
+        run_dir: the run's folder; `make-env` makes it, and so does every stage with `params`.
+        overrides: `make-env` only, or with `params`.
+        params: a parameter file that the run follows; see `flows.parameters`.
 
     Returns:
         The exit code.
@@ -179,35 +180,61 @@ def stage(name: str, run_dir: str, overrides: Sequence[str]) -> int:
     Raises:
         UserError: overrides where there must be none, or a stage before `make-env`.
     """
-    farewell(f"shepherd: interrupted; continue with: shepherd stage {name} {shlex.quote(run_dir)}")
+    how = f" --params {shlex.quote(params)} {shlex.join(overrides)}".rstrip() if params else ""
+    farewell(f"shepherd: interrupted; continue with: shepherd stage {name} {shlex.quote(run_dir)}{how}")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    print(json.dumps(_staged(name, run_dir, overrides)))
+    print(json.dumps(_staged(name, run_dir, overrides, params)))
     return 0
 
 
-def _staged(name: str, run_dir: str, overrides: Sequence[str]) -> dict[str, Any]:
+def _staged(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> dict[str, Any]:
     """What the stage made."""
-    if name == "make-env":
-        return {"env_card": str(_stage_make_env(run_dir, overrides))}
-    if overrides:
+    if params is not None:
+        from flows.parameters import follow as follow_parameters
+
+        run = follow_parameters(run_dir, Path(params), overrides, name)
+    elif name == "make-env":
+        run = _made(run_dir, overrides)
+    elif overrides:
         raise UserError(f"{overrides[0]}: a run's config is fixed by `shepherd stage make-env`")
-    run = RunDirectory.existing(Path(run_dir).absolute())
-    if not run.card.exists():
-        raise UserError(f"{run_dir}: no env_card.json yet; `shepherd stage make-env {run_dir}` comes first")
+    else:
+        run = RunDirectory.existing(Path(run_dir).absolute())
+    if name != "make-env" and not run.card.exists():
+        how = f"shepherd stage make-env {run_dir}" + (f" --params {params}" if params else "")
+        raise UserError(f"{run_dir}: no env_card.json yet; `{how}` comes first")
     with run.driving():
         return _driven(name, run)
 
 
+def _made(run_dir: str, overrides: Sequence[str]) -> RunDirectory:
+    """The run in a folder; with overrides, or where there is none, a new one."""
+    from flows.config import compose
+    from flows.store import new_run
+
+    run = RunDirectory(Path(run_dir).absolute())
+    if run.config.exists() and not overrides:
+        return run
+    overrides = [*overrides, f"run_dir={run_dir}"]
+    return new_run(*compose(overrides), overrides)
+
+
 def _driven(name: str, run: RunDirectory) -> dict[str, Any]:
     """What a stage made of a run that nobody else is working on."""
+    from flows.stages.collect import collect, note_baseline
+    from flows.store import note_start
+
+    note_start(run)
     if name == "train":
+        note_baseline(run)
         return _stage_train(run)
     from rlcore.run.config import config_of
 
     config = config_of(run)
-    if name == "collect":
-        from flows.stages.collect import collect
+    if name == "make-env":
+        from flows.stages.make_env import make_env
 
+        return {"env_card": str(make_env(config, run))}
+    if name == "collect":
         return {"dataset": str(collect(config, run))}
     if name == "checkpoint":
         from flows.stages.train import checkpoint
@@ -215,27 +242,14 @@ def _driven(name: str, run: RunDirectory) -> dict[str, Any]:
         return checkpoint(run)
     if name == "evaluate":
         return {"evaluation": str(_stage_evaluate(run))}
+    from flows.results import write_model
     from flows.stages.register_model import register_model
     from flows.stages.summary import summarise
 
     result = register_model(config, run)
     summarise(run)
+    write_model(run, result)
     return result
-
-
-def _stage_make_env(run_dir: str, overrides: Sequence[str]) -> Path:
-    from flows.config import compose
-    from flows.stages.make_env import make_env
-    from flows.store import new_run
-    from rlcore.run.config import config_of
-
-    run = RunDirectory(Path(run_dir).absolute())
-    if run.config.exists() and not overrides:
-        with run.driving():
-            return make_env(config_of(run), run)
-    overrides = [*overrides, f"run_dir={run_dir}"]
-    run = new_run(*compose(overrides), overrides)
-    return make_env(config_of(run), run)
 
 
 def _stage_train(run: RunDirectory) -> dict[str, Any]:
@@ -275,10 +289,11 @@ def progress_fields(said: dict[str, Any]) -> dict[str, Any]:
 
 def _stage_evaluate(run: RunDirectory) -> Path:
     from flows.report import learning_curve
+    from flows.results import write_results
     from flows.stages.summary import summarise
     from rlcore.run.judge import final_evaluation
 
     event = final_evaluation(run)
     learning_curve(run)
-    summarise(run)
+    write_results(run, summarise(run))
     return run.evaluations / f"{event['env_steps']}.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ CODE = Path(__file__).resolve().parent.parent
 
 
 def code_version() -> dict[str, Any]:
-    """The code at work: `commit`, `dirty` (tracked files changed), `lock_hash`; "unknown" where it cannot be told."""
-    return {"commit": commit(), "dirty": dirty(), "lock_hash": lock_hash()}
+    """The code at work: `commit`, `dirty` (tracked files changed), `lock_hash`, `core_hash`; "unknown" if not known."""
+    return {"commit": commit(), "dirty": dirty(), "lock_hash": lock_hash(), "core_hash": core_hash()}
 
 
 def commit() -> str:
@@ -40,6 +41,11 @@ def lock_hash() -> str:
     return file_hash(lock) if lock.is_file() else UNKNOWN
 
 
+def core_hash() -> str:
+    """The hash of `rlcore`, the code that decides what is learned: names and contents of its modules."""
+    return _tree_hash(CODE / "rlcore", sorted((CODE / "rlcore").rglob("*.py")))
+
+
 def file_hash(path: Path) -> str:
     """The hash of a file's bytes."""
     with open(path, "rb") as handle:
@@ -49,12 +55,7 @@ def file_hash(path: Path) -> str:
 def dataset_digest(run: RunDirectory) -> str:
     """The hash of what `collect` wrote: names and contents of the dataset's files; "none" where there is no dataset."""
     files = sorted(path for path in run.dataset.rglob("*") if path.is_file()) if run.dataset.is_dir() else []
-    if not files:
-        return "none"
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(f"{path.relative_to(run.dataset).as_posix()} {file_hash(path)}\n".encode())
-    return digest.hexdigest()
+    return _tree_hash(run.dataset, files) if files else "none"
 
 
 def lineage(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
@@ -79,6 +80,13 @@ def lineage(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
         **code,
         "dataset_digest": dataset_digest(run),
     }
+
+
+def _tree_hash(root: Path, files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(root).as_posix()} {file_hash(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def _is_own_repository() -> bool:

@@ -129,7 +129,8 @@ def _mlflow() -> Server:
     command = (_tool("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", store)
     return Server(
         "mlflow",
-        (*command, "--artifacts-destination", str(artifact_folder()), "--workers", "2"),
+        # Files lie where they lie without a server, so that its runs can be continued when it is down.
+        (*command, "--default-artifact-root", artifact_folder().as_uri(), "--workers", "2"),
         {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # eight processes fewer; nothing here uses them
         f"http://127.0.0.1:{port}/health",
     )

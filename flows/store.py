@@ -17,6 +17,7 @@ from rlcore.errors import UserError
 from rlcore.run.config import RunConfig, config_hash, config_of, learning_half
 from rlcore.run.directory import RunDirectory, write_json, write_text
 from rlcore.run.fingerprint import differences, may_extend
+from rlcore.run.record import EventLog, read_events
 from rlcore.schema import spell
 
 log = logging.getLogger(__name__)
@@ -111,20 +112,45 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
         before = config_of(run)
         config, values = compose_existing(run.config, overrides)
         _refuse_other_place(run, before, config)
-        _refuse_other_learning(run, before, config)
+        refuse_other_learning(run, before, config)
         if config.num_threads != before.num_threads:
             log.warning(
                 "num_threads is %d, was %d: the run goes on, but not to the same bits",
                 config.num_threads,
                 before.num_threads,
             )
-        summary = run.read_summary()
-        if summary:
-            # It ended under the old config: until the flow has come to its end again, nobody may call it finished.
-            write_json(run.summary, summary | {"status": "training"})
         typed = run.overrides.read_text() if run.overrides.exists() else ""
         write_text(run.overrides, typed + "".join(f"{override}\n" for override in overrides))
-        write_text(run.config, dump(values))
+        _rewrite(run, values)
+
+
+def rewrite_config(run: RunDirectory, values: Mapping[str, Any]) -> None:
+    """Give a run another config that decides nothing it has learned so far (see `refuse_other_learning`).
+
+    Args:
+        run: not being trained at the moment.
+        values: the composed and checked config as plain values.
+
+    Raises:
+        UserError: another process is writing the run.
+    """
+    with run.writing():
+        _rewrite(run, values)
+
+
+def _rewrite(run: RunDirectory, values: Mapping[str, Any]) -> None:
+    summary = run.read_summary()
+    if summary:
+        # It ended under the old config: until the flow has come to its end again, nobody may call it finished.
+        write_json(run.summary, summary | {"status": "training"})
+    write_text(run.config, dump(values))
+
+
+def note_start(run: RunDirectory) -> None:
+    """Begin a run's event log, unless it has begun."""
+    if not any(event["kind"] == "start" for event in read_events(run.events)):
+        identity = run.read_identity()
+        EventLog(run.events).append("start", **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")})
 
 
 def _refuse_other_place(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
@@ -140,7 +166,17 @@ def _refuse_other_place(run: RunDirectory, before: RunConfig, config: RunConfig)
         )
 
 
-def _refuse_other_learning(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
+def refuse_other_learning(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
+    """Refuse a config with which a run would learn something else than it has begun to.
+
+    Args:
+        run: whose.
+        before: its config.
+        config: the new one.
+
+    Raises:
+        UserError: names the key, both values and what to do.
+    """
     extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
     for key, old, new in differences(learning_half(before), learning_half(config)):
         if extensible and key == "algo.total_steps":

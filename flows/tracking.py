@@ -30,6 +30,7 @@ RUN_TAG = "shepherd.run_id"
 STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
 STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
 VALUE_LIMIT = 500
+SERVED = "mlflow-artifacts:"
 SETTLE, SETTLE_INTERRUPTED = 60.0, 8.0  # seconds that a command waits at its end for mirrors still at work
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
@@ -46,7 +47,8 @@ def mirror(run: RunDirectory) -> str:
         The id of the run in MLflow.
 
     Raises:
-        RunError: somebody deleted the run or its experiment in MLflow; it is not made again behind their back.
+        RunError: somebody deleted the run or its experiment in MLflow, and it is not made again behind their back; or
+            its files are with a server that is not there.
     """
     configure_environment()
     tree = run.read_config()
@@ -60,6 +62,11 @@ def mirror(run: RunDirectory) -> str:
         if found.info.lifecycle_stage != "active":
             raise RunError(
                 f"MLflow run {run_id} of {run.path} was deleted there; restore it to have it kept up to date"
+            )
+        if found.info.artifact_uri.startswith(SERVED) and uri.startswith("sqlite:"):
+            raise RunError(
+                f"MLflow run {run_id} of {run.path} was begun on a server that keeps its files; start that server and "
+                "set MLFLOW_TRACKING_URI to it"
             )
         _log_params(client, found, tree)
         _log_points(client, found, points(events))
@@ -215,6 +222,9 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
     from mlflow.exceptions import MlflowException
 
     experiment = client.get_experiment_by_name(name)
+    if experiment is not None and experiment.artifact_location.startswith(SERVED) and uri.startswith("sqlite:"):
+        # A server that somebody started on our file keeps this one's files, and cannot be asked for them now.
+        return _experiment(client, f"{name} (no server)", uri)
     if experiment is None:
         # A server decides itself where files go; for our own store we do.
         location = artifact_folder().as_uri() + f"/{name.replace('/', '-')}" if uri.startswith("sqlite:") else None

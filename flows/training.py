@@ -245,13 +245,11 @@ def _all_stages(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
 def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
     from flows.background import mirror_in_background
     from flows.stages.train import ended, expect_trainer, release
+    from flows.store import note_start
 
     expect_trainer(run)
     where = str(run.path)
-    if t.last_event(run, "start") is None:
-        identity = run.read_identity()
-        facts = {key: identity[key] for key in ("run_id", "algo", "env_id", "seed")}
-        EventLog(run.events).append("start", **facts)
+    note_start(run)
     mirror_in_background(run)  # MLflow shows the run from its beginning
     if not run.card.exists():
         t.make_env_task(where, label)

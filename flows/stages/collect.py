@@ -11,7 +11,7 @@ import numpy as np
 from rlcore.durable import write_synced
 from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory, write_json
-from rlcore.run.record import EventLog
+from rlcore.run.record import EventLog, read_events
 from rlcore.types import Arrival, EnvSpec
 
 FORMAT = 1
@@ -76,6 +76,16 @@ def collect(config: RunConfig, run: RunDirectory) -> Path:
         "files": {name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
     }
     write_json(run.dataset / "manifest.json", manifest)
-    summary = {key: result[key] for key in ("mean", "std", "ci95", "episodes")}
-    EventLog(run.events).append("baseline", **summary)
+    _note(run, result)
     return run.dataset / "manifest.json"
+
+
+def note_baseline(run: RunDirectory) -> None:
+    """Put the result of a dataset that is there already into the event log, unless it has one."""
+    result = run.read_baseline()
+    if result is not None and not any(event["kind"] == "baseline" for event in read_events(run.events)):
+        _note(run, result)
+
+
+def _note(run: RunDirectory, result: dict[str, Any]) -> None:
+    EventLog(run.events).append("baseline", **{key: result[key] for key in ("mean", "std", "ci95", "episodes")})
