@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.interruption import farewell
+from flows.supervision import leaving_with
 from rlcore.errors import UserError
 from rlcore.run.directory import RunDirectory
 
@@ -202,7 +203,7 @@ def _staged(name: str, run_dir: str, overrides: Sequence[str], params: str | Non
     if name != "make-env" and not run.card.exists():
         how = f"shepherd stage make-env {run_dir}" + (f" --params {params}" if params else "")
         raise UserError(f"{run_dir}: no env_card.json yet; `{how}` comes first")
-    with run.driving():
+    with run.driving(), leaving_with("dvc"):
         return _driven(name, run)
 
 

@@ -6,9 +6,6 @@ gone it ends well by itself, and does not train on unseen.
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.home import state_folder
+from flows.supervision import leaving_with
 from flows.watching import watching
-from rlcore.lifeline import stat
 from rlcore.run.directory import RunDirectory, write_text
 
-LOOK_EVERY = 1.0  # seconds
 NAMES = ("run_name=", "run_dir=")
 
 
@@ -66,37 +62,8 @@ def supervised() -> Iterator[None]:
         if kind != "progress" and (sentence := describe(kind, facts)) is not None:
             log.info(sentence)
 
-    over = threading.Event()
-    threading.Thread(target=_leave_with, args=(_ancestors(), over), daemon=True).start()
-    try:
-        with watching(watcher):
-            yield
-    finally:
-        over.set()
-
-
-def _ancestors() -> list[int]:
-    """This process's parent, its parent, and so on up to the worker."""
-    found, pid = [], os.getppid()
-    while pid > 1 and _is_prefect(pid):
-        found.append(pid)
-        pid = int("".join(stat(pid)[1:2]) or 0)
-    return found
-
-
-def _is_prefect(pid: int) -> bool:
-    try:
-        return b"prefect" in Path("/proc", str(pid), "cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _leave_with(ancestors: list[int], over: threading.Event) -> None:
-    """Send this process SIGTERM, as a worker that ends well does, when one of the others has ended."""
-    while not over.wait(LOOK_EVERY):
-        if any(stat(pid)[:1] in ([], ["Z"]) for pid in ancestors):
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
+    with leaving_with("prefect"), watching(watcher):
+        yield
 
 
 def _note(flow_run: str) -> Path:

@@ -1,0 +1,63 @@
+"""Ending with the program that runs this process: a worker or DVC that was killed must not leave a training behind.
+
+The trainer ends with whoever started it (`rlcore.lifeline`). Between a flow or a stage and the program above it there
+is no such pipe, so its life is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlcore.lifeline import stat
+
+LOOK_EVERY = 1.0  # seconds
+
+
+@contextmanager
+def leaving_with(program: str) -> Iterator[None]:
+    """Send this process SIGTERM, as the program that runs it does to end it well, when that program has ended.
+
+    Args:
+        program: "prefect" or "dvc". Where none such is above this process, nothing is watched.
+
+    Yields:
+        Nothing.
+    """
+    over = threading.Event()
+    threading.Thread(target=_leave_with, args=(_above(program), over), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _above(program: str) -> list[int]:
+    """This process's parent, its parent, and so on up to the last one that is the program."""
+    line, found, pid = [], [], os.getppid()
+    while pid > 1:
+        line.append(pid)
+        if _is(program, pid):
+            found = list(line)
+        pid = int("".join(stat(pid)[1:2]) or 0)
+    return found
+
+
+def _is(program: str, pid: int) -> bool:
+    """Whether a process is the program, started by its name or as a module: `dvc`, `python -m prefect.engine`."""
+    try:
+        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")[:4]
+    except OSError:
+        return False
+    return any(program in (Path(os.fsdecode(word)).name, os.fsdecode(word).partition(".")[0]) for word in words)
+
+
+def _leave_with(above: list[int], over: threading.Event) -> None:
+    while not over.wait(LOOK_EVERY):
+        if any(stat(pid)[:1] in ([], ["Z"]) for pid in above):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
