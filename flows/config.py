@@ -106,8 +106,8 @@ def compose_parameters(params_yaml: Path, overrides: Sequence[str]) -> tuple[Run
         stored = OmegaConf.load(params_yaml)
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
         raise UserError(f"{params_yaml}: cannot be read ({_one_line(error)})") from None
-    if not isinstance(stored, DictConfig):
-        raise UserError(f"{params_yaml}: these are not the parameters of a run; `shepherd config exp=ppo --params` is")
+    if not isinstance(stored, DictConfig) or not {"algo", "env"} <= set(stored):
+        raise UserError(f"{params_yaml}: not the parameters of a run; `shepherd config exp=ppo --params` prints such")
     with _LOCK:
         _register_resolvers()
         tree = _resolved(_with_settings(_with_defaults(stored), typed.settings))

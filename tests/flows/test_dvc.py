@@ -1,0 +1,221 @@
+"""The DVC pipelines of dvc.yaml: a repository of their own, the real `dvc` command, a real kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.diff import diff
+from rlcore.run.directory import RunDirectory
+from tests import processes
+
+pytestmark = pytest.mark.slow
+STAGES = ["make-env", "collect", "train", "evaluate", "register-model"]
+SMALL = {
+    "  total_steps: 65536": "  total_steps: 2048",
+    "  rollout_steps: 128": "  rollout_steps: 64",
+    "  update_epochs: 10": "  update_epochs: 2",
+    "  capture_video: true": "  capture_video: false",
+    "  episodes: 10": "  episodes: 2",
+    "  baseline_episodes: 100": "  baseline_episodes: 5",
+    "  final_episodes: 100": "  final_episodes: 5",
+    "anneal_lr: true": "anneal_lr: false",
+}
+
+
+class Repository:
+    """A git repository with the project's pipelines and small parameters."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder, folder.parent / "home"
+        self.run = RunDirectory(folder / "runs/dvc/CartPole-v1")
+
+    def make(self) -> None:
+        self.folder.mkdir()
+        for name in ("dvc.yaml", "params.yaml", ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore"):
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(processes.ROOT / name, self.folder / name)
+        shutil.copytree(processes.ROOT / "rlcore", self.folder / "rlcore", ignore=shutil.ignore_patterns("__pycache__"))
+        for old, new in SMALL.items():
+            self.set(old, new)
+        for command in ("init -q", "config user.name Test", "config user.email test@example.org"):
+            self.git(command)
+        self.commit()
+
+    def set(self, old: str, new: str) -> None:
+        """Edit params.yaml, as a user does."""
+        params = self.folder / "params.yaml"
+        text = params.read_text()
+        assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
+        params.write_text(text.replace(old, new))
+
+    def git(self, command: str) -> str:
+        return self._run("git", *command.split())
+
+    def commit(self) -> None:
+        self.git("add --all")
+        self.git("commit -q -m test")
+
+    def dvc(self, *words: str) -> str:
+        return self._run(str(Path(sys.executable).with_name("dvc")), *words)
+
+    def environment(self) -> dict[str, str]:
+        here = str(Path(sys.executable).parent)
+        own = {"PATH": here + os.pathsep + os.environ["PATH"], "DVC_NO_ANALYTICS": "1", "HOME": str(self.home)}
+        return processes.environment(self.home, **own)
+
+    def repro(self) -> list[str]:
+        """`dvc repro register-model`; the stages that it ran."""
+        return re.findall(r"Running stage '(.+)'", self.dvc("repro", "register-model"))
+
+    def _run(self, *command: str) -> str:
+        self.home.mkdir(exist_ok=True)
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    made = Repository(tmp_path_factory.mktemp("dvc") / "checkout")
+    made.make()
+    assert made.repro() == STAGES
+    made.commit()
+    return made
+
+
+@pytest.fixture
+def again(repository: Repository) -> Repository:
+    """The same with the parameters and results as committed."""
+    yield repository
+    repository.git("checkout -q params.yaml")
+
+
+def metrics(run: RunDirectory) -> dict[str, Any]:
+    return json.loads((run.path / "results/metrics.json").read_text())
+
+
+def test_a_second_repro_runs_nothing_and_the_results_are_whole(repository: Repository) -> None:
+    assert "up to date" in repository.dvc("repro", "register-model")
+    assert repository.git("status --porcelain") == ""  # what the pipelines make is not git's
+    shown = json.loads(repository.dvc("metrics", "show", "--json", "runs/dvc/CartPole-v1/results/metrics.json"))
+    data = shown[""]["data"]["runs/dvc/CartPole-v1/results/metrics.json"]["data"]
+    assert data == metrics(repository.run)
+    summary = repository.run.read_summary()
+    assert data["greedy"]["mean"] == summary["eval"]["greedy"]["mean"]
+    model = json.loads((repository.run.path / "results/model.json").read_text())
+    assert (model["name"], model["version"]) == ("ppo-CartPole-v1", 1)
+    assert summary["model"]["version"] == 1
+
+
+def test_the_second_pipeline_is_the_same_for_each_environment(repository: Repository) -> None:
+    listed = repository.dvc("stage", "list", "--name-only").split()
+    assert listed == [*STAGES, *[f"suite-{stage}@Acrobot-v1" for stage in STAGES]]
+
+
+def test_plots_hold_the_learning_curve_and_the_evaluations(repository: Repository) -> None:
+    repository.dvc("plots", "show", "--out", "../plots")
+    page = (repository.folder.parent / "plots/index.html").read_text()
+    rows = (repository.run.path / "results/training.csv").read_text().splitlines()
+    assert rows[0] == "env_steps,episode_return,episode_length"
+    assert len(rows) > 2
+    assert all(f'"episode_return": "{row.split(",")[1]}"' in page for row in rows[1:])
+    assert "greedy_mean" in page
+    assert "learning_curve.png" in page
+
+
+def test_a_learning_parameter_trains_anew_and_the_old_run_is_set_aside_whole(again: Repository) -> None:
+    before, old = metrics(again.run), again.run.read_identity()["run_id"]
+    again.set("    lr: 0.001", "    lr: 0.003")
+    assert "algo.optimizer.lr" in again.dvc("params", "diff")
+    assert again.repro() == STAGES[2:]
+    assert again.run.read_config()["algo"]["optimizer"]["lr"] == 0.003
+    compared = json.loads(again.dvc("metrics", "diff", "--json"))["runs/dvc/CartPole-v1/results/metrics.json"]
+    changed = compared["greedy.mean"] if "greedy.mean" in compared else compared["stochastic.mean"]
+    now = metrics(again.run)
+    assert (changed["old"], changed["new"]) in [(before[m]["mean"], now[m]["mean"]) for m in ("greedy", "stochastic")]
+    aside = RunDirectory(again.run.path / "set_aside" / old)
+    assert aside.read_config()["algo"]["optimizer"]["lr"] == 0.001
+    assert json.loads((aside.path / "results/metrics.json").read_text()) == before
+    assert aside.read_baseline() == again.run.read_baseline()
+
+
+def test_a_killed_repro_goes_on_to_the_same_bits(again: Repository) -> None:
+    """The parameters as committed once more: the run that was set aside above has the bits of one nobody killed."""
+    undisturbed = RunDirectory(next((again.run.path / "set_aside").iterdir()))
+    current = again.run.read_identity()["run_id"]
+    killed = subprocess.Popen(
+        [str(Path(sys.executable).with_name("dvc")), "repro", "register-model"],
+        cwd=again.folder,
+        env=again.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def under_way() -> bool:
+        fresh = again.run.config.exists() and again.run.read_identity()["run_id"] != current
+        return fresh and processes.count(again.run, "checkpoint") >= 2
+
+    processes.wait_for(under_way, "a checkpoint of the new run")
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert not any(p.kind == "trainer" for p in processes.orphans(again.home))
+    assert processes.count(again.run, "end") == 0
+    again.dvc("repro", "register-model")
+    assert processes.count(again.run, "resume") == 1
+    assert diff(str(undisturbed.path), str(again.run.path)) == 0
+
+
+def test_when_dvc_alone_is_killed_its_stage_ends_with_a_checkpoint(again: Repository) -> None:
+    again.set("  total_steps: 2048", "  total_steps: 2000000")
+    killed = subprocess.Popen(
+        [str(Path(sys.executable).with_name("dvc")), "repro", "train"],
+        cwd=again.folder,
+        env=again.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    before = processes.count(again.run, "resume")
+    processes.wait_for(lambda: processes.count(again.run, "resume") > before, "the training that goes on")
+    killed.kill()
+    killed.wait()
+    processes.wait_for(lambda: not processes.processes(again.home), "the end of the stage", 30)
+    newest = max(int(path.name) for path in again.run.checkpoints.iterdir() if path.name.isdecimal())
+    assert newest > 2048
+    again.run.refuse_second_writer()
+
+
+def test_experiments_are_queued_with_what_follows_from_their_parameter(again: Repository, tmp_path: Path) -> None:
+    again.dvc("exp", "run", "--queue", "--name", "wide", "-S", "algo.dense_units=32", "evaluate")
+    again.dvc("exp", "run", "--run-all", "--jobs", "1", "evaluate")
+    assert "Success" in again.dvc("queue", "status")
+    again.dvc("get", ".", "runs/dvc/CartPole-v1/results/policy", "--rev", "wide", "--out", str(tmp_path / "policy"))
+    policy = json.loads((tmp_path / "policy/policy.json").read_text())
+    assert policy["algo"]["actor"]["dense_units"] == 32  # actor.dense_units is ${algo.dense_units}
+
+
+def test_what_is_final_is_pushed_and_pulled(repository: Repository, tmp_path: Path) -> None:
+    repository.dvc("checkout", "--force")
+    repository.dvc("remote", "add", "--default", "store", str(tmp_path / "store"))
+    repository.dvc("push")
+    repository.commit()
+    repository.git(f"clone -q . {tmp_path / 'elsewhere'}")
+    other = Repository(tmp_path / "elsewhere")
+    other.dvc("pull", *[stage for stage in STAGES if stage != "train"])  # checkpoints are not kept in the cache
+    assert metrics(other.run) == metrics(repository.run)
+    from flows import load_policy
+
+    assert load_policy(other.run.path / "results/policy").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)

@@ -1,0 +1,252 @@
+"""A run directory that follows a parameter file, and the pipelines' own files held against the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows import parameters, store
+from flows.config import compose, compose_parameters, dump
+from flows.config import parameters as parameter_tree
+from flows.parameters import DECIDING, follow
+from rlcore.envs.make import EnvSettings
+from rlcore.errors import UserError
+from rlcore.run.config import config_of, learning_half
+from rlcore.run.directory import RunDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+
+
+@pytest.fixture
+def params(tmp_path: Path) -> Path:
+    path = tmp_path / "params.yaml"
+    path.write_text((ROOT / "params.yaml").read_text())
+    return path
+
+
+def begun(tmp_path: Path, params: Path) -> RunDirectory:
+    """A run that made a checkpoint's folder and wrote its log."""
+    run = follow(str(tmp_path / "run"), params, [], "make-env")
+    run.card.write_text('{"tier": "snapshot"}')
+    run.dataset.mkdir()
+    (run.dataset / "manifest.json").write_text("{}")
+    (run.checkpoints / "128").mkdir(parents=True)
+    store.note_start(run)
+    return run
+
+
+def edit(params: Path, **dotted: Any) -> None:
+    tree = yaml.safe_load(params.read_text())
+    for key, value in dotted.items():
+        *groups, name = key.split("__")
+        branch = tree
+        for group in groups:
+            branch = branch[group]
+        branch[name] = value
+    params.write_text(yaml.safe_dump(tree))
+
+
+def keys_of(stage: str) -> list[str]:
+    return STAGES[stage]["params"]
+
+
+def covered(key: str, listed: list[str]) -> bool:
+    return any(key == entry or key.startswith(f"{entry}.") for entry in listed)
+
+
+def leaves(tree: dict[str, Any], prefix: str = "") -> list[str]:
+    nested = [leaves(v, f"{prefix}{k}.") if isinstance(v, dict) and v else [f"{prefix}{k}"] for k, v in tree.items()]
+    return [key for part in nested for key in part]
+
+
+def test_params_yaml_is_what_the_config_says() -> None:
+    """`shepherd config exp=ppo --params > params.yaml` makes it anew."""
+    assert (ROOT / "params.yaml").read_text() == dump(parameter_tree(["exp=ppo"]))
+
+
+def test_parameters_compose_to_the_config_of_the_preset(params: Path) -> None:
+    names = ["run_dir=x", "run_name=y"]
+    assert compose_parameters(params, names) == compose(["exp=ppo", *names])
+
+
+def test_interpolations_follow_an_edit_and_an_override(params: Path) -> None:
+    edit(params, algo__dense_units=16)
+    config, _ = compose_parameters(params, ["run_dir=x", "env.id=Acrobot-v1"])
+    assert config.algo.actor.dense_units == config.algo.critic.dense_units == 16
+    assert config.exp_name == "ppo_Acrobot-v1"
+
+
+def test_numbers_that_other_yaml_writers_leave_are_numbers(params: Path) -> None:
+    params.write_text(params.read_text().replace("    lr: 0.001", "    lr: 1e-05"))
+    assert compose_parameters(params, ["run_dir=x"])[0].algo.optimizer.lr == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("- 1\n", "not the parameters of a run"),
+        ("algo: {name: [", "cannot be read"),
+        ("seed: 1\n", "not the parameters of a run"),
+        ("algo: {name: ppo}\nenv: {id: CartPole-v1}\n", "algo.total_steps"),
+    ],
+)
+def test_a_file_that_is_none_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        compose_parameters(tmp_path / "params.yaml", [])
+
+
+def test_a_mistyped_parameter_is_named(params: Path) -> None:
+    edit(params, algo__gama=0.9)
+    with pytest.raises(UserError, match=r"algo\.gama.*gamma"):
+        compose_parameters(params, [])
+
+
+def test_every_key_that_decides_what_is_learned_is_a_parameter_of_train(params: Path) -> None:
+    config, _ = compose_parameters(params, ["run_dir=x"])
+    decisive = [*leaves(learning_half(config)), *DECIDING]
+    assert [key for key in decisive if not covered(key, keys_of("train"))] == []
+
+
+def test_make_env_depends_on_what_the_card_is_made_from_and_on_nothing_learned() -> None:
+    grouped = {"num_stack": "actions_as_observation", "noop": "actions_as_observation"}
+    grouped["dilation"] = "actions_as_observation"
+    names = {f"env.{grouped.get(field.name, field.name)}" for field in dataclasses.fields(EnvSettings)}
+    assert set(keys_of("make-env")) == {"seed", *names}
+
+
+def test_both_pipelines_are_the_stages_of_the_command_in_their_order() -> None:
+    stages = [stage for stage in STAGES if not stage.startswith("suite-")]
+    assert stages == ["make-env", "collect", "train", "evaluate", "register-model"]
+    assert [stage for stage in STAGES if stage.startswith("suite-")] == [f"suite-{stage}" for stage in stages]
+    for stage in stages:
+        first, second = STAGES[stage], STAGES[f"suite-{stage}"]["do"]
+        assert first["cmd"] == f"shepherd stage {stage} ${{run}} --params params.yaml"
+        assert second["cmd"] == f"shepherd stage {stage} runs/dvc/${{key}} --params params.yaml ${{item}}"
+        spelled = {key: str(value).replace("${run}", "runs/dvc/${key}") for key, value in first.items() if key != "cmd"}
+        assert spelled == {key: str(value) for key, value in second.items() if key != "cmd"}
+
+
+def test_a_new_folder_becomes_a_run_with_the_files_values(tmp_path: Path, params: Path) -> None:
+    edit(params, seed=7)
+    run = follow(str(tmp_path / "run"), params, ["env.id=Acrobot-v1"], "train")
+    config = config_of(run)
+    assert (config.seed, config.env.id, config.run_dir) == (7, "Acrobot-v1", str(tmp_path / "run"))
+    assert run.overrides.read_text().splitlines()[:3] == ["--params", str(params), "env.id=Acrobot-v1"]
+
+
+def test_the_same_parameters_leave_the_run_as_it_is(tmp_path: Path, params: Path) -> None:
+    run = begun(tmp_path, params)
+    before = (run.config.read_bytes(), run.config.stat().st_mtime_ns)
+    assert follow(str(run.path), params, [], "train").path == run.path
+    assert (run.config.read_bytes(), run.config.stat().st_mtime_ns) == before
+
+
+def test_what_changes_nothing_learned_is_taken_over(tmp_path: Path, params: Path) -> None:
+    run = begun(tmp_path, params)
+    name = config_of(run).run_name
+    edit(params, metric__log_every=77, evaluation__final_episodes=3)
+    follow(str(run.path), params, [], "evaluate")
+    config = config_of(run)
+    assert (config.metric.log_every, config.evaluation.final_episodes, config.run_name) == (77, 3, name)
+    assert run.events.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"algo__optimizer__lr": 0.01},
+        {"seed": 3},
+        {"algo__total_steps": 32768},
+        {"evaluation__every": 999},
+        {"early_stop__patience": 3},
+        {"num_threads": 2},
+    ],
+)
+def test_a_run_of_other_parameters_is_set_aside_by_train_and_refused_by_what_follows(
+    tmp_path: Path, params: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = begun(tmp_path, params)
+    identity, config = run.read_identity(), run.config.read_bytes()
+    edit(params, **change)
+    for stage in ("collect", "evaluate", "register-model"):
+        with pytest.raises(UserError, match="`shepherd stage train .* comes first"):
+            follow(str(run.path), params, [], stage)
+    assert run.read_identity() == identity
+    follow(str(run.path), params, [], "train")
+    aside = RunDirectory(run.path / "set_aside" / identity["run_id"])
+    assert (aside.read_identity(), aside.config.read_bytes()) == (identity, config)
+    assert (aside.checkpoints / "128").is_dir()
+    assert (aside.dataset / "manifest.json").exists()
+    assert aside.events.exists()
+    assert run.read_identity()["run_id"] != identity["run_id"]
+    assert not run.events.exists()
+    assert not run.checkpoints.exists()
+    assert run.card.exists()
+    assert "set aside in" in caplog.text
+
+
+def test_a_longer_budget_continues_a_run_in_which_nothing_depends_on_it(tmp_path: Path, params: Path) -> None:
+    edit(params, algo__anneal_lr=False)
+    run = begun(tmp_path, params)
+    edit(params, algo__total_steps=131072)
+    follow(str(run.path), params, [], "train")
+    assert run.events.exists()
+    assert config_of(run).algo.total_steps == 131072
+
+
+def test_a_run_of_other_code_is_set_aside(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begun(tmp_path, params)
+    old = run.read_identity()["run_id"]
+    monkeypatch.setattr(parameters, "core_hash", lambda: "other")
+    monkeypatch.setattr(store, "code_version", lambda: {"core_hash": "other"})
+    follow(str(run.path), params, [], "train")
+    assert (run.path / "set_aside" / old / "config.yaml").exists()
+    follow(str(run.path), params, [], "evaluate")
+
+
+def test_setting_aside_is_done_to_its_end_when_it_was_killed(
+    tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After every number of moves: the second call ends with one whole old run and a new one."""
+    replace, files = os.replace, None
+    for moves in range(20):
+        place = tmp_path / str(moves)
+        place.mkdir()
+        copy = place / "params.yaml"
+        copy.write_text(params.read_text())
+        run = begun(place, copy)
+        old = run.read_identity()["run_id"]
+        files = {path.name for path in run.path.iterdir()} - {"lock", ".driver"}
+        edit(copy, seed=5)
+        left = [moves]
+
+        def failing(source: Any, target: Any, left: list[int] = left) -> None:
+            if "set_aside" in str(target):
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                left[0] -= 1
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", failing)
+        try:
+            follow(str(run.path), copy, [], "train")
+            ended = True
+        except KeyboardInterrupt:
+            ended = False
+        monkeypatch.setattr(os, "replace", replace)
+        follow(str(run.path), copy, [], "train")
+        aside = {path.name for path in (run.path / "set_aside" / old).iterdir()}
+        # Between the last two moves the folder is no run any more: a new one takes its place and its identity file.
+        assert aside >= files - {"run.json"}
+        assert config_of(run).seed == 5
+        if ended:
+            assert aside == files
+            return
+    raise AssertionError("the moves did not come to an end")
