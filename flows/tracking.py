@@ -63,7 +63,7 @@ def mirror(run: RunDirectory) -> str:
             raise RunError(
                 f"MLflow run {run_id} of {run.path} was deleted there; restore it to have it kept up to date"
             )
-        if found.info.artifact_uri.startswith(SERVED) and uri.startswith("sqlite:"):
+        if (found.info.artifact_uri or "").startswith(SERVED) and uri.startswith("sqlite:"):
             raise RunError(
                 f"MLflow run {run_id} of {run.path} was begun on a server that keeps its files; start that server and "
                 "set MLFLOW_TRACKING_URI to it"
