@@ -67,9 +67,10 @@ def up() -> None:
     """
     _check_checkout()
     with locked(_folder() / "lock"):
+        configure_environment()
         urls = {name: f"http://127.0.0.1:{_port(name)}" for name in PORTS}
         variables = {"PREFECT_API_URL": f"{urls['prefect']}/api", "MLFLOW_TRACKING_URI": urls["mlflow"]}
-        configure_environment()
+        _local_limit()  # a mistake is told before anything is started
         for server in (_prefect(), _mlflow()):
             _start(server)
         for server in (_prefect(), _mlflow()):
@@ -169,7 +170,7 @@ def _make_pools() -> None:
     template = ProcessWorker.get_default_base_job_template()
     # A worker's own --limit would do for `local` too, but with it Prefect 3.8's worker ends over a flow run that is
     # retried within seconds of its crash, and everything that it runs with it.
-    limits = {"local": int(os.environ.get("SHEPHERD_LOCAL_LIMIT") or max(2, os.cpu_count() or 1)), "gpu": None}
+    limits = {"local": _local_limit(), "gpu": None}
     with get_client(sync_client=True) as client:
         for name, limit in limits.items():
             with suppress(ObjectAlreadyExists):
@@ -317,10 +318,19 @@ def _folder() -> Path:
 
 
 def _port(name: str) -> int:
-    key, default = PORTS[name]
+    return _number(*PORTS[name], "a port, 1 to 65535", 65535)
+
+
+def _local_limit() -> int:
+    """How many flow runs the pool `local` trains at once."""
+    return _number("SHEPHERD_LOCAL_LIMIT", max(2, os.cpu_count() or 1), "a number of runs, 1 to 1000", 1000)
+
+
+def _number(key: str, default: int, what: str, highest: int) -> int:
+    """A number from 1 from the environment."""
     text = os.environ.get(key) or str(default)
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise UserError(f"{key}={text}: must be a port, 1 to 65535")
+    if not text.isdecimal() or not 0 < int(text) <= highest:
+        raise UserError(f"{key}={text}: must be {what}")
     return int(text)
 
 

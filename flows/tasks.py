@@ -21,6 +21,7 @@ configure_environment()  # Prefect reads its settings when it is imported
 from prefect import Task, task  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.client.schemas.objects import State, TaskRun  # noqa: E402
+from prefect.context import TaskRunContext  # noqa: E402
 
 from flows import artifacts  # noqa: E402
 from flows.watching import tell  # noqa: E402
@@ -59,21 +60,42 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@task(name="make-env", task_run_name="make-env {label}", **OPTIONS)
-def make_env_task(run_dir: str, label: str) -> str:
-    """Hold the config against a real environment; returns the card's path.
+def card_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
+    """What make-env is cached by: everything that the card depends on.
+
+    Args:
+        context: Prefect's.
+        parameters: of the task.
+
+    Returns:
+        A hash, or None where it is to be measured each time.
+    """
+    from rlcore.envs import card
+
+    config = config_of(RunDirectory(parameters["run_dir"]))
+    return card.card_key(config.env, config.seed)
+
+
+@task(
+    name="make-env",
+    task_run_name="make-env {label}",
+    **OPTIONS | {"cache_policy": None, "cache_key_fn": card_key, "persist_result": True, "result_serializer": "json"},
+)
+def make_env_task(run_dir: str, label: str) -> dict[str, Any]:
+    """Hold the config against a real environment; an environment that nothing has changed is not measured twice.
 
     Args:
         run_dir: the run.
         label: algorithm and environment, for the name.
 
     Returns:
-        Path of env_card.json.
+        The environment card.
     """
     from flows.stages.make_env import make_env
 
     run = RunDirectory(run_dir)
-    return str(make_env(config_of(run), run))
+    make_env(config_of(run), run)
+    return run.read_card()
 
 
 @task(name="collect", task_run_name="collect {label}", **OPTIONS)

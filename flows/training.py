@@ -244,6 +244,7 @@ def _all_stages(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
 
 def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
     from flows.background import mirror_in_background
+    from flows.stages.make_env import write_card
     from flows.stages.train import ended, expect_trainer, release
     from flows.store import note_start
 
@@ -252,7 +253,9 @@ def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
     note_start(run)
     mirror_in_background(run)  # MLflow shows the run from its beginning
     if not run.card.exists():
-        t.make_env_task(where, label)
+        card = t.make_env_task(where, label)
+        if not run.card.exists():  # it was measured for an earlier run
+            write_card(run, card)
     if t.last_event(run, "baseline") is None:
         t.collect_task(where, label)
     boundary = _train(run, label)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from rlcore.envs.card import environment_card, readable_card
+from rlcore.envs.card import environment_card, readable_card, warn_of_boundary
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory, write_json
@@ -63,7 +64,7 @@ def _check_sources(config: RunConfig, spec: EnvSpec) -> None:
 
 
 def make_env(config: RunConfig, run: RunDirectory) -> Path:
-    """Write env_card.json and env_card.md.
+    """Measure the environment and write env_card.json and env_card.md.
 
     Args:
         config: of the run.
@@ -79,6 +80,20 @@ def make_env(config: RunConfig, run: RunDirectory) -> Path:
         card = environment_card(config.env, config.seed)
     except EnvironmentFault as error:
         raise UserError(f"env.id={config.env.id}: {error}") from error
+    return write_card(run, card)
+
+
+def write_card(run: RunDirectory, card: dict[str, Any]) -> Path:
+    """Write env_card.json and env_card.md, and say what a user must know of it.
+
+    Args:
+        run: where.
+        card: measured now, or earlier from the same content (`rlcore.envs.card.card_key`).
+
+    Returns:
+        The card's path.
+    """
+    warn_of_boundary(card)
     (run.path / "env_card.md").write_text(readable_card(card))
     write_json(run.card, card)
     return run.card

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
+import inspect
 import json
 import logging
 import math
+import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from rlcore import streams
@@ -63,8 +69,6 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
         report = measure_tier(lambda: Watched(make(settings), watchdog), seed)
     finally:
         watchdog.close()
-    if report.tier == "boundary":
-        log.warning("%s", _boundary_warning(settings.id, report))
     card |= {
         "time_limit_checked": _limit_checked(card["max_episode_steps"], report),
         "reward_seen": list(report.reward),
@@ -85,14 +89,72 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     return json.loads(json.dumps(card, allow_nan=False))  # tuples become lists now, not when it is read back
 
 
-def _boundary_warning(env_id: str, report: TierReport) -> str:
+def warn_of_boundary(card: Mapping[str, Any]) -> None:
+    """Say once, loudly, that checkpoints cut the episodes of this environment; nothing for one of another tier.
+
+    Args:
+        card: as `environment_card` gives it.
+    """
+    if card["tier"] != "boundary":
+        return
     exact = "a resumed run still ends in the bits of one that nobody stopped, at that price"
-    if not report.deterministic:
+    if not card["deterministic"]:
         exact = "no seed decides what it does: two runs of one config differ, and so does a resumed one"
-    return (
-        f"{env_id} can neither be saved nor replayed ({report.reason}): every scheduled checkpoint cuts its open "
-        f"episodes; {exact}"
+    log.warning(
+        "%s can neither be saved nor replayed (%s): every scheduled checkpoint cuts its open episodes; %s",
+        card["settings"]["id"],
+        card["tier_reason"],
+        exact,
     )
+
+
+def card_key(config: EnvConfig | EnvSettings, seed: int) -> str | None:
+    """What a card depends on, as one hash: settings, seed, versions, the code of the environment and of this package.
+
+    Args:
+        config: the env group.
+        seed: of the probing.
+
+    Returns:
+        SHA-256 in hexadecimal; None where the code of the environment is not to be found, so that nobody can tell.
+    """
+    settings = EnvSettings.of(config)
+    sources = source_files(settings.id)
+    if sources is None:
+        return None
+    facts = {"format": FORMAT, "settings": dataclasses.asdict(settings), "seed": seed, "python": sys.version}
+    digest = hashlib.sha256(json.dumps(facts | {"packages": package_versions(settings.id)}, sort_keys=True).encode())
+    for path in [*sources, *sorted(Path(__file__).parent.rglob("*.py"))]:
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def source_files(env_id: str) -> list[Path] | None:
+    """The Python files of an environment: those of its class and of all that it inherits from.
+
+    Of a package that is not installed but worked on, all of it: what else a class uses changes with it.
+
+    Args:
+        env_id: as `env.id`.
+
+    Returns:
+        Sorted; None where one of them has no file.
+    """
+    entry = gymnasium.spec(known_id(env_id)).entry_point
+    maker: Any = load_env_creator(entry) if isinstance(entry, str) else entry
+    classes = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
+    files: set[Path] = set()
+    for name in {part.__module__ for part in classes} - {"builtins", "typing", "abc"}:
+        module = sys.modules.get(name)
+        if module is None or getattr(module, "__file__", None) is None:
+            return None
+        path = Path(str(module.__file__)).resolve()
+        root = sys.modules[name.partition(".")[0]]
+        worked_on = "site-packages" not in path.parts and hasattr(root, "__path__")
+        files |= (
+            {file for place in root.__path__ for file in Path(place).resolve().rglob("*.py")} if worked_on else {path}
+        )
+    return sorted(files)
 
 
 def _look(settings: EnvSettings) -> dict[str, Any]:

@@ -100,6 +100,19 @@ def task_runs(home: Path, run: RunDirectory, wanted: int) -> Counter[tuple[str, 
     return Counter((name.split()[0], state) for name, state in rows)
 
 
+def test_an_unchanged_environment_is_not_measured_twice(
+    home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
+) -> None:
+    from flows import training
+
+    run = new_run(tmp_path / "run", "algo.total_steps=256")
+    training.train_ppo(run_dir=str(run.path))
+    assert run.card.read_bytes() == finished[0].card.read_bytes()  # with the seconds that measuring took then
+    assert (run.path / "env_card.md").exists()
+    sql = "select state_name from task_run where name like 'make-env%' order by start_time"
+    assert [name for (name,) in query(home, sql)][:2] == ["Completed", "Cached"]
+
+
 def kinds(run: RunDirectory) -> list[str]:
     return [event["kind"] for event in read_events(run.events)]
 

@@ -1,0 +1,79 @@
+"""What an environment card is cached by: the same content, the same key; another one, another."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from rlcore.envs.card import card_key, source_files
+from rlcore.envs.make import EnvSettings
+
+MODULE = """
+import gymnasium
+from worked_on.base import Base
+
+
+class Own(Base):
+    pass
+
+
+gymnasium.register("Own-v0", "worked_on.own:Own")
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with an environment, as somebody works on it."""
+    folder = tmp_path / "worked_on"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "own.py").write_text(MODULE)
+    (folder / "base.py").write_text("import gymnasium\n\n\nclass Base(gymnasium.Env):\n    pass\n")
+    (folder / "helper.py").write_text("gravity = 9.81\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    importlib.import_module("worked_on.own")
+    yield folder
+    gymnasium.registry.pop("Own-v0")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "worked_on"]:
+        del sys.modules[name]
+
+
+def key(env_id: str, seed: int = 1, **settings: object) -> str | None:
+    return card_key(EnvSettings(env_id, **settings), seed)
+
+
+def test_the_same_content_has_the_same_key() -> None:
+    assert key("CartPole-v1") == key("CartPole-v1")
+
+
+def test_settings_seed_and_environment_are_in_the_key() -> None:
+    keys = [key("CartPole-v1"), key("CartPole-v1", 2), key("CartPole-v1", action_repeat=2), key("Acrobot-v1")]
+    keys.append(key("CartPole-v1", wrapper={"sutton_barto_reward": True}))
+    assert len(set(keys)) == len(keys)
+    assert None not in keys
+
+
+@pytest.mark.parametrize("file", ["own.py", "base.py", "helper.py"])
+def test_a_change_anywhere_in_a_package_that_is_worked_on_changes_the_key(package: Path, file: str) -> None:
+    before = key("Own-v0")
+    (package / file).write_text((package / file).read_text() + "# changed\n")
+    assert key("Own-v0") != before
+
+
+def test_of_an_installed_package_the_files_of_the_class_count() -> None:
+    names = [path.name for path in source_files("CartPole-v1")]
+    assert names == ["core.py", "cartpole.py"]
+
+
+def test_code_without_a_file_cannot_be_told_and_is_measured_each_time() -> None:
+    env = type("Anonymous", (gymnasium.Env,), {"__module__": "nowhere"})
+    gymnasium.register("Anonymous-v0", env)
+    try:
+        assert key("Anonymous-v0") is None
+    finally:
+        gymnasium.registry.pop("Anonymous-v0")
