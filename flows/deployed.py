@@ -6,6 +6,7 @@ gone it ends well by itself, and does not train on unseen.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,8 @@ def supervised() -> Iterator[None]:
 
     from flows.training import describe
 
+    # Prefect's own chatter is off (flows.home); what a training tells belongs into the flow run's log.
+    logging.getLogger("prefect.flow_runs").setLevel(logging.INFO)
     log = get_run_logger()
 
     def watcher(kind: str, facts: dict[str, Any]) -> None:

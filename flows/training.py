@@ -39,11 +39,12 @@ def train_flow(algo: str) -> Flow[..., dict[str, Any]]:
         there already is continued).
     """
 
-    def train(overrides: list[str] | None = None, run_dir: str | None = None) -> Any:
+    # Defaults that Prefect's form shows as an empty list and an empty field; nothing changes them.
+    def train(overrides: list[str] = [], run_dir: str = "") -> Any:  # noqa: B006
         flow_run = deployed.flow_run_id()
         if flow_run is not None:
-            return _on_a_worker(algo, overrides or [], run_dir, flow_run)
-        return _guarded(*_prepare(algo, overrides or [], run_dir))
+            return _on_a_worker(algo, overrides, run_dir or None, flow_run)
+        return _guarded(*_prepare(algo, overrides, run_dir or None))
 
     train.__doc__ = DESCRIPTION.format(algo=algo)
     return Flow(train, name=f"train-{algo}", version=t.VERSION, persist_result=False)
