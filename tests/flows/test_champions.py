@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from synthetic_runs import checkpointed_run
-from test_registry import digest_of, evaluations, named
+from synthetic_runs import checkpointed_run, digest_of, evaluations, named
 
 from flows import champions, cli, listing, tracking
 from flows.stages.register_model import register_model

@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from synthetic_runs import CARTPOLE, checkpointed_run
+from synthetic_runs import DICT_SPEC, checkpointed_run, config_of, digest_of, evaluations, named
 
 import flows
 from flows import champions, registry, tracking
 from flows.stages.register_model import register_model
 from rlcore.errors import UserError
 from rlcore.run import checkpoint
-from rlcore.run.config import RunConfig, build_config, config_hash
+from rlcore.run.config import config_hash
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import EventLog, read_events
 
@@ -33,45 +32,6 @@ pytestmark = [
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
-
-DICT_SPEC = CARTPOLE | {
-    "id": "Rooms-v0",
-    "obs": {
-        "position": {"shape": [2, 3], "dtype": "float64", "n": None, "start": 0},
-        "room": {"shape": [], "dtype": "int64", "n": 5, "start": 1},
-    },
-}
-
-
-def config_of(run: RunDirectory, **changes: Any) -> RunConfig:
-    return build_config(yaml.safe_load(run.config.read_text()) | changes)
-
-
-def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], float]) -> list[tuple[str, int, int]]:
-    """Replace play by a table (policy digest, episode) -> return; says which (digest, round, episodes) were asked."""
-    from rlcore.run import judge
-    from rlcore.run.policy import load_policy
-
-    asked: list[tuple[str, int, int]] = []
-
-    def play(run: RunDirectory, path: Path, episodes: int, *, greedy: bool = True, round: int = 1) -> dict[str, Any]:
-        digest = load_policy(path).description["digest"]
-        asked.append((digest, round, episodes))
-        values = [returns(digest, i) for i in range(episodes)]
-        return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)), "episodes": episodes} | {
-            "returns": values
-        }
-
-    monkeypatch.setattr(judge, "evaluate_checkpoint", play)
-    return asked
-
-
-def digest_of(run: RunDirectory) -> str:
-    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
-
-
-def named(run: RunDirectory, name: str) -> RunConfig:
-    return config_of(run, model_manager={"disabled": False, "models": {"agent": {"model_name": name}}})
 
 
 def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_runs import checkpointed_run
-from test_registry import DICT_SPEC, evaluations, named
+from synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
 
 import flows
 from flows.stages.register_model import register_model
