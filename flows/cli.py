@@ -151,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("second", help="likewise")
     add("agents", _agents, "what can be trained")
     add("envs", _envs, "on what, and which extra is missing")
+    _add_registry(add("registry", _registry_list, "registered models: list them, make one champion, go back"))
     command = add("stage", _stage, "run one stage on a run directory (make-env makes it from overrides)")
     command.add_argument("name", choices=STAGES)
     command.add_argument("run_dir", help="the run's folder")
@@ -163,6 +164,26 @@ def _parser() -> argparse.ArgumentParser:
         "other parameters or other code is set aside, inside its folder",
     )
     return parser
+
+
+def _add_registry(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(name=None)
+    actions = command.add_subparsers(metavar="ACTION")
+
+    def add(action: str, run: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
+        parser = actions.add_parser(action, help=help, description=help)
+        parser.set_defaults(run=run)
+        return parser
+
+    listing = add("list", _registry_list, "every version, newest first; of one model also who was champion, and why")
+    listing.add_argument("name", nargs="?", default=None, help="of one model, as ppo-CartPole-v1")
+    promoting = add("promote", _registry_promote, "make a version the champion by hand")
+    promoting.add_argument("name", help="of the model, as ppo-CartPole-v1")
+    promoting.add_argument("version", help="its number")
+    back = add("rollback", _registry_rollback, "make the champion before the present one champion again")
+    back.add_argument("name", help="of the model, as ppo-CartPole-v1")
+    for parser in (promoting, back):
+        parser.add_argument("--why", default="", metavar="TEXT", help="a reason for the history")
 
 
 def _help(words: Sequence[str]) -> int:
@@ -247,6 +268,27 @@ def _envs(options: argparse.Namespace) -> int:
 
     load_plugins()
     print(envs_table(suites()))
+    return 0
+
+
+def _registry_list(options: argparse.Namespace) -> int:
+    from flows.listing import show
+
+    print(show(options.name))
+    return 0
+
+
+def _registry_promote(options: argparse.Namespace) -> int:
+    from flows.listing import promote
+
+    print(promote(options.name, options.version, options.why))
+    return 0
+
+
+def _registry_rollback(options: argparse.Namespace) -> int:
+    from flows.listing import rollback
+
+    print(rollback(options.name, options.why))
     return 0
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from rlcore.schema import spell
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.models import ModelSignature
 
@@ -83,13 +86,36 @@ def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> Model
     return min(found, key=lambda version: int(version.version)) if found else None
 
 
+def model_names(client: MlflowClient) -> list[str]:
+    """Every registered model's name, also of those that other programs registered."""
+    names, token = [], None
+    while token != "":
+        page = client.search_registered_models(max_results=1000, page_token=token)
+        names += [model.name for model in page]
+        token = page.token or ""
+    return names
+
+
+def versions_of(client: MlflowClient, name: str) -> list[ModelVersion]:
+    """Every version of a registered model, oldest first."""
+    versions, token = [], None
+    while token != "":
+        page = client.search_model_versions(f"name = {_quoted(name)}", max_results=1000, page_token=token)
+        versions += page
+        token = page.token or ""
+    return sorted(versions, key=lambda version: int(version.version))
+
+
 def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
     """The version that bears the alias `champion`, if any."""
     from mlflow.exceptions import MlflowException
 
     try:
         return client.get_model_version_by_alias(name, "champion")
-    except MlflowException:
+    except MlflowException as error:
+        # Anything else, a server that is away say, must not look as if the throne were empty.
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
         return None
 
 
@@ -136,6 +162,8 @@ def create_version(
 ) -> ModelVersion:
     """Log an exported policy as a model of code and weights, and register it as the next version of a name.
 
+    What a killed call left is gone on with: the same policy of the same run is one logged model.
+
     Args:
         client: of the store that holds the run.
         name: the registered model; made when missing.
@@ -147,34 +175,89 @@ def create_version(
     Returns:
         The version.
     """
-    import mlflow
-    from mlflow.models import Model
-
     from rlcore.run.policy import load_policy
 
     policy = load_policy(folder)
+    logged = _logged_model(client, run_id, policy)
+    if logged.status != "READY":
+        _fill(client, logged, run_id, folder, policy)
+    _ensure_model(client, name)
+    return client.create_model_version(
+        name, logged.artifact_location, run_id, tags=dict(tags), description=description, model_id=logged.model_id
+    )
+
+
+def link_logged_model(client: MlflowClient, version: ModelVersion) -> None:
+    """Note on the logged model which version it is, as `mlflow.register_model` does: pages name it by that.
+
+    Args:
+        client: of the store.
+        version: made by `create_version`.
+    """
+    assert version.run_id is not None
+    found = _search_logged_model(client, version.run_id, version.tags["checkpoint_digest"])
+    if found is None:
+        return
+    key, entry = "mlflow.modelVersions", {"name": version.name, "version": int(version.version)}
+    linked = json.loads(found.tags.get(key) or "[]")
+    if entry not in linked:
+        client.set_logged_model_tags(found.model_id, {key: json.dumps([*linked, entry])})
+
+
+def _logged_model(client: MlflowClient, run_id: str, policy: Policy) -> LoggedModel:
+    """The logged model of this policy and run: the one that a killed call left, whole or not, else a new one."""
+    digest = policy.description["digest"]
+    return _search_logged_model(client, run_id, digest) or client.create_logged_model(
+        client.get_run(run_id).info.experiment_id,
+        name="policy",
+        source_run_id=run_id,
+        tags={"checkpoint_digest": digest},
+        model_type="agent",
+    )
+
+
+def _search_logged_model(client: MlflowClient, run_id: str, digest: str) -> LoggedModel | None:
+    query = f"source_run_id = '{run_id}' and tags.checkpoint_digest = '{digest}'"
+    found = client.search_logged_models([client.get_run(run_id).info.experiment_id], query, max_results=1)
+    return found[0] if found else None
+
+
+def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, policy: Policy) -> None:
+    """Write a logged model's files and call it ready: every step does the same once more after a kill.
+
+    `mlflow.pyfunc.log_model` does this in one call, but always makes or links another logged model.
+    """
+    import mlflow
+    from mlflow.entities import LoggedModelOutput
+    from mlflow.models import Model
+
     code = Path(__file__).resolve().parent
-    experiment = client.get_run(run_id).info.experiment_id
     # The fluent half of MLflow reads one store per process; the client's is the one that counts.
     mlflow.set_tracking_uri(client.tracking_uri)
-    logged = client.create_logged_model(experiment, name="policy", source_run_id=run_id, model_type="agent")
-    Model.log(
-        None,
-        mlflow.pyfunc,
-        run_id=run_id,
-        model_id=logged.model_id,
-        python_model=str(code / "serving.py"),
-        artifacts={"policy": str(folder)},
-        code_paths=[str(code.parent / "rlcore")],
-        signature=signature_of(policy),
-        input_example=example_of(policy),
-        pip_requirements=[f"{package}=={_public_version(package)}" for package in SERVED_WITH],
-    )
-    _ensure_model(client, name)
-    source = client.get_logged_model(logged.model_id).artifact_location
-    return client.create_model_version(
-        name, source, run_id, tags=dict(tags), description=description, model_id=logged.model_id
-    )
+    with tempfile.TemporaryDirectory() as temporary:
+        files = Path(temporary) / "model"
+        mlflow.pyfunc.save_model(
+            files,
+            mlflow_model=Model(
+                artifact_path=logged.artifact_location,
+                run_id=run_id,
+                model_uuid=logged.model_id,
+                model_id=logged.model_id,
+            ),
+            python_model=str(code / "serving.py"),
+            artifacts={"policy": str(folder)},
+            code_paths=[str(code.parent / "rlcore")],
+            signature=signature_of(policy),
+            input_example=example_of(policy),
+            pip_requirements=[f"{package}=={_public_version(package)}" for package in SERVED_WITH],
+        )
+        for cache in files.rglob("__pycache__"):
+            shutil.rmtree(cache)
+        client.log_model_artifacts(logged.model_id, str(files))
+    outputs = client.get_run(run_id).outputs
+    if logged.model_id not in [output.model_id for output in (outputs.model_outputs if outputs else ())]:
+        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=policy.description["env_steps"])])
+    client.finalize_logged_model(logged.model_id, "READY")
 
 
 def resolve_uri(uri: str) -> Path:
@@ -247,26 +330,44 @@ def _version_of(uri: str) -> ModelVersion:
     if match is None:
         raise UserError(f"{uri}: not a model URI; write models:/NAME@champion or models:/NAME/VERSION")
     prepare_store(tracking_uri())
-    return _find_version(connect(tracking_uri()), uri, match["name"], match["alias"], match["version"])
+    return find_version(connect(tracking_uri()), uri, match["name"], match["alias"], match["version"])
 
 
-def _find_version(client: MlflowClient, uri: str, name: str, alias: str | None, number: str | None) -> ModelVersion:
+def find_version(client: MlflowClient, said: str, name: str, alias: str | None, number: str | None) -> ModelVersion:
+    """A version by its alias or by its number.
+
+    Args:
+        client: of the store.
+        said: what the user wrote, for the message.
+        name: the registered model.
+        alias: without @; None = by number.
+        number: of the version, or "latest".
+
+    Returns:
+        The version.
+
+    Raises:
+        UserError: there is no such model, alias or version; names the nearest, or all there are.
+    """
     from mlflow.exceptions import MlflowException
 
-    names = [model.name for model in client.search_registered_models()]
+    names = model_names(client)
     if name not in names:
         known = f"; models: {', '.join(names)}" if names else "; none is registered yet"
-        raise UserError(f"{uri}: no model {name!r}{nearest(name, names) or known}")
+        raise UserError(f"{said}: no model {name!r}{nearest(name, names) or known}")
+    versions = versions_of(client, name)
+    if not versions:
+        raise UserError(f"{said}: {name} has no version")
+    if number == "latest":
+        return versions[-1]
     try:
         if alias is not None:
             return client.get_model_version_by_alias(name, alias)
-        if number != "latest":
-            return client.get_model_version(name, str(number))
+        return client.get_model_version(name, str(number))
     except MlflowException:
         aliases = [f"@{a}" for a in client.get_registered_model(name).aliases]
-        versions = [f"/{v.version}" for v in client.search_model_versions(f"name = {_quoted(name)}")]
-        raise UserError(f"{uri}: {name} has only {', '.join([*aliases, *reversed(versions)])}") from None
-    return max(client.search_model_versions(f"name = {_quoted(name)}"), key=lambda version: int(version.version))
+        numbers = [f"/{version.version}" for version in versions]
+        raise UserError(f"{said}: {name} has only {', '.join([*aliases, *numbers])}") from None
 
 
 def _quoted(name: str) -> str:

@@ -39,8 +39,16 @@ class Answering:
 
         Returns:
             [N, ...] actions.
+
+        Raises:
+            MlflowException: an observation is none of this policy; a server answers with 400 and the sentence.
         """  # noqa: DOC107
-        return self.policy.predict(model_input, greedy=bool((params or {}).get("deterministic", True)))
+        from rlcore.errors import UserError
+
+        try:
+            return self.policy.predict(model_input, greedy=bool((params or {}).get("deterministic", True)))
+        except UserError as error:  # as any other exception it would reach the client as a traceback without its words
+            raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
 
 
 class PolicyModel(Answering, PythonModel):

@@ -6,7 +6,9 @@ called at any time, from any process, after a kill or after the store was away: 
 
 from __future__ import annotations
 
+import getpass
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -31,9 +33,10 @@ STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINIS
 STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
 VALUE_LIMIT = 500
 SERVED = "mlflow-artifacts:"
-SETTLE, SETTLE_INTERRUPTED = 60.0, 8.0  # seconds that a command waits at its end for mirrors still at work
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
+NOTE = "mlflow.note.content"  # MLflow's name for a run's description
+STAMP = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_(.+)")  # of the run names that we choose
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, env steps
 
 
@@ -71,6 +74,7 @@ def mirror(run: RunDirectory) -> str:
         _log_params(client, found, tree)
         _log_points(client, found, points(events))
         _log_artifacts(client, run, run_id, uri)
+        _log_results(client, run, found)
         _set_status(client, found, events)
     return run_id
 
@@ -207,13 +211,22 @@ def _values(event: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
             yield "Test/cumulative_reward", event["greedy"]["mean"]
 
 
+def user() -> str:
+    """Who runs this process, by name where there is one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have none
+        return f"user {os.getuid()}"
+
+
 def _own_folder(run: RunDirectory) -> Path:
     return run.path / ".mlflow"
 
 
 def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], events: list[dict[str, Any]]) -> Run:
     start = next((int(e["time"] * 1000) for e in events if e["kind"] == "start"), None)
-    name = tree.get("run_name") or run.path.name
+    # MLflow cuts long names at their end, where ours tell one run from another; the time comes last there.
+    name = STAMP.sub(r"\2 \1", tree.get("run_name") or run.path.name)
     experiment = _experiment(client, experiment_name(tree), store_uri(tree))
     return client.create_run(experiment, start_time=start, tags=_tags(run, tree), run_name=name)
 
@@ -241,16 +254,17 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
 
 def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
     identity = run.read_identity()
-    tags = {
-        RUN_TAG: identity["run_id"],
-        "shepherd.version": rlcore.__version__,
-        "shepherd.run_dir": str(run.path.absolute()),
+    tags = {  # MLflow shows them in this order
         "algo": tree["algo"]["name"],
         "env_id": tree["env"]["id"],
         "seed": spell(tree["seed"]),
         **({"group": str(tree["group"])} if tree.get("group") else {}),
         "commit": spell(identity.get("commit", "unknown")),
         "dirty": spell(identity.get("dirty", "unknown")),
+        RUN_TAG: identity["run_id"],
+        "shepherd.version": rlcore.__version__,
+        "shepherd.run_dir": str(run.path.absolute()),
+        "mlflow.user": user(),
         "mlflow.source.name": "shepherd",
         "mlflow.source.type": "LOCAL",
         "mlflow.source.git.commit": spell(identity.get("commit", "unknown")),
@@ -306,6 +320,19 @@ def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str, uri: st
         client.log_artifact(run_id, str(path), path.parent.relative_to(run.path).as_posix().strip(".") or None)
         files[name] = digest
         write_json(memory, {"store": store, "files": files})
+
+
+def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
+    """The results as the run's description, unless a person wrote one."""
+    summary = run.read_summary()
+    if not summary.get("eval"):
+        return
+    from flows.report import results_markdown
+
+    results, there = results_markdown(summary), found.data.tags.get(NOTE) or ""
+    ours = not there or there.splitlines()[0] == results.splitlines()[0]
+    if ours and there != results:
+        client.set_tag(found.info.run_id, NOTE, results)
 
 
 def _set_status(client: MlflowClient, found: Run, events: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows import registry
+from flows import champions, registry
 from flows.home import locked, state_folder
 from flows.lineage import lineage
 from flows.promotion import Verdict, against_baseline, paired
@@ -71,9 +71,10 @@ def _version(
     if known is not None:
         return known
     agent = registry.agent_settings(config)
-    tags = {key: spell(value) for key, value in (agent.get("tags") or {}).items()}
+    tags = {"env_steps": str(facts["env_steps"]), "seed": str(config.seed)}  # MLflow shows them in this order
+    tags = {key: spell(value) for key, value in (agent.get("tags") or {}).items()} | tags
     tags |= {key: spell(value) for key, value in lineage(config, run).items()}
-    tags |= {"checkpoint_digest": facts["digest"], "env_steps": str(facts["env_steps"]), "seed": str(config.seed)}
+    tags |= {"checkpoint_digest": facts["digest"]}
     tags |= {"run_dir": str(run.path.absolute()), "checkpoint": checkpoint.relative_to(run.path).as_posix()}
     with tempfile.TemporaryDirectory() as folder:
         exported = export_policy(run, checkpoint, Path(folder) / "policy")
@@ -81,26 +82,37 @@ def _version(
 
 
 def _decide(client: MlflowClient, config: RunConfig, run: RunDirectory, checkpoint: Path, version: ModelVersion) -> str:
-    """Set the aliases and write evaluation, decision and reasons on the version; the decision's tag comes last."""
-    name, number = version.name, version.version
+    """Write evaluation, decision and reasons on the version and set the aliases; the decision's tag comes last."""
+    name, number = version.name, str(version.version)
+    registry.link_logged_model(client, version)
     client.set_registered_model_alias(name, "challenger", number)
     champion = registry.champion_of(client, name)
-    if champion is None or champion.version == number:
+    if champion is not None and str(champion.version) == number:  # a kill cut the last call off after the coronation
+        decision = next((m.why for m in reversed(champions.history(client, name)) if m.version == number), "")
+        return _close(client, name, number, decision or f"Champion: version {number} bore the alias already")
+    if champion is None:
         result, verdict = _judge_first(config, run, checkpoint)
     else:
         result, verdict = _judge_against(config, run, checkpoint, version, champion)
-    if verdict is not None and verdict.better:
-        client.set_registered_model_alias(name, "champion", number)
     decision = _sentence(verdict, champion)
     numbers: dict[str, Any] = {"eval_mean": result["mean"], "eval_episodes": result["episodes"]}
     if verdict is not None:
         numbers |= {"difference": verdict.difference, "difference_low": verdict.low, "difference_high": verdict.high}
         numbers |= {"compared_with": f"version {champion.version}" if champion is not None else "random baseline"}
-    for key, value in {**numbers, "decision": decision}.items():
+    for key, value in numbers.items():
         client.set_model_version_tag(name, number, key, f"{value:.6g}" if isinstance(value, float) else str(value))
-    own = version.description + "\n\n" if version.description else ""
-    words = f"{own}Greedy mean return {result['mean']:.1f} over {result['episodes']} episodes. {decision}."
-    client.update_model_version(name, number, words)
+    # MLflow's list of versions shows the first words only: they say whether it became champion.
+    words = f"{decision}. Greedy mean return {result['mean']:.1f} over {result['episodes']} episodes."
+    own = str(registry.agent_settings(config).get("description") or "")
+    client.update_model_version(name, number, f"{words}\n\n{own}" if own else words)
+    if verdict is not None and verdict.better:
+        champions.crown(client, name, number, "gate", decision)
+    return _close(client, name, number, decision)
+
+
+def _close(client: MlflowClient, name: str, number: str, decision: str) -> str:
+    """With this tag a version is decided on, and no later call decides again."""
+    client.set_model_version_tag(name, number, "decision", decision)
     return decision
 
 

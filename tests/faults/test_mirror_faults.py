@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -9,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -126,10 +128,39 @@ def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_wit
 def test_a_server_that_was_down_has_every_point_once_in_the_end(home: Path) -> None:
     port = free_port()
     run = elsewhere(home, f"http://127.0.0.1:{port}")
-    database = home / "server.db"
     # Away: said in the log, with the reason.
     assert not background.finish_mirror(run, timeout=60)
     assert "MLflow is behind" in run.log.read_text()
+    with mlflow_server(home, port) as database:
+        assert background.finish_mirror(run)
+        assert stored(database) == expected(run)
+
+
+def test_a_slow_server_keeps_nobody_waiting_and_has_every_point_once(home: Path) -> None:
+    port = free_port()
+    with mlflow_server(home, port) as database, slowly(port, seconds=0.4) as slow:
+        run = elsewhere(home, f"http://127.0.0.1:{slow}")
+        longest, step = 0.0, 2000
+        deadline = time.monotonic() + 120
+        while not (database.exists() and len(stored(database)) > 100):  # it mirrors what training goes on to write
+            assert time.monotonic() < deadline
+            began = time.monotonic()
+            background.mirror_in_background(run, every=0.2)
+            longest = max(longest, time.monotonic() - began)
+            train_a_while(run, step, step + 100)
+            step += 100
+            time.sleep(0.2)
+        assert longest < 2.0  # a mirror through here takes more than ten; the most is the start of its process
+        assert background.finish_mirror(run)
+        background.settle()
+        assert stored(database) == expected(run)
+        assert not run.log.exists()
+
+
+@contextlib.contextmanager
+def mlflow_server(home: Path, port: int) -> Iterator[Path]:
+    """A real MLflow server on a port; its database."""
+    database = home / "server.db"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     stores = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(home / "artifacts")]
     server = subprocess.Popen(
@@ -137,11 +168,47 @@ def test_a_server_that_was_down_has_every_point_once_in_the_end(home: Path) -> N
     )
     try:
         answers(f"http://127.0.0.1:{port}/health")
-        assert background.finish_mirror(run)
-        assert stored(database) == expected(run)
+        yield database
     finally:
         server.terminate()
         server.wait(30)
+
+
+@contextlib.contextmanager
+def slowly(port: int, seconds: float) -> Iterator[int]:
+    """Another port that hands everything on to this one, so many seconds later."""
+
+    def hand_on(source: socket.socket, sink: socket.socket, delay: float) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                time.sleep(delay)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def relay(client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", port)) as server:
+            back = threading.Thread(target=hand_on, args=(server, client, 0.0))
+            back.start()
+            hand_on(client, server, seconds)
+            back.join()
+
+    def accept(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # closed: the test is over
+            while True:
+                relays.append(threading.Thread(target=relay, args=(listening.accept()[0],)))
+                relays[-1].start()
+
+    relays: list[threading.Thread] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=accept, args=(listening,))
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        for one in (thread, *relays):
+            one.join(30)
 
 
 def answers(url: str) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.record import EventLog
+
+if TYPE_CHECKING:
+    import pytest
+
+    from rlcore.run.config import RunConfig
 
 
 def synthetic_run(folder: Path, run_id: str, **changes: Any) -> RunDirectory:
@@ -91,3 +97,52 @@ def checkpointed_run(folder: Path, run_id: str, weights: int, spec: dict[str, An
     checkpoint.save(run.checkpoints, 4096, {"learner": {"agent": agent.state_dict()}}, {})
     EventLog(run.events).append("baseline", mean=22.0, std=11.0, ci95=[19.8, 24.2], episodes=100)
     return run
+
+
+DICT_SPEC = CARTPOLE | {
+    "id": "Rooms-v0",
+    "obs": {
+        "position": {"shape": [2, 3], "dtype": "float64", "n": None, "start": 0},
+        "room": {"shape": [], "dtype": "int64", "n": 5, "start": 1},
+    },
+}
+
+
+def config_of(run: RunDirectory, **changes: Any) -> RunConfig:
+    """The checked config of a run, with other top-level keys."""
+    from rlcore.run.config import build_config
+
+    return build_config(yaml.safe_load(run.config.read_text()) | changes)
+
+
+def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], float]) -> list[tuple[str, int, int]]:
+    """Replace play by a table (policy digest, episode) -> return; says which (digest, round, episodes) were asked."""
+    import numpy as np
+
+    from rlcore.run import judge
+    from rlcore.run.policy import load_policy
+
+    asked: list[tuple[str, int, int]] = []
+
+    def play(run: RunDirectory, path: Path, episodes: int, *, greedy: bool = True, round: int = 1) -> dict[str, Any]:
+        digest = load_policy(path).description["digest"]
+        asked.append((digest, round, episodes))
+        values = [returns(digest, i) for i in range(episodes)]
+        return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)), "episodes": episodes} | {
+            "returns": values
+        }
+
+    monkeypatch.setattr(judge, "evaluate_checkpoint", play)
+    return asked
+
+
+def digest_of(run: RunDirectory) -> str:
+    """The digest of its newest checkpoint."""
+    from rlcore.run import checkpoint
+
+    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
+
+
+def named(run: RunDirectory, name: str) -> RunConfig:
+    """The checked config of a run whose model has a name of its own."""
+    return config_of(run, model_manager={"disabled": False, "models": {"agent": {"model_name": name}}})

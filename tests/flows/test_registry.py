@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -14,15 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from synthetic_runs import CARTPOLE, checkpointed_run
+from synthetic_runs import DICT_SPEC, checkpointed_run, config_of, digest_of, evaluations, named
 
 import flows
-from flows import registry, tracking
+from flows import champions, registry, tracking
 from flows.stages.register_model import register_model
 from rlcore.errors import UserError
 from rlcore.run import checkpoint
-from rlcore.run.config import RunConfig, build_config, config_hash
+from rlcore.run.config import config_hash
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import EventLog, read_events
 
@@ -32,45 +32,6 @@ pytestmark = [
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
-
-DICT_SPEC = CARTPOLE | {
-    "id": "Rooms-v0",
-    "obs": {
-        "position": {"shape": [2, 3], "dtype": "float64", "n": None, "start": 0},
-        "room": {"shape": [], "dtype": "int64", "n": 5, "start": 1},
-    },
-}
-
-
-def config_of(run: RunDirectory, **changes: Any) -> RunConfig:
-    return build_config(yaml.safe_load(run.config.read_text()) | changes)
-
-
-def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], float]) -> list[tuple[str, int, int]]:
-    """Replace play by a table (policy digest, episode) -> return; says which (digest, round, episodes) were asked."""
-    from rlcore.run import judge
-    from rlcore.run.policy import load_policy
-
-    asked: list[tuple[str, int, int]] = []
-
-    def play(run: RunDirectory, path: Path, episodes: int, *, greedy: bool = True, round: int = 1) -> dict[str, Any]:
-        digest = load_policy(path).description["digest"]
-        asked.append((digest, round, episodes))
-        values = [returns(digest, i) for i in range(episodes)]
-        return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)), "episodes": episodes} | {
-            "returns": values
-        }
-
-    monkeypatch.setattr(judge, "evaluate_checkpoint", play)
-    return asked
-
-
-def digest_of(run: RunDirectory) -> str:
-    return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
-
-
-def named(run: RunDirectory, name: str) -> RunConfig:
-    return config_of(run, model_manager={"disabled": False, "models": {"agent": {"model_name": name}}})
 
 
 def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +123,124 @@ def test_a_decision_cut_off_by_a_kill_is_made_by_the_next_call(
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     result = register_model(named(run, "cut"), run)
     assert (result["version"], result["aliases"]) == (1, ["challenger", "champion"])
+
+
+def only_model(name: str, run: RunDirectory) -> Any:
+    """The one logged model of a run, whole, in the one version of its name; the run's page links it once."""
+    client = tracking.connect(tracking.tracking_uri())
+    (version,) = client.search_model_versions(f"name = '{name}'")
+    assert version.run_id is not None
+    mlflow_run = client.get_run(version.run_id)
+    assert mlflow_run.outputs is not None
+    logged = client.search_logged_models([mlflow_run.info.experiment_id], f"source_run_id = '{version.run_id}'")
+    assert [model.artifact_location for model in logged] == [version.source]
+    assert [output.model_id for output in mlflow_run.outputs.model_outputs] == [logged[0].model_id]
+    assert json.loads(logged[0].tags["mlflow.modelVersions"]) == [{"name": name, "version": int(version.version)}]
+    assert logged[0].status == "READY"
+    assert (version.tags["env_steps"], "decision" in version.tags) == ("4096", True)
+    obs = np.random.default_rng(6).normal(size=(16, 4)).astype(np.float32)
+    import mlflow
+
+    loaded = mlflow.pyfunc.load_model(f"models:/{name}/{version.version}")
+    assert np.array_equal(loaded.predict(obs), flows.load_policy(run.path).predict(obs))
+    return version
+
+
+WRITES = (
+    "create_logged_model",
+    "log_model_artifacts",
+    "log_outputs",
+    "finalize_logged_model",
+    "create_registered_model",
+    "create_model_version",
+    "set_logged_model_tags",
+    "set_registered_model_alias",
+    "set_registered_model_tag",
+    "set_model_version_tag",
+    "update_model_version",
+)
+
+
+class Killed(BaseException):
+    """Nothing in MLflow or here catches it."""
+
+
+def test_cut_off_at_every_write_in_turn_there_is_one_logged_model_and_one_version(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    run = checkpointed_run(tmp_path / "run", "each-write", weights=60)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    died_at: list[tuple[str, str]] = []
+
+    def dying(method: str) -> Callable[..., Any]:
+        real = getattr(MlflowClient, method)
+
+        def call(self: MlflowClient, *arguments: Any, **named: Any) -> Any:
+            # Of the setters, every call with another alias or key is another moment.
+            key = arguments[2 if method == "set_model_version_tag" else 1] if method.startswith("set_") else ""
+            moment = (method, key)
+            if moment in died_at:
+                return real(self, *arguments, **named)
+            died_at.append(moment)
+            if method == "log_model_artifacts":  # half of it arrives
+                part = tmp_path / "part"
+                part.mkdir()
+                (part / "MLmodel").write_text("torn")
+                real(self, arguments[0], str(part))
+            raise Killed(moment)
+
+        return call
+
+    for method in WRITES:
+        monkeypatch.setattr(MlflowClient, method, dying(method))
+    attempts = 0
+    while True:
+        attempts += 1
+        try:
+            result = register_model(named(run, "each-write"), run)
+            break
+        except Killed:
+            continue
+    assert {method for method, _ in died_at} == set(WRITES)
+    assert attempts == len(died_at) + 1
+    assert (result["version"], result["aliases"]) == (1, ["challenger", "champion"])
+    assert "beats the random baseline" in only_model("each-write", run).description
+    history = champions.history(tracking.connect(tracking.tracking_uri()), "each-write")
+    assert [(move.version, move.before, move.how) for move in history] == [("1", None, "gate")]
+
+
+@pytest.mark.parametrize("method", ["log_model_artifacts", "create_model_version"])
+def test_killed_while_it_registers_a_run_has_one_logged_model_afterwards(
+    home: Path, tmp_path: Path, method: str
+) -> None:
+    name = f"killed-{method}"
+    run = checkpointed_run(tmp_path / "run", name, weights=62 + len(method))
+    greedy = {"mean": 300.0, "std": 20.0, "episodes": 100}
+    EventLog(run.events).append("evaluation", env_steps=4096, final=True, greedy=greedy)
+    program = f"""
+        import os, signal, sys, yaml
+        from mlflow import MlflowClient
+        from flows.stages.register_model import register_model
+        from rlcore.run.config import build_config
+        from rlcore.run.directory import RunDirectory
+        MlflowClient.{method} = lambda *arguments, **named: os.kill(os.getpid(), signal.SIGKILL)
+        run = RunDirectory({str(run.path)!r})
+        tree = yaml.safe_load(run.config.read_text())
+        tree["model_manager"] = {{"disabled": False, "models": {{"agent": {{"model_name": {name!r}}}}}}}
+        register_model(build_config(tree), run)
+    """
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    client = tracking.connect(tracking.tracking_uri())
+    found = tracking.find_run(client, run)
+    assert found is not None
+    left = client.search_logged_models([found.info.experiment_id], f"source_run_id = '{found.info.run_id}'")
+    assert [model.status for model in left] == ["PENDING" if method == "log_model_artifacts" else "READY"]
+    assert register_model(named(run, name), run)["version"] == 1
+    assert only_model(name, run).source == left[0].artifact_location
 
 
 def test_lineage_and_decision_are_written_on_the_version(
@@ -275,18 +354,31 @@ def test_a_model_of_another_program_with_a_quote_in_its_name_is_found(home: Path
 SERVE = """
     import json, sys
 
+    absent = "flows conf hydra omegaconf gymnasium lightning_fabric lightning prefect optuna dvc".split()
+
     class Forbidden:
         def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in ("flows", "hydra", "omegaconf", "gymnasium", "lightning_fabric", "prefect"):
+            if name.split(".")[0] in absent:
                 raise ImportError(f"serving imported {name}")
 
+    # The checkout is installed here, in one of the two ways that installers know; where models are served it is not.
+    sys.path[:] = [place for place in sys.path if place != sys.argv[3]]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
     sys.meta_path.insert(0, Forbidden())
+    import importlib.util
+    assert importlib.util.find_spec("rlcore") is None
     import mlflow, numpy as np
+
+    def widened(batch):
+        wide = {k: v.astype(np.float64) for k, v in batch.items()}
+        return wide if len(wide) > 1 else next(iter(wide.values()))
+
     model = mlflow.pyfunc.load_model(sys.argv[1])
     batch = {k: np.asarray(v["values"], v["dtype"]) for k, v in json.loads(sys.argv[2]).items()}
     obs = batch if len(batch) > 1 else next(iter(batch.values()))
     said = {"greedy": model.predict(obs).tolist(), "rlcore": sys.modules["rlcore"].__file__}
     said["sampled"] = model.predict(obs, params={"deterministic": False}).tolist()
+    said["unwrapped"] = model.unwrap_python_model().predict(None, widened(batch)).tolist()
     wrong = {k: v[..., :1] for k, v in batch.items()} if len(batch) > 1 else obs[:, :3]
     try:
         model.predict(wrong)
@@ -302,7 +394,7 @@ def serve(uri: str, obs: dict[str, np.ndarray], cwd: Path) -> dict[str, Any]:
     """Load and ask a registered model in a process that knows MLflow, torch and NumPy, and not this project."""
     batch = json.dumps({k: {"values": v.tolist(), "dtype": str(v.dtype)} for k, v in obs.items()})
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    command = [sys.executable, "-P", "-c", textwrap.dedent(SERVE), uri, batch]
+    command = [sys.executable, "-P", "-c", textwrap.dedent(SERVE), uri, batch, str(ROOT)]
     done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -317,6 +409,7 @@ def test_a_registered_model_answers_where_this_project_is_not(
     obs = np.random.default_rng(1).normal(size=(32, 4)).astype(np.float32)
     said = serve("models:/served@champion", {"state": obs}, tmp_path)
     assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
+    assert said["unwrapped"] == said["greedy"]  # the way for float64 arrays, which MLflow holds against the signature
     assert said["sampled"] != said["greedy"]
     assert not said["rlcore"].startswith(str(ROOT))
     assert said["inputs"] == [{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 4]}}]

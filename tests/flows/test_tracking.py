@@ -193,6 +193,58 @@ def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home
     assert {"media/learning_curve.png", "evaluations/200.json"} <= names
 
 
+SUMMARY = {
+    "algo": "ppo",
+    "env_id": "CartPole-v1",
+    "seed": 5,
+    "env_steps": 4096,
+    "updates": 64,
+    "wall_s": 2.0,
+    "cpu_s": 2.0,
+    "env_steps_per_s": 2048.0,
+    "eval": {"greedy": {"mean": 480.0, "ci95": [470.0, 490.0], "episodes": 100, "returns": [480.0]}},
+    "baseline": None,
+    "model": None,
+}
+
+
+def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "described")
+    client = tracking.connect(tracking.tracking_uri())
+
+    def description() -> str | None:
+        return client.get_run(tracking.mirror(run)).data.tags.get("mlflow.note.content")
+
+    write_json(run.summary, {"status": "training"})
+    assert description() is None
+    write_json(run.summary, SUMMARY)
+    said = description()
+    assert said is not None and "| greedy | 100 | 480.0 |" in said
+    write_json(run.summary, SUMMARY | {"model": {"name": "mine", "version": 3, "aliases": ["champion"]}})
+    said = description()
+    assert said is not None and "mine version 3 (champion)" in said
+    client.set_tag(tracking.mirror(run), "mlflow.note.content", "the one with the longer rollouts")
+    write_json(run.summary, SUMMARY)
+    assert description() == "the one with the longer rollouts"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shown"),
+    [
+        ("2026-11-22_01-23-09_cartpole_lr_2", "cartpole_lr_2 2026-11-22_01-23-09"),
+        ("longer rollouts", "longer rollouts"),
+        (None, "run"),
+    ],
+)
+def test_a_run_is_named_by_what_tells_it_from_others_first(
+    home: Path, tmp_path: Path, chosen: str | None, shown: str
+) -> None:
+    run = synthetic_run(tmp_path / "run", f"named-{chosen}", run_name=chosen)
+    info = tracking.connect(tracking.tracking_uri()).get_run(tracking.mirror(run)).info
+    assert info.run_name == shown
+    assert info.user_id == tracking.user()
+
+
 def test_status_follows_interruption_and_resumption(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "status")
     log, client = EventLog(run.events), tracking.connect(tracking.tracking_uri())
