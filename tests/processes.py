@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -88,6 +89,12 @@ def processes(home: Path) -> list[Process]:
         if state != "Z":
             found.append(Process(int(entry.name), int(parent), state, tuple(words)))
     return found
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
 
 
 def one(home: Path, kind: str) -> int:

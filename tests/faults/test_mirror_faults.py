@@ -23,7 +23,7 @@ from flows import background
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
-from tests.processes import environment, kill_all, orphans, processes
+from tests.processes import environment, free_port, kill_all, orphans, processes
 
 SEED = random.randrange(10_000)
 pytestmark = pytest.mark.slow
@@ -54,11 +54,6 @@ def elsewhere(folder: Path, uri: str) -> RunDirectory:
     run = synthetic_run(folder / "run", "faults", metric={"log_level": 1, "logger": logger})
     train_a_while(run, 0, 2000)
     return run
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
 
 
 # One process imports MLflow, which takes most of a mirror's time, and forks those that are killed.

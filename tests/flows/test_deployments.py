@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
-from rlcore.run.record import read_events
-from tests.processes import ROOT, digest, environment, wait_for
+from tests import processes
+from tests.processes import ROOT, count, digest, environment, free_port, wait_for
 
-# Minutes of server starts: SOAK=1 runs it until `make test` has room for it.
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not os.environ.get("SOAK"), reason="SOAK=1 runs it")]
+pytestmark = pytest.mark.slow
 SMALL = [
     "algo.rollout_steps=64",
     "algo.total_steps=6000",
@@ -34,11 +32,6 @@ SMALL = [
     "evaluation.baseline_episodes=3",
     "seed=5",
 ]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
 
 
 class Site:
@@ -66,8 +59,15 @@ class Site:
     def ask(self, path: str, **body: Any) -> Any:
         url = f"http://127.0.0.1:{self.variables['SHEPHERD_PREFECT_PORT']}/api/{path}"
         request = Request(url, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
-        with urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        for pause in (1, 2, 4, 8, 0):  # 503: SQLite is busy; Prefect's own client tries again as well
+            try:
+                with urlopen(request, timeout=30) as answer:
+                    return json.load(answer)
+            except HTTPError as error:
+                if error.code != 503 or not pause:
+                    raise
+                time.sleep(pause)
+        return None
 
     def submit(self, *overrides: str) -> str:
         deployment = self.ask("deployments/name/train-ppo/default")["id"]
@@ -95,19 +95,12 @@ class Site:
     def trained(self, flow_run: str) -> RunDirectory:
         """The run, once it has a checkpoint."""
         run = self.run(flow_run)
-        wait_for(lambda: any(e["kind"] == "checkpoint" for e in read_events(run.events)), "a checkpoint", every=0.05)
+        wait_for(lambda: count(run, "checkpoint"), "a checkpoint", every=0.05)
         return run
 
     def processes(self, word: str) -> list[int]:
-        """Those that carry this home's mark and have the word in their command line."""
-        mark, found = f"SHEPHERD_SERVED={self.home / '.shepherd'}".encode(), []
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if entry.name.isdecimal() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                    if state != "Z" and word.encode() in (entry / "cmdline").read_bytes():
-                        found.append(int(entry.name))
-        return found
+        """Those of this home that have the word in their command line."""
+        return [p.pid for p in processes.processes(self.home) if word in " ".join(p.words)]
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +167,10 @@ def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(site: Si
     assert site.ended(flow_run)[0] == "CRASHED"
     assert time.monotonic() - began < 120
     site.retry(flow_run)
-    wait_for(lambda: site.state(flow_run)[0] in ("PENDING", "RUNNING"), "the second attempt", every=0.2)
-    assert site.ended(flow_run)[0] == "COMPLETED"
+    # Prefect's worker reports the crash once more, seconds later: a state in between that the run leaves by itself.
+    wait_for(lambda: site.state(flow_run)[0] == "COMPLETED", "the end of the second attempt", 300, every=0.3)
     assert site.run(flow_run).path == run.path
-    assert [e["kind"] for e in read_events(run.events)].count("resume") == 1
+    assert count(run, "resume") == 1
     assert digest(run) == digest(undisturbed)
 
 
@@ -187,10 +180,7 @@ def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undist
     cancelled, orphaned = site.submit(*rest, *long), site.submit(*rest, *long)
     runs = [site.run(cancelled), site.run(orphaned)]
     assert runs[0].path != runs[1].path
-    training: Callable[[], bool] = lambda: all(  # noqa: E731
-        any(e["kind"] == "metrics" for e in read_events(run.events)) for run in runs
-    )
-    wait_for(training, "both to train", every=0.1)
+    wait_for(lambda: all(count(run, "metrics") for run in runs), "both to train", every=0.1)
     site.ask(f"flow_runs/{cancelled}/set_state", state={"type": "CANCELLING"}, force=False)
     assert site.ended(cancelled, 60)[0] == "CANCELLED"
     # No checkpoint was due: the one that is there was made because of the cancellation.
@@ -202,3 +192,30 @@ def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undist
     wait_for(lambda: not site.processes("prefect.engine") + site.processes("rlcore.run"), "the end of all", 30)
     assert checkpoint.newest_good(runs[1].checkpoints) is not None
     site.servers("up")
+
+
+def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunDirectory) -> None:
+    flow_run = site.submit(*[o.replace("total_steps=6000", "total_steps=60000") for o in SMALL])
+    run = site.trained(flow_run)
+    (server,) = [pid for pid in site.processes("prefect server start") if pid not in site.processes("worker")]
+    os.kill(server, signal.SIGKILL)
+    for pid in site.processes("prefect.server"):
+        os.kill(pid, signal.SIGKILL)
+    before = count(run, "checkpoint")
+    wait_for(lambda: count(run, "checkpoint") >= before + 3, "three more checkpoints", 30)
+    time.sleep(float(os.environ.get("SERVER_AWAY", "5")))
+    site.servers("up")
+    assert site.ended(flow_run)[0] == "COMPLETED"
+    assert run.read_summary()["status"] == "finished"
+    assert count(run, "resume") == 0
+
+
+@pytest.mark.skipif(not os.environ.get("SOAK"), reason="minutes; SOAK=1 runs it")
+def test_ten_in_the_queue_train_each_in_a_place_of_its_own(site: Site) -> None:
+    short = [override for override in SMALL if not override.startswith("algo.total_steps")] + ["algo.total_steps=1024"]
+    queued = [site.submit(*short, f"group=queue{i}") for i in range(10)]
+    assert {site.ended(flow_run, 600)[0] for flow_run in queued} == {"COMPLETED"}
+    runs = [site.run(flow_run) for flow_run in queued]
+    assert len({run.path for run in runs}) == 10
+    assert len({digest(run) for run in runs}) == 1  # the same config, undisturbed by the others
+    assert [run.read_config()["group"] for run in runs] == [f"queue{i}" for i in range(10)]

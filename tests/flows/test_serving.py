@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
 import flows
 from flows.stages.register_model import register_model
 from rlcore.run.directory import RunDirectory
+from tests.processes import free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,8 +56,7 @@ def serving(home: Path, folder: Path, name: str, spec: dict[str, Any] | None) ->
     with pytest.MonkeyPatch.context() as patched:
         evaluations(patched, lambda digest, episode: 100.0 + episode % 3)
         register_model(named(run, name), run)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
+    port = free_port()
     command = [str(Path(sys.executable).with_name("mlflow")), "models", "serve", "--env-manager", "local"]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     with open(folder / "serve.log", "wb") as log:
