@@ -80,6 +80,11 @@ def agent_settings(config: RunConfig) -> Mapping[str, Any]:
     return agent
 
 
+def description_of(config: RunConfig) -> str:
+    """What a run's model is, in words: `model_manager.models.agent.description`, else `<ALGO> agent for <env id>`."""
+    return str(agent_settings(config).get("description") or f"{config.algo.name.upper()} agent for {config.env.id}")
+
+
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
     """The version of a model that holds this checkpoint, if any."""
     found = client.search_model_versions(f"name = {_quoted(name)} and tags.checkpoint_digest = '{digest}'")

@@ -78,7 +78,7 @@ def _version(
     tags |= {"run_dir": str(run.path.absolute()), "checkpoint": checkpoint.relative_to(run.path).as_posix()}
     with tempfile.TemporaryDirectory() as folder:
         exported = export_policy(run, checkpoint, Path(folder) / "policy")
-        return registry.create_version(client, name, exported, mlflow_run, tags, str(agent.get("description") or ""))
+        return registry.create_version(client, name, exported, mlflow_run, tags, registry.description_of(config))
 
 
 def _decide(client: MlflowClient, config: RunConfig, run: RunDirectory, checkpoint: Path, version: ModelVersion) -> str:
@@ -103,8 +103,7 @@ def _decide(client: MlflowClient, config: RunConfig, run: RunDirectory, checkpoi
         client.set_model_version_tag(name, number, key, f"{value:.6g}" if isinstance(value, float) else str(value))
     # MLflow's list of versions shows the first words only: they say whether it became champion.
     words = f"{decision}. Greedy mean return {result['mean']:.1f} over {result['episodes']} episodes."
-    own = str(registry.agent_settings(config).get("description") or "")
-    client.update_model_version(name, number, f"{words}\n\n{own}" if own else words)
+    client.update_model_version(name, number, f"{words}\n\n{registry.description_of(config)}")
     if verdict is not None and verdict.better:
         champions.crown(client, name, number, "gate", decision)
     return _close(client, name, number, decision)
