@@ -272,21 +272,21 @@ def _envs(options: argparse.Namespace) -> int:
 
 
 def _registry_list(options: argparse.Namespace) -> int:
-    from flows.listing import show
+    from flows.registry_command import show
 
     print(show(options.name))
     return 0
 
 
 def _registry_promote(options: argparse.Namespace) -> int:
-    from flows.listing import promote
+    from flows.registry_command import promote
 
     print(promote(options.name, options.version, options.why))
     return 0
 
 
 def _registry_rollback(options: argparse.Namespace) -> int:
-    from flows.listing import rollback
+    from flows.registry_command import rollback
 
     print(rollback(options.name, options.why))
     return 0

@@ -181,19 +181,22 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
     Raises:
         UserError: overrides where there must be none, or a stage before `make-env`.
     """
-    how = f" --params {shlex.quote(params)} {shlex.join(overrides)}".rstrip() if params else ""
-    farewell(f"shepherd: interrupted; continue with: shepherd stage {name} {shlex.quote(run_dir)}{how}")
+    from flows.parameters import command
+
+    again = "dvc repro" if os.environ.get("DVC_STAGE") else command(name, run_dir, params, overrides if params else ())
+    farewell(f"shepherd: interrupted; continue with: {again}")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    print(json.dumps(_staged(name, run_dir, overrides, params)))
+    with leaving_with("dvc", certain="DVC_STAGE" in os.environ):
+        print(json.dumps(_staged(name, run_dir, overrides, params)))
     return 0
 
 
 def _staged(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> dict[str, Any]:
     """What the stage made."""
-    if params is not None:
-        from flows.parameters import follow as follow_parameters
+    from flows.parameters import bring_to, command
 
-        run = follow_parameters(run_dir, Path(params), overrides, name)
+    if params is not None:
+        run = bring_to(run_dir, params, overrides, name)
     elif name == "make-env":
         run = _made(run_dir, overrides)
     elif overrides:
@@ -201,9 +204,9 @@ def _staged(name: str, run_dir: str, overrides: Sequence[str], params: str | Non
     else:
         run = RunDirectory.existing(Path(run_dir).absolute())
     if name != "make-env" and not run.card.exists():
-        how = f"shepherd stage make-env {run_dir}" + (f" --params {params}" if params else "")
-        raise UserError(f"{run_dir}: no env_card.json yet; `{how}` comes first")
-    with run.driving(), leaving_with("dvc"):
+        first = command("make-env", run_dir, params, overrides)
+        raise UserError(f"{run_dir}: no env_card.json yet; `{first}` comes first")
+    with run.driving():
         return _driven(name, run)
 
 
@@ -246,10 +249,12 @@ def _driven(name: str, run: RunDirectory) -> dict[str, Any]:
     from flows.results import write_model
     from flows.stages.register_model import register_model
     from flows.stages.summary import summarise
+    from flows.tracking import mirror
 
     result = register_model(config, run)
     summarise(run)
     write_model(run, result)
+    mirror(run)  # evaluation, model and summary too
     return result
 
 

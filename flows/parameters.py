@@ -7,8 +7,11 @@ the run they belong to is set aside, whole, in `set_aside/<run id>` inside the f
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,15 +19,15 @@ from typing import Any
 
 from flows.config import compose_parameters, default_names
 from flows.lineage import core_hash
-from flows.store import new_run, refuse_other_learning, rewrite_config
+from flows.store import create_run, prepared, refuse_other_learning, rewrite_config
 from rlcore.durable import make_directory
 from rlcore.errors import UserError
 from rlcore.run.config import RunConfig, config_of
 from rlcore.run.directory import RunDirectory
 from rlcore.schema import plain, spell
 
-MAY_SET_ASIDE = ("make-env", "train")  # the stages behind which everything is made anew
-SHARED = ("env_card.json", "env_card.md", "dataset")  # outputs of make-env and collect: DVC knows whether they are good
+MAY_SET_ASIDE = ("make-env", "collect", "train")  # the stages behind which all that is learned is made anew
+SHARED = ("env_card.json", "env_card.md", "dataset")  # outputs of make-env and collect: they may be good for a new run
 # They change nothing of what is learned step by step, but where it ends, in which bits, or which checkpoint is the best
 # one: what the results speak of.
 DECIDING = ("early_stop", "evaluation.every", "evaluation.episodes", "evaluation.max_episode_steps", "checkpoint.every")
@@ -32,7 +35,7 @@ DECIDING += ("checkpoint.resume_from", "num_threads")
 log = logging.getLogger(__name__)
 
 
-def follow(run_dir: str, params: Path, overrides: Sequence[str], stage: str) -> RunDirectory:
+def bring_to(run_dir: str, params: str, overrides: Sequence[str], stage: str) -> RunDirectory:
     """Bring a run directory to a parameter file.
 
     Args:
@@ -45,14 +48,16 @@ def follow(run_dir: str, params: Path, overrides: Sequence[str], stage: str) -> 
         The run; its config is that of the file.
 
     Raises:
-        UserError: the parameters are wrong; or they are others than the run learned with, and the stage is none of
-            those that begin anew.
+        UserError: the parameters are wrong, and nothing has been touched; or they are others than the run learned
+            with, and the stage is none of those that begin anew.
     """
     typed = [*overrides, f"run_dir={run_dir}"]
-    config, values = compose_parameters(params, typed)
+    config, values = compose_parameters(Path(params), typed)
     run = RunDirectory(Path(run_dir).absolute())
+    reason = None
     if run.config.exists():
         run.refuse_second_writer()
+        config, values = _with_known_source(run, config, values)
         reason = _stale(run, config)
         if reason is None:
             stored = run.read_config()
@@ -61,16 +66,27 @@ def follow(run_dir: str, params: Path, overrides: Sequence[str], stage: str) -> 
                 rewrite_config(run, values)
             return run
         if stage not in MAY_SET_ASIDE:
-            raise UserError(f"{run_dir}: {reason}; `shepherd stage train {run_dir} --params {params}` comes first")
+            first = command("train", run_dir, params, overrides)
+            raise UserError(f"{run_dir}: {reason}; `{first}` (in a pipeline: `dvc repro --force train`) comes first")
+    config, values, source = prepared(config, values)  # a mistake is told while everything is in its place
+    if reason is not None:
         place = set_aside(run)
         log.warning("%s: %s; the run is set aside in %s", run_dir, reason, os.path.relpath(place))
-    return new_run(config, values, ["--params", str(params), *typed])
+    if not _measured_for(run, config):
+        _discard_measured(run)
+    return create_run(config, values, ["--params", params, *typed], source)
+
+
+def command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
+    """The command line of a stage, as one would type it."""
+    behind = ["--params", params, *overrides] if params is not None else []
+    return shlex.join(["shepherd", "stage", stage, run_dir, *behind])
 
 
 def set_aside(run: RunDirectory) -> Path:
-    """Move everything of a run into `set_aside/<run id>` of its folder; card and dataset are copied.
+    """Move everything of a run into `set_aside/<run id>` of its folder; card, dataset and identity are copied.
 
-    Killed half-way it is done again: the config, which makes a folder a run, is moved last but for the identity.
+    The config, which makes a folder a run, is moved last: killed half-way, all of it is done again.
 
     Args:
         run: not being trained.
@@ -81,26 +97,43 @@ def set_aside(run: RunDirectory) -> Path:
     with run.driving():
         place = run.path / "set_aside" / run.read_identity()["run_id"]
         make_directory(place)
-        last = {run.config.name: 1, run.identity.name: 2}
-        stays = {place.parent.name, run.lock.name, run.driver.name}
-        for path in sorted((p for p in run.path.iterdir() if p.name not in stays), key=lambda p: last.get(p.name, 0)):
-            if path.name not in SHARED:
-                os.replace(path, place / path.name)
-            elif path.is_dir():
-                shutil.copytree(path, place / path.name, dirs_exist_ok=True)
+        shutil.copy2(run.identity, place)
+        stays = {place.parent.name, run.lock.name, run.driver.name, run.identity.name}
+        names = [path.name for path in run.path.iterdir() if path.name not in stays]
+        for name in sorted(names, key=lambda name: name == run.config.name):
+            here, there = run.path / name, place / name
+            if name not in SHARED:
+                os.replace(here, there)
+            elif here.is_dir():
+                shutil.copytree(here, there, dirs_exist_ok=True)
             else:
-                shutil.copy2(path, place / path.name)
+                shutil.copy2(here, there)
     return place
+
+
+def _with_known_source(
+    run: RunDirectory, config: RunConfig, values: dict[str, Any]
+) -> tuple[RunConfig, dict[str, Any]]:
+    """The config with the folder that `init_from` meant when the run was made: an alias may point elsewhere today."""
+    source = run.read_identity().get("init_from") or {}
+    if not config.init_from or source.get("given") != config.init_from:
+        return config, values
+    return dataclasses.replace(config, init_from=source["path"]), {**values, "init_from": source["path"]}
 
 
 def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     """Why what is in the run's folder was learned otherwise than this config and this code would; None = it was not."""
-    before = config_of(run)
-    known = run.read_identity().get("core_hash")
-    if known != core_hash():
+    if run.read_identity().get("core_hash") != core_hash():
         return "rlcore has changed since the run was made"
-    if before.algo.total_steps > config.algo.total_steps:
-        return f"algo.total_steps={config.algo.total_steps}: the run has {before.algo.total_steps}"
+    before = config_of(run)
+    if before.algo.total_steps != config.algo.total_steps:
+        budgets = f"algo.total_steps={config.algo.total_steps}: the run has {before.algo.total_steps}"
+        # Without numbers of their own, evaluations and checkpoints fall on other steps with another budget.
+        if before.algo.total_steps > config.algo.total_steps or None in (
+            config.evaluation.every,
+            config.checkpoint.every,
+        ):
+            return budgets
     for key in DECIDING:
         old, new = plain(_value(before, key)), plain(_value(config, key))
         if old != new:
@@ -110,6 +143,23 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     except UserError as error:
         return str(error).split(", and a resumed run")[0]
     return None
+
+
+def _measured_for(run: RunDirectory, config: RunConfig) -> bool:
+    """Whether the card that lies in the folder is of this environment and seed."""
+    from rlcore.envs.make import EnvSettings
+
+    if not run.card.exists():
+        return False
+    card = run.read_card()
+    settings = json.loads(json.dumps(dataclasses.asdict(EnvSettings.of(config.env))))
+    return card.get("settings") == settings and card.get("tested", {}).get("seed") == config.seed
+
+
+def _discard_measured(run: RunDirectory) -> None:
+    for name in SHARED:
+        path = run.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _value(config: Any, key: str) -> Any:

@@ -61,7 +61,7 @@ def stages(dvc_yaml: Path) -> list[Stage]:
 
 
 def tasks() -> list[str]:
-    """Names of the flow's Prefect tasks, in the order of a run."""
+    """Names of the flow's Prefect tasks, in the order in which they are defined."""
     from flows import tasks as module
 
     return [task.name for task in vars(module).values() if isinstance(task, module.Task)]

@@ -338,6 +338,23 @@ def _version_of(uri: str) -> ModelVersion:
     return find_version(connect(tracking_uri()), uri, match["name"], match["alias"], match["version"])
 
 
+def require_model(client: MlflowClient, said: str, name: str) -> None:
+    """Refuse a name that no registered model has.
+
+    Args:
+        client: of the store.
+        said: what the user wrote, for the message.
+        name: the registered model.
+
+    Raises:
+        UserError: names the nearest one, or all there are.
+    """
+    names = model_names(client)
+    if name not in names:
+        known = f"; models: {', '.join(names)}" if names else "; none is registered yet"
+        raise UserError(f"{said}: no model {name!r}{nearest(name, names) or known}")
+
+
 def find_version(client: MlflowClient, said: str, name: str, alias: str | None, number: str | None) -> ModelVersion:
     """A version by its alias or by its number.
 
@@ -356,10 +373,7 @@ def find_version(client: MlflowClient, said: str, name: str, alias: str | None, 
     """
     from mlflow.exceptions import MlflowException
 
-    names = model_names(client)
-    if name not in names:
-        known = f"; models: {', '.join(names)}" if names else "; none is registered yet"
-        raise UserError(f"{said}: no model {name!r}{nearest(name, names) or known}")
+    require_model(client, said, name)
     versions = versions_of(client, name)
     if not versions:
         raise UserError(f"{said}: {name} has no version")

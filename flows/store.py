@@ -37,15 +37,34 @@ def new_run(config: RunConfig, values: Mapping[str, Any], overrides: Sequence[st
     Raises:
         UserError: there is a run already, or the config cannot run here.
     """
+    _refuse_existing(config)
+    config, values, source = prepared(config, values)
+    return create_run(config, values, overrides, source)
+
+
+def prepared(
+    config: RunConfig, values: Mapping[str, Any]
+) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
+    """Check a composed config against the world, and find what it starts from; nothing is written.
+
+    Args:
+        config: as composed; `init_from` may be a models:/ URI.
+        values: the same, as plain values.
+
+    Returns:
+        Config and values with `init_from` as a local folder; what is kept of where it comes from, for `create_run`.
+
+    Raises:
+        UserError: the config cannot run here.
+    """
     from flows.stages.make_env import check
 
-    _refuse_existing(config)
     source = None
     if config.init_from:
         source, path = _source(config.init_from)
         config, values = dataclasses.replace(config, init_from=path), {**values, "init_from": path}
     check(config)
-    return create_run(config, values, overrides, source)
+    return config, values, source
 
 
 def _source(uri: str) -> tuple[dict[str, Any], str]:
@@ -63,7 +82,7 @@ def _source(uri: str) -> tuple[dict[str, Any], str]:
         digest = load_policy(path).description["digest"]
     except UserError as error:
         raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None
-    return {"uri": uri if registered else None, "path": path, "digest": digest}, path
+    return {"given": uri, "uri": uri if registered else None, "path": path, "digest": digest}, path
 
 
 def create_run(
@@ -75,7 +94,7 @@ def create_run(
         config: the checked config.
         values: the same, composed and resolved, as plain values.
         overrides: as typed.
-        source: uri, path and digest of the weights it starts from, for run.json.
+        source: given, uri, path and digest of the weights it starts from, for run.json.
 
     Returns:
         The run directory.

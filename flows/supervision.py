@@ -19,17 +19,18 @@ LOOK_EVERY = 1.0  # seconds
 
 
 @contextmanager
-def leaving_with(program: str) -> Iterator[None]:
+def leaving_with(program: str, certain: bool = False) -> Iterator[None]:
     """Send this process SIGTERM, as the program that runs it does to end it well, when that program has ended.
 
     Args:
         program: "prefect" or "dvc". Where none such is above this process, nothing is watched.
+        certain: it was started by the program: where none is above it now, that has ended already.
 
     Yields:
         Nothing.
     """
     over = threading.Event()
-    threading.Thread(target=_leave_with, args=(_above(program), over), daemon=True).start()
+    threading.Thread(target=_leave_with, args=(_above(program), certain, over), daemon=True).start()
     try:
         yield
     finally:
@@ -50,14 +51,16 @@ def _above(program: str) -> list[int]:
 def _is(program: str, pid: int) -> bool:
     """Whether a process is the program, started by its name or as a module: `dvc`, `python -m prefect.engine`."""
     try:
-        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")[:4]
+        words = [os.fsdecode(word) for word in Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")]
     except OSError:
         return False
-    return any(program in (Path(os.fsdecode(word)).name, os.fsdecode(word).partition(".")[0]) for word in words)
+    if "-m" in words[:4]:
+        return words[words.index("-m") + 1].partition(".")[0] == program
+    return program in [Path(word).name for word in words[:2]]
 
 
-def _leave_with(above: list[int], over: threading.Event) -> None:
+def _leave_with(above: list[int], certain: bool, over: threading.Event) -> None:
     while not over.wait(LOOK_EVERY):
-        if any(stat(pid)[:1] in ([], ["Z"]) for pid in above):
+        if any(stat(pid)[:1] in ([], ["Z"]) for pid in above) or (certain and not above):
             os.kill(os.getpid(), signal.SIGTERM)
             return

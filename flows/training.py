@@ -35,12 +35,15 @@ def train_flow(algo: str) -> Flow[..., dict[str, Any]]:
         algo: as `algo.name`.
 
     Returns:
-        Flow `train-<algo>` with parameters `overrides` (as typed after `shepherd train`) and `run_dir` (a run that is
-        there already is continued).
+        Flow `train-<algo>` with parameters `overrides` (as typed after `shepherd train`), `run_dir` (a run that is
+        there already is continued) and `accelerator`.
     """
 
     # Defaults that Prefect's form shows as an empty list and an empty field; nothing changes them.
-    def train(overrides: list[str] = [], run_dir: str = "") -> Any:  # noqa: B006
+    def train(overrides: list[str] = [], run_dir: str = "", accelerator: str = "") -> Any:  # noqa: B006
+        key = "fabric.accelerator="
+        if accelerator and not any(override.startswith(key) for override in overrides):
+            overrides = [*overrides, f"{key}{accelerator}"]
         flow_run = deployed.flow_run_id()
         if flow_run is not None:
             return _on_a_worker(algo, overrides, run_dir or None, flow_run)
@@ -57,6 +60,7 @@ Args:
     overrides: what one would type after `shepherd train`, one entry each: `env.id=Acrobot-v1`, `seed=3`,
         `algo.total_steps=200000`. Without `exp=` the preset is `exp={algo}`.
     run_dir: the folder of a run that is there already and is to be continued; usually empty.
+    accelerator: `fabric.accelerator` where the overrides do not set it; the pool's own, usually left as it is.
 """
 FLOWS = {algo: train_flow(algo) for algo in ALGORITHMS}
 train_ppo = FLOWS["ppo"]

@@ -89,6 +89,39 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     return json.loads(json.dumps(card, allow_nan=False))  # tuples become lists now, not when it is read back
 
 
+def _look(settings: EnvSettings) -> dict[str, Any]:
+    """What the environment says of itself, before any step."""
+    env = make(settings)
+    try:
+        spec = spec_of(env)
+        return {
+            "id": spec.id,
+            "layers": _layer_names(env),
+            "packages": package_versions(settings.id),
+            "observation_space": {key: readable_space(space) for key, space in obs_spaces(env).items()},
+            "action_space": readable_space(env.action_space),
+            "keys": list(spec.obs),
+            "spec": spec.to_json(),
+            "max_episode_steps": time_limit(env),
+            "reward_range": _declared_reward(env),
+        }
+    finally:
+        env.close()
+
+
+def _try(config: EnvConfig | EnvSettings, seed: int) -> dict[str, int]:
+    """A few random actions with every check of training on; returns how many values were out of bounds, by key."""
+    rng = streams.generator(seed, "probe", 2)
+    envs = make_vector_env(config, num_envs=1, seed=seed, purpose="probe", tier="replay")
+    try:
+        envs.reset()
+        for _ in range(TRIED_STEPS):
+            envs.step(np.asarray(random_action(envs.spec.action, rng))[None])
+    finally:
+        envs.close()
+    return envs.out_of_bounds
+
+
 def warn_of_boundary(card: Mapping[str, Any]) -> None:
     """Say once, loudly, that checkpoints cut the episodes of this environment; nothing for one of another tier.
 
@@ -130,9 +163,9 @@ def card_key(config: EnvConfig | EnvSettings, seed: int) -> str | None:
 
 
 def source_files(env_id: str) -> list[Path] | None:
-    """The Python files of an environment: those of its class and of all that it inherits from.
+    """The Python files that an environment is made of: every package that its class or what it inherits from is in.
 
-    Of a package that is not installed but worked on, all of it: what else a class uses changes with it.
+    Of a module without a package: the modules beside it, unless it was installed.
 
     Args:
         env_id: as `env.id`.
@@ -144,50 +177,16 @@ def source_files(env_id: str) -> list[Path] | None:
     maker: Any = load_env_creator(entry) if isinstance(entry, str) else entry
     classes = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
     files: set[Path] = set()
-    for name in {part.__module__ for part in classes} - {"builtins", "typing", "abc"}:
-        module = sys.modules.get(name)
-        if module is None or getattr(module, "__file__", None) is None:
+    for name in {part.__module__.partition(".")[0] for part in classes} - {"builtins", "typing", "abc"}:
+        root = sys.modules.get(name)
+        if root is None or getattr(root, "__file__", None) is None:
             return None
-        path = Path(str(module.__file__)).resolve()
-        root = sys.modules[name.partition(".")[0]]
-        worked_on = "site-packages" not in path.parts and hasattr(root, "__path__")
-        files |= (
-            {file for place in root.__path__ for file in Path(place).resolve().rglob("*.py")} if worked_on else {path}
-        )
+        path = Path(str(root.__file__)).resolve()
+        if hasattr(root, "__path__"):
+            files |= {file for place in root.__path__ for file in Path(place).resolve().rglob("*.py")}
+        else:
+            files |= {path} if "site-packages" in path.parts else set(path.parent.glob("*.py"))
     return sorted(files)
-
-
-def _look(settings: EnvSettings) -> dict[str, Any]:
-    """What the environment says of itself, before any step."""
-    env = make(settings)
-    try:
-        spec = spec_of(env)
-        return {
-            "id": spec.id,
-            "layers": _layer_names(env),
-            "packages": package_versions(settings.id),
-            "observation_space": {key: readable_space(space) for key, space in obs_spaces(env).items()},
-            "action_space": readable_space(env.action_space),
-            "keys": list(spec.obs),
-            "spec": spec.to_json(),
-            "max_episode_steps": time_limit(env),
-            "reward_range": _declared_reward(env),
-        }
-    finally:
-        env.close()
-
-
-def _try(config: EnvConfig | EnvSettings, seed: int) -> dict[str, int]:
-    """A few random actions with every check of training on; returns how many values were out of bounds, by key."""
-    rng = streams.generator(seed, "probe", 2)
-    envs = make_vector_env(config, num_envs=1, seed=seed, purpose="probe", tier="replay")
-    try:
-        envs.reset()
-        for _ in range(TRIED_STEPS):
-            envs.step(np.asarray(random_action(envs.spec.action, rng))[None])
-    finally:
-        envs.close()
-    return envs.out_of_bounds
 
 
 def package_versions(env_id: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from synthetic_runs import checkpointed_run, digest_of, evaluations, named
 
-from flows import champions, cli, listing, tracking
+from flows import champions, cli, registry_command, tracking
 from flows.stages.register_model import register_model
 from rlcore.errors import UserError
 
@@ -221,4 +221,4 @@ def test_a_server_that_is_away_is_one_sentence_at_once(
 def test_an_empty_store_says_how_to_fill_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/empty.db")
-    assert "no model is registered yet; `shepherd train" in listing.show()
+    assert "no model is registered yet; `shepherd train" in registry_command.show()

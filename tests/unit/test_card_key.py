@@ -65,9 +65,26 @@ def test_a_change_anywhere_in_a_package_that_is_worked_on_changes_the_key(packag
     assert key("Own-v0") != before
 
 
-def test_of_an_installed_package_the_files_of_the_class_count() -> None:
-    names = [path.name for path in source_files("CartPole-v1")]
-    assert names == ["core.py", "cartpole.py"]
+def test_of_an_installed_package_all_files_count() -> None:
+    names = [path.name for path in source_files("CartPole-v1") or []]
+    assert {"core.py", "cartpole.py", "registration.py"} <= set(names)
+
+
+def test_beside_a_module_without_a_package_its_neighbours_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "physics_of_mine.py").write_text("gravity = 9.81\n")
+    lines = ["import gymnasium", "import physics_of_mine", "class Own(gymnasium.Env): pass"]
+    (tmp_path / "env_of_mine.py").write_text("\n".join([*lines, 'gymnasium.register("Mine-v0", "env_of_mine:Own")']))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    importlib.import_module("env_of_mine")
+    try:
+        before = key("Mine-v0")
+        (tmp_path / "physics_of_mine.py").write_text("gravity = 1.62\n")
+        assert key("Mine-v0") != before
+    finally:
+        gymnasium.registry.pop("Mine-v0")
 
 
 def test_code_without_a_file_cannot_be_told_and_is_measured_each_time() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import yaml
 from flows import parameters, store
 from flows.config import compose, compose_parameters, dump
 from flows.config import parameters as parameter_tree
-from flows.parameters import DECIDING, follow
+from flows.parameters import DECIDING, MAY_SET_ASIDE, bring_to
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
 from rlcore.run.config import config_of, learning_half
@@ -32,8 +35,9 @@ def params(tmp_path: Path) -> Path:
 
 def begun(tmp_path: Path, params: Path) -> RunDirectory:
     """A run that made a checkpoint's folder and wrote its log."""
-    run = follow(str(tmp_path / "run"), params, [], "make-env")
-    run.card.write_text('{"tier": "snapshot"}')
+    run = bring_to(str(tmp_path / "run"), str(params), [], "make-env")
+    settings = dataclasses.asdict(EnvSettings.of(config_of(run).env))
+    run.card.write_text(json.dumps({"tier": "snapshot", "settings": settings, "tested": {"seed": 42}}))
     run.dataset.mkdir()
     (run.dataset / "manifest.json").write_text("{}")
     (run.checkpoints / "128").mkdir(parents=True)
@@ -135,7 +139,7 @@ def test_both_pipelines_are_the_stages_of_the_command_in_their_order() -> None:
 
 def test_a_new_folder_becomes_a_run_with_the_files_values(tmp_path: Path, params: Path) -> None:
     edit(params, seed=7)
-    run = follow(str(tmp_path / "run"), params, ["env.id=Acrobot-v1"], "train")
+    run = bring_to(str(tmp_path / "run"), str(params), ["env.id=Acrobot-v1"], "train")
     config = config_of(run)
     assert (config.seed, config.env.id, config.run_dir) == (7, "Acrobot-v1", str(tmp_path / "run"))
     assert run.overrides.read_text().splitlines()[:3] == ["--params", str(params), "env.id=Acrobot-v1"]
@@ -144,7 +148,7 @@ def test_a_new_folder_becomes_a_run_with_the_files_values(tmp_path: Path, params
 def test_the_same_parameters_leave_the_run_as_it_is(tmp_path: Path, params: Path) -> None:
     run = begun(tmp_path, params)
     before = (run.config.read_bytes(), run.config.stat().st_mtime_ns)
-    assert follow(str(run.path), params, [], "train").path == run.path
+    assert bring_to(str(run.path), str(params), [], "train").path == run.path
     assert (run.config.read_bytes(), run.config.stat().st_mtime_ns) == before
 
 
@@ -152,7 +156,7 @@ def test_what_changes_nothing_learned_is_taken_over(tmp_path: Path, params: Path
     run = begun(tmp_path, params)
     name = config_of(run).run_name
     edit(params, metric__log_every=77, evaluation__final_episodes=3)
-    follow(str(run.path), params, [], "evaluate")
+    bring_to(str(run.path), str(params), [], "evaluate")
     config = config_of(run)
     assert (config.metric.log_every, config.evaluation.final_episodes, config.run_name) == (77, 3, name)
     assert run.events.exists()
@@ -175,11 +179,11 @@ def test_a_run_of_other_parameters_is_set_aside_by_train_and_refused_by_what_fol
     run = begun(tmp_path, params)
     identity, config = run.read_identity(), run.config.read_bytes()
     edit(params, **change)
-    for stage in ("collect", "evaluate", "register-model"):
+    for stage in ("evaluate", "register-model"):
         with pytest.raises(UserError, match="`shepherd stage train .* comes first"):
-            follow(str(run.path), params, [], stage)
+            bring_to(str(run.path), str(params), [], stage)
     assert run.read_identity() == identity
-    follow(str(run.path), params, [], "train")
+    bring_to(str(run.path), str(params), [], "train")
     aside = RunDirectory(run.path / "set_aside" / identity["run_id"])
     assert (aside.read_identity(), aside.config.read_bytes()) == (identity, config)
     assert (aside.checkpoints / "128").is_dir()
@@ -188,17 +192,79 @@ def test_a_run_of_other_parameters_is_set_aside_by_train_and_refused_by_what_fol
     assert run.read_identity()["run_id"] != identity["run_id"]
     assert not run.events.exists()
     assert not run.checkpoints.exists()
-    assert run.card.exists()
+    measured = "seed" not in change  # the card is of an environment and a seed
+    assert run.card.exists() == run.dataset.exists() == measured
     assert "set aside in" in caplog.text
 
 
 def test_a_longer_budget_continues_a_run_in_which_nothing_depends_on_it(tmp_path: Path, params: Path) -> None:
-    edit(params, algo__anneal_lr=False)
+    edit(params, algo__anneal_lr=False, evaluation__every=4096, checkpoint__every=4096)
     run = begun(tmp_path, params)
     edit(params, algo__total_steps=131072)
-    follow(str(run.path), params, [], "train")
+    bring_to(str(run.path), str(params), [], "train")
     assert run.events.exists()
     assert config_of(run).algo.total_steps == 131072
+
+
+def test_a_mistake_touches_nothing(tmp_path: Path, params: Path) -> None:
+    run = begun(tmp_path, params)
+    for change in ({"env__id": "CartPol-v1"}, {"algo__mlp_keys__encoder": ["stat"]}, {"init_from": "nowhere"}):
+        copy = tmp_path / "mistaken.yaml"
+        copy.write_text(params.read_text())
+        edit(copy, **change)
+        with pytest.raises(UserError):
+            bring_to(str(run.path), str(copy), [], "train")
+        assert run.events.exists()
+        assert not (run.path / "set_aside").exists()
+
+
+def test_weights_that_a_run_starts_from_are_known_again(
+    tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`init_from` is kept as the folder that it meant when the run was made."""
+    meant = {
+        "given": "models:/x@champion",
+        "uri": "models:/x@champion",
+        "path": str(tmp_path / "weights"),
+        "digest": "0",
+    }
+    monkeypatch.setattr(store, "_source", lambda uri: (meant, meant["path"]))
+    monkeypatch.setattr("flows.stages.make_env.check", lambda config: None)
+    edit(params, init_from="models:/x@champion")
+    run = begun(tmp_path, params)
+    assert config_of(run).init_from == meant["path"]
+    bring_to(str(run.path), str(params), [], "evaluate")
+    edit(params, init_from="models:/y@champion")
+    with pytest.raises(UserError, match="init_from"):
+        bring_to(str(run.path), str(params), [], "evaluate")
+
+
+def test_code_with_other_keys_sets_aside_what_it_cannot_read(tmp_path: Path, params: Path) -> None:
+    run = begun(tmp_path, params)
+    old = run.read_identity()
+    run.config.write_text(run.config.read_text() + "a_key_of_yesterday: 1\n")
+    run.identity.write_text(json.dumps(old | {"core_hash": "yesterday"}))
+    bring_to(str(run.path), str(params), [], "train")
+    assert "a_key_of_yesterday" in (run.path / "set_aside" / old["run_id"] / "config.yaml").read_text()
+
+
+def test_a_stage_that_may_be_the_first_to_run_may_set_aside() -> None:
+    """A key that makes a run stale must not be a parameter of a later stage alone."""
+    later = [stage for stage in ("evaluate", "register-model") if stage not in MAY_SET_ASIDE]
+    for stage in later:
+        assert [
+            key for key in keys_of(stage) if covered(key, list(DECIDING)) and not covered(key, keys_of("train"))
+        ] == []
+
+
+def test_the_advised_command_is_of_this_run_with_its_overrides(tmp_path: Path, params: Path) -> None:
+    run = begun(tmp_path, params)
+    overrides = ["env.id=Acrobot-v1", "env.wrapper={a: 1}"]
+    with pytest.raises(UserError) as refused:
+        bring_to(str(run.path), str(params), overrides, "evaluate")
+    advised = re.search(r"`(shepherd .+?)` \(in", str(refused.value))
+    assert advised is not None
+    assert shlex.split(advised[1]) == ["shepherd", "stage", "train", str(run.path), "--params", str(params), *overrides]
 
 
 def test_a_run_of_other_code_is_set_aside(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +272,9 @@ def test_a_run_of_other_code_is_set_aside(tmp_path: Path, params: Path, monkeypa
     old = run.read_identity()["run_id"]
     monkeypatch.setattr(parameters, "core_hash", lambda: "other")
     monkeypatch.setattr(store, "code_version", lambda: {"core_hash": "other"})
-    follow(str(run.path), params, [], "train")
+    bring_to(str(run.path), str(params), [], "train")
     assert (run.path / "set_aside" / old / "config.yaml").exists()
-    follow(str(run.path), params, [], "evaluate")
+    bring_to(str(run.path), str(params), [], "evaluate")
 
 
 def test_setting_aside_is_done_to_its_end_when_it_was_killed(
@@ -226,6 +292,7 @@ def test_setting_aside_is_done_to_its_end_when_it_was_killed(
         files = {path.name for path in run.path.iterdir()} - {"lock", ".driver"}
         edit(copy, seed=5)
         left = [moves]
+        files.discard("set_aside")
 
         def failing(source: Any, target: Any, left: list[int] = left) -> None:
             if "set_aside" in str(target):
@@ -236,17 +303,16 @@ def test_setting_aside_is_done_to_its_end_when_it_was_killed(
 
         monkeypatch.setattr(os, "replace", failing)
         try:
-            follow(str(run.path), copy, [], "train")
+            bring_to(str(run.path), str(copy), [], "train")
             ended = True
         except KeyboardInterrupt:
             ended = False
         monkeypatch.setattr(os, "replace", replace)
-        follow(str(run.path), copy, [], "train")
+        bring_to(str(run.path), str(copy), [], "train")
         aside = {path.name for path in (run.path / "set_aside" / old).iterdir()}
-        # Between the last two moves the folder is no run any more: a new one takes its place and its identity file.
-        assert aside >= files - {"run.json"}
+        assert aside == files
+        assert RunDirectory(run.path / "set_aside" / old).read_identity()["run_id"] == old
         assert config_of(run).seed == 5
         if ended:
-            assert aside == files
             return
     raise AssertionError("the moves did not come to an end")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flows import champions, registry
 from flows.home import configure_environment, locked, state_folder, tracking_uri
 from flows.tracking import connect, prepare_store
-from rlcore.errors import UserError, nearest
+from rlcore.errors import UserError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,14 +36,13 @@ def show(name: str | None = None) -> str:
         UserError: there is no such model, or the store does not answer.
     """
     client = _client()
-    names = registry.model_names(client)
-    if name is not None and name not in names:
-        known = f"; models: {', '.join(names)}" if names else "; none is registered yet"
-        raise UserError(f"{name}: no such model{nearest(name, names) or known}")
-    chosen = [name] if name is not None else sorted(names)
+    if name is not None:
+        registry.require_model(client, name, name)
+    chosen = [name] if name is not None else sorted(registry.model_names(client))
     rows = [row for one in chosen for row in _rows(client, one)]
     if not rows:
-        return "no model is registered yet; `shepherd train exp=ppo` ends with one"
+        what = f"{name} has no version" if name is not None else "no model is registered yet"
+        return f"{what}; `shepherd train exp=ppo` ends with one"
     lines = _table(HEAD, rows)
     if len(chosen) == 1:
         lines += _history(client, chosen[0])
