@@ -85,8 +85,14 @@ class Site:
         final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
         return wait_for(lambda: (s := self.state(flow_run))[0] in final and s, "the end", seconds, every=0.3)
 
-    def retry(self, flow_run: str) -> None:
-        self.ask(f"flow_runs/{flow_run}/set_state", state={"type": "SCHEDULED", "name": "AwaitingRetry"}, force=True)
+    def prefect(self, *words: str) -> str:
+        """A `prefect` command, as a user types it with the variables of .env loaded."""
+        url = f"http://127.0.0.1:{self.variables['SHEPHERD_PREFECT_PORT']}/api"
+        command = [str(Path(sys.executable).with_name("prefect")), *words]
+        own = self.variables | {"PREFECT_API_URL": url, "PREFECT_HOME": str(self.home / ".shepherd/prefect")}
+        done = subprocess.run(command, cwd=self.home, env=own, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def run(self, flow_run: str) -> RunDirectory:
         note = self.home / ".shepherd/flow_runs" / flow_run
@@ -166,7 +172,7 @@ def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(site: Si
     wait_for(lambda: not site.processes("rlcore.run.trainer"), "the trainer's end", 2.0)
     assert site.ended(flow_run)[0] == "CRASHED"
     assert time.monotonic() - began < 120
-    site.retry(flow_run)
+    site.prefect("flow-run", "retry", flow_run)
     # Prefect's worker reports the crash once more, seconds later: a state in between that the run leaves by itself.
     wait_for(lambda: site.state(flow_run)[0] == "COMPLETED", "the end of the second attempt", 300, every=0.3)
     assert site.run(flow_run).path == run.path
@@ -181,7 +187,7 @@ def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undist
     runs = [site.run(cancelled), site.run(orphaned)]
     assert runs[0].path != runs[1].path
     wait_for(lambda: all(count(run, "metrics") for run in runs), "both to train", every=0.1)
-    site.ask(f"flow_runs/{cancelled}/set_state", state={"type": "CANCELLING"}, force=False)
+    site.prefect("flow-run", "cancel", cancelled)
     assert site.ended(cancelled, 60)[0] == "CANCELLED"
     # No checkpoint was due: the one that is there was made because of the cancellation.
     assert checkpoint.newest_good(runs[0].checkpoints) is not None

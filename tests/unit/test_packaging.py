@@ -26,6 +26,7 @@ IMPORT_NAMES = {  # where a package is imported by another name than it is insta
 }
 STARTED_NOT_IMPORTED = {
     "fastapi": "a bound on what Prefect brings",
+    "dvc": "its command runs the stages of dvc.yaml",
 }
 
 
