@@ -19,7 +19,7 @@ from rlcore.run.directory import RunDirectory
 configure_environment()  # Prefect reads its settings when it is imported
 
 from prefect import Task, task  # noqa: E402
-from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.cache_policies import NO_CACHE, CacheKeyFnPolicy  # noqa: E402
 from prefect.client.schemas.objects import State, TaskRun  # noqa: E402
 from prefect.context import TaskRunContext  # noqa: E402
 
@@ -79,7 +79,8 @@ def card_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
 @task(
     name="make-env",
     task_run_name="make-env {label}",
-    **OPTIONS | {"cache_policy": None, "cache_key_fn": card_key, "persist_result": True, "result_serializer": "json"},
+    **OPTIONS
+    | {"cache_policy": CacheKeyFnPolicy(cache_key_fn=card_key), "persist_result": True, "result_serializer": "json"},
 )
 def make_env_task(run_dir: str, label: str) -> dict[str, Any]:
     """Hold the config against a real environment; an environment that nothing has changed is not measured twice.

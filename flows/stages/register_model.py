@@ -55,6 +55,8 @@ def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
         version = _version(client, config, run, checkpoint, name, mlflow_run)
         decision = version.tags.get("decision") or _decide(client, config, run, checkpoint, version)
         aliases = registry.aliases_of(client, name, version.version)
+    if version.run_id != mlflow_run:
+        decision = f"the same weights as {version.tags.get('run_dir', version.run_id)} registered: {decision}"
     result = {"name": name, "version": int(version.version), "aliases": aliases, "decision": decision}
     _record(run, result)
     return result

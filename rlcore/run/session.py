@@ -111,6 +111,7 @@ class Session:
         self.iterations = learning["iterations"]
         self.window.load_state_dict(bookkeeping["window"])
         self.watch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
+        self._recent = [float(ret) for ret in bookkeeping.get("recent", ())]
         # The log may have lost some to a disk fault, and may reach beyond this checkpoint.
         self.scores = {int(steps): float(score) for steps, score in bookkeeping["scores"].items()} | self.scores
         self.owed = [] if self.env_steps in self.scores else bookkeeping["owed"]
@@ -249,6 +250,7 @@ class Session:
             "window": self.window.state_dict(),
             "owed": self.owed,
             "scores": self.scores,
+            "recent": self._recent,
             "wall_s": self.watch.wall,
             "cpu_s": self.watch.cpu,
             "updates": self.learner.updates,

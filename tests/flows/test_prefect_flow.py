@@ -105,7 +105,7 @@ def test_an_unchanged_environment_is_not_measured_twice(
 ) -> None:
     from flows import training
 
-    run = new_run(tmp_path / "run", "algo.total_steps=256")
+    run = new_run(tmp_path / "run", "algo.total_steps=256", "model_manager.disabled=true")
     training.train_ppo(run_dir=str(run.path))
     assert run.card.read_bytes() == finished[0].card.read_bytes()  # with the seconds that measuring took then
     assert (run.path / "env_card.md").exists()
@@ -368,7 +368,7 @@ def test_a_mistake_of_the_user_is_told_at_once_and_not_retried(
         raise UserError("env.id=Nowhere-v0: no such environment")
 
     monkeypatch.setattr(make_env, "make_env", refuse)
-    run = new_run(tmp_path / "mistake")
+    run = new_run(tmp_path / "mistake", "env.action_repeat=3")  # no card of it is cached
     with pytest.raises(UserError, match="Nowhere-v0"):
         training.run_flow(run)
     assert len(calls) == 1
