@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flows.registry import champion_of, find_version, versions_of
+from flows.registry import CHAMPION, champion_of, find_version, versions_of
 from flows.tracking import user
 from rlcore.errors import UserError
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-ALIAS = "champion"
 TAG = re.compile(r"champion\.(\d+)")
 LINE = re.compile(r"version (\d+) after (\d+|none) \| (\w+) by (.+?) \| (\S+) \| (.*)", re.DOTALL)
 WHY_LIMIT = 1000  # characters; MLflow takes 5,000 in a tag
@@ -56,7 +55,7 @@ class Move:
 
 
 def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> Move:
-    """Make a version the champion and note it for good. The caller holds `registry.lock`.
+    """Make a version the champion and note it for good. The caller is `registry.deciding`.
 
     Args:
         client: of the store.
@@ -74,7 +73,7 @@ def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> 
     move = Move(str(version), None if before is None else str(before), how, user(), now, why[:WHY_LIMIT])
     number = max(_numbered(client.get_registered_model(name).tags), default=0) + 1
     client.set_registered_model_tag(name, f"champion.{number:04}", move.line())
-    client.set_registered_model_alias(name, ALIAS, move.version)
+    client.set_registered_model_alias(name, CHAMPION, move.version)
     return move
 
 
@@ -96,7 +95,7 @@ def history(client: MlflowClient, name: str) -> list[Move]:
 
 
 def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Move:
-    """Make a version the champion by hand. The caller holds `registry.lock`.
+    """Make a version the champion by hand. The caller is `registry.deciding`.
 
     Args:
         client: of the store.
@@ -121,7 +120,7 @@ def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Mov
 
 
 def rollback(client: MlflowClient, name: str, why: str = "") -> Move:
-    """Give the alias back to the champion before the present one. The caller holds `registry.lock`.
+    """Give the alias back to the champion before the present one. The caller is `registry.deciding`.
 
     Done again, it goes one champion further back; versions that were deleted since are left out.
 

@@ -13,15 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.interruption import farewell
+from flows.report import shown
 from flows.supervision import leaving_with
 from rlcore.errors import UserError
 from rlcore.run.directory import RunDirectory
-
-
-def shown(path: Path) -> str:
-    """A path as a person would type it here."""
-    relative = os.path.relpath(path)
-    return relative if not relative.startswith("..") else str(path)
 
 
 def follow(run: RunDirectory) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.console import shown
+from flows.report import shown
 from rlcore.errors import UserError
 from rlcore.run import checkpoint, compare, fingerprint
 

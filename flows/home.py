@@ -93,15 +93,30 @@ def check_servers() -> None:
     url = os.environ.get("PREFECT_API_URL")
     if not url:
         return
-    try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=5):
-            return
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+    if reason := unreachable(f"{url.rstrip('/')}/health"):
         raise UserError(
             f"PREFECT_API_URL={url}: no Prefect server answers there ({reason}); "
             "start it, or unset the variable to run without a server"
-        ) from None
+        )
+
+
+def unreachable(url: str, any_answer: bool = False) -> str | None:
+    """Why a server does not answer.
+
+    Args:
+        url: of its health.
+        any_answer: a refusal is an answer too: somebody is there.
+
+    Returns:
+        The reason; None = it answers.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return None
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        if any_answer and isinstance(error, urllib.error.HTTPError):
+            return None
+        return str(getattr(error, "reason", error)) or type(error).__name__
 
 
 @contextmanager

@@ -9,10 +9,11 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.home import configure_environment, state_folder, tracking_uri
+from flows.home import configure_environment, locked, state_folder, tracking_uri
 from flows.tracking import connect, prepare_store
 from rlcore.errors import UserError, nearest
 from rlcore.run.directory import RunDirectory
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[^/@]+))")
 NAME = re.compile(r"\w[\w .+-]{0,199}")  # no quotes, @ or %: a name stands in queries, URIs and folders
+CHAMPION = "champion"  # the alias
 SERVED_WITH = ("torch", "numpy", "safetensors")
 
 
@@ -80,6 +82,11 @@ def agent_settings(config: RunConfig) -> Mapping[str, Any]:
     return agent
 
 
+def deciding() -> AbstractContextManager[None]:
+    """The place of the one process of this checkout that registers models and moves aliases."""
+    return locked(state_folder() / "registry.lock")
+
+
 def description_of(config: RunConfig) -> str:
     """What a run's model is, in words: `model_manager.models.agent.description`, else `<ALGO> agent for <env id>`."""
     return str(agent_settings(config).get("description") or f"{config.algo.name.upper()} agent for {config.env.id}")
@@ -116,7 +123,7 @@ def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
     from mlflow.exceptions import MlflowException
 
     try:
-        return client.get_model_version_by_alias(name, "champion")
+        return client.get_model_version_by_alias(name, CHAMPION)
     except MlflowException as error:
         # Anything else, a server that is away say, must not look as if the throne were empty.
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):

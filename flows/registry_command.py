@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import os
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows import champions, registry
-from flows.home import configure_environment, locked, state_folder, tracking_uri
+from flows.home import configure_environment, tracking_uri, unreachable
+from flows.report import shown
 from flows.tracking import connect, prepare_store
 from rlcore.errors import UserError
 
@@ -64,7 +62,7 @@ def promote(name: str, version: str, why: str = "") -> str:
         UserError: as `flows.champions.promote`, or the store does not answer.
     """
     client = _client()
-    with locked(state_folder() / "registry.lock"):
+    with registry.deciding():
         return _said(name, champions.promote(client, name, version.removeprefix("v"), why))
 
 
@@ -82,7 +80,7 @@ def rollback(name: str, why: str = "") -> str:
         UserError: as `flows.champions.rollback`, or the store does not answer.
     """
     client = _client()
-    with locked(state_folder() / "registry.lock"):
+    with registry.deciding():
         return _said(name, champions.rollback(client, name, why))
 
 
@@ -98,17 +96,11 @@ def _check_answers(uri: str) -> None:
     """Refuse a server that is away now: MLflow would try again for minutes and end in a traceback."""
     if not uri.startswith(("http://", "https://")):
         return
-    try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5):
-            return
-    except urllib.error.HTTPError:
-        return  # somebody is there; what they refuse, MLflow says
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+    if reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True):  # what somebody refuses, MLflow says
         raise UserError(
             f"MLFLOW_TRACKING_URI={uri}: no MLflow server answers there ({reason}); start it with `make up`, "
             "or unset the variable to use the project's own file"
-        ) from None
+        )
 
 
 def _said(name: str, move: champions.Move) -> str:
@@ -188,6 +180,5 @@ def _minute(when: datetime.datetime) -> str:
 
 def _typed(folder: str) -> str:
     """A folder as a person would type it here, with a word when it is gone."""
-    relative = os.path.relpath(folder)
-    shown = folder if relative.startswith("..") else relative
-    return shown if Path(folder).is_dir() else f"{shown} (gone)"
+    path = Path(folder)
+    return shown(path) if path.is_dir() else f"{shown(path)} (gone)"

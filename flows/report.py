@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.progress import duration
 from rlcore.run.directory import RunDirectory
-from rlcore.run.record import read_events
+from rlcore.run.record import last_event, read_events
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def learning_curve(run: RunDirectory) -> Path:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     events = list(read_events(run.events))
-    final = next((e for e in reversed(events) if e["kind"] == "evaluation" and e.get("final")), None)
+    final = last_event(events, "evaluation", final=True)
     # No pyplot: it keeps every figure alive, and it is not safe in the threads that Prefect runs tasks in.
     layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.87))  # title and legend have the rest
     figure = Figure(figsize=(8, 4.5), dpi=150, layout=layout)
@@ -175,7 +175,7 @@ def _draw_results(
 
 
 def _draw_baseline(panels: Sequence[Axes], events: Sequence[Mapping[str, Any]]) -> None:
-    baseline = next((e for e in reversed(events) if e["kind"] == "baseline"), None)
+    baseline = last_event(events, "baseline")
     if baseline is None:
         return
     for axes in panels:
@@ -366,15 +366,15 @@ def _number(value: float) -> str:
 
 
 def _facts(summary: Mapping[str, Any], run: RunDirectory) -> list[tuple[str, str]]:
-    facts = [*_effort(summary), ("model", _model(summary)), ("run directory", _typed(run.path))]
+    facts = [*_effort(summary), ("model", _model(summary)), ("run directory", shown(run.path))]
     checkpoint = summary.get("checkpoint")
     if checkpoint:
-        facts.append(("checkpoint", _typed(run.path / checkpoint)))
+        facts.append(("checkpoint", shown(run.path / checkpoint)))
     if run.curve.exists():
-        facts.append(("learning curve", _typed(run.curve)))
+        facts.append(("learning curve", shown(run.curve)))
     video = summary.get("video")
     if video:
-        facts.append(("video", _typed(run.path / video)))
+        facts.append(("video", shown(run.path / video)))
     return facts
 
 
@@ -395,7 +395,7 @@ def _model(summary: Mapping[str, Any]) -> str:
     return f"{model['name']} version {model['version']}" + (f" ({aliases})" if aliases else "")
 
 
-def _typed(path: Path) -> str:
+def shown(path: Path) -> str:
     """A path as a person would type it here."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

@@ -15,8 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.cli import told
-from flows.home import artifact_folder, configure_environment, home, locked, state_folder
+from flows.home import artifact_folder, configure_environment, home, locked, state_folder, unreachable
 from rlcore.errors import RunError, UserError
-from rlcore.lifeline import stat
+from rlcore.lifeline import alive, stat
 from rlcore.run.directory import write_text
 
 if TYPE_CHECKING:
@@ -93,13 +91,13 @@ def down() -> None:
             served = [pid for pid, name in _servers() if name.startswith(names)]
             for pid in served:
                 _signal(pid, signal.SIGTERM)
-            _wait_until(lambda pids=served: not any(map(_alive, pids)), STOP_TIMEOUT)
+            _wait_until(lambda pids=served: not any(map(alive, pids)), STOP_TIMEOUT)
             if "worker" in names:  # a flow that it ran may still be writing its checkpoint
                 _wait_until(lambda: not any(kind.startswith("worker") for _, kind in _marked()), STOP_TIMEOUT)
         left = [pid for pid, _ in _marked()]
         for pid in left:
             _signal(pid, signal.SIGKILL)
-        _wait_until(lambda: not any(map(_alive, left)), 5.0)
+        _wait_until(lambda: not any(map(alive, left)), 5.0)
         _write_dotenv({})
         print("everything that `make up` started has ended")
 
@@ -224,7 +222,7 @@ def _start(server: Server) -> None:
     if any(name == server.name for _, name in _servers()):
         _say(server.name, "runs already")
         return
-    if server.health and _answers(server.health, any_answer=True):
+    if server.health and unreachable(server.health, any_answer=True) is None:
         key, _ = PORTS[server.name]
         raise UserError(
             f"{key}={_port(server.name)}: another program answers on this port; `make down` ends what an earlier "
@@ -247,7 +245,7 @@ def _start(server: Server) -> None:
 
 def _wait(server: Server) -> None:
     began = time.monotonic()
-    while not _answers(server.health):
+    while unreachable(server.health):
         if not any(name == server.name for _, name in _servers()) or time.monotonic() - began > START_TIMEOUT:
             raise RunError(f"{server.name} did not start; what it said is in {_folder() / f'{server.name}.log'}")
         time.sleep(0.2)
@@ -258,7 +256,7 @@ def _marked() -> Iterator[tuple[int, str]]:
     """Pid and kind of every process that was started by an `up` of this home, or by one of those."""
     mark, kind = f"{MARK}={state_folder()}".encode(), f"{KIND}=".encode()
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid() or not _alive(int(entry.name)):
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid() or not alive(int(entry.name)):
             continue
         try:
             variables = (entry / "environ").read_bytes().split(b"\0")
@@ -272,17 +270,13 @@ def _servers() -> Iterator[tuple[int, str]]:
     """Pid and name of the servers and workers themselves: those that were noted when they were started, and live."""
     for path in _folder().glob("*.pid"):
         pid, _, birth = path.read_text().partition(" ")
-        if pid.isdecimal() and birth and _birth(int(pid)) == birth and _alive(int(pid)):
+        if pid.isdecimal() and birth and _birth(int(pid)) == birth and alive(int(pid)):
             yield int(pid), path.stem
 
 
 def _birth(pid: int) -> str:
     """When a process began, in the kernel's ticks: with it a pid that was given to another one is told apart."""
     return "".join(stat(pid)[19:20])
-
-
-def _alive(pid: int) -> bool:
-    return stat(pid)[:1] not in ([], ["Z"])
 
 
 def _signal(pid: int, number: int) -> None:
@@ -296,16 +290,6 @@ def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.1)
-
-
-def _answers(url: str, any_answer: bool = False) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except urllib.error.HTTPError:
-        return any_answer
-    except (urllib.error.URLError, OSError, ValueError):
-        return False
 
 
 # Words ----------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rlcore.errors import UserError
 from rlcore.run.config import RunConfig, config_hash, config_of, learning_half
 from rlcore.run.directory import RunDirectory, write_json, write_text
 from rlcore.run.fingerprint import differences, may_extend
-from rlcore.run.record import EventLog, read_events
+from rlcore.run.record import EventLog, last_event, read_events
 from rlcore.schema import spell
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ def _rewrite(run: RunDirectory, values: Mapping[str, Any]) -> None:
 
 def note_start(run: RunDirectory) -> None:
     """Begin a run's event log, unless it has begun."""
-    if not any(event["kind"] == "start" for event in read_events(run.events)):
+    if last_event(read_events(run.events), "start") is None:
         identity = run.read_identity()
         EventLog(run.events).append("start", **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")})
 

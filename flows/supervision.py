@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlcore.lifeline import stat
+from rlcore.lifeline import alive, stat
 
 LOOK_EVERY = 1.0  # seconds
 
@@ -61,6 +61,6 @@ def _is(program: str, pid: int) -> bool:
 
 def _leave_with(above: list[int], certain: bool, over: threading.Event) -> None:
     while not over.wait(LOOK_EVERY):
-        if any(stat(pid)[:1] in ([], ["Z"]) for pid in above) or (certain and not above):
+        if not all(map(alive, above)) or (certain and not above):
             os.kill(os.getpid(), signal.SIGTERM)
             return

@@ -111,10 +111,11 @@ def collect_task(run_dir: str, label: str) -> str:
         Path of the dataset's manifest.
     """
     from flows.stages.collect import collect
+    from rlcore.run.record import last_event, read_events
 
     run = RunDirectory(run_dir)
     path = str(collect(config_of(run), run))
-    tell("baseline", last_event(run, "baseline") or {})
+    tell("baseline", last_event(read_events(run.events), "baseline") or {})
     return path
 
 
@@ -242,11 +243,3 @@ def summary_task(run_dir: str, label: str) -> str:
     summary = summarise(run)
     artifacts.show_results(label, summary, run, learning_curve(run))
     return str(run.summary)
-
-
-def last_event(run: RunDirectory, kind: str, **fields: Any) -> dict[str, Any] | None:
-    """The last event of a kind with these values, or None."""
-    from rlcore.run.record import read_events
-
-    found = [e for e in read_events(run.events) if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
-    return found[-1] if found else None

@@ -66,7 +66,7 @@ def mirror(run: RunDirectory) -> str:
             raise RunError(
                 f"MLflow run {run_id} of {run.path} was deleted there; restore it to have it kept up to date"
             )
-        if (found.info.artifact_uri or "").startswith(SERVED) and uri.startswith("sqlite:"):
+        if _out_of_reach(found.info.artifact_uri or "", uri):
             raise RunError(
                 f"MLflow run {run_id} of {run.path} was begun on a server that keeps its files; start that server and "
                 "set MLFLOW_TRACKING_URI to it"
@@ -235,7 +235,7 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
     from mlflow.exceptions import MlflowException
 
     experiment = client.get_experiment_by_name(name)
-    if experiment is not None and experiment.artifact_location.startswith(SERVED) and uri.startswith("sqlite:"):
+    if experiment is not None and _out_of_reach(experiment.artifact_location, uri):
         # A server that somebody started on our file keeps this one's files, and cannot be asked for them now.
         return _experiment(client, f"{name} (no server)", uri)
     if experiment is None:
@@ -250,6 +250,11 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
     if experiment.lifecycle_stage != "active":
         raise RunError(f"exp_name={name}: that MLflow experiment was deleted; restore it there or choose another name")
     return experiment.experiment_id
+
+
+def _out_of_reach(artifacts: str, uri: str) -> bool:
+    """Whether files are kept by a server, while the store is opened without one."""
+    return artifacts.startswith(SERVED) and uri.startswith("sqlite:")
 
 
 def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:

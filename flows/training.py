@@ -21,7 +21,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError
 from rlcore.run.config import RunConfig, config_of
 from rlcore.run.directory import RunDirectory
-from rlcore.run.record import EventLog, read_events
+from rlcore.run.record import EventLog, last_event, read_events
 
 from prefect import Flow  # isort: skip
 from prefect.exceptions import TerminationSignal  # isort: skip
@@ -261,7 +261,7 @@ def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
         card = t.make_env_task(where, label)
         if not run.card.exists():  # it was measured for an earlier run
             write_card(run, card)
-    if t.last_event(run, "baseline") is None:
+    if last_event(read_events(run.events), "baseline") is None:
         t.collect_task(where, label)
     boundary = _train(run, label)
     ended(run, boundary)
@@ -288,7 +288,7 @@ def _judged(config: RunConfig, run: RunDirectory) -> bool:
     """
     from rlcore.run.judge import chosen
 
-    final = t.last_event(run, "evaluation", final=True)
+    final = last_event(read_events(run.events), "evaluation", final=True)
     if final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path)):
         return False
     return final["greedy"]["episodes"] == config.evaluation.final_episodes

@@ -74,6 +74,11 @@ def stopped(pid: int) -> bool:
     return stat(pid)[:1] in (["T"], ["t"])
 
 
+def alive(pid: int) -> bool:
+    """Whether a process runs or is paused; one that has ended and was not waited for (a zombie) does not."""
+    return stat(pid)[:1] not in ([], ["Z"])
+
+
 def stat(pid: int) -> list[str]:
     """What Linux says of a process after its name (proc(5)): state, parent, ...; empty when it has ended."""
     try:

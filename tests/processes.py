@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +97,15 @@ def free_port() -> int:
     """A port that nothing listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return listening.getsockname()[1]
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers there now."""
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 def one(home: Path, kind: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from rlcore.durable import write_synced
 from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory, write_json
-from rlcore.run.record import EventLog, read_events
+from rlcore.run.record import EventLog, last_event, read_events
 from rlcore.types import Arrival, EnvSpec
 
 FORMAT = 1
@@ -83,7 +83,7 @@ def collect(config: RunConfig, run: RunDirectory) -> Path:
 def note_baseline(run: RunDirectory) -> None:
     """Put the result of a dataset that is there already into the event log, unless it has one."""
     result = run.read_baseline()
-    if result is not None and not any(event["kind"] == "baseline" for event in read_events(run.events)):
+    if result is not None and last_event(read_events(run.events), "baseline") is None:
         _note(run, result)
 
 

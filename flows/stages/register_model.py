@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import champions, registry
-from flows.home import locked, state_folder
 from flows.lineage import lineage
 from flows.promotion import Verdict, against_baseline, paired
 from flows.tracking import connect, mirror, store_uri
 from rlcore.run.directory import RunDirectory
-from rlcore.run.record import EventLog, read_events
+from rlcore.run.record import EventLog, last_event, read_events
 from rlcore.schema import spell
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
     checkpoint = chosen(run)
     mlflow_run = mirror(run)
     client, name = connect(store_uri(run.read_config())), registry.model_name(config)
-    with locked(state_folder() / "registry.lock"):
+    with registry.deciding():
         version = _version(client, config, run, checkpoint, name, mlflow_run)
         decision = version.tags.get("decision") or _decide(client, config, run, checkpoint, version)
         aliases = registry.aliases_of(client, name, version.version)
@@ -129,8 +128,8 @@ def _judge_first(config: RunConfig, run: RunDirectory, checkpoint: Path) -> tupl
     from rlcore.run.judge import FINAL_ROUND
 
     events = list(read_events(run.events))
-    baseline = next((e for e in reversed(events) if e["kind"] == "baseline"), None)
-    final = next((e for e in reversed(events) if e["kind"] == "evaluation" and e.get("final")), None)
+    baseline = last_event(events, "baseline")
+    final = last_event(events, "evaluation", final=True)
     if final is not None and str(final["env_steps"]) == checkpoint.name and final["greedy"]["episodes"] >= EPISODES:
         result = final["greedy"]
     else:

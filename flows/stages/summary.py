@@ -8,7 +8,7 @@ from typing import Any
 from rlcore.errors import RunError
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory, write_json
-from rlcore.run.record import read_events
+from rlcore.run.record import last_event, read_events
 
 
 def summarise(run: RunDirectory) -> dict[str, Any]:
@@ -31,9 +31,9 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     if newest is None:
         raise RunError(f"{run.path}: no checkpoint to summarise (checkpoint.save_last=false?)")
     path, _, bookkeeping = newest
-    final = _last(events, "evaluation", final=True) or {}
+    final = last_event(events, "evaluation", final=True) or {}
     judged = json.loads((run.evaluations / f"{final['env_steps']}.json").read_text()) if final else {}
-    model = _last(events, "registered")
+    model = last_event(events, "registered")
     env_steps = int(path.name)
     baseline = run.read_baseline()
     wall = bookkeeping["wall_s"]
@@ -50,12 +50,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "video": judged.get("video"),
         "model": {key: model[key] for key in ("name", "version", "aliases")} if model else None,
         "fingerprint": bookkeeping["fingerprint"],
-        "status": (_last(events, "end") or {"status": "training"})["status"],
+        "status": (last_event(events, "end") or {"status": "training"})["status"],
     }
     write_json(run.summary, summary)
     return summary
-
-
-def _last(events: list[dict[str, Any]], kind: str, **fields: Any) -> dict[str, Any] | None:
-    found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
-    return found[-1] if found else None

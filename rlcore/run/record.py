@@ -27,9 +27,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlcore.durable import make_directory, sync_directory
 from rlcore.errors import RunError
@@ -43,6 +43,13 @@ FIELDS: dict[str, dict[str, type]] = {
     "end": {"status": str},
 }
 log = logging.getLogger(__name__)
+Event = TypeVar("Event", bound=Mapping[str, Any])
+
+
+def last_event(events: Iterable[Event], kind: str, **fields: Any) -> Event | None:
+    """The last event of a kind with these values, or None."""
+    found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
+    return found[-1] if found else None
 
 
 class EventLog:

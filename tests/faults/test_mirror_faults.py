@@ -12,8 +12,6 @@ import sys
 import textwrap
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from flows import background
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
-from tests.processes import environment, free_port, kill_all, orphans, processes
+from tests.processes import answers, environment, free_port, kill_all, orphans, processes, wait_for
 
 SEED = random.randrange(10_000)
 pytestmark = pytest.mark.slow
@@ -162,7 +160,8 @@ def mlflow_server(home: Path, port: int) -> Iterator[Path]:
         command + stores, env=environment(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        answers(f"http://127.0.0.1:{port}/health")
+        health = f"http://127.0.0.1:{port}/health"
+        wait_for(lambda: answers(health), f"an answer of {health}", every=0.2)
         yield database
     finally:
         server.terminate()
@@ -204,14 +203,3 @@ def slowly(port: int, seconds: float) -> Iterator[int]:
         listening.close()
         for one in (thread, *relays):
             one.join(30)
-
-
-def answers(url: str) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    raise AssertionError(f"{url} does not answer")

@@ -23,7 +23,7 @@ from synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
 import flows
 from flows.stages.register_model import register_model
 from rlcore.run.directory import RunDirectory
-from tests.processes import free_port
+from tests.processes import answers, free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,7 +58,10 @@ def serving(home: Path, folder: Path, name: str, spec: dict[str, Any] | None) ->
         register_model(named(run, name), run)
     port = free_port()
     command = [str(Path(sys.executable).with_name("mlflow")), "models", "serve", "--env-manager", "local"]
+    # MLflow starts `uvicorn` by its name: the virtual environment is activated, as the README has it.
+    here = str(Path(sys.executable).parent)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment["PATH"] = here + os.pathsep + environment["PATH"]
     with open(folder / "serve.log", "wb") as log:
         process = subprocess.Popen(
             [*command, "-m", f"models:/{name}@champion", "--host", "127.0.0.1", "--port", str(port)],
@@ -81,11 +84,9 @@ def serving(home: Path, folder: Path, name: str, spec: dict[str, Any] | None) ->
 def wait_for_ping(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline = time.monotonic() + HEALTHY_WITHIN
     while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
+        if answers(url):
+            return
+        time.sleep(0.2)
     raise AssertionError(f"it does not answer:\n{log.read_text()[-3000:]}")
 
 
