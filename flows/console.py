@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.interruption import farewell
-from flows.report import shown
 from flows.supervision import leaving_with
+from flows.typed import shown, stage_command
 from rlcore.errors import UserError
 from rlcore.run.directory import RunDirectory
 
@@ -176,9 +176,8 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
     Raises:
         UserError: overrides where there must be none, or a stage before `make-env`.
     """
-    from flows.parameters import command
-
-    again = "dvc repro" if os.environ.get("DVC_STAGE") else command(name, run_dir, params, overrides if params else ())
+    typed = stage_command(name, run_dir, params, overrides)
+    again = "dvc repro" if os.environ.get("DVC_STAGE") else typed
     farewell(f"shepherd: interrupted; continue with: {again}")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     with leaving_with("dvc", certain="DVC_STAGE" in os.environ):
@@ -188,9 +187,9 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
 
 def _staged(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> dict[str, Any]:
     """What the stage made."""
-    from flows.parameters import bring_to, command
-
     if params is not None:
+        from flows.parameters import bring_to
+
         run = bring_to(run_dir, params, overrides, name)
     elif name == "make-env":
         run = _made(run_dir, overrides)
@@ -199,7 +198,7 @@ def _staged(name: str, run_dir: str, overrides: Sequence[str], params: str | Non
     else:
         run = RunDirectory.existing(Path(run_dir).absolute())
     if name != "make-env" and not run.card.exists():
-        first = command("make-env", run_dir, params, overrides)
+        first = stage_command("make-env", run_dir, params, overrides)
         raise UserError(f"{run_dir}: no env_card.json yet; `{first}` comes first")
     with run.driving():
         return _driven(name, run)
@@ -219,8 +218,7 @@ def _made(run_dir: str, overrides: Sequence[str]) -> RunDirectory:
 
 def _driven(name: str, run: RunDirectory) -> dict[str, Any]:
     """What a stage made of a run that nobody else is working on."""
-    from flows.stages.collect import collect, note_baseline
-    from flows.store import note_start
+    from flows.notes import note_baseline, note_start
 
     note_start(run)
     if name == "train":
@@ -234,6 +232,8 @@ def _driven(name: str, run: RunDirectory) -> dict[str, Any]:
 
         return {"env_card": str(make_env(config, run))}
     if name == "collect":
+        from flows.stages.collect import collect
+
         return {"dataset": str(collect(config, run))}
     if name == "checkpoint":
         from flows.stages.train import checkpoint

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.report import shown
+from flows.typed import shown
 from rlcore.errors import UserError
 from rlcore.run import checkpoint, compare, fingerprint
 

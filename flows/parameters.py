@@ -11,7 +11,6 @@ import dataclasses
 import json
 import logging
 import os
-import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from flows.config import compose_parameters, default_names
 from flows.lineage import core_hash
 from flows.store import create_run, prepared, refuse_other_learning, rewrite_config
+from flows.typed import stage_command
 from rlcore.durable import make_directory
 from rlcore.errors import UserError
 from rlcore.run.config import RunConfig, config_of
@@ -66,7 +66,7 @@ def bring_to(run_dir: str, params: str, overrides: Sequence[str], stage: str) ->
                 rewrite_config(run, values)
             return run
         if stage not in MAY_SET_ASIDE:
-            first = command("train", run_dir, params, overrides)
+            first = stage_command("train", run_dir, params, overrides)
             raise UserError(f"{run_dir}: {reason}; `{first}` (in a pipeline: `dvc repro --force train`) comes first")
     config, values, source = prepared(config, values)  # a mistake is told while everything is in its place
     if reason is not None:
@@ -75,12 +75,6 @@ def bring_to(run_dir: str, params: str, overrides: Sequence[str], stage: str) ->
     if not _measured_for(run, config):
         _discard_measured(run)
     return create_run(config, values, ["--params", params, *typed], source)
-
-
-def command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
-    """The command line of a stage, as one would type it."""
-    behind = ["--params", params, *overrides] if params is not None else []
-    return shlex.join(["shepherd", "stage", stage, run_dir, *behind])
 
 
 def set_aside(run: RunDirectory) -> Path:

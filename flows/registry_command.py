@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from flows import champions, registry
 from flows.home import configure_environment, tracking_uri, unreachable
-from flows.report import shown
 from flows.tracking import connect, prepare_store
+from flows.typed import shown
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:

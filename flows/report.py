@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.progress import duration
+from flows.typed import shown
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import last_event, read_events
 
@@ -393,12 +394,6 @@ def _model(summary: Mapping[str, Any]) -> str:
         return "not registered"
     aliases = ", ".join(model.get("aliases") or ())
     return f"{model['name']} version {model['version']}" + (f" ({aliases})" if aliases else "")
-
-
-def shown(path: Path) -> str:
-    """A path as a person would type it here."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
 
 
 def _wrapped(name: str, text: str) -> list[str]:

@@ -17,7 +17,6 @@ from rlcore.errors import UserError
 from rlcore.run.config import RunConfig, config_hash, config_of, learning_half
 from rlcore.run.directory import RunDirectory, write_json, write_text
 from rlcore.run.fingerprint import differences, may_extend
-from rlcore.run.record import EventLog, last_event, read_events
 from rlcore.schema import spell
 
 log = logging.getLogger(__name__)
@@ -163,13 +162,6 @@ def _rewrite(run: RunDirectory, values: Mapping[str, Any]) -> None:
         # It ended under the old config: until the flow has come to its end again, nobody may call it finished.
         write_json(run.summary, summary | {"status": "training"})
     write_text(run.config, dump(values))
-
-
-def note_start(run: RunDirectory) -> None:
-    """Begin a run's event log, unless it has begun."""
-    if last_event(read_events(run.events), "start") is None:
-        identity = run.read_identity()
-        EventLog(run.events).append("start", **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")})
 
 
 def _refuse_other_place(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:

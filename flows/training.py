@@ -249,9 +249,9 @@ def _all_stages(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
 
 def _stages(config: RunConfig, run: RunDirectory, label: str) -> dict[str, Any]:
     from flows.background import mirror_in_background
+    from flows.notes import note_start
     from flows.stages.make_env import write_card
     from flows.stages.train import ended, expect_trainer, release
-    from flows.store import note_start
 
     expect_trainer(run)
     where = str(run.path)

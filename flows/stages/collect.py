@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flows.notes import note_result
 from rlcore.durable import write_synced
-from rlcore.run.config import RunConfig
 from rlcore.run.directory import RunDirectory, write_json
-from rlcore.run.record import EventLog, last_event, read_events
 from rlcore.types import Arrival, EnvSpec
+
+if TYPE_CHECKING:
+    from rlcore.run.config import RunConfig
 
 FORMAT = 1
 CHUNK_BYTES = 64 * 2**20  # rows are stored up to here; returns always
@@ -76,16 +78,5 @@ def collect(config: RunConfig, run: RunDirectory) -> Path:
         "files": {name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
     }
     write_json(run.dataset / "manifest.json", manifest)
-    _note(run, result)
+    note_result(run, result)
     return run.dataset / "manifest.json"
-
-
-def note_baseline(run: RunDirectory) -> None:
-    """Put the result of a dataset that is there already into the event log, unless it has one."""
-    result = run.read_baseline()
-    if result is not None and last_event(read_events(run.events), "baseline") is None:
-        _note(run, result)
-
-
-def _note(run: RunDirectory, result: dict[str, Any]) -> None:
-    EventLog(run.events).append("baseline", **{key: result[key] for key in ("mean", "std", "ci95", "episodes")})

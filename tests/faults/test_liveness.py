@@ -131,7 +131,14 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
 
 
 def test_nothing_of_a_killed_flow_lives_on(home: Path) -> None:
-    flow = [*TINY, "algo.total_steps=200000", "checkpoint.every=1000", "evaluation.every=100000", "run_dir=run"]
+    flow = [
+        *TINY,
+        "algo.total_steps=200000",
+        "algo.compile=false",
+        "checkpoint.every=1000",
+        "evaluation.every=100000",
+        "run_dir=run",
+    ]
     process = start(home, "train", *flow)
     parts = {"cli", "ephemeral", "trainer", "tracking"}  # the last: the mirror
     wait_for(lambda: parts <= {p.kind for p in processes(home)}, f"all of {parts}")

@@ -22,6 +22,7 @@ from tests import processes
 from tests.processes import ROOT, count, digest, environment, free_port, wait_for
 
 pytestmark = pytest.mark.slow
+soak = pytest.mark.skipif(not os.environ.get("SOAK"), reason="minutes; SOAK=1 runs it")
 SMALL = [
     "algo.rollout_steps=64",
     "algo.total_steps=6000",
@@ -181,7 +182,7 @@ def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(site: Si
 
 
 def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undisturbed: RunDirectory) -> None:
-    long = ["algo.total_steps=2000000", "checkpoint.every=1000000", "evaluation.every=1000000"]
+    long = ["algo.total_steps=2000000", "algo.compile=false", "checkpoint.every=1000000", "evaluation.every=1000000"]
     rest = [override for override in SMALL if override.partition("=")[0] not in {o.partition("=")[0] for o in long}]
     cancelled, orphaned = site.submit(*rest, *long), site.submit(*rest, *long)
     runs = [site.run(cancelled), site.run(orphaned)]
@@ -200,8 +201,15 @@ def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undist
     site.servers("up")
 
 
+@soak
 def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunDirectory) -> None:
-    flow_run = site.submit(*[o.replace("total_steps=6000", "total_steps=60000") for o in SMALL])
+    rare = [
+        "algo.total_steps=40000",
+        "algo.compile=false",
+        "checkpoint.every=2500",
+        "evaluation.every=20000",
+    ]  # a boundary asks the server
+    flow_run = site.submit(*[o for o in SMALL if o.partition("=")[0] not in {r.partition("=")[0] for r in rare}], *rare)
     run = site.trained(flow_run)
     (server,) = [pid for pid in site.processes("prefect server start") if pid not in site.processes("worker")]
     os.kill(server, signal.SIGKILL)
@@ -216,7 +224,7 @@ def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunD
     assert count(run, "resume") == 0
 
 
-@pytest.mark.skipif(not os.environ.get("SOAK"), reason="minutes; SOAK=1 runs it")
+@soak
 def test_ten_in_the_queue_train_each_in_a_place_of_its_own(site: Site) -> None:
     short = [override for override in SMALL if not override.startswith("algo.total_steps")] + ["algo.total_steps=1024"]
     queued = [site.submit(*short, f"group=queue{i}") for i in range(10)]

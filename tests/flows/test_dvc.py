@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 STAGES = ["make-env", "collect", "train", "evaluate", "register-model"]
 SMALL = {
     "  total_steps: 65536": "  total_steps: 2048",
+    "  compile: auto": "  compile: false",
     "  rollout_steps: 128": "  rollout_steps: 64",
     "  update_epochs: 10": "  update_epochs: 2",
     "  capture_video: true": "  capture_video: false",

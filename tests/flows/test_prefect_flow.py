@@ -277,6 +277,32 @@ def test_a_run_given_a_larger_budget_is_not_finished_until_it_has_used_it(api: s
     assert run.read_summary()["status"] == "training"
 
 
+def test_a_dry_run_registers_nothing_and_says_so(
+    home: Path, api: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from flows import cli
+
+    run = RunDirectory(tmp_path / "dry")
+    assert cli.main(["train", *TINY, "dry_run=true", f"run_dir={run.path}"]) == 0
+    said = capfd.readouterr()
+    assert "not registered" in said.out
+    assert "not registered: dry_run=true" in said.err
+    summary = run.read_summary()
+    assert (summary["status"], summary["model"]) == ("dry_run", None)
+    assert summary["env_steps"] < 512
+    assert [(e["status"], e["reason"]) for e in read_events(run.events) if e["kind"] == "end"] == [("dry_run",) * 2]
+    assert cli.main(["stage", "register-model", str(run.path)]) == 0
+    assert json.loads(capfd.readouterr().out)["version"] is None
+    assert cli.main(["resume", str(run.path)]) == 0
+    assert "finished already" in capfd.readouterr().out
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        ours = "(select run_uuid from tags where value = ?)"
+        run_id = (run.read_identity()["run_id"],)
+        assert store.execute(f"select status from runs where run_uuid in {ours}", run_id).fetchall() == [("FINISHED",)]
+        versions = f"select count(*) from model_versions where run_id in {ours}"
+        assert store.execute(versions, run_id).fetchone() == (0,)
+
+
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,10 +17,9 @@ from rlcore.errors import RunError, UserError
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
-from tests.processes import digest
+from tests.processes import NO_STORE, digest, environment
 from tests.runs import prepare
 
-ROOT = Path(__file__).resolve().parents[2]
 EVERYTHING = {"algo__normalize_obs": True, "algo__normalize_reward": True, "algo__anneal_lr": True}
 
 
@@ -66,7 +64,7 @@ def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) ->
 
 
 def test_sigterm_finishes_the_iteration_and_saves(tmp_path: Path) -> None:
-    run = prepare(tmp_path / "run", total_steps=500_000)  # iterations of 64 rows
+    run = prepare(tmp_path / "run", total_steps=500_000, algo__compile=False)  # iterations of 64 rows
     trainer = Trainer(run)
 
     def interrupt(said: dict[str, Any]) -> None:
@@ -112,13 +110,16 @@ def evaluations(run: RunDirectory) -> list[int]:
 
 
 def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
-    run = prepare(tmp_path / "run", total_steps=10_000_000, evaluation__every=10_000_000, checkpoint__every=10_000_000)
+    never = 10_000_000
+    run = prepare(
+        tmp_path / "run", total_steps=never, evaluation__every=never, checkpoint__every=never, algo__compile=False
+    )
     script = (
         "import sys; from flows.stages.train import Trainer; from rlcore.run.directory import RunDirectory\n"
         "t = Trainer(RunDirectory(sys.argv[1])); print(t.process.pid, flush=True); t.advance()"
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    parent = subprocess.Popen([sys.executable, "-c", script, str(run.path)], stdout=subprocess.PIPE, env=environment)
+    variables = environment(tmp_path)
+    parent = subprocess.Popen([sys.executable, "-c", script, str(run.path)], stdout=subprocess.PIPE, env=variables)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     parent.kill()
@@ -128,6 +129,16 @@ def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
     while time.monotonic() < deadline and Path(f"/proc/{child}").exists():
         time.sleep(0.05)
     assert not Path(f"/proc/{child}").exists()
+
+
+def test_the_stage_that_drives_a_trainer_does_not_wait_for_torch_itself(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run", total_steps=64)
+    script = (
+        "import sys; from flows.cli import main; code = main(['stage', 'train', sys.argv[1]])\n"
+        "sys.exit(code or 3 * ('torch' in sys.modules))"
+    )
+    variables = environment(tmp_path, **NO_STORE)
+    assert subprocess.run([sys.executable, "-c", script, str(run.path)], env=variables).returncode == 0
 
 
 def test_second_writer_is_refused(tmp_path: Path) -> None:
@@ -198,7 +209,12 @@ def test_nan_reward_stops_the_run_with_index_step_and_key(tmp_path: Path, monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("SHEPHERD_PLUGINS", "nan_plugin")
     run = prepare(
-        tmp_path / "run", "NanAt7000-v0", total_steps=100_000, checkpoint__every=1000, evaluation__every=90_000
+        tmp_path / "run",
+        "NanAt7000-v0",
+        total_steps=100_000,
+        checkpoint__every=1000,
+        evaluation__every=90_000,
+        algo__compile=False,
     )
     with pytest.raises(RunError, match=r"reward.*nan|nan.*reward"):
         train(run)

@@ -101,7 +101,7 @@ def one_chain(case: Case, seed: int, chain: int, kills: int, reference: Referenc
     rng = np.random.default_rng([seed, ordered(case), chain])
     run = prepared(case, home / f"chain-{chain}")
     phases = kill_and_resume(run, case, reference, kills, rng, home)
-    identical = same_bits(reference.run, run, home) and same_record(reference.run, run)
+    identical = same_bits(reference.run, run) and same_record(reference.run, run)
     record = {"env_id": case.env_id, "mode": case.mode, "chain": chain, "seed": seed, "phases": phases}
     return record | {"identical": identical, "seconds": round(time.monotonic() - began, 1)}
 

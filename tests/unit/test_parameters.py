@@ -16,6 +16,7 @@ import yaml
 from flows import parameters, store
 from flows.config import compose, compose_parameters, dump
 from flows.config import parameters as parameter_tree
+from flows.notes import note_start
 from flows.parameters import DECIDING, MAY_SET_ASIDE, bring_to
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
@@ -41,7 +42,7 @@ def begun(tmp_path: Path, params: Path) -> RunDirectory:
     run.dataset.mkdir()
     (run.dataset / "manifest.json").write_text("{}")
     (run.checkpoints / "128").mkdir(parents=True)
-    store.note_start(run)
+    note_start(run)
     return run
 
 
