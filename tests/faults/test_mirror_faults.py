@@ -49,7 +49,7 @@ def expected(run: RunDirectory) -> list[tuple[str, int, float]]:
 
 def elsewhere(folder: Path, uri: str) -> RunDirectory:
     logger = {"name": "mlflow", "experiment_name": None, "tracking_uri": uri}
-    run = synthetic_run(folder / "run", "faults", metric={"log_level": 1, "logger": logger})
+    run = synthetic_run(folder / "run", folder.name, metric={"log_level": 1, "logger": logger})
     train_a_while(run, 0, 2000)
     return run
 
@@ -118,24 +118,20 @@ def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_wit
     assert "MLflow is behind: not up to date when the command ended" in run.log.read_text()
 
 
-def test_a_server_that_was_down_has_every_point_once_in_the_end(home: Path) -> None:
+def test_a_server_that_is_away_and_then_slow_keeps_nobody_waiting_and_has_every_point_once(home: Path) -> None:
     port = free_port()
-    run = elsewhere(home, f"http://127.0.0.1:{port}")
+    early = elsewhere(home / "early", f"http://127.0.0.1:{port}")
     # Away: said in the log, with the reason.
-    assert not background.finish_mirror(run, timeout=60)
-    assert "MLflow is behind" in run.log.read_text()
-    with mlflow_server(home, port) as database:
-        assert background.finish_mirror(run)
-        assert stored(database) == expected(run)
-
-
-def test_a_slow_server_keeps_nobody_waiting_and_has_every_point_once(home: Path) -> None:
-    port = free_port()
+    assert not background.finish_mirror(early, timeout=60)
+    assert "MLflow is behind" in early.log.read_text()
     with mlflow_server(home, port) as database, slowly(port, seconds=0.4) as slow:
-        run = elsewhere(home, f"http://127.0.0.1:{slow}")
+        assert background.finish_mirror(early)
+        assert stored(database) == expected(early)
+        run = elsewhere(home / "late", f"http://127.0.0.1:{slow}")
         longest, step = 0.0, 2000
         deadline = time.monotonic() + 120
-        while not (database.exists() and len(stored(database)) > 100):  # it mirrors what training goes on to write
+        # It mirrors what training goes on to write.
+        while len(stored(database)) < len(expected(early)) + 100:
             assert time.monotonic() < deadline
             began = time.monotonic()
             background.mirror_in_background(run, every=0.2)
@@ -146,7 +142,7 @@ def test_a_slow_server_keeps_nobody_waiting_and_has_every_point_once(home: Path)
         assert longest < 2.0  # a mirror through here takes more than ten; the most is the start of its process
         assert background.finish_mirror(run)
         background.settle()
-        assert stored(database) == expected(run)
+        assert stored(database) == sorted(expected(early) + expected(run))
         assert not run.log.exists()
 
 

@@ -215,9 +215,9 @@ def test_stages_one_by_one_come_to_the_same_weights_as_the_flow(trained: Trained
     assert staged.read_summary()["model"]["version"] == run.read_summary()["model"]["version"]
 
 
-def test_interrupt_saves_tells_how_to_go_on_and_goes_on(home: Path) -> None:
+def test_interrupt_saves_and_tells_how_to_go_on(home: Path) -> None:
     long = [o if "total_steps" not in o else "algo.total_steps=200000" for o in TINY]
-    long += ["algo.anneal_lr=false", "algo.compile=false", "run_dir=runs/long", "checkpoint.every=1000"]
+    long += ["algo.compile=false", "run_dir=runs/long", "checkpoint.every=1000"]
     process = subprocess.Popen(
         processes.shepherd("train", *long),
         cwd=home,
@@ -236,11 +236,8 @@ def test_interrupt_saves_tells_how_to_go_on_and_goes_on(home: Path) -> None:
     assert process.returncode == 130, said
     assert "shepherd resume runs/long" in said
     assert "Traceback" not in said
-    saved = int(checkpoint.resolve(run, "latest").name)
-    # No schedule depends on total_steps here, so it may change.
-    done = shepherd(home, "resume", "runs/long", f"algo.total_steps={saved + 500}", "env.capture_video=false")
-    assert done.returncode == 0, done.stderr
-    assert saved + 500 <= int(checkpoint.resolve(run, "latest").name) < saved + 1000
+    assert checkpoint.damage(checkpoint.resolve(run, "latest")) is None
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
 
 
 def test_stages_before_training_work_or_say_what_comes_first(home: Path, here: Command) -> None:

@@ -167,7 +167,7 @@ def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_b
     # The committed parameters once more, killed on the way: the bits of the run that was set aside.
     again.git("checkout -q params.yaml")
     current = again.run.read_identity()["run_id"]
-    killed = again.begin("register-model")
+    killed = again.begin("train")
 
     def under_way() -> bool:
         fresh = again.run.config.exists() and again.run.read_identity()["run_id"] != current
@@ -178,7 +178,7 @@ def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_b
     killed.wait()
     assert not any(p.kind == "trainer" for p in processes.orphans(again.home))
     assert processes.count(again.run, "end") == 0
-    again.dvc("repro", "register-model")
+    again.dvc("repro", "train")
     assert processes.count(again.run, "resume") == 1
     assert diff(str(aside.path), str(again.run.path)) == 0
 

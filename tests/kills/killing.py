@@ -137,7 +137,7 @@ def _wait_for_moment(
     reached = max((e["env_steps"] for e in read_events(run.events) if "env_steps" in e), default=0)
     if left == 1 and reference.judged and rng.random() < 0.6:
         return _until(process, lambda: _has(run, "evaluation", final=True)) and _sleep(
-            process, rng.uniform(0, reference.last)
+            process, rng.uniform(0, 0.8 * reference.last)
         )
     kind = rng.choice(["time", "progress", "checkpoint", "evaluation"], p=[0.25, 0.4, 0.2, 0.15])
     if kind == "time" or not (ahead := [s for s in reference.steps("metrics") if s > reached]):
