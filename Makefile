@@ -39,10 +39,10 @@ check: install
 	do echo "check: $$check"; $(BIN)/$$check || failed=1; done; \
 	if [ $$failed = 1 ]; then echo "make check: something above wants repair; $(BIN)/ruff format . is a start" >&2; exit 1; fi
 
-# Four workers for two cores, because tests wait for processes much of their time. Whole files to each: a file's
+# Three workers for two cores, because tests wait for processes much of their time. Whole files to each: a file's
 # servers and databases are started once. One thread a process, or they would wait for each other.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)

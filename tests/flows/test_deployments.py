@@ -20,9 +20,9 @@ from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from tests import processes
 from tests.processes import ROOT, count, digest, environment, free_port, wait_for
+from tests.soaking import soak
 
 pytestmark = pytest.mark.slow
-soak = pytest.mark.skipif(not os.environ.get("SOAK"), reason="minutes; SOAK=1 runs it")
 SMALL = [
     "algo.rollout_steps=64",
     "algo.total_steps=6000",

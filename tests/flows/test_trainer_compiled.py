@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -20,10 +19,11 @@ from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from tests.processes import digest
 from tests.runs import prepare
+from tests.soaking import soak
 
 ROOT = Path(__file__).resolve().parents[2]
 # Builds of up to a minute each: `make soak` runs them; `make test` kills and resumes one compiled run in tests/kills.
-pytestmark = pytest.mark.skipif(not os.environ.get("SOAK"), reason="SOAK=1 runs it")
+pytestmark = soak
 EVERYTHING: dict[str, Any] = {
     "algo__compile": True,
     "algo__normalize_obs": True,

@@ -107,10 +107,15 @@ def one_chain(case: Case, seed: int, chain: int, kills: int, reference: Referenc
 
 
 def faults() -> dict[str, Any]:
-    """Run tests/faults; what they counted, by name."""
+    """Run tests/faults and what `make test` leaves out; what they counted, by name."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "faults.xml"
-        tests = ["tests/faults", "tests/flows/test_trainer_compiled.py"]
+        slow = [
+            "tests/kills/test_kills_flow.py",
+            "tests/flows/test_deployments.py",
+            "tests/flows/test_trainer_compiled.py",
+        ]
+        tests = ["tests/faults", *slow]
         command = [sys.executable, "-m", "pytest", "-q", *tests, f"--junitxml={log}"]
         code = subprocess.run(command, cwd=ROOT, env=os.environ | {"SOAK": "1"}).returncode
         counts: Counter[str] = Counter()

@@ -10,10 +10,12 @@ import pytest
 
 from rlcore.run.directory import RunDirectory
 from tests.kills.sampled import check
+from tests.soaking import soak
 
 pytestmark = pytest.mark.slow
 
 
+@soak
 def test_killed_anywhere_shepherd_train_ends_in_the_same_bits_and_one_model(tmp_path: Path) -> None:
     check("CartPole-v1", ("flow",), tmp_path)
     finished = [RunDirectory(path.parent).read_summary() for path in tmp_path.glob("*/summary.json")]
