@@ -55,16 +55,16 @@ def follow(run: RunDirectory) -> int:
 
 
 def next_commands(run: RunDirectory) -> list[str]:
-    """The three commands worth typing after a training."""
+    """What is worth typing after a training; for MLflow the address of its server, when there is one."""
     from flows.home import tracking_uri
 
-    where = shlex.quote(shown(run.path))
+    where, store = shlex.quote(shown(run.path)), tracking_uri()
     # Before `. .venv/bin/activate` (after `make train`, say) the commands lie beside this Python.
     place = "" if shutil.which("shepherd") else shown(Path(sys.executable).parent) + "/"
     return [
         f"{place}shepherd enjoy {where}",
         f"{place}shepherd evaluate {where} --episodes 100 --video",
-        f"{place}mlflow ui --backend-store-uri {shlex.quote(tracking_uri())}",
+        store if store.startswith("http") else f"{place}mlflow ui --backend-store-uri {shlex.quote(store)}",
     ]
 
 

@@ -127,7 +127,7 @@ def _row(version: ModelVersion, aliases: Sequence[str]) -> tuple[str, ...]:
         f"{float(mean):,.1f}" if mean else "-",
         _decision(version),
         _minute(datetime.datetime.fromtimestamp(version.creation_timestamp / 1000, datetime.UTC)),
-        _typed(folder) if folder else "not of this project",
+        _typed(Path(folder), tags.get("run_id", "")) if folder else "not of this project",
     )
 
 
@@ -178,7 +178,9 @@ def _minute(when: datetime.datetime) -> str:
     return when.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def _typed(folder: str) -> str:
-    """A folder as a person would type it here, with a word when it is gone."""
-    path = Path(folder)
+def _typed(path: Path, run_id: str) -> str:
+    """A run's folder as a person would type it here, or where it was set aside; with a word when it is gone."""
+    aside = path / "set_aside" / run_id
+    if run_id and aside.is_dir():
+        return shown(aside)
     return shown(path) if path.is_dir() else f"{shown(path)} (gone)"

@@ -90,7 +90,8 @@ def down() -> None:
         for names in (("worker",), ("prefect", "mlflow")):
             served = [pid for pid, name in _servers() if name.startswith(names)]
             for pid in served:
-                _signal(pid, signal.SIGTERM)
+                # A worker told to end kills its flows at once; a flow whose worker is gone ends by itself, and well.
+                _signal(pid, signal.SIGKILL if "worker" in names else signal.SIGTERM)
             _wait_until(lambda pids=served: not any(map(alive, pids)), STOP_TIMEOUT)
             if "worker" in names:  # a flow that it ran may still be writing its checkpoint
                 _wait_until(lambda: not any(kind.startswith("worker") for _, kind in _marked()), STOP_TIMEOUT)

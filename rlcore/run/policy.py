@@ -77,7 +77,8 @@ class Policy:
             raise UserError(f"obs {key!r}: expected numbers, got {array.dtype}")
         lead = array.ndim - len(spec.shape)
         if lead not in (0, 1) or array.shape[lead:] != spec.shape:
-            raise UserError(f"obs {key!r}: expected shape {spec.shape} or (N, *{spec.shape}), got {array.shape}")
+            batch = f"({', '.join(['N', *map(str, spec.shape)])})"
+            raise UserError(f"obs {key!r}: expected shape {spec.shape} or {batch}, got {array.shape}")
         if spec.n is None:
             return np.asarray(array, dtype=np.float32, order="C")
         if not np.all((array == np.floor(array)) & (array >= spec.start) & (array < spec.start + spec.n)):

@@ -14,8 +14,10 @@ import pytest
 from synthetic_runs import checkpointed_run, digest_of, evaluations, named
 
 from flows import champions, cli, registry_command, tracking
+from flows.parameters import set_aside
 from flows.stages.register_model import register_model
 from rlcore.errors import UserError
+from rlcore.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -157,6 +159,16 @@ def test_the_list_shows_versions_newest_first_and_the_history_of_one_model(
     assert [row.rsplit("-", 1)[-1] for row in rows[:3]] == ["2", "1", "0"]
     assert [line.split()[3] for line in rows[5:]] == ["2", "3", "2", "1"]
     assert rows[5].endswith("steadier on the robot")
+
+
+def test_the_list_names_the_place_where_a_run_was_set_aside(
+    dynasty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(tmp_path / "run-2")
+    set_aside(run)  # and another run begins in its folder
+    assert cli.main(["registry", "list", dynasty]) == 0
+    newest = capsys.readouterr().out.splitlines()[1]
+    assert newest.endswith(f"run-2/set_aside/{run.read_identity()['run_id']}")
 
 
 def test_the_list_of_all_names_every_model_and_a_run_that_is_gone(

@@ -18,6 +18,7 @@ import pytest
 
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
+from rlcore.run.record import read_events
 from tests import processes
 from tests.processes import ROOT, count, digest, environment, free_port, wait_for
 from tests.soaking import soak
@@ -33,6 +34,15 @@ SMALL = [
     "evaluation.baseline_episodes=3",
     "seed=5",
 ]
+
+
+def changed(*overrides: str) -> list[str]:
+    """SMALL with other values, and more keys."""
+    keys = {override.partition("=")[0] for override in overrides}
+    return [override for override in SMALL if override.partition("=")[0] not in keys] + list(overrides)
+
+
+LONG = changed("algo.total_steps=2000000", "algo.compile=false", "checkpoint.every=1000000", "evaluation.every=1000000")
 
 
 class Site:
@@ -182,9 +192,7 @@ def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(site: Si
 
 
 def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undisturbed: RunDirectory) -> None:
-    long = ["algo.total_steps=2000000", "algo.compile=false", "checkpoint.every=1000000", "evaluation.every=1000000"]
-    rest = [override for override in SMALL if override.partition("=")[0] not in {o.partition("=")[0] for o in long}]
-    cancelled, orphaned = site.submit(*rest, *long), site.submit(*rest, *long)
+    cancelled, orphaned = site.submit(*LONG), site.submit(*LONG)
     runs = [site.run(cancelled), site.run(orphaned)]
     assert runs[0].path != runs[1].path
     wait_for(lambda: all(count(run, "metrics") for run in runs), "both to train", every=0.1)
@@ -201,15 +209,23 @@ def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undist
     site.servers("up")
 
 
+def test_down_lets_a_training_write_its_checkpoint(site: Site, undisturbed: RunDirectory) -> None:
+    flow_run = site.submit(*LONG)
+    run = site.run(flow_run)
+    wait_for(lambda: count(run, "metrics"), "the training", every=0.1)
+    site.servers("down")
+    assert not site.processes("")
+    assert checkpoint.newest_good(run.checkpoints) is not None  # none was due
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
+    site.servers("up")
+    assert site.state(flow_run)[0] == "CRASHED"  # and a retry goes on from there
+
+
 @soak
 def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunDirectory) -> None:
-    rare = [
-        "algo.total_steps=40000",
-        "algo.compile=false",
-        "checkpoint.every=2500",
-        "evaluation.every=20000",
-    ]  # a boundary asks the server
-    flow_run = site.submit(*[o for o in SMALL if o.partition("=")[0] not in {r.partition("=")[0] for r in rare}], *rare)
+    # A boundary asks the server.
+    rare = ("algo.total_steps=40000", "algo.compile=false", "checkpoint.every=2500", "evaluation.every=20000")
+    flow_run = site.submit(*changed(*rare))
     run = site.trained(flow_run)
     (server,) = [pid for pid in site.processes("prefect server start") if pid not in site.processes("worker")]
     os.kill(server, signal.SIGKILL)
@@ -226,8 +242,7 @@ def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunD
 
 @soak
 def test_ten_in_the_queue_train_each_in_a_place_of_its_own(site: Site) -> None:
-    short = [override for override in SMALL if not override.startswith("algo.total_steps")] + ["algo.total_steps=1024"]
-    queued = [site.submit(*short, f"group=queue{i}") for i in range(10)]
+    queued = [site.submit(*changed("algo.total_steps=1024", f"group=queue{i}")) for i in range(10)]
     assert {site.ended(flow_run, 600)[0] for flow_run in queued} == {"COMPLETED"}
     runs = [site.run(flow_run) for flow_run in queued]
     assert len({run.path for run in runs}) == 10

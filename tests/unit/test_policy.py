@@ -73,7 +73,7 @@ def test_predicting_changes_no_statistic_of_the_policy(run: RunDirectory) -> Non
 @pytest.mark.parametrize(
     ("obs", "sentence"),
     [
-        (np.zeros((2, 3)), r"obs 'state': expected shape \(4,\) or \(N, \*\(4,\)\), got \(2, 3\)"),
+        (np.zeros((2, 3)), r"obs 'state': expected shape \(4,\) or \(N, 4\), got \(2, 3\)"),
         ({"stat": np.zeros(4)}, "obs: key 'state' is missing; expected state"),
         (np.array(["a"] * 4), "obs 'state': expected numbers"),
     ],
