@@ -199,7 +199,7 @@ STUBBORN = """
             try:
                 while words:
                     print(words.pop(), flush=True)
-                time.sleep(60)
+                time.sleep(0.05)  # not long: Python hears a signal between its look and a sleep only after the sleep
             except BaseException as error:  # some library swallows it
                 print(type(error).__name__, flush=True)
 """
