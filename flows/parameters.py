@@ -89,10 +89,10 @@ def set_aside(run: RunDirectory) -> Path:
         The folder, a run directory of its own.
     """
     with run.driving():
-        place = run.path / "set_aside" / run.read_identity()["run_id"]
+        place = run.set_aside / run.read_identity()["run_id"]
         make_directory(place)
         shutil.copy2(run.identity, place)
-        stays = {place.parent.name, run.lock.name, run.driver.name, run.identity.name}
+        stays = {run.set_aside.name, run.lock.name, run.driver.name, run.identity.name}
         names = [path.name for path in run.path.iterdir() if path.name not in stays]
         for name in sorted(names, key=lambda name: name == run.config.name):
             here, there = run.path / name, place / name

@@ -12,6 +12,7 @@ from flows.home import configure_environment, tracking_uri, unreachable
 from flows.tracking import connect, prepare_store
 from flows.typed import shown
 from rlcore.errors import UserError
+from rlcore.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -180,7 +181,7 @@ def _minute(when: datetime.datetime) -> str:
 
 def _typed(path: Path, run_id: str) -> str:
     """A run's folder as a person would type it here, or where it was set aside; with a word when it is gone."""
-    aside = path / "set_aside" / run_id
+    aside = RunDirectory(path).set_aside / run_id
     if run_id and aside.is_dir():
         return shown(aside)
     return shown(path) if path.is_dir() else f"{shown(path)} (gone)"

@@ -87,14 +87,10 @@ def up() -> None:
 def down() -> None:
     """End what `up` started, workers first, so that trainers can write their checkpoints; nothing else."""
     with locked(_folder() / "lock"):
-        for names in (("worker",), ("prefect", "mlflow")):
-            served = [pid for pid, name in _servers() if name.startswith(names)]
-            for pid in served:
-                # A worker told to end kills its flows at once; a flow whose worker is gone ends by itself, and well.
-                _signal(pid, signal.SIGKILL if "worker" in names else signal.SIGTERM)
-            _wait_until(lambda pids=served: not any(map(alive, pids)), STOP_TIMEOUT)
-            if "worker" in names:  # a flow that it ran may still be writing its checkpoint
-                _wait_until(lambda: not any(kind.startswith("worker") for _, kind in _marked()), STOP_TIMEOUT)
+        # A worker told to end kills its flows at once; flows whose worker is gone end by themselves, and well.
+        _end(("worker",), signal.SIGKILL)
+        _wait_until(lambda: not any(kind.startswith("worker") for _, kind in _marked()), STOP_TIMEOUT)
+        _end(("prefect", "mlflow"), signal.SIGTERM)
         left = [pid for pid, _ in _marked()]
         for pid in left:
             _signal(pid, signal.SIGKILL)
@@ -278,6 +274,14 @@ def _servers() -> Iterator[tuple[int, str]]:
 def _birth(pid: int) -> str:
     """When a process began, in the kernel's ticks: with it a pid that was given to another one is told apart."""
     return "".join(stat(pid)[19:20])
+
+
+def _end(names: tuple[str, ...], number: int) -> None:
+    """Signal the servers whose names begin so, and wait until they have ended."""
+    served = [pid for pid, name in _servers() if name.startswith(names)]
+    for pid in served:
+        _signal(pid, number)
+    _wait_until(lambda: not any(map(alive, served)), STOP_TIMEOUT)
 
 
 def _signal(pid: int, number: int) -> None:

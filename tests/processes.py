@@ -9,13 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.home import unreachable
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
@@ -41,6 +40,12 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SHEPHERD_", "PREFECT_", "MLFLOW_"))}
     path = os.pathsep.join([str(ROOT), *([more.pop("PYTHONPATH")] if "PYTHONPATH" in more else [])])
     return kept | {"SHEPHERD_HOME": str(home), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DISPLAY": ""} | more
+
+
+def changed(base: Sequence[str], *overrides: str) -> list[str]:
+    """Overrides with other values for some keys, and with more keys."""
+    keys = {override.partition("=")[0] for override in overrides}
+    return [override for override in base if override.partition("=")[0] not in keys] + list(overrides)
 
 
 def shepherd(*arguments: str) -> list[str]:
@@ -101,11 +106,7 @@ def free_port() -> int:
 
 def answers(url: str) -> bool:
     """Whether a server answers there now."""
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
+    return unreachable(url) is None
 
 
 def one(home: Path, kind: str) -> int:

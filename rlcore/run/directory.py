@@ -27,6 +27,7 @@ class RunDirectory:
 
         config.yaml, config_overrides.txt, run.json (run id), env_card.json, events.jsonl, summary.json, run.log, lock
         dataset/  checkpoints/<env_steps>/  evaluations/<env_steps>.json  media/
+        set_aside/<run id>/: runs that this folder held before
 
     Args:
         path: the run's folder; need not exist yet.
@@ -44,6 +45,7 @@ class RunDirectory:
         self.names = self.checkpoints / "names.json"
         self.evaluations = self.path / "evaluations"
         self.media = self.path / "media"
+        self.set_aside = self.path / "set_aside"
         self.curve = self.media / "learning_curve.png"
         self.summary = self.path / "summary.json"
         self.log = self.path / "run.log"

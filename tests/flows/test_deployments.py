@@ -20,7 +20,7 @@ from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
 from tests import processes
-from tests.processes import ROOT, count, digest, environment, free_port, wait_for
+from tests.processes import ROOT, changed, count, digest, environment, free_port, wait_for
 from tests.soaking import soak
 
 pytestmark = pytest.mark.slow
@@ -36,13 +36,9 @@ SMALL = [
 ]
 
 
-def changed(*overrides: str) -> list[str]:
-    """SMALL with other values, and more keys."""
-    keys = {override.partition("=")[0] for override in overrides}
-    return [override for override in SMALL if override.partition("=")[0] not in keys] + list(overrides)
-
-
-LONG = changed("algo.total_steps=2000000", "algo.compile=false", "checkpoint.every=1000000", "evaluation.every=1000000")
+LONG = changed(
+    SMALL, "algo.total_steps=2000000", "algo.compile=false", "checkpoint.every=1000000", "evaluation.every=1000000"
+)
 
 
 class Site:
@@ -225,7 +221,7 @@ def test_down_lets_a_training_write_its_checkpoint(site: Site, undisturbed: RunD
 def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunDirectory) -> None:
     # A boundary asks the server.
     rare = ("algo.total_steps=40000", "algo.compile=false", "checkpoint.every=2500", "evaluation.every=20000")
-    flow_run = site.submit(*changed(*rare))
+    flow_run = site.submit(*changed(SMALL, *rare))
     run = site.trained(flow_run)
     (server,) = [pid for pid in site.processes("prefect server start") if pid not in site.processes("worker")]
     os.kill(server, signal.SIGKILL)
@@ -242,7 +238,7 @@ def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunD
 
 @soak
 def test_ten_in_the_queue_train_each_in_a_place_of_its_own(site: Site) -> None:
-    queued = [site.submit(*changed("algo.total_steps=1024", f"group=queue{i}")) for i in range(10)]
+    queued = [site.submit(*changed(SMALL, "algo.total_steps=1024", f"group=queue{i}")) for i in range(10)]
     assert {site.ended(flow_run, 600)[0] for flow_run in queued} == {"COMPLETED"}
     runs = [site.run(flow_run) for flow_run in queued]
     assert len({run.path for run in runs}) == 10

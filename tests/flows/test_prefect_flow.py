@@ -21,6 +21,7 @@ from rlcore.errors import UserError
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
+from tests.processes import changed
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -59,9 +60,7 @@ def new_run(folder: Path, *overrides: str) -> RunDirectory:
     from flows.config import compose
     from flows.store import create_run
 
-    replaced = {override.partition("=")[0] for override in overrides}
-    kept = [default for default in TINY if default.partition("=")[0] not in replaced]
-    typed = [*kept, *overrides, f"run_dir={folder}"]
+    typed = changed(TINY, *overrides, f"run_dir={folder}")
     return create_run(*compose(typed), typed)
 
 
