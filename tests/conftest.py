@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+import threading
 
 import pytest
 
@@ -13,6 +15,12 @@ os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same bits on every machine, and workers do not wait for each other
 for name in [name for name in os.environ if name.startswith(("SHEPHERD_", "SHEEPRL_", "MLFLOW_", "PREFECT_"))]:
     del os.environ[name]
+
+# What `nohup` and a shell's `&` have us ignore, every process that a test starts would ignore too.
+if threading.current_thread() is threading.main_thread():
+    for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 # A home of the session's own, taken away at its end; tests that need a fresh one make it themselves.
 _home = tempfile.TemporaryDirectory(prefix="shepherd-tests-", ignore_cleanup_errors=True)
