@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import logging
 import os
 import shlex
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
+        gc.set_threshold(50_000, 20, 20)  # imports make hundreds of thousands of objects, and all of them stay
         _warn_in_sentences()
     try:
         with terminable(for_good=argv is None):

@@ -1,7 +1,8 @@
-"""What every test needs: nothing of the user's machine settings, and nothing written into the checkout."""
+"""What every test needs: nothing of the user's machine settings, and no run written into the checkout."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -13,8 +14,11 @@ import pytest
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same bits on every machine, and workers do not wait for each other
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the project, each for itself
 for name in [name for name in os.environ if name.startswith(("SHEPHERD_", "SHEEPRL_", "MLFLOW_", "PREFECT_"))]:
     del os.environ[name]
+
+gc.set_threshold(50_000, 20, 20)  # a worker imports everything there is: to look through it is a tenth of its time
 
 # What `nohup` and a shell's `&` have us ignore, every process that a test starts would ignore too.
 if threading.current_thread() is threading.main_thread():

@@ -19,6 +19,7 @@ so is this process.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -105,10 +106,13 @@ class Trainer:
 
     def awaited(self) -> bool:
         """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
+        gc.disable()  # what is imported stays: looking for garbage in it again and again is a tenth of the start
         import lightning_fabric  # noqa: F401
 
         import rlcore.run.session  # noqa: F401
 
+        gc.freeze()
+        gc.enable()
         if self.commands.get() == "begin":
             return True
         self.say("stopped")

@@ -20,7 +20,7 @@ ENVIRONMENTS = (
     "HalfCheetah-v5",
     "Hopper-v5",
 )
-# Normalisers and annealing on; some 60 iterations, 15 checkpoints, 4 evaluations; episodes short enough to end often.
+# Normalisers and annealing on; some 30 iterations, 10 checkpoints, 4 evaluations; episodes short enough to end often.
 LEARNING = {
     "algo__normalize_obs": True,
     "algo__normalize_reward": True,
@@ -31,7 +31,7 @@ LEARNING = {
     "algo__max_grad_norm": 0.5,
     "env__max_episode_steps": 150,
 }
-SCHEDULE = {"total_steps": 3840, "checkpoint__every": 256, "evaluation__every": 960, "metric__log_every": 64}
+SCHEDULE = {"total_steps": 1920, "checkpoint__every": 192, "evaluation__every": 480, "metric__log_every": 64}
 
 
 @dataclass(frozen=True)
