@@ -48,7 +48,8 @@ def linear(inputs: int, outputs: int, rng: torch.Generator, gain: float | None =
     Returns:
         The layer, on the CPU.
     """
-    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # torch's own would draw globally
+    with torch.random.fork_rng(devices=[]):  # torch's own values, drawn from its global generator, are replaced below
+        layer = nn.Linear(inputs, outputs, device="cpu")
     if gain is None:
         bound = 1 / math.sqrt(inputs) if inputs else 0.0
         nn.init.uniform_(layer.weight, -bound, bound, generator=rng)
