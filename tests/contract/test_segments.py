@@ -50,9 +50,10 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "LunarLander-v3", "Hopper-v5"])
-def test_in_one_or_ten_segments_the_bits_are_the_same(env_id: str, tmp_path: Path) -> None:
+def test_in_one_two_or_ten_segments_the_bits_are_the_same(env_id: str, tmp_path: Path) -> None:
     # Some twelve iterations of 64 rows; most cuts fall where no checkpoint was due.
     whole = digest(trained(tmp_path / "one", env_id))
+    assert digest(trained(tmp_path / "two", env_id, cuts=(7,))) == whole
     assert digest(trained(tmp_path / "ten", env_id, cuts=(1, 2, 3, 4, 5, 6, 8, 9, 10))) == whole
 
 
