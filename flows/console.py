@@ -56,7 +56,7 @@ def follow(run: RunDirectory) -> int:
 
 def next_commands(run: RunDirectory) -> list[str]:
     """What is worth typing after a training; for MLflow the address of its server, when there is one."""
-    from flows.home import tracking_uri
+    from flows.home import is_server, tracking_uri
 
     where, store = shlex.quote(shown(run.path)), tracking_uri()
     # Before `. .venv/bin/activate` (after `make train`, say) the commands lie beside this Python.
@@ -64,7 +64,7 @@ def next_commands(run: RunDirectory) -> list[str]:
     return [
         f"{place}shepherd enjoy {where}",
         f"{place}shepherd evaluate {where} --episodes 100 --video",
-        store if store.startswith("http") else f"{place}mlflow ui --backend-store-uri {shlex.quote(store)}",
+        store if is_server(store) else f"{place}mlflow ui --backend-store-uri {shlex.quote(store)}",
     ]
 
 

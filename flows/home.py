@@ -100,6 +100,11 @@ def check_servers() -> None:
         )
 
 
+def is_server(uri: str) -> bool:
+    """Whether MLflow's store is behind a server, and not a file of this machine."""
+    return uri.startswith(("http://", "https://"))
+
+
 def unreachable(url: str, any_answer: bool = False) -> str | None:
     """Why a server does not answer.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows import champions, registry
-from flows.home import configure_environment, tracking_uri, unreachable
+from flows.home import configure_environment, is_server, tracking_uri, unreachable
 from flows.tracking import connect, prepare_store
 from flows.typed import shown
 from rlcore.errors import UserError
@@ -95,7 +95,7 @@ def _client() -> MlflowClient:
 
 def _check_answers(uri: str) -> None:
     """Refuse a server that is away now: MLflow would try again for minutes and end in a traceback."""
-    if not uri.startswith(("http://", "https://")):
+    if not is_server(uri):
         return
     if reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True):  # what somebody refuses, MLflow says
         raise UserError(
