@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # TrainingInterrupted is one
         print(farewell(), file=sys.stderr)
         return CODE
+    finally:
+        if argv is None:
+            gc.freeze()  # nor looks Python through it all once more at its end
 
 
 def _warn_in_sentences() -> None:

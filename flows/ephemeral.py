@@ -21,6 +21,7 @@ from pathlib import Path
 from flows.home import configure_environment, state_folder
 from flows.interruption import time_left
 from rlcore.errors import RunError
+from rlcore.imports import large_imports
 from rlcore.lifeline import spawn
 
 START_TIMEOUT = 180.0  # seconds; the first start creates the database
@@ -108,8 +109,9 @@ def serve() -> None:
         signal.signal(number, signal.SIG_IGN)
     import socket
 
-    import uvicorn
-    from prefect.server.api.server import create_app
+    with large_imports("prefect.server"):
+        import uvicorn
+        from prefect.server.api.server import create_app
 
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(create_app(ephemeral=True, final=True), log_level="error", lifespan="on")

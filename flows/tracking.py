@@ -20,6 +20,7 @@ import rlcore
 from flows.home import artifact_folder, configure_environment, locked, tracking_uri
 from flows.lineage import file_hash
 from rlcore.errors import RunError, UserError
+from rlcore.imports import large_imports
 from rlcore.run.directory import RunDirectory, write_json
 from rlcore.run.record import read_events
 from rlcore.schema import spell
@@ -132,9 +133,10 @@ def store_uri(tree: Mapping[str, Any]) -> str:
 
 def connect(uri: str) -> MlflowClient:
     """A client of an MLflow store, which must have been prepared."""
-    from mlflow import MlflowClient
+    with large_imports("mlflow"):
+        from mlflow import MlflowClient
 
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def prepare_store(uri: str) -> None:

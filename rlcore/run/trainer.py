@@ -19,7 +19,6 @@ so is this process.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -35,6 +34,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlcore.errors import RunError, UserError
+from rlcore.imports import large_imports
 from rlcore.run.directory import RunDirectory
 
 ALIVE_EVERY = 2.0  # seconds
@@ -106,13 +106,10 @@ class Trainer:
 
     def awaited(self) -> bool:
         """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
-        gc.disable()  # what is imported stays: looking for garbage in it again and again is a tenth of the start
-        import lightning_fabric  # noqa: F401
+        with large_imports("torch"):
+            import lightning_fabric  # noqa: F401
 
-        import rlcore.run.session  # noqa: F401
-
-        gc.freeze()
-        gc.enable()
+            import rlcore.run.session  # noqa: F401
         if self.commands.get() == "begin":
             return True
         self.say("stopped")

@@ -30,6 +30,8 @@ from tests.processes import environment, kill_all, orphans, processes, send
 WATCHED = Path(__file__).resolve().parent / "watched"
 GAP = 0.05  # seconds; about two iterations of the runs that are killed here
 WRITING = 0.004  # seconds that a checkpoint of theirs takes
+LOOK = 0.003  # seconds between two looks at a run: looking takes the processor from it
+CLOSE_LOOK = 0.0003  # where what is looked for is over within milliseconds
 
 
 @dataclass
@@ -152,22 +154,30 @@ def _wait_for_moment(
         )
     if kind == "checkpoint" and (saved := [s for s in reference.steps("checkpoint") if s in within]):
         chosen = int(rng.choice(saved))
+        before = max((s for s in reference.steps("metrics") if s < chosen), default=0)
+        if before > reached and not _until(process, lambda: _has(run, "metrics", env_steps=before)):
+            return False
         writing = run.checkpoints / f".{chosen}.tmp-"
-        begun = _until(process, lambda: _exists(writing) or _has(run, "checkpoint", env_steps=chosen))
-        return begun and _sleep(process, rng.uniform(0, WRITING))
+        return _until(
+            process, lambda: _exists(writing) or _has(run, "checkpoint", env_steps=chosen), CLOSE_LOOK
+        ) and _sleep(process, rng.uniform(0, WRITING))
     return _until(process, lambda: _has(run, "metrics", env_steps=target)) and _sleep(process, rng.uniform(0, GAP))
 
 
 def _sleep(process: subprocess.Popen[bytes], seconds: float) -> bool:
     end = time.monotonic() + seconds
-    return _until(process, lambda: time.monotonic() >= end)
+    while process.poll() is None:
+        if (left := end - time.monotonic()) <= 0:
+            return True
+        time.sleep(min(left, LOOK))
+    return False
 
 
-def _until(process: subprocess.Popen[bytes], happened: Callable[[], bool]) -> bool:
+def _until(process: subprocess.Popen[bytes], happened: Callable[[], bool], every: float = LOOK) -> bool:
     while process.poll() is None:
         if happened():
             return True
-        time.sleep(0.0003)
+        time.sleep(every)
     return False
 
 
@@ -182,6 +192,8 @@ def _has(run: RunDirectory, kind: str, **fields: Any) -> bool:
     with contextlib.suppress(OSError), open(run.events, "rb") as handle:
         handle.seek(max(0, os.fstat(handle.fileno()).st_size - 20_000))
         for line in handle.read().split(b"\n")[-40:-1]:
+            if kind.encode() not in line:
+                continue
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
                 if event["kind"] == kind and fields.items() <= event.items():
