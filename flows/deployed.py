@@ -11,12 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.home import state_folder
 from flows.supervision import leaving_with
 from flows.watching import watching
 from rlcore.run.directory import RunDirectory, write_text
+
+if TYPE_CHECKING:
+    from prefect.states import State
 
 NAMES = ("run_name=", "run_dir=")
 
@@ -67,6 +70,22 @@ def supervised() -> Iterator[None]:
 
     with leaving_with("prefect"), watching(watcher):
         yield
+
+
+def failed(sentence: str) -> State[Any]:
+    """The state of a flow run that a mistake of its user ends: the sentence is its message, and no traceback follows.
+
+    Args:
+        sentence: what is wrong, and how to mend it.
+
+    Returns:
+        The state, for the flow to return.
+    """
+    from prefect.states import Failed
+
+    # Prefect turns the state into an exception of its own as the process ends, and logs that.
+    logging.getLogger("prefect.flow_runs").addFilter(lambda record: record.exc_info is None)
+    return Failed(message=sentence)
 
 
 def _note(flow_run: str) -> Path:

@@ -25,7 +25,6 @@ from rlcore.run.record import EventLog, last_event, read_events
 
 from prefect import Flow  # isort: skip
 from prefect.exceptions import TerminationSignal  # isort: skip
-from prefect.states import Failed  # isort: skip
 
 
 def train_flow(algo: str) -> Flow[..., dict[str, Any]]:
@@ -182,7 +181,7 @@ def _on_a_worker(algo: str, overrides: list[str], run_dir: str | None, flow_run:
             config, run = _prepare(algo, deployed.named(flow_run, overrides), run_dir or earlier)
             deployed.remember(flow_run, run)
         except UserError as error:
-            return Failed(message=str(error))
+            return deployed.failed(str(error))
         return _guarded(config, run)
 
 

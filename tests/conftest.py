@@ -30,6 +30,11 @@ if threading.current_thread() is threading.main_thread():
 _home = tempfile.TemporaryDirectory(prefix="shepherd-tests-", ignore_cleanup_errors=True)
 os.environ["SHEPHERD_HOME"] = _home.name
 
+# What all workers of the session share; made by the process that starts them.
+if "TESTS_SHARED" not in os.environ:
+    _shared = tempfile.TemporaryDirectory(prefix="shepherd-tests-shared-", ignore_cleanup_errors=True)
+    os.environ["TESTS_SHARED"] = _shared.name
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: the last minutes of two workers are then filled with small ones."""

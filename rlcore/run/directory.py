@@ -20,6 +20,7 @@ from rlcore.durable import make_directory, sync_directory, write_synced
 from rlcore.errors import RunError, UserError
 
 ATTEMPTS, PAUSE = 4, 0.05  # at a lock: who only looks whether it is free holds it for a moment
+READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values, by libyaml in an eighth of the time
 
 
 class RunDirectory:
@@ -54,7 +55,7 @@ class RunDirectory:
 
     def read_config(self) -> dict[str, Any]:
         """config.yaml as plain values; `rlcore.run.config.build_config` makes the checked config of them."""
-        return yaml.safe_load(self.config.read_text())
+        return yaml.load(self.config.read_text(), READER)
 
     def read_card(self) -> dict[str, Any]:
         """The environment card, as `rlcore.envs.card.environment_card` gives it."""

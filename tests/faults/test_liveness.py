@@ -34,6 +34,7 @@ from tests.processes import (
     wait_for,
 )
 from tests.runs import prepare
+from tests.stores import furnish
 
 SEED = random.randrange(10_000)
 RUN = {"total_steps": 5000, "checkpoint__every": 300, "evaluation__every": 50000, "algo__update_epochs": 1}
@@ -139,6 +140,7 @@ def test_nothing_of_a_killed_flow_lives_on(home: Path) -> None:
         "evaluation.every=100000",
         "run_dir=run",
     ]
+    furnish(home)
     process = start(home, "train", *flow)
     parts = {"cli", "ephemeral", "trainer", "tracking"}  # the last: the mirror
     wait_for(lambda: parts <= {p.kind for p in processes(home)}, f"all of {parts}")

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores import furnish
+
 OWNED = ("PREFECT_", "MLFLOW_", "_MLFLOW_", "SHEPHERD_")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project home of the test module's own, with a fresh MLflow store."""
+    """A project home of the test module's own, with fresh stores."""
     folder = tmp_path_factory.mktemp("home")
+    furnish(folder)
     before = {name: value for name, value in os.environ.items() if name.startswith(OWNED)}
     for name in before:
         del os.environ[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -168,6 +169,8 @@ def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
     kind, message = site.ended(site.submit("env.id=CartPol-v1"))
     assert kind == "FAILED"
     assert message.startswith("env.id=CartPol-v1: no such environment; did you mean 'CartPole-v1'?")
+    wait_for(lambda: not site.processes("prefect.engine"), "the end of its process")
+    assert "Traceback" not in (site.home / ".shepherd/servers/worker-local.log").read_text()
 
 
 def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(site: Site, undisturbed: RunDirectory) -> None:
@@ -205,18 +208,6 @@ def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undist
     site.servers("up")
 
 
-def test_down_lets_a_training_write_its_checkpoint(site: Site, undisturbed: RunDirectory) -> None:
-    flow_run = site.submit(*LONG)
-    run = site.run(flow_run)
-    wait_for(lambda: count(run, "metrics"), "the training", every=0.1)
-    site.servers("down")
-    assert not site.processes("")
-    assert checkpoint.newest_good(run.checkpoints) is not None  # none was due
-    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
-    site.servers("up")
-    assert site.state(flow_run)[0] == "CRASHED"  # and a retry goes on from there
-
-
 @soak
 def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunDirectory) -> None:
     # A boundary asks the server.
@@ -244,3 +235,17 @@ def test_ten_in_the_queue_train_each_in_a_place_of_its_own(site: Site) -> None:
     assert len({run.path for run in runs}) == 10
     assert len({digest(run) for run in runs}) == 1  # the same config, undisturbed by the others
     assert [run.read_config()["group"] for run in runs] == [f"queue{i}" for i in range(10)]
+
+
+def test_down_lets_a_training_write_its_checkpoint(site: Site, undisturbed: RunDirectory) -> None:
+    flow_run = site.submit(*LONG)
+    run = site.run(flow_run)
+    wait_for(lambda: count(run, "metrics"), "the training", every=0.1)
+    site.servers("down")
+    assert not site.processes("")
+    assert checkpoint.newest_good(run.checkpoints) is not None  # none was due
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
+    with sqlite3.connect(site.home / ".shepherd/prefect/prefect.db") as store:
+        (state,) = store.execute("select state_type from flow_run where id = ?", (flow_run,)).fetchone()
+    store.close()
+    assert state == "CRASHED"  # a retry goes on from there

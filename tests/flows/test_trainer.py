@@ -17,7 +17,7 @@ from rlcore.errors import RunError, UserError
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
-from tests.processes import NO_STORE, digest, environment
+from tests.processes import NO_STORE, digest, environment, finish_here
 from tests.runs import prepare
 
 EVERYTHING = {"algo__normalize_obs": True, "algo__normalize_reward": True, "algo__anneal_lr": True}
@@ -37,15 +37,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 def test_same_config_gives_the_same_bits(undisturbed: RunDirectory, tmp_path: Path) -> None:
     assert digest(finished(tmp_path / "run", **EVERYTHING)) == digest(undisturbed)
-
-
-def test_another_seed_gives_other_bits(undisturbed: RunDirectory, tmp_path: Path) -> None:
-    assert digest(finished(tmp_path / "run", seed=43, **EVERYTHING)) != digest(undisturbed)
-
-
-def test_checkpoints_and_evaluations_change_no_bit(undisturbed: RunDirectory, tmp_path: Path) -> None:
-    run = finished(tmp_path / "run", checkpoint__every=64, evaluation__every=128, metric__log_every=64, **EVERYTHING)
-    assert digest(run) == digest(undisturbed)
 
 
 def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) -> None:
@@ -150,7 +141,8 @@ def test_second_writer_is_refused(tmp_path: Path) -> None:
 
 
 def test_resume_with_another_learning_rate_is_refused(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run", total_steps=64)
+    run = prepare(tmp_path / "run", total_steps=64)
+    finish_here(run)
     run.config.write_text(run.config.read_text().replace("lr: 0.001", "lr: 0.5"))
     with pytest.raises(UserError, match=r"algo\.optimizer\.lr=0\.5.*0\.001.*init_from"):
         Trainer(run)
@@ -201,19 +193,19 @@ def test_nan_reward_stops_the_run_with_index_step_and_key(tmp_path: Path, monkey
         "        super().reset(seed=seed); return self.observation_space.low, {}\n"
         "    def step(self, action):\n"
         "        self.n += 1\n"
-        "        reward = float('nan') if self.n == 7000 else 1.0\n"
+        "        reward = float('nan') if self.n == 700 else 1.0\n"
         "        return self.observation_space.low, reward, self.n % 10 == 0, False, {}\n"
-        "gym.register('NanAt7000-v0', Nan)\n"
+        "gym.register('NanAt700-v0', Nan)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("SHEPHERD_PLUGINS", "nan_plugin")
     run = prepare(
         tmp_path / "run",
-        "NanAt7000-v0",
-        total_steps=100_000,
-        checkpoint__every=1000,
-        evaluation__every=90_000,
+        "NanAt700-v0",
+        total_steps=10_000,
+        checkpoint__every=500,
+        evaluation__every=9_000,
         algo__compile=False,
     )
     with pytest.raises(RunError, match=r"reward.*nan|nan.*reward"):
