@@ -68,7 +68,7 @@ def supervised() -> Iterator[None]:
         if kind != "progress" and (sentence := describe(kind, facts)) is not None:
             log.info(sentence)
 
-    with leaving_with("prefect"), watching(watcher):
+    with leaving_with("prefect", "flows.worker"), watching(watcher):
         yield
 
 

@@ -141,7 +141,7 @@ def _gpu_worker(index: int) -> Server:
 
 
 def _worker(pool: str, name: str, variables: dict[str, str], *options: str) -> Server:
-    command = (_tool("prefect"), "worker", "start", "--pool", pool, "--type", "process", *options)
+    command = (sys.executable, "-m", "flows.worker", "--pool", pool, *options)
     own = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT)}
     return Server(name, (*command, "--name", f"{name}-{os.uname().nodename}"), own | variables)
 

@@ -19,44 +19,46 @@ LOOK_EVERY = 1.0  # seconds
 
 
 @contextmanager
-def leaving_with(program: str, certain: bool = False) -> Iterator[None]:
+def leaving_with(*programs: str, certain: bool = False) -> Iterator[None]:
     """Send this process SIGTERM, as the program that runs it does to end it well, when that program has ended.
 
     Args:
-        program: "prefect" or "dvc". Where none such is above this process, nothing is watched.
+        *programs: names of commands, or of packages and modules run by `python -m`. Where none such is above this
+            process, nothing is watched.
         certain: it was started by the program: where none is above it now, that has ended already.
 
     Yields:
         Nothing.
     """
     over = threading.Event()
-    threading.Thread(target=_leave_with, args=(_above(program), certain, over), daemon=True).start()
+    threading.Thread(target=_leave_with, args=(_above(programs), certain, over), daemon=True).start()
     try:
         yield
     finally:
         over.set()
 
 
-def _above(program: str) -> list[int]:
-    """This process's parent, its parent, and so on up to the last one that is the program."""
+def _above(programs: tuple[str, ...]) -> list[int]:
+    """This process's parent, its parent, and so on up to the last one that is one of the programs."""
     line, found, pid = [], [], os.getppid()
     while pid > 1:
         line.append(pid)
-        if _is(program, pid):
+        if _is(programs, pid):
             found = list(line)
         pid = int("".join(stat(pid)[1:2]) or 0)
     return found
 
 
-def _is(program: str, pid: int) -> bool:
-    """Whether a process is the program, started by its name or as a module: `dvc`, `python -m prefect.engine`."""
+def _is(programs: tuple[str, ...], pid: int) -> bool:
+    """Whether a process is one of them, started by its name or as a module: `dvc`, `python -m prefect.engine`."""
     try:
         words = [os.fsdecode(word) for word in Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")]
     except OSError:
         return False
     if "-m" in words[:4]:
-        return words[words.index("-m") + 1].partition(".")[0] == program
-    return program in [Path(word).name for word in words[:2]]
+        module = words[words.index("-m") + 1]
+        return module in programs or module.partition(".")[0] in programs
+    return any(Path(word).name in programs for word in words[:2])
 
 
 def _leave_with(above: list[int], certain: bool, over: threading.Event) -> None:
