@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,9 @@ from flows.home import configure_environment
 
 configure_environment()
 
-from httpx import HTTPError  # noqa: E402
 from prefect.workers.process import ProcessWorker, ProcessWorkerResult  # noqa: E402
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
     from prefect.client.schemas.objects import FlowRun
     from prefect.workers.process import ProcessJobConfiguration
 
@@ -40,25 +37,25 @@ class Worker(ProcessWorker):
         self,
         flow_run: FlowRun,
         configuration: ProcessJobConfiguration,
-        task_status: TaskStatus[int] | None = None,
+        task_status: Any = None,
     ) -> ProcessWorkerResult:
         """Run a flow run to its end.
 
         Args:
             flow_run: which.
             configuration: its job's.
-            task_status: told the pid.
+            task_status: anyio's; told the pid.
 
         Returns:
             The exit status; 0 where this attempt's end has been reported already, so that it is not reported again.
         """
         began = datetime.now(UTC)
         result = await super().run(flow_run, configuration, task_status)
-        if result.status_code:
-            with suppress(HTTPError):
-                states = await self.client.read_flow_run_states(flow_run.id)
-                if any(state.is_final() and state.timestamp >= began for state in states):
-                    return ProcessWorkerResult(identifier=result.identifier, status_code=0)
+        if not result.status_code:
+            return result
+        states = await self.client.read_flow_run_states(flow_run.id)
+        if any(state.is_final() and state.timestamp >= began for state in states):
+            return ProcessWorkerResult(identifier=result.identifier, status_code=0)
         return result
 
 
