@@ -1,12 +1,15 @@
-"""Prefect's empty database, made once a session for all homes that need one: its tables take ten seconds."""
+"""Prefect's database of a home: made empty once a session, since its tables take ten seconds; and asked."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from flows.home import locked
 from tests.processes import environment
@@ -21,3 +24,9 @@ def furnish(home: Path) -> None:
         if not (made / ".shepherd/prefect/prefect.db").exists():
             subprocess.run([sys.executable, "-c", MAKE], env=environment(made), check=True, capture_output=True)
     shutil.copytree(made / ".shepherd", home / ".shepherd")
+
+
+def query(home: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Rows of the database, with a server and without."""
+    with closing(sqlite3.connect(home / ".shepherd/prefect/prefect.db", timeout=30)) as store:
+        return store.execute(sql, values).fetchall()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from rlcore.run.record import read_events
 from tests import processes
 from tests.processes import ROOT, changed, count, digest, environment, free_port, wait_for
 from tests.soaking import soak
+from tests.stores import query
 
 pytestmark = pytest.mark.slow
 SMALL = [
@@ -246,7 +246,5 @@ def test_down_lets_a_training_write_its_checkpoint(site: Site, undisturbed: RunD
     assert not site.processes("")
     assert checkpoint.newest_good(run.checkpoints) is not None  # none was due
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
-    with sqlite3.connect(site.home / ".shepherd/prefect/prefect.db") as store:
-        (state,) = store.execute("select state_type from flow_run where id = ?", (flow_run,)).fetchone()
-    store.close()
-    assert state == "CRASHED"  # a retry goes on from there
+    states = query(site.home, "select state_type from flow_run where id = ?", flow_run)
+    assert states == [("CRASHED",)]  # a retry goes on from there

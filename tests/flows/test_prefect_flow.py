@@ -22,6 +22,7 @@ from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
 from tests.processes import changed
+from tests.stores import query
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -77,11 +78,6 @@ def finished(api: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir
     run = RunDirectory(made["run_dir"])
     assert run.path == folder
     return run, run.read_summary(), told
-
-
-def query(home: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(home / ".shepherd" / "prefect" / "prefect.db", timeout=30) as store:
-        return store.execute(sql, values).fetchall()
 
 
 def task_runs(home: Path, run: RunDirectory, wanted: int) -> Counter[tuple[str, str]]:

@@ -165,11 +165,10 @@ def _wait_for_moment(
 
 
 def _sleep(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while process.poll() is None:
-        if (left := end - time.monotonic()) <= 0:
-            return True
-        time.sleep(min(left, LOOK))
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
     return False
 
 
