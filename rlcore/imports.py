@@ -6,6 +6,10 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+COMPILER = "torch._dynamo"
 
 
 @contextmanager
@@ -30,3 +34,35 @@ def large_imports(module: str) -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Import lightning_fabric without torch's compiler, whose import takes as long as that of torch itself.
+
+    It wants one class of it, to know a compiled module by. Whoever compiles imports the compiler then.
+
+    Yields:
+        Nothing.
+    """
+    import torch  # noqa: F401  that the compiler is part of
+
+    if COMPILER in sys.modules:
+        yield
+        return
+    stand_in = sys.modules[COMPILER] = ModuleType(COMPILER)
+    vars(stand_in)["OptimizedModule"] = _OptimizedModule
+    try:
+        yield
+    finally:
+        del sys.modules[COMPILER]
+
+
+class _CompiledType(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        compiler = sys.modules.get(COMPILER)
+        return compiler is not None and isinstance(instance, compiler.OptimizedModule)
+
+
+class _OptimizedModule(metaclass=_CompiledType):
+    """Has the instances of torch's class of that name: none, while the compiler is not there."""

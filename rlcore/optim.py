@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ OPTIMIZERS = {
     "rmsprop": torch.optim.RMSprop,
     "sgd": torch.optim.SGD,
 }
+DECORATED = ("step", "zero_grad", "add_param_group", "state_dict", "load_state_dict")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,13 @@ class OptimizerConfig:
         settings = {k: getattr(self, k) for k in keys if k in known and getattr(self, k) is not None}
         if "fused" in known:
             settings["fused"] = True
-        return cls(module.parameters(), lr=self.lr, weight_decay=self.weight_decay, **settings)
+        return eager(cls)(module.parameters(), lr=self.lr, weight_decay=self.weight_decay, **settings)
+
+
+def eager(cls: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """The same optimizer without its methods' messages to torch.compile, the first of which imports the compiler."""
+    methods = {name: inspect.unwrap(getattr(cls, name)) for name in DECORATED}
+    return type(cls.__name__, (cls,), methods | {"step": torch.no_grad()(methods["step"])})
 
 
 class Optimizer:

@@ -24,7 +24,8 @@ def set_switches(config: RunConfig) -> None:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = config.cublas_workspace_config
     torch.set_num_threads(config.num_threads)
     torch.set_float32_matmul_precision(config.float32_matmul_precision)
-    torch.use_deterministic_algorithms(config.torch_use_deterministic_algorithms)
+    if config.torch_use_deterministic_algorithms != torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(config.torch_use_deterministic_algorithms)  # imports torch's compiler
     torch.backends.cudnn.benchmark = config.torch_backends_cudnn_benchmark
     torch.backends.cudnn.deterministic = config.torch_backends_cudnn_deterministic
 

@@ -34,7 +34,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlcore.errors import RunError, UserError
-from rlcore.imports import large_imports
+from rlcore.imports import large_imports, without_compiler
 from rlcore.run.directory import RunDirectory
 
 ALIVE_EVERY = 2.0  # seconds
@@ -106,7 +106,7 @@ class Trainer:
 
     def awaited(self) -> bool:
         """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
-        with large_imports("torch"):
+        with large_imports("torch"), without_compiler():
             import lightning_fabric  # noqa: F401
 
             import rlcore.run.session  # noqa: F401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from rlcore.errors import RunError, UserError
 from rlcore.run import checkpoint
 from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
-from tests.processes import NO_STORE, digest, environment, finish_here
+from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
 from tests.runs import prepare
 
 EVERYTHING = {"algo__normalize_obs": True, "algo__normalize_reward": True, "algo__anneal_lr": True}
@@ -122,14 +123,18 @@ def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
     assert not Path(f"/proc/{child}").exists()
 
 
-def test_the_stage_that_drives_a_trainer_does_not_wait_for_torch_itself(tmp_path: Path) -> None:
-    run = prepare(tmp_path / "run", total_steps=64)
-    script = (
-        "import sys; from flows.cli import main; code = main(['stage', 'train', sys.argv[1]])\n"
-        "sys.exit(code or 3 * ('torch' in sys.modules))"
+def test_neither_the_stage_nor_its_trainer_imports_what_it_does_not_need(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run", total_steps=64, evaluation__every=64)
+    variables = environment(tmp_path, **NO_STORE, PYTHONPROFILEIMPORTTIME="1")
+    done = subprocess.run(shepherd("stage", "train", str(run.path)), env=variables, capture_output=True, text=True)
+    assert done.returncode == 0
+    stage, trainer = (
+        set(re.findall(r"^import time:.*\| +(\S+)$", said, re.MULTILINE)) for said in (done.stderr, run.log.read_text())
     )
-    variables = environment(tmp_path, **NO_STORE)
-    assert subprocess.run([sys.executable, "-c", script, str(run.path)], env=variables).returncode == 0
+    assert "flows.stages.train" in stage
+    assert "torch" not in stage
+    assert {"torch.optim", "lightning_fabric.wrappers"} <= trainer
+    assert not any(module.startswith(("torch._dynamo", "torch._inductor")) for module in trainer)
 
 
 def test_second_writer_is_refused(tmp_path: Path) -> None:

@@ -82,6 +82,24 @@ def test_settings_reach_the_torch_optimizer() -> None:
     assert (group["lr"], group["eps"], group["betas"], group["weight_decay"]) == (0.3, 1e-3, (0.5, 0.6), 0.1)
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_is_to_the_bit_the_one_of_torch_optim(name: str) -> None:
+    config = OptimizerConfig(name=name, lr=0.1, betas=(0.8, 0.9) if name.startswith("adam") else None)
+    modules = [nn.Linear(3, 2), nn.Linear(3, 2)]
+    modules[1].load_state_dict(modules[0].state_dict())
+    ours, torchs = config.make(modules[0]), OPTIMIZERS[name](modules[1].parameters(), lr=0.1)
+    torchs.param_groups[0].update({key: value for key, value in ours.param_groups[0].items() if key != "params"})
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        inputs = torch.randn(5, 3, generator=rng)
+        for module, optimizer in zip(modules, (ours, torchs), strict=True):
+            optimizer.zero_grad()
+            module(inputs).square().sum().backward()
+            optimizer.step()
+    assert not any(p.grad is None for p in modules[0].parameters())
+    np.testing.assert_array_equal(*(module.weight.detach().numpy() for module in modules))
+
+
 def test_a_setting_the_optimizer_does_not_have_is_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"algo.optimizer.momentum=0.9: adam has no momentum; set it to null"):
         build(OptimizerConfig, {"name": "adam", "momentum": 0.9}, "algo.optimizer.")
