@@ -1,4 +1,4 @@
-"""Prefect's database of a home: made empty once a session, since its tables take ten seconds; and asked."""
+"""The databases of a home: made empty once a session, since Prefect's tables take ten seconds; Prefect's asked."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ from typing import Any
 from flows.home import locked
 from tests.processes import environment
 
-MAKE = "from flows.ephemeral import prefect_api\nwith prefect_api():\n    pass"
+MAKE = """
+from flows import tracking
+from flows.ephemeral import prefect_api
+
+with prefect_api():
+    tracking.prepare_store(tracking.tracking_uri())
+"""
 
 
 def furnish(home: Path) -> None:
-    """Give a fresh home the folder that a first command would have made there, Prefect's database in it."""
+    """Give a fresh home the folder that a first command would have made there, the databases in it."""
     made = Path(os.environ["TESTS_SHARED"])  # of the whole session: tests/conftest.py
     with locked(made / "lock"):
-        if not (made / ".shepherd/prefect/prefect.db").exists():
+        if not (made / ".shepherd/mlflow.db").exists():
             subprocess.run([sys.executable, "-c", MAKE], env=environment(made), check=True, capture_output=True)
     shutil.copytree(made / ".shepherd", home / ".shepherd")
 
 
 def query(home: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Rows of the database, with a server and without."""
+    """Rows of Prefect's database, with a server and without."""
     with closing(sqlite3.connect(home / ".shepherd/prefect/prefect.db", timeout=30)) as store:
         return store.execute(sql, values).fetchall()

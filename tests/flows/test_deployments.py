@@ -37,9 +37,19 @@ SMALL = [
 ]
 
 
+# To be interrupted; after 4,000 steps its environment is slow, and leaves the processor to what interrupts it.
 LONG = changed(
-    SMALL, "algo.total_steps=2000000", "algo.compile=false", "checkpoint.every=1000000", "evaluation.every=1000000"
+    SMALL,
+    "env.id=Faulty-v0",
+    "env.num_envs=1",
+    "algo.update_epochs=1",
+    "algo.total_steps=2000000",
+    "algo.compile=false",
+    "checkpoint.every=1000000",
+    "evaluation.every=1000000",
+    "metric.log_every=64",
 )
+SLOW = {"SHEPHERD_PLUGINS": "faulty_envs", "PYTHONPATH": str(ROOT / "tests/faults"), "FAULT": "slow:step:4000"}
 
 
 class Site:
@@ -50,7 +60,7 @@ class Site:
         for name in ("prefect.yaml", "pyproject.toml", "flows", "rlcore", "conf"):
             (home / name).symlink_to(ROOT / name)
         self.variables = environment(
-            home, SHEPHERD_PREFECT_PORT=str(free_port()), SHEPHERD_MLFLOW_PORT=str(free_port())
+            home, SHEPHERD_PREFECT_PORT=str(free_port()), SHEPHERD_MLFLOW_PORT=str(free_port()), **SLOW
         )
 
     def servers(self, command: str) -> str:
