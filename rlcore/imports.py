@@ -40,12 +40,12 @@ def large_imports(module: str) -> Iterator[None]:
 def without_compiler() -> Iterator[None]:
     """Import lightning_fabric without torch's compiler, whose import takes as long as that of torch itself.
 
-    It wants one class of it, to know a compiled module by. Whoever compiles imports the compiler then.
+    Fabric wants one class of it, to know a compiled module by. Whoever compiles imports the compiler then.
 
     Yields:
         Nothing.
     """
-    import torch  # noqa: F401  that the compiler is part of
+    import torch  # noqa: F401 - first: torch itself must not meet the stand-in while it starts
 
     if COMPILER in sys.modules:
         yield
@@ -60,8 +60,8 @@ def without_compiler() -> Iterator[None]:
 
 class _CompiledType(type):
     def __instancecheck__(cls, instance: Any) -> bool:
-        compiler = sys.modules.get(COMPILER)
-        return compiler is not None and isinstance(instance, compiler.OptimizedModule)
+        real = getattr(sys.modules.get(COMPILER), "OptimizedModule", cls)
+        return real is not cls and isinstance(instance, real)
 
 
 class _OptimizedModule(metaclass=_CompiledType):

@@ -25,6 +25,7 @@ OPTIMIZERS = {
     "rmsprop": torch.optim.RMSprop,
     "sgd": torch.optim.SGD,
 }
+# Decorated for torch.compile: the first call of any of them imports the compiler, for as long as torch itself.
 DECORATED = ("step", "zero_grad", "add_param_group", "state_dict", "load_state_dict")
 
 
@@ -64,19 +65,28 @@ class OptimizerConfig:
         if self.nesterov and (not self.momentum or self.dampening):
             raise UserError(f"{prefix}nesterov=true: needs {prefix}momentum above 0 and no dampening")
 
-    def make(self, module: nn.Module) -> torch.optim.Optimizer:
-        """The torch optimizer over all parameters of `module`; fused where torch has it."""
+    def make(self, module: nn.Module, fused: bool = True) -> torch.optim.Optimizer:
+        """The torch optimizer over all parameters of `module`.
+
+        Args:
+            module: whose parameters.
+            fused: one kernel for the whole step, where torch has it; it would undo a scaled loss by itself, after its
+                gradient was clipped.
+
+        Returns:
+            One parameter group.
+        """
         cls = OPTIMIZERS[self.name]
         known = cls.__init__.__code__.co_varnames
         keys = ("eps", "betas", "alpha", "centered", "momentum", "dampening", "nesterov", "amsgrad")
         settings = {k: getattr(self, k) for k in keys if k in known and getattr(self, k) is not None}
         if "fused" in known:
-            settings["fused"] = True
+            settings["fused"] = fused
         return eager(cls)(module.parameters(), lr=self.lr, weight_decay=self.weight_decay, **settings)
 
 
 def eager(cls: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """The same optimizer without its methods' messages to torch.compile, the first of which imports the compiler."""
+    """`cls` with the plain methods below those decorators; a step never records a gradient (`differentiable`)."""
     methods = {name: inspect.unwrap(getattr(cls, name)) for name in DECORATED}
     return type(cls.__name__, (cls,), methods | {"step": torch.no_grad()(methods["step"])})
 
@@ -99,7 +109,7 @@ class Optimizer:
         self.max_grad_norm = max_grad_norm
         # float16 alone: steps with an overflow are skipped and the scale lowered, so such a gradient is no fault.
         self.scales_loss = getattr(fabric.strategy.precision, "scaler", None) is not None
-        self.wrapped, self.torch_optimizer = fabric.setup(module, config.make(module))
+        self.wrapped, self.torch_optimizer = fabric.setup(module, config.make(module, fused=not self.scales_loss))
 
     def accumulate(self, *inputs: Any) -> Tensor:
         """Add the gradient of the loss of these inputs to what the next `apply` uses; returns what it says beside."""

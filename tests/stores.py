@@ -1,4 +1,4 @@
-"""The databases of a home: made empty once a session, since Prefect's tables take ten seconds; Prefect's asked."""
+"""The empty databases of a home, made once a session (Prefect's tables take ten seconds); and a look into Prefect's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ with prefect_api():
 
 
 def furnish(home: Path) -> None:
-    """Give a fresh home the folder that a first command would have made there, the databases in it."""
+    """Give a fresh home the folder that a first command would have made there, the databases in it.
+
+    Only MLflow's experiment "Default" tells the difference: its files lie where the store was made. Nobody uses it.
+    """
     made = Path(os.environ["TESTS_SHARED"])  # of the whole session: tests/conftest.py
     with locked(made / "lock"):
         if not (made / ".shepherd/mlflow.db").exists():

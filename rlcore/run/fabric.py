@@ -24,8 +24,8 @@ def set_switches(config: RunConfig) -> None:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = config.cublas_workspace_config
     torch.set_num_threads(config.num_threads)
     torch.set_float32_matmul_precision(config.float32_matmul_precision)
-    if config.torch_use_deterministic_algorithms != torch.are_deterministic_algorithms_enabled():
-        torch.use_deterministic_algorithms(config.torch_use_deterministic_algorithms)  # imports torch's compiler
+    # As torch.use_deterministic_algorithms, which sets the compiler's switch as well and imports it for that.
+    torch.set_deterministic_debug_mode("error" if config.torch_use_deterministic_algorithms else "default")
     torch.backends.cudnn.benchmark = config.torch_backends_cudnn_benchmark
     torch.backends.cudnn.deterministic = config.torch_backends_cudnn_deterministic
 

@@ -106,8 +106,10 @@ class Trainer:
 
     def awaited(self) -> bool:
         """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
-        with large_imports("torch"), without_compiler():
-            import lightning_fabric  # noqa: F401
+        with large_imports("torch"):
+            with contextlib.suppress(ImportError, AttributeError), without_compiler():
+                import lightning_fabric
+            import lightning_fabric  # noqa: F401 - one that wants more of the compiler gets it here
 
             import rlcore.run.session  # noqa: F401
         if self.commands.get() == "begin":

@@ -22,7 +22,6 @@ from rlcore.run.directory import RunDirectory
 from rlcore.run.record import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
 from tests.processes import answers, environment, free_port, kill_all, orphans, processes, wait_for
-from tests.stores import furnish
 
 SEED = random.randrange(10_000)
 pytestmark = pytest.mark.slow
@@ -33,7 +32,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in os.environ if name.startswith(("MLFLOW_", "_MLFLOW_", "PREFECT_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
-    furnish(tmp_path)
     yield tmp_path
     kill_all(tmp_path)
 

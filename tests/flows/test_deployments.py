@@ -37,7 +37,7 @@ SMALL = [
 ]
 
 
-# To be interrupted; after 4,000 steps its environment is slow, and leaves the processor to what interrupts it.
+# To be interrupted; a process that has made 4,000 steps is slow, and leaves the processor to what interrupts it.
 LONG = changed(
     SMALL,
     "env.id=Faulty-v0",

@@ -72,7 +72,7 @@ def test_two_processes_create_the_store_at_once_and_neither_breaks(home: Path, t
     runs = [synthetic_run(tmp_path / name, f"first-{name}") for name in ("a", "b")]
     for run in runs:
         train_a_while(run, 0, 300)
-    (home / ".shepherd" / "mlflow.db").unlink()
+    (home / ".shepherd" / "mlflow.db").unlink()  # empty: this is the first test of the module
     started = [subprocess.Popen(mirror_command(run), env=environment()) for run in runs]
     assert [process.wait(120) for process in started] == [0, 0]
     assert [count_runs(home, f"first-{name}") for name in ("a", "b")] == [1, 1]

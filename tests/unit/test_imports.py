@@ -3,13 +3,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
 LATER = """
 import sys
 from rlcore.imports import COMPILER, large_imports, without_compiler
 
 with large_imports("torch"), without_compiler():
     import lightning_fabric
-import torch
+    from lightning_fabric.wrappers import OptimizedModule
+    import torch
+    assert not isinstance(torch.nn.Linear(2, 1), OptimizedModule)
 
 fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1)
 plain = fabric.setup(torch.nn.Linear(2, 1))
@@ -17,12 +22,27 @@ assert plain(torch.ones(2)).shape == (1,) and not hasattr(plain._forward_module,
 assert COMPILER not in sys.modules
 
 compiled = torch.compile(torch.nn.Linear(2, 1), backend="eager")
-assert COMPILER in sys.modules
+assert isinstance(compiled, OptimizedModule) and not isinstance(plain, OptimizedModule)
 around = fabric.setup(compiled)  # takes the compiled module apart and compiles it again, around its own wrapper
 assert type(around._forward_module) is type(compiled) and around._original_module is compiled._orig_mod
 assert torch.equal(around(torch.ones(2)), compiled(torch.ones(2)))
 """
+OPTIMIZERS = """
+import sys, torch
+from rlcore.imports import COMPILER
+from rlcore.optim import OPTIMIZERS, OptimizerConfig
+
+for name in OPTIMIZERS:
+    module = torch.nn.Linear(2, 1)
+    optimizer = OptimizerConfig(name=name).make(module)
+    module(torch.ones(2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+assert COMPILER not in sys.modules
+"""
 
 
-def test_fabric_knows_a_compiled_module_though_the_compiler_came_later() -> None:
-    subprocess.run([sys.executable, "-c", LATER], check=True)
+@pytest.mark.parametrize("program", [LATER, OPTIMIZERS], ids=["fabric", "optimizers"])
+def test_the_compiler_comes_with_the_first_who_compiles(program: str) -> None:
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
 from torch import nn
 
 from rlcore.errors import UserError
@@ -84,20 +86,39 @@ def test_settings_reach_the_torch_optimizer() -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_is_to_the_bit_the_one_of_torch_optim(name: str) -> None:
-    config = OptimizerConfig(name=name, lr=0.1, betas=(0.8, 0.9) if name.startswith("adam") else None)
+    config = OptimizerConfig(name=name, lr=0.1, betas=(0.8, 0.9))
     modules = [nn.Linear(3, 2), nn.Linear(3, 2)]
     modules[1].load_state_dict(modules[0].state_dict())
-    ours, torchs = config.make(modules[0]), OPTIMIZERS[name](modules[1].parameters(), lr=0.1)
-    torchs.param_groups[0].update({key: value for key, value in ours.param_groups[0].items() if key != "params"})
+    ours, theirs = config.make(modules[0]), OPTIMIZERS[name](modules[1].parameters(), lr=0.1)
+    theirs.load_state_dict(ours.state_dict())  # the settings
     rng = torch.Generator().manual_seed(0)
     for _ in range(3):
         inputs = torch.randn(5, 3, generator=rng)
-        for module, optimizer in zip(modules, (ours, torchs), strict=True):
+        for module, optimizer in zip(modules, (ours, theirs), strict=True):
             optimizer.zero_grad()
             module(inputs).square().sum().backward()
             optimizer.step()
-    assert not any(p.grad is None for p in modules[0].parameters())
-    np.testing.assert_array_equal(*(module.weight.detach().numpy() for module in modules))
+    for parameter, expected in zip(*(module.parameters() for module in modules), strict=True):
+        np.testing.assert_array_equal(parameter.detach().numpy(), expected.detach().numpy())
+    assert tree.encode(ours.state_dict()) == tree.encode(theirs.state_dict())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_scaled_loss_is_unscaled_before_it_is_clipped_and_an_overflow_is_no_step(name: str) -> None:
+    precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))
+    module = nn.Linear(2, 1, bias=False)
+    config = OptimizerConfig(name=name, lr=0.1, eps=None, momentum=None)
+    optimizer = Optimizer(
+        module, lambda loss: (loss, loss.detach()), config, 1.0, Fabric(accelerator="cpu", devices=1, plugins=precision)
+    )
+    before = module.weight.detach().clone()
+    assert optimizer.step((module.weight * torch.tensor([[3.0, 4.0]])).sum()).item() == pytest.approx(5)
+    after = module.weight.detach().clone()
+    assert not torch.equal(before, after)
+    if name == "sgd":
+        torch.testing.assert_close(before - after, torch.tensor([[0.06, 0.08]]))
+    optimizer.step((module.weight * torch.tensor([[3.0, torch.inf]])).sum())
+    assert torch.equal(module.weight, after)
 
 
 def test_a_setting_the_optimizer_does_not_have_is_refused_by_name() -> None:
