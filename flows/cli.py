@@ -200,20 +200,25 @@ def _help(words: Sequence[str]) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from flows.config import compose
+    from flows.home import check_servers
     from flows.store import new_run
 
-    return _run_flow(new_run(*compose(options.overrides), options.overrides))
+    composed = compose(options.overrides)
+    check_servers()
+    return _run_flow(new_run(*composed, options.overrides))
 
 
 def _resume(options: argparse.Namespace) -> int:
     farewell(f"shepherd: interrupted; continue with: shepherd resume {shlex.quote(options.run_dir)}")
     from flows.config import compose_existing
+    from flows.home import check_servers
     from flows.store import change_run
     from rlcore.run.directory import RunDirectory
 
     run = RunDirectory.existing(options.run_dir)
     run.refuse_second_writer()
     compose_existing(run.config, options.overrides)  # a mistake is told before anything is touched
+    check_servers()
     if options.overrides:
         change_run(run, options.overrides)
     summary = run.read_summary()

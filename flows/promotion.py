@@ -71,7 +71,7 @@ def _verdict(difference: float, half: float, other: str, episodes: int) -> Verdi
     low, high = difference - half, difference + half
     better = low > 0
     what = "beats" if better else "does not beat"
-    beyond = "beyond" if better else "within or below"
+    beyond = "beyond" if better or high < 0 else "within"
     words = (
         f"{what} {other}: difference {difference:+.1f}, 95 % interval [{low:.1f}, {high:.1f}] "
         f"over {episodes} episodes, {beyond} the noise"

@@ -96,7 +96,8 @@ def down() -> None:
             _signal(pid, signal.SIGKILL)
         _wait_until(lambda: not any(map(alive, left)), 5.0)
         _write_dotenv({})
-        print("everything that `make up` started has ended")
+        print("everything that `make up` started has ended; in a terminal that loaded .env:")
+        print("  unset PREFECT_API_URL MLFLOW_TRACKING_URI")
 
 
 def status() -> None:
@@ -230,7 +231,7 @@ def _start(server: Server) -> None:
         process = subprocess.Popen(
             server.command,
             cwd=home(),
-            env=os.environ | server.variables | {MARK: str(state_folder()), KIND: server.name},
+            env=os.environ | server.variables | {MARK: str(state_folder()), KIND: server.name, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

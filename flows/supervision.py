@@ -7,6 +7,7 @@ is no such pipe, so its life is looked at.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -64,5 +65,17 @@ def _is(programs: tuple[str, ...], pid: int) -> bool:
 def _leave_with(above: list[int], certain: bool, over: threading.Event) -> None:
     while not over.wait(LOOK_EVERY):
         if not all(map(alive, above)) or (certain and not above):
+            _let_go_of_output()
             os.kill(os.getpid(), signal.SIGTERM)
             return
+
+
+def _let_go_of_output() -> None:
+    """Nobody reads now what the program above read: last words must not fail for it (Rich would end the process)."""
+    look = select.poll()
+    for descriptor in (1, 2):
+        look.register(descriptor, 0)
+    with open(os.devnull, "wb") as nowhere:
+        for descriptor, event in look.poll(0):
+            if event & select.POLLERR:
+                os.dup2(nowhere.fileno(), descriptor)

@@ -104,4 +104,9 @@ class Begun:
                 f"or start a new run from its weights with init_from={self.path}"
             )
         for key, before, after in differences(self.fingerprint["machine"], now["machine"]):
-            log.warning("%s is %s, was %s: the run goes on, but not to the same bits", key, after, before)
+            bits = (
+                "to the same bits unless what learns has changed"
+                if key.startswith("code.")
+                else "but not to the same bits"
+            )
+            log.warning("%s is %s, was %s: the run goes on, %s", key, after, before, bits)

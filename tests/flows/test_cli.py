@@ -338,6 +338,17 @@ def test_a_mistake_typed_in_a_shell_is_one_sentence_and_leaves_nothing(tmp_path:
     assert list(place.iterdir()) == []
 
 
+def test_a_server_that_is_not_there_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # as a terminal has it after `make down`
+    done = here("train", "exp=ppo", "run_dir=run")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "PREFECT_API_URL=http://127.0.0.1:9/api: no Prefect server answers there" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_config_agents_envs_and_help_print(here: Command) -> None:
     commands = {
         "config": ("config", "exp=ppo", "env.id=Acrobot-v1"),
