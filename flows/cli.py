@@ -204,7 +204,7 @@ def _train(options: argparse.Namespace) -> int:
     from flows.store import new_run
 
     composed = compose(options.overrides)
-    check_servers()
+    check_servers()  # a mistake leaves nothing on disk
     return _run_flow(new_run(*composed, options.overrides))
 
 
@@ -218,8 +218,8 @@ def _resume(options: argparse.Namespace) -> int:
     run = RunDirectory.existing(options.run_dir)
     run.refuse_second_writer()
     compose_existing(run.config, options.overrides)  # a mistake is told before anything is touched
-    check_servers()
     if options.overrides:
+        check_servers()
         change_run(run, options.overrides)
     summary = run.read_summary()
     if summary.get("status") in ("finished", "stopped_early", "dry_run"):

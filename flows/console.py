@@ -29,13 +29,14 @@ def follow(run: RunDirectory) -> int:
         The exit code.
     """
     farewell(f"shepherd: interrupted; continue with: shepherd resume {shlex.quote(shown(run.path))}")
-    from flows import training
+    from flows import home, training
     from flows.progress import Progress
     from flows.report import results_table
     from flows.stages.train import release
     from rlcore.run.checkpoint import newest_good
     from rlcore.run.config import config_of
 
+    home.check_servers()
     config = config_of(run)
     newest = newest_good(run.checkpoints)  # says which were skipped
     going_on = f" · continues at {int(newest.name):,} env steps" if newest else ""

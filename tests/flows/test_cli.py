@@ -349,6 +349,15 @@ def test_a_server_that_is_not_there_is_one_sentence_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_finished_run_needs_no_server_to_say_so(
+    trained: Trained, here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    done = here("resume", str(trained[0].path))
+    assert done.returncode == 0, done.stderr
+    assert "finished already" in done.stdout
+
+
 def test_config_agents_envs_and_help_print(here: Command) -> None:
     commands = {
         "config": ("config", "exp=ppo", "env.id=Acrobot-v1"),
