@@ -72,6 +72,32 @@ def supervised() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def going_on_later(flow_run: str, run: RunDirectory) -> Iterator[None]:
+    """Tell the flow run's log where a training that is cancelled goes on: what Prefect writes there reads like a crash.
+
+    Args:
+        flow_run: its id.
+        run: where it trains.
+
+    Yields:
+        Nothing.
+    """
+    from prefect import get_run_logger
+
+    from rlcore.run.checkpoint import newest_good
+
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:  # Prefect's, which ends the process once the trainer has ended
+        newest = newest_good(run.checkpoints)
+        where = f"from its checkpoint at {int(newest.name):,} env steps" if newest else "from the beginning"
+        get_run_logger().info(f"interrupted; `prefect flow-run retry {flow_run}` goes on {where}")
+        raise
+
+
 def failed(sentence: str) -> State[Any]:
     """The state of a flow run that a mistake of its user ends: the sentence is its message, and no traceback follows.
 

@@ -182,7 +182,8 @@ def _on_a_worker(algo: str, overrides: list[str], run_dir: str | None, flow_run:
             deployed.remember(flow_run, run)
         except UserError as error:
             return deployed.failed(str(error))
-        return _guarded(config, run)
+        with deployed.going_on_later(flow_run, run):
+            return _guarded(config, run)
 
 
 def _prepare(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunConfig, RunDirectory]:

@@ -112,6 +112,11 @@ class Site:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def told(self, flow_run: str) -> str:
+        """The log of a flow run."""
+        entries = self.ask("logs/filter", logs={"flow_run_id": {"any_": [flow_run]}}, limit=200, offset=0)
+        return "\n".join(entry["message"] for entry in entries)
+
     def run(self, flow_run: str) -> RunDirectory:
         note = self.home / ".shepherd/flow_runs" / flow_run
         return RunDirectory(wait_for(lambda: note.exists() and note.read_text(), "the run directory", every=0.1))
@@ -209,7 +214,9 @@ def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undist
     site.prefect("flow-run", "cancel", cancelled)
     assert site.ended(cancelled, 60)[0] == "CANCELLED"
     # No checkpoint was due: the one that is there was made because of the cancellation.
-    assert checkpoint.newest_good(runs[0].checkpoints) is not None
+    saved = checkpoint.newest_good(runs[0].checkpoints)
+    assert saved is not None
+    assert f"retry {cancelled}` goes on from its checkpoint at {int(saved.name):,} env steps" in site.told(cancelled)
     assert site.state(orphaned)[0] == "RUNNING"
     (worker,) = site.processes("--pool")
     os.kill(worker, signal.SIGKILL)
