@@ -42,9 +42,9 @@ def remember(flow_run: str, run: RunDirectory) -> None:
     write_text(_note(flow_run), str(run.path))
 
 
-def named(flow_run: str, overrides: list[str]) -> list[str]:
+def named(flow_run: str, overrides: list[str], run_dir: str | None) -> list[str]:
     """The overrides, with a run name of the flow run's own: two that start in the same second must not meet."""
-    if any(override.startswith(NAMES) for override in overrides):
+    if run_dir or any(override.startswith(NAMES) for override in overrides):
         return overrides
     return [*overrides, f"run_name={time.strftime('%Y-%m-%d_%H-%M-%S')}_{flow_run[:8]}"]
 
@@ -73,8 +73,8 @@ def supervised() -> Iterator[None]:
 
 
 @contextmanager
-def going_on_later(flow_run: str, run: RunDirectory) -> Iterator[None]:
-    """Tell the flow run's log where a training that is cancelled goes on: what Prefect writes there reads like a crash.
+def going_on(flow_run: str, run: RunDirectory) -> Iterator[None]:
+    """Tell the flow run's log where a retried training goes on, and where one that is cancelled will.
 
     Args:
         flow_run: its id.
@@ -85,17 +85,30 @@ def going_on_later(flow_run: str, run: RunDirectory) -> Iterator[None]:
     """
     from prefect import get_run_logger
 
-    from rlcore.run.checkpoint import newest_good
-
+    log = get_run_logger()
+    if run.events.exists():
+        log.info(f"goes on {resumes(run)}")
     try:
         yield
     except Exception:
         raise
-    except BaseException:  # Prefect's, which ends the process once the trainer has ended
-        newest = newest_good(run.checkpoints)
-        where = f"from its checkpoint at {int(newest.name):,} env steps" if newest else "from the beginning"
-        get_run_logger().info(f"interrupted; `prefect flow-run retry {flow_run}` goes on {where}")
+    except BaseException:  # Prefect's, which ends the process; what it writes itself reads like a crash
+        log.info(f"interrupted; `prefect flow-run retry {flow_run}` goes on {resumes(run)}")
         raise
+
+
+def resumes(run: RunDirectory) -> str:
+    """From where a run would go on, for a sentence."""
+    from rlcore.run.checkpoint import newest_good
+
+    newest = newest_good(run.checkpoints)
+    return f"from its checkpoint at {int(newest.name):,} env steps" if newest else "from the beginning"
+
+
+def being_trained() -> list[RunDirectory]:
+    """The runs that some process leads just now, of all that flow runs have made."""
+    runs = [RunDirectory(note.read_text()) for note in _notes().glob("*")]
+    return [run for run in runs if run.taken()]
 
 
 def failed(sentence: str) -> State[Any]:
@@ -114,5 +127,9 @@ def failed(sentence: str) -> State[Any]:
     return Failed(message=sentence)
 
 
+def _notes() -> Path:
+    return state_folder() / "flow_runs"
+
+
 def _note(flow_run: str) -> Path:
-    return state_folder() / "flow_runs" / flow_run
+    return _notes() / flow_run

@@ -6,6 +6,7 @@ read their settings when they are imported: call `configure_environment` before 
 
 from __future__ import annotations
 
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -118,9 +119,11 @@ def unreachable(url: str, any_answer: bool = False) -> str | None:
     try:
         with urllib.request.urlopen(url, timeout=5):
             return None
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         if any_answer and isinstance(error, urllib.error.HTTPError):
             return None
+        if isinstance(error, http.client.HTTPException):
+            return "what answers speaks no HTTP"
         return str(getattr(error, "reason", error)) or type(error).__name__
 
 

@@ -2,8 +2,7 @@
 
     python -m flows.servers up | down | status
 
-Every process started here, and all that it starts, carries SHEPHERD_SERVED in its environment: that is how `down` finds
-them, also those that an `up` left which was killed, and nothing else. What is running already is kept.
+What is running already is kept; `down` ends what `up` started, also one that was killed, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,46 +13,27 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows import served
 from flows.cli import told
-from flows.home import artifact_folder, configure_environment, home, locked, state_folder, unreachable
+from flows.deployed import being_trained, resumes
+from flows.home import artifact_folder, configure_environment, home, locked, state_folder
+from flows.served import Server
+from flows.tracking import prepare_store
+from flows.typed import shown
 from rlcore.errors import RunError, UserError
-from rlcore.lifeline import alive, stat
 from rlcore.run.directory import write_text
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-MARK = "SHEPHERD_SERVED"
-KIND = "SHEPHERD_SERVER"  # which of them a process is, or was started by
 BEGIN, END = "# written by make up; make down takes it away", "# end of make up"
 PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
-START_TIMEOUT = 180.0  # seconds; the first start creates the databases
-STOP_TIMEOUT = 35.0  # seconds; a trainer may use 25 for its checkpoint
+OURS = ("PREFECT_API_URL=", "MLFLOW_TRACKING_URI=", END)
 HEARTBEAT, SILENCE = 30, 115  # seconds between signs of life of a flow run, and without one until it counts as crashed
-
-
-@dataclass(frozen=True)
-class Server:
-    """A process that stays until `down`.
-
-    Attributes:
-        name: "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
-        command: its command line.
-        variables: added to its environment.
-        health: what answers 200 once it is ready; "" = it need only live.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    variables: dict[str, str]
-    health: str = ""
 
 
 def up() -> None:
@@ -64,11 +44,13 @@ def up() -> None:
         RunError: a server did not start; names its log.
     """
     _check_checkout()
-    with locked(_folder() / "lock"):
+    with locked(served.folder() / "lock"):
         configure_environment()
         urls = {name: f"http://127.0.0.1:{_port(name)}" for name in PORTS}
         variables = {"PREFECT_API_URL": f"{urls['prefect']}/api", "MLFLOW_TRACKING_URI": urls["mlflow"]}
         _local_limit()  # a mistake is told before anything is started
+        _check_ports()
+        prepare_store(_store())  # a server that is killed while it makes its tables leaves none that can be mended
         for server in (_prefect(), _mlflow()):
             _start(server)
         for server in (_prefect(), _mlflow()):
@@ -86,23 +68,26 @@ def up() -> None:
 
 def down() -> None:
     """End what `up` started, workers first, so that trainers can write their checkpoints; nothing else."""
-    with locked(_folder() / "lock"):
+    with locked(served.folder() / "lock"):
+        trained = being_trained()
         # A worker told to end kills its flows at once; flows whose worker is gone end by themselves, and well.
-        _end(("worker",), signal.SIGKILL)
-        _wait_until(lambda: not any(kind.startswith("worker") for _, kind in _marked()), STOP_TIMEOUT)
-        _end(("prefect", "mlflow"), signal.SIGTERM)
-        left = [pid for pid, _ in _marked()]
-        for pid in left:
-            _signal(pid, signal.SIGKILL)
-        _wait_until(lambda: not any(map(alive, left)), 5.0)
+        served.end(("worker",), signal.SIGKILL)
+        served.wait_until(
+            lambda: not any(kind.startswith("worker") for _, kind in served.marked()), served.STOP_TIMEOUT
+        )
+        served.end(("prefect", "mlflow"), signal.SIGTERM)
+        served.end_what_is_left()
         _write_dotenv({})
+        for run in trained:
+            if not run.taken() and run.read_summary().get("status") != "finished":
+                print(f"interrupted: `shepherd resume {shlex.quote(shown(run.path))}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")
         print("  unset PREFECT_API_URL MLFLOW_TRACKING_URI")
 
 
 def status() -> None:
     """Print what is running of it."""
-    running = list(_servers())
+    running = list(served.running())
     print("\n".join(f"{name:<16} pid {pid}" for pid, name in running) or "nothing is running; `make up` starts it")
 
 
@@ -122,8 +107,7 @@ def _prefect() -> Server:
 
 def _mlflow() -> Server:
     port = _port("mlflow")
-    store = f"sqlite:///{state_folder() / 'mlflow.db'}"
-    command = (_tool("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", store)
+    command = (_tool("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", _store())
     return Server(
         "mlflow",
         # Files lie where they lie without a server, so that its runs can be continued when it is down.
@@ -131,6 +115,11 @@ def _mlflow() -> Server:
         {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # eight processes fewer; nothing here uses them
         f"http://127.0.0.1:{port}/health",
     )
+
+
+def _store() -> str:
+    """Of the MLflow server; without one, commands open the same file."""
+    return f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
 def _local_worker() -> Server:
@@ -209,102 +198,34 @@ def _deploy() -> None:
         [_tool("prefect"), "--no-prompt", "deploy", "--all"], cwd=home(), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        (_folder() / "deploy.log").write_text(done.stdout + done.stderr)
-        raise RunError(f"prefect deploy failed; what it said is in {_folder() / 'deploy.log'}")
+        (served.folder() / "deploy.log").write_text(done.stdout + done.stderr)
+        raise RunError(f"prefect deploy failed; what it said is in {served.folder() / 'deploy.log'}")
 
 
-# Processes ------------------------------------------------------------------------------------------------------------
+def _check_ports() -> None:
+    """Refuse ports that the servers cannot have; what a server that was killed has left on its port is ended."""
+    if _port("prefect") == _port("mlflow"):
+        raise UserError(f"SHEPHERD_MLFLOW_PORT={_port('mlflow')}: Prefect's server has this port; choose another one")
+    for name, (key, _) in PORTS.items():
+        port, had = _port(name), served.port_of(name)
+        if had is None:
+            served.end_what_is_left(name)
+            if why := served.occupied(port):
+                raise UserError(f"{key}={port}: {why}; set {key} to a free port, here or in .env")
+        elif had != port:
+            raise UserError(f"{key}={port}: {name} is running on port {had}; `make down` first, or keep to that one")
 
 
 def _start(server: Server) -> None:
-    if any(name == server.name for _, name in _servers()):
-        _say(server.name, "runs already")
-        return
-    if server.health and unreachable(server.health, any_answer=True) is None:
-        key, _ = PORTS[server.name]
-        raise UserError(
-            f"{key}={_port(server.name)}: another program answers on this port; `make down` ends what an earlier "
-            f"`make up` left; else set {key} to a free port"
-        )
-    log = _folder() / f"{server.name}.log"
-    with open(log, "ab") as output:
-        process = subprocess.Popen(
-            server.command,
-            cwd=home(),
-            env=os.environ | server.variables | {MARK: str(state_folder()), KIND: server.name, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    (_folder() / f"{server.name}.pid").write_text(f"{process.pid} {_birth(process.pid)}")
-    _say(server.name, f"started; log {log}")
+    _say(server.name, f"started; log {served.log_of(server)}" if served.start(server) else "runs already")
 
 
 def _wait(server: Server) -> None:
-    began = time.monotonic()
-    while unreachable(server.health):
-        if not any(name == server.name for _, name in _servers()) or time.monotonic() - began > START_TIMEOUT:
-            raise RunError(f"{server.name} did not start; what it said is in {_folder() / f'{server.name}.log'}")
-        time.sleep(0.2)
+    served.wait_until_ready(server)
     _say(server.name, "answers")
 
 
-def _marked() -> Iterator[tuple[int, str]]:
-    """Pid and kind of every process that was started by an `up` of this home, or by one of those."""
-    mark, kind = f"{MARK}={state_folder()}".encode(), f"{KIND}=".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid() or not alive(int(entry.name)):
-            continue
-        try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if mark in variables:
-            yield int(entry.name), next((v for v in variables if v.startswith(kind)), b"=").partition(b"=")[2].decode()
-
-
-def _servers() -> Iterator[tuple[int, str]]:
-    """Pid and name of the servers and workers themselves: those that were noted when they were started, and live."""
-    for path in _folder().glob("*.pid"):
-        pid, _, birth = path.read_text().partition(" ")
-        if pid.isdecimal() and birth and _birth(int(pid)) == birth and alive(int(pid)):
-            yield int(pid), path.stem
-
-
-def _birth(pid: int) -> str:
-    """When a process began, in the kernel's ticks: with it a pid that was given to another one is told apart."""
-    return "".join(stat(pid)[19:20])
-
-
-def _end(names: tuple[str, ...], number: int) -> None:
-    """Signal the servers whose names begin so, and wait until they have ended."""
-    served = [pid for pid, name in _servers() if name.startswith(names)]
-    for pid in served:
-        _signal(pid, number)
-    _wait_until(lambda: not any(map(alive, served)), STOP_TIMEOUT)
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.1)
-
-
 # Words ----------------------------------------------------------------------------------------------------------------
-
-
-def _folder() -> Path:
-    folder = state_folder() / "servers"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _port(name: str) -> int:
@@ -339,7 +260,9 @@ def _write_dotenv(variables: dict[str, str]) -> None:
     path = home() / ".env"
     text = path.read_text() if path.exists() else ""
     before, found, rest = text.partition(f"{BEGIN}\n")
-    after = rest.partition(f"{END}\n")[2] if found else ""
+    _, ended, after = rest.partition(f"{END}\n")
+    if found and not ended:  # somebody took that line away
+        after = "".join(line for line in rest.splitlines(keepends=True) if not line.startswith(OURS))
     block = "".join(f"{name}={value}\n" for name, value in variables.items())
     block = f"{BEGIN}\n{block}{END}\n" if block else ""
     if before and not before.endswith("\n"):

@@ -45,8 +45,9 @@ class Answering:
         """  # noqa: DOC107
         from rlcore.errors import UserError
 
+        deterministic = (params or {}).get("deterministic")  # MLflow lets null through
         try:
-            return self.policy.predict(model_input, greedy=bool((params or {}).get("deterministic", True)))
+            return self.policy.predict(model_input, greedy=deterministic is None or bool(deterministic))
         except UserError as error:  # as any other exception it would reach the client as a traceback without its words
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
 

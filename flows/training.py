@@ -58,7 +58,8 @@ DESCRIPTION = """{algo}: from a config to a registered model.
 Args:
     overrides: what one would type after `shepherd train`, one entry each: `env.id=Acrobot-v1`, `seed=3`,
         `algo.total_steps=200000`. Without `exp=` the preset is `exp={algo}`.
-    run_dir: the folder of a run that is there already and is to be continued; usually empty.
+    run_dir: the folder of a run that is there already and is to be continued, with overrides as for `shepherd resume`;
+        usually empty.
     accelerator: `fabric.accelerator` where the overrides do not set it; the pool's own, usually left as it is.
 """
 FLOWS = {algo: train_flow(algo) for algo in ALGORITHMS}
@@ -178,11 +179,14 @@ def _on_a_worker(algo: str, overrides: list[str], run_dir: str | None, flow_run:
     with deployed.supervised():
         try:
             earlier = deployed.place(flow_run)
-            config, run = _prepare(algo, deployed.named(flow_run, overrides), run_dir or earlier)
+            if earlier is not None:
+                config, run = _prepare(algo, [], earlier)  # its overrides are in the run since the first attempt
+            else:
+                config, run = _prepare(algo, deployed.named(flow_run, overrides, run_dir), run_dir)
             deployed.remember(flow_run, run)
         except UserError as error:
             return deployed.failed(str(error))
-        with deployed.going_on_later(flow_run, run):
+        with deployed.going_on(flow_run, run):
             return _guarded(config, run)
 
 
@@ -190,15 +194,19 @@ def _prepare(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunC
     """The config and directory of the run: those that are there, else composed and made.
 
     Raises:
-        UserError: the config is wrong, or is of another algorithm than the flow.
+        UserError: the config is wrong, or is of another algorithm than the flow; or an override would make a run that
+            is there learn something else.
     """
     if run_dir is None or not RunDirectory(run_dir).config.exists():
         return _create(algo, overrides, run_dir)
+    from flows.store import change_run
+
     run = RunDirectory(Path(run_dir).absolute())
     run.refuse_second_writer()  # before anything is noted in a run that another process trains
-    config = config_of(run)
-    _check_algorithm(algo, config)
-    return config, run
+    _check_algorithm(algo, config_of(run))
+    if overrides:
+        change_run(run, overrides)
+    return config_of(run), run
 
 
 def _check_algorithm(algo: str, config: RunConfig) -> None:

@@ -33,14 +33,14 @@ def check(config: RunConfig) -> None:
 
     check_device(config.fabric)
     check_compiler(config)
-    if not config.model_manager.disabled:
-        model_name(config)
-        agent_settings(config)
     env = make(config.env)
     try:
         spec: EnvSpec = spec_of(env)
     finally:
         env.close()
+    if not config.model_manager.disabled:
+        model_name(config)
+        agent_settings(config)
     check_keys(spec, config.algo.mlp_keys.encoder, config.algo.cnn_keys.encoder)
     kind_of(spec.action, config.distribution.type)
     _check_sources(config, spec)

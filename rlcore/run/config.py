@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
@@ -261,6 +262,9 @@ def cross_check(config: RunConfig) -> None:
             f"checkpoint.save_last=false: checkpoint.every={config.checkpoint.every} and "
             f"evaluation.every={config.evaluation.every} lie beyond algo.total_steps, so no checkpoint would be written"
         )
+    for key, value in (("root_dir", config.root_dir), ("run_name", config.run_name)):
+        if ".." in PurePath(value).parts:
+            raise UserError(f"{key}={value}: leads out of its folder; log_root or run_dir chooses another one")
     unknown = [r for r in config.metric.aggregator.metrics.values() if r not in REDUCTIONS]
     if unknown:
         raise UserError(f"metric.aggregator.metrics: {unknown[0]!r} must be one of {', '.join(REDUCTIONS)}")

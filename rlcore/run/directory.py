@@ -134,6 +134,17 @@ class RunDirectory:
             with contextlib.suppress(PermissionError), open(self.lock, "rb") as handle:
                 self._lock(handle.fileno())
 
+    def taken(self) -> bool:
+        """Whether some process leads or writes this run just now; changes nothing."""
+        try:
+            for path in (self.driver, self.lock):
+                if path.exists():
+                    with open(path, "rb") as handle:
+                        self._lock(handle.fileno())
+        except UserError:
+            return True
+        return False
+
     def _take_lock(self, path: Path) -> int:
         """The descriptor that holds the lock; the file says who holds it."""
         try:

@@ -52,7 +52,7 @@ class Policy:
             One action or a batch of them, as the observations were given.
 
         Raises:
-            UserError: a key is missing or of another shape; names both.
+            UserError: a key is missing, of another shape or not finite; names it and what was expected.
         """
         given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
         arrays = {key: self._array(given, key) for key in self.obs_keys}
@@ -80,7 +80,12 @@ class Policy:
             batch = f"({', '.join(['N', *map(str, spec.shape)])})"
             raise UserError(f"obs {key!r}: expected shape {spec.shape} or {batch}, got {array.shape}")
         if spec.n is None:
-            return np.asarray(array, dtype=np.float32, order="C")
+            with np.errstate(over="ignore"):
+                array = np.asarray(array, dtype=np.float32, order="C")
+            if not (finite := np.isfinite(array)).all():  # a null in JSON is NaN by now
+                where = tuple(map(int, np.argwhere(~finite)[0]))
+                raise UserError(f"obs {key!r}: expected finite float32 numbers, got {array[where]} at {list(where)}")
+            return array
         if not np.all((array == np.floor(array)) & (array >= spec.start) & (array < spec.start + spec.n)):
             raise UserError(f"obs {key!r}: expected whole numbers from {spec.start} to {spec.start + spec.n - 1}")
         return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would make [1] of []

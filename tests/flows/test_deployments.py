@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -204,6 +205,7 @@ def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(site: Si
     assert site.run(flow_run).path == run.path
     assert count(run, "resume") == 1
     assert digest(run) == digest(undisturbed)
+    assert "goes on from its checkpoint at" in site.told(flow_run)
 
 
 def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undisturbed: RunDirectory) -> None:
@@ -259,9 +261,13 @@ def test_down_lets_a_training_write_its_checkpoint(site: Site, undisturbed: RunD
     flow_run = site.submit(*LONG)
     run = site.run(flow_run)
     wait_for(lambda: count(run, "metrics"), "the training", every=0.1)
-    site.servers("down")
+    said = site.servers("down")
     assert not site.processes("")
-    assert checkpoint.newest_good(run.checkpoints) is not None  # none was due
+    saved = checkpoint.newest_good(run.checkpoints)
+    assert saved is not None  # none was due
+    assert re.findall(r"`shepherd resume (\S+)` goes on from its checkpoint at ([\d,]+)", said) == [
+        (str(run.path.relative_to(site.home.resolve())), f"{int(saved.name):,}")
+    ]
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
     states = query(site.home, "select state_type from flow_run where id = ?", flow_run)
     assert states == [("CRASHED",)]  # a retry goes on from there

@@ -404,6 +404,21 @@ def test_a_deployment_with_a_wrong_key_fails_before_anything_is_made(api: str, t
     assert not (tmp_path / "wrong").exists()
 
 
+def test_overrides_for_a_run_that_is_there_are_taken_over_or_refused(api: str, tmp_path: Path) -> None:
+    from flows import training
+
+    run = new_run(tmp_path / "run", "algo.total_steps=128", "algo.run_test=false")
+    for wrong, sentence in (("env.id=Acrobot-v1", "this run learns with env.id=CartPole-v1"), ("nonsense", "no value")):
+        with pytest.raises(UserError, match=sentence):
+            training.train_ppo(overrides=[wrong], run_dir=str(run.path))
+    assert not run.events.exists()
+    with pytest.raises(UserError, match="metric.log_every=-1"):
+        training.train_ppo(overrides=["metric.log_every=-1"], run_dir=str(run.path))
+    training.train_ppo(overrides=["model_manager.disabled=true"], run_dir=str(run.path))
+    assert run.read_summary()["status"] == "finished"
+    assert run.read_summary()["model"] is None
+
+
 def start(run: RunDirectory) -> subprocess.Popen[str]:
     """Run the flow as a command does, in a process group of its own, with its own Prefect API."""
     program = f"""

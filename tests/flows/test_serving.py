@@ -114,6 +114,7 @@ def test_sampled_actions_are_had_by_a_parameter(served: Served) -> None:
     obs = np.random.default_rng(4).normal(size=(500, 4)).tolist()
     greedy = ask(served, inputs=obs)[1]["predictions"]
     assert ask(served, inputs=obs, params={"deterministic": True})[1]["predictions"] == greedy
+    assert ask(served, inputs=obs, params={"deterministic": None})[1]["predictions"] == greedy
     status, sampled = ask(served, inputs=obs, params={"deterministic": False})
     assert status == 200
     assert set(sampled["predictions"]) == {0, 1}
@@ -125,6 +126,13 @@ def test_a_wrong_shape_is_400_and_names_the_shape_expected(served: Served, input
     status, answer = ask(served, inputs=inputs)
     assert status == 400
     assert f"Shape of input {np.shape(inputs)} does not match expected shape (-1, 4)" in answer["message"]
+
+
+def test_a_number_that_is_none_is_400_and_names_its_place(served: Served) -> None:
+    for inputs in ([[0, 0, 0, 0], [0, None, 0, 0]], [[0, 0, 0, 0], [0, float("nan"), 0, 0]]):
+        status, answer = ask(served, inputs=inputs)
+        assert status == 400
+        assert "obs 'state': expected finite float32 numbers, got nan at [1, 1]" in answer["message"]
 
 
 def test_an_unknown_parameter_or_no_inputs_is_400(served: Served) -> None:

@@ -76,6 +76,8 @@ def test_predicting_changes_no_statistic_of_the_policy(run: RunDirectory) -> Non
         (np.zeros((2, 3)), r"obs 'state': expected shape \(4,\) or \(N, 4\), got \(2, 3\)"),
         ({"stat": np.zeros(4)}, "obs: key 'state' is missing; expected state"),
         (np.array(["a"] * 4), "obs 'state': expected numbers"),
+        ([[0, 0, 0, 0], [0, 0, float("nan"), 0]], r"obs 'state': expected finite float32 numbers, got nan at \[1, 2\]"),
+        ([1e39, 0, 0, 0], r"obs 'state': expected finite float32 numbers, got inf at \[0\]"),
     ],
 )
 def test_observations_that_do_not_fit_are_refused_by_name(run: RunDirectory, obs: object, sentence: str) -> None:
