@@ -10,12 +10,12 @@ import errno
 import gc
 import logging
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flows.interruption import CODE, farewell, terminable
+from flows.typed import resume_command
 from rlcore import __version__
 from rlcore.errors import RunError, UserError
 
@@ -209,7 +209,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
-    farewell(f"shepherd: interrupted; continue with: shepherd resume {shlex.quote(options.run_dir)}")
+    farewell(f"shepherd: interrupted; continue with: {resume_command(options.run_dir)}")
     from flows.config import compose_existing
     from flows.home import check_servers
     from flows.store import change_run

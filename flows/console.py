@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from flows.interruption import farewell
 from flows.supervision import leaving_with
-from flows.typed import shown, stage_command
+from flows.typed import place, resume_command, shown, stage_command
 from rlcore.errors import UserError
 from rlcore.run.directory import RunDirectory
 
@@ -28,7 +27,7 @@ def follow(run: RunDirectory) -> int:
     Returns:
         The exit code.
     """
-    farewell(f"shepherd: interrupted; continue with: shepherd resume {shlex.quote(shown(run.path))}")
+    farewell(f"shepherd: interrupted; continue with: {resume_command(shown(run.path))}")
     from flows import home, training
     from flows.progress import Progress
     from flows.report import results_table
@@ -59,12 +58,10 @@ def next_commands(run: RunDirectory) -> list[str]:
     from flows.home import is_server, tracking_uri
 
     where, store = shlex.quote(shown(run.path)), tracking_uri()
-    # Before `. .venv/bin/activate` (after `make train`, say) the commands lie beside this Python.
-    place = "" if shutil.which("shepherd") else shown(Path(sys.executable).parent) + "/"
     return [
-        f"{place}shepherd enjoy {where}",
-        f"{place}shepherd evaluate {where} --episodes 100 --video",
-        store if is_server(store) else f"{place}mlflow ui --backend-store-uri {shlex.quote(store)}",
+        f"{place()}shepherd enjoy {where}",
+        f"{place()}shepherd evaluate {where} --episodes 100 --video",
+        store if is_server(store) else f"{place()}mlflow ui --backend-store-uri {shlex.quote(store)}",
     ]
 
 

@@ -107,8 +107,8 @@ def resumes(run: RunDirectory) -> str:
 
 def being_trained() -> list[RunDirectory]:
     """The runs that some process leads just now, of all that flow runs have made."""
-    runs = [RunDirectory(note.read_text()) for note in _notes().glob("*")]
-    return [run for run in runs if run.taken()]
+    places = {note.read_text() for note in _notes().glob("*")}  # two flow runs may have trained one run
+    return [run for run in map(RunDirectory, sorted(places)) if run.taken()]
 
 
 def failed(sentence: str) -> State[Any]:

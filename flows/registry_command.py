@@ -135,7 +135,7 @@ def _row(version: ModelVersion, aliases: Sequence[str]) -> tuple[str, ...]:
 def _decision(version: ModelVersion) -> str:
     """The gate's decision in a few words; the whole sentence is the version's tag `decision`."""
     tags = version.tags
-    if "difference" not in tags:
+    if not {"difference", "difference_low", "difference_high"} <= set(tags):  # they are written one by one
         return "not compared" if "decision" in tags else "undecided"
     low, high = float(tags["difference_low"]), float(tags["difference_high"])
     verb = "beats" if low > 0 else "does not beat"

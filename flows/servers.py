@@ -11,9 +11,10 @@ import os
 import shlex
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from flows.deployed import being_trained, resumes
 from flows.home import artifact_folder, configure_environment, home, locked, state_folder
 from flows.served import Server
 from flows.tracking import prepare_store
-from flows.typed import shown
+from flows.typed import place, resume_command, shown
 from rlcore.errors import RunError, UserError
 from rlcore.run.directory import write_text
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 BEGIN, END = "# written by make up; make down takes it away", "# end of make up"
 PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
 OURS = ("PREFECT_API_URL=", "MLFLOW_TRACKING_URI=", END)
+RULE = "shepherd: a flow run that gives no sign of life has crashed"
 HEARTBEAT, SILENCE = 30, 115  # seconds between signs of life of a flow run, and without one until it counts as crashed
 
 
@@ -51,6 +53,8 @@ def up() -> None:
         _local_limit()  # a mistake is told before anything is started
         _check_ports()
         prepare_store(_store())  # a server that is killed while it makes its tables leaves none that can be mended
+        if served.port_of("prefect") is None:
+            _forgive_silence()
         for server in (_prefect(), _mlflow()):
             _start(server)
         for server in (_prefect(), _mlflow()):
@@ -80,7 +84,7 @@ def down() -> None:
         _write_dotenv({})
         for run in trained:
             if not run.taken() and run.read_summary().get("status") != "finished":
-                print(f"interrupted: `shepherd resume {shlex.quote(shown(run.path))}` goes on {resumes(run)}")
+                print(f"interrupted: `{resume_command(shown(run.path))}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")
         print("  unset PREFECT_API_URL MLFLOW_TRACKING_URI")
 
@@ -169,7 +173,7 @@ def _make_crash_rule(client: SyncPrefectClient) -> None:
 
     ended = [f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "Paused")]
     rule = {
-        "name": "shepherd: a flow run that gives no sign of life has crashed",
+        "name": RULE,
         "description": f"No heartbeat for {SILENCE} s: it was killed, and `prefect flow-run retry` continues it.",
         "trigger": {
             "type": "event",
@@ -191,6 +195,22 @@ def _make_crash_rule(client: SyncPrefectClient) -> None:
     }
     if not client.read_automations_by_name(rule["name"]):
         client.create_automation(AutomationCore.model_validate(rule))
+
+
+def _forgive_silence() -> None:
+    """Let the time in which a flow run must give a sign of life begin anew: a server that was away has heard none.
+
+    Prefect keeps these deadlines in its database and counts its own absence in; a flow run's client reaches the new
+    server within 30 s.
+    """
+    path = state_folder() / "prefect/prefect.db"
+    deadline = (
+        """update automation_bucket set "end" = strftime('%Y-%m-%d %H:%M:%f000', 'now', ?)"""
+        " where automation_id in (select id from automation where name = ?)"
+    )
+    if path.exists():  # else the user has told Prefect to keep it elsewhere
+        with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as store, store:
+            store.execute(deadline, (f"+{SILENCE} seconds", RULE))
 
 
 def _deploy() -> None:
@@ -276,13 +296,15 @@ def _write_dotenv(variables: dict[str, str]) -> None:
 def _page(urls: dict[str, str], gpus: int) -> str:
     waits = "" if gpus else "  (no GPU here: its runs wait for `prefect worker start --pool gpu` on a machine with one)"
     where = shlex.quote(str(home() / ".env"))
+    activate = Path(sys.executable).with_name("activate")
+    first = f". {shlex.quote(str(activate))}; " if place() and activate.exists() else ""
     return f"""
   Prefect         {urls["prefect"]}
   MLflow          {urls["mlflow"]}
   pool local      train-ppo/default
   pool gpu        train-ppo/gpu{waits}
 
-  for this terminal:   set -a; . {where}; set +a
+  for this terminal:   {first}set -a; . {where}; set +a
   then:                prefect deployment run train-ppo/default --watch
   and at the end:      make down"""
 

@@ -124,8 +124,9 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
         overrides: settings as typed.
 
     Raises:
-        UserError: another process is writing the run; a setting is wrong, or would make it learn something else.
+        UserError: another process leads or writes the run; a setting is wrong, or would make it learn something else.
     """
+    run.refuse_second_writer()
     with run.writing():
         before = config_of(run)
         config, values = compose_existing(run.config, overrides)

@@ -184,10 +184,10 @@ def _on_a_worker(algo: str, overrides: list[str], run_dir: str | None, flow_run:
             else:
                 config, run = _prepare(algo, deployed.named(flow_run, overrides, run_dir), run_dir)
             deployed.remember(flow_run, run)
+            with deployed.going_on(flow_run, run):
+                return _guarded(config, run)
         except UserError as error:
             return deployed.failed(str(error))
-        with deployed.going_on(flow_run, run):
-            return _guarded(config, run)
 
 
 def _prepare(algo: str, overrides: list[str], run_dir: str | None) -> tuple[RunConfig, RunDirectory]:

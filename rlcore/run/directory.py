@@ -129,18 +129,16 @@ class RunDirectory:
             os.close(descriptor)
 
     def refuse_second_writer(self) -> None:
-        """Raise the `UserError` of `writing` if another process is writing this run; changes nothing."""
-        if self.lock.exists():
-            with contextlib.suppress(PermissionError), open(self.lock, "rb") as handle:
-                self._lock(handle.fileno())
+        """Raise the `UserError` of `writing` if another process leads or writes this run; changes nothing."""
+        for path in (self.driver, self.lock):
+            if path.exists():
+                with contextlib.suppress(PermissionError), open(path, "rb") as handle:
+                    self._lock(handle.fileno())
 
     def taken(self) -> bool:
         """Whether some process leads or writes this run just now; changes nothing."""
         try:
-            for path in (self.driver, self.lock):
-                if path.exists():
-                    with open(path, "rb") as handle:
-                        self._lock(handle.fileno())
+            self.refuse_second_writer()
         except UserError:
             return True
         return False

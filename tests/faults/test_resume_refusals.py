@@ -103,6 +103,16 @@ def test_a_stage_of_a_run_that_another_process_leads_is_refused(
     assert files(run) == before
 
 
+def test_a_run_that_another_process_leads_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = prepare(tmp_path / "run")
+    before = files(run)
+    with run.driving():  # its trainer has ended, say: it registers
+        with pytest.raises(UserError, match=f"pid {os.getpid()} on .* is writing this run"):
+            change_run(run, ["metric.log_every=128"])
+        assert main(["resume", str(run.path), "metric.log_every=128"]) == 2
+    assert files(run) == before
+
+
 def test_threads_and_subprocesses_may_change_on_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path / "run")
     change_run(run, ["num_threads=2", "env.sync_env=false"])

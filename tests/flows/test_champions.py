@@ -234,3 +234,16 @@ def test_an_empty_store_says_how_to_fill_it(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/empty.db")
     assert "no model is registered yet; `shepherd train" in registry_command.show()
+
+
+def test_a_decision_that_is_being_written_is_none_yet() -> None:
+    from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
+
+    def words(**tags: str) -> str:
+        return registry_command._decision(
+            ModelVersion("ppo", "1", 0, tags=[ModelVersionTag(key, value) for key, value in tags.items()])
+        )
+
+    assert words() == words(difference="3.0") == words(difference="3.0", difference_low="1.0") == "undecided"
+    whole = {"difference": "3.0", "difference_low": "1.0", "difference_high": "5.0", "compared_with": "the champion"}
+    assert words(**whole) == "beats champion: +3.0 [1.0, 5.0]"

@@ -88,11 +88,11 @@ class Site:
                 time.sleep(pause)
         return None
 
-    def submit(self, *overrides: str) -> str:
+    def submit(self, *overrides: str, **more: str) -> str:
         deployment = self.ask("deployments/name/train-ppo/default")["id"]
         return self.ask(
             f"deployments/{deployment}/create_flow_run",
-            parameters={"overrides": list(overrides)},
+            parameters={"overrides": list(overrides), **more},
             state={"type": "SCHEDULED"},
         )["id"]
 
@@ -220,6 +220,9 @@ def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undist
     assert saved is not None
     assert f"retry {cancelled}` goes on from its checkpoint at {int(saved.name):,} env steps" in site.told(cancelled)
     assert site.state(orphaned)[0] == "RUNNING"
+    kind, message = site.ended(site.submit("metric.log_every=128", run_dir=str(runs[1].path)))
+    assert (kind, message.partition(": pid ")[0]) == ("FAILED", str(runs[1].path))  # "… is writing this run"
+    assert runs[1].read_config()["metric"]["log_every"] == 64
     (worker,) = site.processes("--pool")
     os.kill(worker, signal.SIGKILL)
     assert site.ended(orphaned)[0] == "CRASHED"
@@ -265,7 +268,7 @@ def test_down_lets_a_training_write_its_checkpoint(site: Site, undisturbed: RunD
     assert not site.processes("")
     saved = checkpoint.newest_good(run.checkpoints)
     assert saved is not None  # none was due
-    assert re.findall(r"`shepherd resume (\S+)` goes on from its checkpoint at ([\d,]+)", said) == [
+    assert re.findall(r"`\S*shepherd resume (\S+)` goes on from its checkpoint at ([\d,]+)", said) == [
         (str(run.path.relative_to(site.home.resolve())), f"{int(saved.name):,}")
     ]
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]

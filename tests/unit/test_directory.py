@@ -114,6 +114,8 @@ def test_a_run_is_taken_while_a_process_leads_or_writes_it(tmp_path: Path) -> No
     for holding in (run.driving, run.writing):
         with holding():
             assert run.taken()
+            with pytest.raises(UserError, match=f"pid {os.getpid()} on .* is writing this run"):
+                run.refuse_second_writer()
         assert not run.taken()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from flows import served, servers
 from flows.home import unreachable
 from rlcore.lifeline import alive
 from tests.processes import ROOT, free_port, wait_for
+from tests.stores import furnish, query
 
 
 @pytest.fixture
@@ -92,6 +96,30 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
     finally:
         servers.main(["down"])
         assert not list(served.marked())
+
+
+def test_a_server_that_was_away_gives_flow_runs_time_for_a_sign_of_life(checkout: Path) -> None:
+    furnish(checkout)
+    database = checkout / ".shepherd/prefect/prefect.db"
+    insert = """
+        insert into automation_bucket (automation_id, trigger_id, bucketing_key, "end", start, count)
+        select automation.id, 't', name, '2026-01-01 00:00:00.000000', '2026-01-01 00:00:00.000000', 0 from automation
+    """
+    rule = """
+        insert into automation (id, name, description, enabled, trigger, actions) values (?, ?, '', 1, '{}', '[]')
+    """
+    with closing(sqlite3.connect(database)) as store, store:
+        store.executemany(rule, [("a", servers.RULE), ("b", "the user's own")])
+        store.execute(insert)
+    servers._forgive_silence()
+    left = """
+        select (julianday("end") - julianday('now')) * 86400 from automation_bucket order by bucketing_key
+    """
+    (ours,), (other,) = query(checkout, left)
+    assert servers.SILENCE - 10 < ours <= servers.SILENCE
+    assert other < 0
+    ((stamp,),) = query(checkout, """select "end" from automation_bucket where automation_id = 'a'""")
+    assert re.fullmatch(r"[\d-]{10} [\d:]{8}\.\d{6}", stamp)  # as Prefect writes it
 
 
 def test_what_speaks_no_http_is_a_reason_and_no_exception(foreign: int) -> None:
