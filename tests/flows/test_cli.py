@@ -51,6 +51,12 @@ def shepherd(where: Path, *arguments: str, home: Path | None = None) -> subproce
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> None:
+    """A user's mistake: exit code 2, and one line with these words."""
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert words in done.stderr
+
+
 @pytest.fixture
 def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """A command typed in the module's home, run in this process."""
@@ -124,8 +130,7 @@ def test_resume_is_refused_while_a_trainer_is_writing(trained: Trained, home: Pa
     before = trained[0].config.read_text()
     with trained[0].writing():
         done = shepherd(home, "resume", "runs/one", "evaluation.final_episodes=7")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert f"pid {os.getpid()}" in done.stderr
+    assert_one_sentence(done, f"pid {os.getpid()}")
     assert trained[0].config.read_text() == before
 
 
@@ -165,8 +170,7 @@ def test_weights_of_a_registered_model_start_a_run_that_keeps_where_they_came_fr
 ) -> None:
     uri = "models:/ppo-CartPole-v1@challenger"
     wrong = here("stage", "make-env", "runs/warm", *TINY, "init_from=models:/ppo-CartPol@challenger")
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1), wrong.stderr
-    assert "init_from=models:/ppo-CartPol@challenger: no model 'ppo-CartPol'" in wrong.stderr
+    assert_one_sentence(wrong, "init_from=models:/ppo-CartPol@challenger: no model 'ppo-CartPol'")
     assert not (home / "runs/warm").exists()
     for name, *rest in (("make-env", *TINY, f"init_from={uri}"), ("checkpoint",)):
         done = here("stage", name, "runs/warm", *rest)
@@ -243,8 +247,7 @@ def test_interrupt_saves_and_tells_how_to_go_on(home: Path) -> None:
 def test_stages_before_training_work_or_say_what_comes_first(home: Path, here: Command) -> None:
     assert here("stage", "make-env", "runs/fresh", *TINY).returncode == 0
     early = here("stage", "evaluate", "runs/fresh")
-    assert (early.returncode, early.stderr.count("\n")) == (2, 1), early.stderr
-    assert "no checkpoint yet" in early.stderr
+    assert_one_sentence(early, "no checkpoint yet")
     for name in ("checkpoint", "evaluate"):
         done = here("stage", name, "runs/fresh")
         assert done.returncode == 0, (name, done.stderr)
@@ -324,8 +327,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = here("train", *overrides)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert expected in done.stderr
+    assert_one_sentence(done, expected)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -333,8 +335,7 @@ def test_a_mistake_typed_in_a_shell_is_one_sentence_and_leaves_nothing(tmp_path:
     place = tmp_path / "place"
     place.mkdir()
     done = shepherd(place, "train", "exp=ppo", "env.id=CartPol-v1", home=tmp_path / "home")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "CartPole-v1" in done.stderr
+    assert_one_sentence(done, "CartPole-v1")
     assert list(place.iterdir()) == []
 
 
@@ -344,8 +345,7 @@ def test_a_server_that_is_not_there_is_one_sentence_and_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # as a terminal has it after `make down`
     done = here("train", "exp=ppo", "run_dir=run")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "PREFECT_API_URL=http://127.0.0.1:9/api: no Prefect server answers there" in done.stderr
+    assert_one_sentence(done, "PREFECT_API_URL=http://127.0.0.1:9/api: no Prefect server answers there")
     assert list(tmp_path.iterdir()) == []
 
 
