@@ -48,10 +48,10 @@ soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)
 
 up: install
-	@$(BIN)/python -m flows.servers up
+	@$(BIN)/python -m flows.workers.up up
 
 down:
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m flows.servers down; fi
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m flows.workers.up down; fi
 
 clean:
 	rm -rf .venv .shepherd build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -20,7 +20,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from flows.home import home, state_folder
+from flows.settings import home, state_folder
 
 TASKS = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model", "summary")
 QUERY = """
@@ -33,7 +33,7 @@ QUERY = """
 def seconds(*arguments: str) -> float:
     """Wall-clock time of one `shepherd` command."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "flows.cli", *arguments]
+    command = [sys.executable, "-m", "flows.cli.main", *arguments]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
     done = subprocess.run(command, cwd=home(), env=kept | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     if done.returncode:
@@ -55,8 +55,8 @@ def task_seconds(run: Path) -> dict[str, float]:
 
 def film_seconds(run: Path) -> float:
     """Seconds to record one greedy episode of the chosen checkpoint."""
-    from rlcore.run.directory import RunDirectory
-    from rlcore.run.judge import chosen, film
+    from rlcore.judge.final import chosen, film
+    from rlcore.store.directory import RunDirectory
 
     directory = RunDirectory(run)
     film(directory, chosen(directory), "again.mp4")  # imports what draws

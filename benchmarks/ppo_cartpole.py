@@ -35,7 +35,7 @@ import sys
 from pathlib import Path
 from flows.config import compose
 from flows.stages import make_env, train
-from flows.store import create_run
+from flows.runs.create import create_run
 overrides = ["exp=ppo_benchmarks", f"seed={sys.argv[1]}", f"algo.total_steps={sys.argv[2]}", f"run_dir={sys.argv[3]}"]
 config, values = compose(overrides)
 run = create_run(config, values, overrides)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlcore.run.policy import Policy
+    from rlcore.judge.policy import Policy
 
 
 def load_policy(path_or_uri: str | Path) -> Policy:
@@ -21,10 +21,10 @@ def load_policy(path_or_uri: str | Path) -> Policy:
     Raises:
         UserError: there is no such policy.
     """
-    from rlcore.run.policy import load_policy as load
+    from rlcore.judge.policy import load_policy as load
 
     if str(path_or_uri).startswith("models:/"):
-        from flows.registry import resolve_uri
+        from flows.registry.models import resolve_uri
 
         path_or_uri = resolve_uri(str(path_or_uri))
     return load(path_or_uri)

@@ -10,11 +10,11 @@ import time
 from typing import Any
 
 import rlcore
-from flows.home import configure_environment
-from flows.lineage import commit
+from flows.runs.lineage import commit
+from flows.settings import configure_environment
 from rlcore.errors import EnvironmentFault, EnvironmentLost, UserError
-from rlcore.run.config import config_of
-from rlcore.run.directory import RunDirectory
+from rlcore.store.directory import RunDirectory
+from rlcore.store.run_config import config_of
 
 configure_environment()  # Prefect reads its settings when it is imported
 
@@ -23,8 +23,8 @@ from prefect.cache_policies import NO_CACHE, CacheKeyFnPolicy  # noqa: E402
 from prefect.client.schemas.objects import State, TaskRun  # noqa: E402
 from prefect.context import TaskRunContext  # noqa: E402
 
-from flows import artifacts  # noqa: E402
-from flows.watching import tell  # noqa: E402
+from flows.runs.listeners import tell  # noqa: E402
+from flows.workers import artifacts  # noqa: E402
 
 VERSION = f"{rlcore.__version__}+{commit()[:10]}"
 PROGRESS_EVERY = 5.0  # seconds; one update of the artifact takes some 30 ms
@@ -111,7 +111,7 @@ def collect_task(run_dir: str, label: str) -> str:
         Path of the dataset's manifest.
     """
     from flows.stages.collect import collect
-    from rlcore.run.record import last_event, read_events
+    from rlcore.store.events import last_event, read_events
 
     run = RunDirectory(run_dir)
     path = str(collect(config_of(run), run))
@@ -132,7 +132,7 @@ def train_task(run_dir: str, label: str, env_steps: int, progress: str | None) -
     Returns:
         env_steps, due, done, reason.
     """
-    from flows.stages.train import trainer_for
+    from flows.runs.trainer import trainer_for
 
     trainer = trainer_for(RunDirectory(run_dir))
     shown = [time.monotonic()]
@@ -165,8 +165,8 @@ def checkpoint_task(run_dir: str, label: str, env_steps: int) -> dict[str, Any] 
     Returns:
         path, env_steps, digest; None when the trainer had died and stands elsewhere now: train again.
     """
-    from flows.background import mirror_in_background
-    from flows.stages.train import trainer_for
+    from flows.runs.trainer import trainer_for
+    from flows.tracking.background import mirror_in_background
 
     run = RunDirectory(run_dir)
     trainer = trainer_for(run)
@@ -191,8 +191,8 @@ def evaluate_task(run_dir: str, label: str, env_steps: int, final: bool = False)
     Returns:
         env_steps, greedy (and stochastic) without the single returns; None as in `checkpoint_task`.
     """
-    from flows.background import mirror_in_background
-    from flows.stages.train import trainer_for
+    from flows.runs.trainer import trainer_for
+    from flows.tracking.background import mirror_in_background
 
     run = RunDirectory(run_dir)
     trainer = trainer_for(run)
@@ -236,7 +236,7 @@ def summary_task(run_dir: str, label: str) -> str:
     Returns:
         Path of summary.json.
     """
-    from flows.report import learning_curve
+    from flows.report.curve import learning_curve
     from flows.stages.summary import summarise
 
     run = RunDirectory(run_dir)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.home import unreachable
-from rlcore.run import checkpoint
-from rlcore.run.directory import RunDirectory
-from rlcore.run.record import read_events
-from rlcore.run.session import Session
+from flows.process.network import unreachable
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
+from rlcore.train.session import Session
 
 NO_STORE = {"MLFLOW_TRACKING_URI": "sqlite:////dev/null/mlflow.db"}  # a mirror finds that out before it imports MLflow
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +50,7 @@ def changed(base: Sequence[str], *overrides: str) -> list[str]:
 
 def shepherd(*arguments: str) -> list[str]:
     """The command line of a `shepherd` command."""
-    return [sys.executable, "-m", "flows.cli", *arguments]
+    return [sys.executable, "-m", "flows.cli.main", *arguments]
 
 
 def start(home: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
@@ -77,7 +77,7 @@ class Process:
     def kind(self) -> str:
         """trainer, worker, ephemeral, tracking, or the command itself."""
         module = next((word for word in self.words if word.startswith(("rlcore.", "flows."))), "")
-        if module == "rlcore.lifeline":
+        if module == "rlcore.system.lifeline":
             module = self.words[self.words.index(module) + 2]
         return module.rpartition(".")[2] or self.words[0]
 

@@ -9,9 +9,10 @@ import yaml
 
 from flows.stages.make_env import make_env
 from rlcore.algorithms import ppo
-from rlcore.run.config import EnvConfig, RunConfig, build_config
-from rlcore.run.directory import RunDirectory, write_json
-from rlcore.schema import defaults, plain
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.schema import defaults, plain
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.run_config import build_config
 
 SMALL = {
     "env.num_envs": 2,

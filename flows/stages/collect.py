@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.notes import note_result
-from rlcore.durable import write_synced
-from rlcore.run.directory import RunDirectory, write_json
-from rlcore.types import Arrival, EnvSpec
+from flows.runs.milestones import note_result
+from rlcore.spec import EnvSpec
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.system.durable import write_synced
+from rlcore.types import Arrival
 
 if TYPE_CHECKING:
-    from rlcore.run.config import RunConfig
+    from rlcore.config.groups import RunConfig
 
 FORMAT = 1
 CHUNK_BYTES = 64 * 2**20  # rows are stored up to here; returns always
@@ -54,8 +55,8 @@ def collect(config: RunConfig, run: RunDirectory) -> Path:
     """
     from safetensors.numpy import save
 
-    from rlcore.run.evaluation import evaluate_agent
-    from rlcore.run.random_agent import RandomAgent
+    from rlcore.judge.evaluation import evaluate_agent
+    from rlcore.judge.random_agent import RandomAgent
 
     card: dict[str, Any] = run.read_card()
     agent = RandomAgent(EnvSpec.from_json(card["spec"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlcore.run.directory import RunDirectory
+from rlcore.store.directory import RunDirectory
 
 
 def evaluate_checkpoint(
@@ -22,8 +22,8 @@ def evaluate_checkpoint(
     Returns:
         mean, std, ci95, episodes, returns, mean_length.
     """
-    from rlcore.run import checkpoint as checkpoints
-    from rlcore.run import judge
+    from rlcore.judge import final as judge
+    from rlcore.store import checkpoint as checkpoints
 
     path = checkpoints.resolve(run, checkpoint)
     return judge.evaluate_checkpoint(run, path, episodes, greedy=greedy, round=round)

@@ -6,19 +6,21 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows import champions, registry
-from flows.lineage import lineage
-from flows.promotion import Verdict, against_baseline, paired
-from flows.tracking import connect, mirror, store_uri
-from rlcore.run.directory import RunDirectory
-from rlcore.run.record import EventLog, last_event, read_events
-from rlcore.schema import spell
+from flows.registry import champions
+from flows.registry import models as registry
+from flows.registry.gate import Verdict, against_baseline, paired
+from flows.runs.lineage import lineage
+from flows.tracking.mlflow_run import mirror
+from flows.tracking.mlflow_store import connect, store_uri
+from rlcore.config.schema import spell
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog, last_event, read_events
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from rlcore.run.config import RunConfig
+    from rlcore.config.groups import RunConfig
 
 EPISODES = 100  # fewest that a champion is decided on
 
@@ -45,7 +47,7 @@ def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
     for key, on in switches.items():
         if on:
             return {"name": None, "version": None, "aliases": [], "decision": f"not registered: {key}=true"}
-    from rlcore.run.judge import chosen
+    from rlcore.judge.final import chosen
 
     checkpoint = chosen(run)
     mlflow_run = mirror(run)
@@ -64,8 +66,8 @@ def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
 def _version(
     client: MlflowClient, config: RunConfig, run: RunDirectory, checkpoint: Path, name: str, mlflow_run: str
 ) -> ModelVersion:
-    from rlcore.run.checkpoint import manifest
-    from rlcore.run.policy import export_policy
+    from rlcore.judge.policy import export_policy
+    from rlcore.store.checkpoint import manifest
 
     facts = manifest(checkpoint)
     known = registry.version_of_checkpoint(client, name, facts["digest"])
@@ -125,7 +127,7 @@ def _sentence(verdict: Verdict | None, champion: ModelVersion | None) -> str:
 
 def _judge_first(config: RunConfig, run: RunDirectory, checkpoint: Path) -> tuple[dict[str, Any], Verdict | None]:
     """Without a champion: against the random baseline, on the run's own last evaluation if it is of this checkpoint."""
-    from rlcore.run.judge import FINAL_ROUND
+    from rlcore.judge.final import FINAL_ROUND
 
     events = list(read_events(run.events))
     baseline = last_event(events, "baseline")
@@ -142,7 +144,7 @@ def _judge_against(
     config: RunConfig, run: RunDirectory, checkpoint: Path, version: ModelVersion, champion: ModelVersion
 ) -> tuple[dict[str, Any], Verdict | None]:
     """Both on the same seeds, which neither was trained, selected or judged on."""
-    from rlcore.run.policy import load_policy
+    from rlcore.judge.policy import load_policy
 
     fresh = _fresh_round(int(champion.version), int(version.version))
     result = _evaluate(config, run, checkpoint, fresh)
@@ -163,7 +165,7 @@ def _fresh_round(champion: int, challenger: int) -> int:
 
 
 def _evaluate(config: RunConfig, run: RunDirectory, policy: Path, seeds: int) -> dict[str, Any]:
-    from rlcore.run.judge import evaluate_checkpoint
+    from rlcore.judge.final import evaluate_checkpoint
 
     return evaluate_checkpoint(run, policy, max(EPISODES, config.evaluation.final_episodes), greedy=True, round=seeds)
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from rlcore.errors import RunError
-from rlcore.run import checkpoint
-from rlcore.run.directory import RunDirectory, write_json
-from rlcore.run.record import last_event, read_events
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import last_event, read_events
 
 
 def summarise(run: RunDirectory) -> dict[str, Any]:

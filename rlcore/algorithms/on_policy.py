@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from rlcore.config.schema import REQUIRED, arg
 from rlcore.errors import UserError
 from rlcore.functional.schedules import Points, anneal, check_points, piecewise
 from rlcore.nn.encoder import EncoderConfig, KeysConfig
 from rlcore.nn.mlp import ACTIVATIONS, MLPConfig
 from rlcore.nn.policy_head import ActorConfig
-from rlcore.optim import OptimizerConfig
-from rlcore.schema import REQUIRED, arg
+from rlcore.optim.optimizer import OptimizerConfig
 
 Schedule = tuple[tuple[float, float], ...] | None
 

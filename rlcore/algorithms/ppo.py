@@ -5,7 +5,7 @@ Read with:
     eq. 9, value term (V - V_targ)²     value_loss         (clipping it is of the authors' code, not of the paper)
     eq. 9, whole objective              Learner.loss
     eq. 11-12, advantages               rlcore.functional.returns.gae
-    algorithm 1                         Learner.update, after rlcore.run.loop has collected T steps of B actors
+    algorithm 1                         Learner.update, after rlcore.train.loop has collected T steps of B actors
 
 Departs from the paper:
     a truncated episode bootstraps from the value of its true last observation (the paper does not tell the two apart);
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from rlcore import streams
 from rlcore.algorithms.on_policy import OnPolicyConfig, Schedule
+from rlcore.config.schema import arg
 from rlcore.data.buffers import Rollout
 from rlcore.data.minibatches import minibatches
 from rlcore.data.reward_scale import RewardScaler
@@ -35,14 +36,14 @@ from rlcore.functional.stats import standardize
 from rlcore.nn.encoder import Normalizer, VectorEncoder, check_keys, flatten
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
-from rlcore.optim import Optimizer
-from rlcore.schema import arg
-from rlcore.types import Batch, EnvSpec, Metrics, Plan, State
+from rlcore.optim.optimizer import Optimizer
+from rlcore.spec import EnvSpec
+from rlcore.types import Batch, Metrics, Plan, State
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from rlcore.compiled import CompiledOptimizer
+    from rlcore.optim.compiled import CompiledOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,7 @@ class Learner:
 
     def compile(self, count: int) -> None:
         """Compile the minibatch step, as one function, for rollouts of `count` = T·B samples."""
-        from rlcore.compiled import CompiledOptimizer
+        from rlcore.optim.compiled import CompiledOptimizer
 
         size = min(self.config.per_rank_batch_size, count)
         parts = Samples.example(count, self.agent.size, self.agent.spec.action)[:-1]
@@ -241,7 +242,7 @@ class Learner:
 
 
 def build(config: Config, distribution: str, spec: EnvSpec, fabric: Fabric, seed: int) -> tuple[Learner, Rollout, Plan]:
-    """The three parts that rlcore.run.loop needs, with weights drawn from the seed's `init` stream."""
+    """The three parts that rlcore.train.loop needs, with weights drawn from the seed's `init` stream."""
     check_keys(spec, config.mlp_keys.encoder, config.cnn_keys.encoder)
     rng = torch.Generator().manual_seed(streams.integer(seed, "init"))
     learner = Learner(Agent(config, spec, distribution, rng), config, fabric)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlcore.types import ActionSpec
+from rlcore.spec import ActionSpec
 
 
 class Samples(NamedTuple):

@@ -22,16 +22,16 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from rlcore import streams
+from rlcore.envs.exact.tier import TierReport, measure_tier, random_action
 from rlcore.envs.make import EnvSettings, known_id, make
-from rlcore.envs.spec import obs_spaces, spec_of
+from rlcore.envs.spaces import obs_spaces, spec_of
 from rlcore.envs.suites.gym import family_of
-from rlcore.envs.tier import TierReport, measure_tier, random_action
-from rlcore.envs.vector import make_vector_env
-from rlcore.envs.watchdog import Watchdog, Watched, step_limit
+from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.watchdog import Watchdog, Watched, step_limit
 from rlcore.envs.wrappers import ActionRepeat
 
 if TYPE_CHECKING:  # the config package imports torch
-    from rlcore.run.config import EnvConfig
+    from rlcore.config.groups import EnvConfig
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from rlcore.envs.wrappers import (
 from rlcore.errors import UserError, nearest
 
 if TYPE_CHECKING:  # the config package imports torch, which a worker must not
-    from rlcore.run.config import EnvConfig
+    from rlcore.config.groups import EnvConfig
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlcore.config.schema import arg
 from rlcore.errors import UserError, nearest
 from rlcore.functional.stats import RunningMoments
 from rlcore.nn.mlp import MLP, MLPConfig
-from rlcore.schema import arg
-from rlcore.types import ArraySpec, EnvSpec
+from rlcore.spec import ArraySpec, EnvSpec
 
 
 @dataclass(frozen=True)

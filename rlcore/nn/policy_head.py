@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlcore.config.schema import arg
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Categoricals, Normal, Policy, TanhNormal
 from rlcore.nn.mlp import MLPConfig, linear
-from rlcore.schema import arg
-from rlcore.types import ActionSpec
+from rlcore.spec import ActionSpec
 
 
 @dataclass(frozen=True)

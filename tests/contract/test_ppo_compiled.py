@@ -15,15 +15,17 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore import ahead_of_time, streams
+from rlcore import streams
 from rlcore.algorithms import ppo
 from rlcore.errors import RunError
 from rlcore.nn.encoder import EncoderConfig
 from rlcore.nn.mlp import MLPConfig
 from rlcore.nn.policy_head import ActorConfig
-from rlcore.optim import OptimizerConfig
-from rlcore.run import tree
-from rlcore.types import ActionSpec, ArraySpec, Batch, EnvSpec, Steps
+from rlcore.optim import package as ahead_of_time
+from rlcore.optim.optimizer import OptimizerConfig
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.store import tree
+from rlcore.types import Batch, Steps
 from tests.learning.assembly import fabric
 
 LENGTH, ENVS = 24, 3

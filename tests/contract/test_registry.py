@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.run import tree
-from rlcore.run.session import Session
+from rlcore.store import tree
+from rlcore.train.session import Session
 from tests.learning.assembly import Training, assemble
 from tests.runs import prepare
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlcore.algorithms import ppo
-from rlcore.envs.lane import Lane
+from rlcore.envs.vector.lane import Lane
 from rlcore.nn.policy_head import PolicyHead
-from rlcore.run.session import Session
+from rlcore.train.session import Session
 from tests.runs import prepare
 
 Drawn = dict[str, list[bytes]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.run.directory import RunDirectory
-from rlcore.run.session import Session
+from rlcore.store.directory import RunDirectory
+from rlcore.train.session import Session
 from tests.processes import digest
 from tests.runs import prepare
 

@@ -24,16 +24,16 @@ from typing import Any
 
 import torch
 
-from flows import store
-from flows.config import dump
-from flows.lineage import code_version
-from flows.store import create_run
+from flows.config.compose import dump
+from flows.runs import create as store
+from flows.runs.create import create_run
+from flows.runs.lineage import code_version
 from rlcore.errors import RunError, UserError
-from rlcore.run import checkpoint
-from rlcore.run.config import build_config
-from rlcore.run.directory import RunDirectory, write_json
-from rlcore.run.record import EventLog, read_events
-from rlcore.run.session import Session
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import EventLog, read_events
+from rlcore.store.run_config import build_config
+from rlcore.train.session import Session
 from tests.faults.failing_disk import FAULTS, KILL, Disk, Fault
 from tests.runs import prepare, values
 

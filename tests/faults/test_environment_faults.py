@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from flows.stages.make_env import make_env
-from rlcore.envs.vector import make_vector_env
+from rlcore.config.groups import EnvConfig
+from rlcore.envs.vector.make import make_vector_env
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
-from rlcore.run import checkpoint
-from rlcore.run.config import EnvConfig, build_config
-from rlcore.run.evaluation import evaluate_agent
-from rlcore.run.random_agent import RandomAgent
-from rlcore.run.session import Session
+from rlcore.judge.evaluation import evaluate_agent
+from rlcore.judge.random_agent import RandomAgent
+from rlcore.store import checkpoint
+from rlcore.store.run_config import build_config
+from rlcore.train.session import Session
 from tests.runs import prepare, values
 
 SAYS = {

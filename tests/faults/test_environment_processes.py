@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.runs.trainer import release
 from flows.stages import train as stage
-from flows.stages.train import release, train
-from rlcore.envs.subprocess import SubprocessVectorEnv
-from rlcore.envs.vector import make_vector_env
+from flows.stages.train import train
+from rlcore.config.groups import EnvConfig
+from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.errors import EnvironmentFault, EnvironmentLost
-from rlcore.run import checkpoint
-from rlcore.run.config import EnvConfig
-from rlcore.run.directory import RunDirectory
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, end, finish_here, orphans, processes, start
 from tests.runs import prepare
 

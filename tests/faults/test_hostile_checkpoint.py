@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from rlcore.errors import UserError
-from rlcore.run import checkpoint, tree
-from rlcore.run.directory import RunDirectory
-from rlcore.run.policy import export_policy, load_policy
-from rlcore.run.record import read_events
-from rlcore.run.sealed import seal, unseal
-from rlcore.run.session import Session
-from rlcore.run.verified import FILES
+from rlcore.judge.policy import export_policy, load_policy
+from rlcore.store import checkpoint, tree
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
+from rlcore.store.sealed import seal, unseal
+from rlcore.store.verified import FILES
+from rlcore.train.session import Session
 from tests.runs import prepare
 
 SEED = 20261

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.run import checkpoint
-from rlcore.run.directory import RunDirectory
-from rlcore.run.record import read_events
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
 from tests.processes import (
     NO_STORE,
     TINY,
@@ -117,7 +117,7 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
         os.chdir(home)
         os.execve(
             sys.executable,
-            [sys.executable, "-m", "flows.cli", "stage", "train", "run"],
+            [sys.executable, "-m", "flows.cli.main", "stage", "train", "run"],
             environment(home, **NO_STORE) | {"TERM": "vt100"},
         )
     seen = b""

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import background
-from rlcore.run.directory import RunDirectory
-from rlcore.run.record import read_events
+from flows.tracking import background
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
 from tests.processes import answers, environment, free_port, kill_all, orphans, processes, wait_for
 
@@ -58,8 +58,8 @@ def elsewhere(folder: Path, uri: str) -> RunDirectory:
 KILLED = """
     import os, random, signal, sys, time
     from flows import tracking
-    from flows.home import configure_environment, tracking_uri
-    from rlcore.run.directory import RunDirectory
+    from flows.settings import configure_environment, tracking_uri
+    from rlcore.store.directory import RunDirectory
     path, rng = sys.argv[1], random.Random(int(sys.argv[2]))
     configure_environment()
     tracking.prepare_store(tracking_uri())

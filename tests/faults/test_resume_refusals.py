@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.cli import main
-from flows.config import compose
+from flows.cli.main import main
+from flows.config.compose import compose
+from flows.runs.change import change_run
+from flows.runs.create import new_run
 from flows.stages.make_env import make_env
-from flows.store import change_run, new_run
 from rlcore.errors import UserError
-from rlcore.run import checkpoint
-from rlcore.run.config import build_config
-from rlcore.run.directory import RunDirectory
-from rlcore.run.session import Session
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.run_config import build_config
+from rlcore.train.session import Session
 from tests.runs import prepare
 
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from flows.stages.train import Trainer
+from flows.runs.trainer import Trainer
 from rlcore.errors import RunError, UserError
-from rlcore.run import checkpoint
-from rlcore.run.compare import differences
-from rlcore.run.directory import RunDirectory
-from rlcore.run.record import EventLog, read_events
-from rlcore.run.session import Session
+from rlcore.store import checkpoint
+from rlcore.store.compare import differences
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog, read_events
+from rlcore.train.session import Session
 from tests.faults import sweeps
 from tests.faults.failing_disk import FAULTS, compiled, environment
 from tests.runs import prepare
@@ -234,7 +234,7 @@ def test_evaluations_that_the_log_has_lost_still_count_for_stopping_early(tmp_pa
 def test_a_run_folder_that_cannot_be_written_is_said_before_training(library: Path, tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
     script = (
-        "import sys; from rlcore.run.directory import RunDirectory\n"
+        "import sys; from rlcore.store.directory import RunDirectory\n"
         "from rlcore.errors import UserError\n"
         "try:\n"
         "    with RunDirectory(sys.argv[1]).writing(): print('held')\n"
@@ -283,7 +283,8 @@ def test_little_space_is_warned_of_and_tried_all_the_same(
 def test_a_full_disk_in_any_stage_is_told_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from flows import cli, home
+    from flows import settings as home
+    from flows.cli import main as cli
     from flows.stages import collect
 
     run = prepare(tmp_path / "run")
@@ -311,7 +312,13 @@ def test_a_command_on_a_run_that_another_process_trains_is_refused_and_touches_n
     with run.writing():
         before = contents(run.path)
         done = subprocess.run(
-            [sys.executable, "-c", "import sys; from flows.cli import main; sys.exit(main())", *command, str(run.path)],
+            [
+                sys.executable,
+                "-c",
+                "import sys; from flows.cli.main import main; sys.exit(main())",
+                *command,
+                str(run.path),
+            ],
             env=os.environ | home,
             capture_output=True,
             text=True,
@@ -328,7 +335,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_flow_on_a_run_that_another_process_trains_is_refused_before_it_notes_anything(tmp_path: Path) -> None:
-    from flows.training import _prepare
+    from flows.train import _prepare
 
     run = prepare(tmp_path / "run")
     with run.writing():

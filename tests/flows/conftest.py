@@ -22,7 +22,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in before:
         del os.environ[name]
     os.environ["SHEPHERD_HOME"] = str(folder)
-    from flows.home import configure_environment
+    from flows.settings import configure_environment
 
     configure_environment()
     yield folder

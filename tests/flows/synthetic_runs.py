@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rlcore.run.directory import RunDirectory, write_json
-from rlcore.run.record import EventLog
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import EventLog
 
 if TYPE_CHECKING:
     import pytest
 
-    from rlcore.run.config import RunConfig
+    from rlcore.config.groups import RunConfig
 
 
 def synthetic_run(folder: Path, run_id: str, **changes: Any) -> RunDirectory:
@@ -77,10 +77,10 @@ def checkpointed_run(folder: Path, run_id: str, weights: int, spec: dict[str, An
     import torch
 
     from rlcore.algorithms import ppo
-    from rlcore.run import checkpoint
-    from rlcore.run.config import RunConfig
-    from rlcore.schema import build, defaults
-    from rlcore.types import EnvSpec
+    from rlcore.config.groups import RunConfig
+    from rlcore.config.schema import build, defaults
+    from rlcore.spec import EnvSpec
+    from rlcore.store import checkpoint
 
     spec = spec or CARTPOLE
     env = EnvSpec.from_json(spec)
@@ -110,7 +110,7 @@ DICT_SPEC = CARTPOLE | {
 
 def config_of(run: RunDirectory, **changes: Any) -> RunConfig:
     """The checked config of a run, with other top-level keys."""
-    from rlcore.run.config import build_config
+    from rlcore.store.run_config import build_config
 
     return build_config(yaml.safe_load(run.config.read_text()) | changes)
 
@@ -119,8 +119,8 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
     """Replace play by a table (policy digest, episode) -> return; says which (digest, round, episodes) were asked."""
     import numpy as np
 
-    from rlcore.run import judge
-    from rlcore.run.policy import load_policy
+    from rlcore.judge import final as judge
+    from rlcore.judge.policy import load_policy
 
     asked: list[tuple[str, int, int]] = []
 
@@ -138,7 +138,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
 
 def digest_of(run: RunDirectory) -> str:
     """The digest of its newest checkpoint."""
-    from rlcore.run import checkpoint
+    from rlcore.store import checkpoint
 
     return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from flows.diff import diff
-from rlcore.run import checkpoint
-from rlcore.run.directory import RunDirectory
+from flows.runs.diff import diff
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
 from tests import processes
 
 pytestmark = pytest.mark.slow

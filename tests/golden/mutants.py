@@ -18,7 +18,7 @@ CHAIN = (
     "rlcore.data.steps",
     "rlcore.data.minibatches",
     "rlcore.data.reward_scale",
-    "rlcore.optim",
+    "rlcore.optim.optimizer",
     "rlcore.nn.encoder",
     "rlcore.nn.policy_head",
     "rlcore.algorithms.on_policy",

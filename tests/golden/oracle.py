@@ -16,10 +16,11 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from rlcore.run.config import FabricConfig
-from rlcore.run.fabric import make_fabric
-from rlcore.schema import build
-from rlcore.types import ActionSpec, ArraySpec, Batch, EnvSpec, Steps
+from rlcore.config.groups import FabricConfig
+from rlcore.config.schema import build
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.train.fabric import make_fabric
+from rlcore.types import Batch, Steps
 
 HERE = Path(__file__).parent
 MADE: dict[str, Any] = json.loads((HERE / "fixtures.json").read_text())

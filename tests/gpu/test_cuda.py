@@ -8,9 +8,10 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms import ppo
-from rlcore.run.config import FabricConfig
-from rlcore.run.fabric import make_fabric
-from rlcore.types import ActionSpec, ArraySpec, Batch, EnvSpec, Steps
+from rlcore.config.groups import FabricConfig
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.train.fabric import make_fabric
+from rlcore.types import Batch, Steps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device on this machine")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlcore.run.directory import RunDirectory
+from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, shepherd
 from tests.runs import SMALL, prepare
 

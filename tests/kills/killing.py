@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from rlcore.run import checkpoint, compare
-from rlcore.run.directory import RunDirectory
-from rlcore.run.record import read_events
+from rlcore.store import checkpoint, compare
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
 from tests.kills.cases import Case
 from tests.kills.phases import phase_of_tree
 from tests.processes import environment, kill_all, orphans, processes, send

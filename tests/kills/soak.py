@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from flows.home import state_folder
-from rlcore.run.directory import RunDirectory
+from flows.settings import state_folder
+from rlcore.store.directory import RunDirectory
 from tests.kills.cases import CASES, Case, ordered
 from tests.kills.killing import Reference, kill_and_resume, run_to_end, same_bits, same_record
 from tests.processes import ROOT
@@ -112,8 +112,8 @@ def faults() -> dict[str, Any]:
         log = Path(folder) / "faults.xml"
         slow = [
             "tests/kills/test_kills_flow.py",
-            "tests/flows/test_deployments.py",
-            "tests/flows/test_trainer_compiled.py",
+            "tests/flows/workers/test_deployments.py",
+            "tests/flows/runs/test_trainer_compiled.py",
         ]
         tests = ["tests/faults", *slow]
         command = [sys.executable, "-m", "pytest", "-q", *tests, f"--junitxml={log}"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.run.directory import RunDirectory
+from rlcore.store.directory import RunDirectory
 from tests.kills.sampled import check
 from tests.soaking import soak
 

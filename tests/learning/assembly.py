@@ -13,13 +13,13 @@ from lightning_fabric import Fabric
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
-from rlcore.envs.vector import make_vector_env
-from rlcore.run import checkpoint
-from rlcore.run.collect import Collector
-from rlcore.run.config import EnvConfig, FabricConfig
-from rlcore.run.fabric import make_fabric
-from rlcore.run.loop import train
-from rlcore.schema import build
+from rlcore.config.groups import EnvConfig, FabricConfig
+from rlcore.config.schema import build
+from rlcore.envs.vector.make import make_vector_env
+from rlcore.store import checkpoint
+from rlcore.train.collect import Collector
+from rlcore.train.fabric import make_fabric
+from rlcore.train.loop import train
 from rlcore.types import Episode, Metrics, Plan
 
 

@@ -1,0 +1,1 @@
+"""`shepherd`: the command line."""

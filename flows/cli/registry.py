@@ -1,0 +1,189 @@
+"""`shepherd registry`: what is registered, who is champion and since when, and moving that alias by hand."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.process.network import is_server, unreachable
+from flows.registry import champions
+from flows.registry import models as registry
+from flows.report.command_lines import shown
+from flows.settings import configure_environment, tracking_uri
+from flows.tracking.mlflow_store import connect, prepare_store
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+HEAD = ("name", "version", "aliases", "env steps", "greedy mean", "decision", "registered", "run directory")
+NUMBERS = ("version", "env steps", "greedy mean")
+
+
+def show(name: str | None = None) -> str:
+    """The registered models and their versions, newest first; of a single model also the history of its champion.
+
+    Args:
+        name: of one model; None = all.
+
+    Returns:
+        Lines without a newline at the end.
+
+    Raises:
+        UserError: there is no such model, or the store does not answer.
+    """
+    client = _client()
+    if name is not None:
+        registry.require_model(client, name, name)
+    chosen = [name] if name is not None else sorted(registry.model_names(client))
+    rows = [row for one in chosen for row in _rows(client, one)]
+    if not rows:
+        what = f"{name} has no version" if name is not None else "no model is registered yet"
+        return f"{what}; `shepherd train exp=ppo` ends with one"
+    lines = _table(HEAD, rows)
+    if len(chosen) == 1:
+        lines += _history(client, chosen[0])
+    return "\n".join(lines)
+
+
+def promote(name: str, version: str, why: str = "") -> str:
+    """Make a version the champion by hand.
+
+    Args:
+        name: the registered model.
+        version: its number.
+        why: for the history.
+
+    Returns:
+        What was done, as a line.
+
+    Raises:
+        UserError: as `flows.registry.champions.promote`, or the store does not answer.
+    """
+    client = _client()
+    with registry.deciding():
+        return _said(name, champions.promote(client, name, version.removeprefix("v"), why))
+
+
+def rollback(name: str, why: str = "") -> str:
+    """Give the alias back to the champion before the present one.
+
+    Args:
+        name: the registered model.
+        why: for the history.
+
+    Returns:
+        What was done, as a line.
+
+    Raises:
+        UserError: as `flows.registry.champions.rollback`, or the store does not answer.
+    """
+    client = _client()
+    with registry.deciding():
+        return _said(name, champions.rollback(client, name, why))
+
+
+def _client() -> MlflowClient:
+    configure_environment()
+    uri = tracking_uri()
+    _check_answers(uri)
+    prepare_store(uri)
+    return connect(uri)
+
+
+def _check_answers(uri: str) -> None:
+    """Refuse a server that is away now: MLflow would try again for minutes and end in a traceback."""
+    if not is_server(uri):
+        return
+    if reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True):  # what somebody refuses, MLflow says
+        raise UserError(
+            f"MLFLOW_TRACKING_URI={uri}: no MLflow server answers there ({reason}); start it with `make up`, "
+            "or unset the variable to use the project's own file"
+        )
+
+
+def _said(name: str, move: champions.Move) -> str:
+    before = f"version {move.before}" if move.before is not None else "none"
+    return f"{name}: champion is version {move.version}, was {before} ({move.why})"
+
+
+def _rows(client: MlflowClient, name: str) -> list[tuple[str, ...]]:
+    aliases: dict[str, list[str]] = {}
+    for alias, number in client.get_registered_model(name).aliases.items():
+        aliases.setdefault(str(number), []).append(alias)
+    versions = reversed(registry.versions_of(client, name))
+    return [_row(version, sorted(aliases.get(str(version.version), ()))) for version in versions]
+
+
+def _row(version: ModelVersion, aliases: Sequence[str]) -> tuple[str, ...]:
+    tags = version.tags
+    steps, mean, folder = tags.get("env_steps"), tags.get("eval_mean"), tags.get("run_dir")
+    return (
+        version.name,
+        str(version.version),
+        ", ".join(aliases) or "-",
+        f"{int(steps):,}" if steps else "-",
+        f"{float(mean):,.1f}" if mean else "-",
+        _decision(version),
+        _minute(datetime.datetime.fromtimestamp(version.creation_timestamp / 1000, datetime.UTC)),
+        _typed(Path(folder), tags.get("run_id", "")) if folder else "not of this project",
+    )
+
+
+def _decision(version: ModelVersion) -> str:
+    """The gate's decision in a few words; the whole sentence is the version's tag `decision`."""
+    tags = version.tags
+    if not {"difference", "difference_low", "difference_high"} <= set(tags):  # they are written one by one
+        return "not compared" if "decision" in tags else "undecided"
+    low, high = float(tags["difference_low"]), float(tags["difference_high"])
+    verb = "beats" if low > 0 else "does not beat"
+    other = tags.get("compared_with", "").removeprefix("the ")
+    return f"{verb} {other}: {float(tags['difference']):+.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _history(client: MlflowClient, name: str) -> list[str]:
+    moves = champions.history(client, name)
+    if not moves:
+        return []
+    rows = [
+        (
+            _minute(datetime.datetime.fromisoformat(move.when)),
+            f"version {move.version}",
+            f"after {move.before}" if move.before is not None else "the first",
+            f"{move.how} by {move.by}",
+            move.why,
+        )
+        for move in reversed(moves)
+    ]
+    return ["", *_table(("champion since", "", "", "moved by", "why"), rows)]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell, numbers to the right; the last one is never padded or cut."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.rjust(width) if title in NUMBERS else cell.ljust(width)
+            for title, cell, width in zip(head, row, widths, strict=True)
+        ]
+        return "  ".join(cells).rstrip()
+
+    return [line(head), *map(line, rows)]
+
+
+def _minute(when: datetime.datetime) -> str:
+    """To the minute, in the time zone of whoever reads it."""
+    return when.astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _typed(path: Path, run_id: str) -> str:
+    """A run's folder as a person would type it here, or where it was set aside; with a word when it is gone."""
+    aside = RunDirectory(path).set_aside / run_id
+    if run_id and aside.is_dir():
+        return shown(aside)
+    return shown(path) if path.is_dir() else f"{shown(path)} (gone)"

@@ -1,0 +1,1 @@
+"""This process and those around it: signals, parents, locks, servers."""

@@ -1,0 +1,42 @@
+"""How a command ends: the sentence and the exit code of a mistake or a failure."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+
+from rlcore.errors import RunError, UserError
+
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
+
+def told(command: Callable[[], int]) -> int:
+    """The exit code of a command; a mistake or a failure is a sentence.
+
+    Args:
+        command: gives its exit code.
+
+    Returns:
+        It, or 2 after a mistake of the user and 1 after a failure.
+    """
+    try:
+        return command()
+    except UserError as error:
+        print(f"shepherd: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"shepherd: failed: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `shepherd config … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if type(error).__module__.startswith("mlflow."):  # a store or a server that refuses; importing it takes seconds
+            print(f"shepherd: failed: MLflow: {(str(error).splitlines() or ['no reason given'])[0]}", file=sys.stderr)
+            return 1
+        if not isinstance(error, OSError) or error.errno not in DISK_FAULTS:
+            raise
+        print(f"shepherd: failed: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        return 1

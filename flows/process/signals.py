@@ -1,0 +1,167 @@
+"""How a command ends when it is told to: Ctrl-C, SIGTERM, a closed terminal (SIGHUP).
+
+The first signal raises an exception, so that what is open is closed and the trainer writes a checkpoint. A second one,
+or LIMIT seconds, end the process at once: its children end with it (rlcore.system.lifeline); the run can be resumed.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LIMIT = 24.0  # seconds from the first signal to the end of the process, whatever happens
+REPEAT = 0.1  # seconds; `timeout` and others send the same signal to the process and to its group: that is one
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CODE = 130
+FAREWELL = "shepherd: interrupted"
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """A signal told training to end; its state is durable. Exit code 130.
+
+    A class of its own: where a plain KeyboardInterrupt passes through `exec` (dataclasses, named tuples), Python ends
+    by SIGINT in the end, whatever code it was given, though the exception was caught long before.
+    """
+
+
+class _Interruption:
+    """What this process knows of its end."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.first: float | None = None  # when the first signal came
+        self.farewell = FAREWELL
+        self.terminals: list[int] = []
+        self.endings: list[Callable[[], None]] = []
+
+
+_state = _Interruption()
+
+
+def farewell(sentence: str | None = None) -> str:
+    """The sentence that an interrupted command ends with.
+
+    Args:
+        sentence: from now on; None leaves it as it is.
+
+    Returns:
+        The sentence.
+    """
+    _state.farewell = sentence or _state.farewell
+    return _state.farewell
+
+
+def interrupted() -> bool:
+    """Whether a signal has told this process to end."""
+    return _state.first is not None
+
+
+def time_left(most: float) -> float:
+    """Seconds that one part of a command's end may take: at most so many, and less when a signal came some time ago."""
+    if _state.first is None:
+        return most
+    return max(0.0, min(most, _state.first + LIMIT - 2.0 - time.monotonic()))
+
+
+def before_leaving(callback: Callable[[], None]) -> Callable[[], None]:
+    """Have a function called at the end of the outermost `terminable`, where signals still count; else at exit."""
+    _state.endings.append(callback)
+    atexit.register(callback)
+    return callback
+
+
+@contextmanager
+def terminable(*, for_good: bool = False) -> Iterator[None]:
+    """Let the first of SIGINT, SIGTERM and SIGHUP raise `TrainingInterrupted`, and the second one end the process.
+
+    A signal that this process was started to ignore (nohup) stays ignored.
+
+    Args:
+        for_good: once a signal came, the process ends: later ones are not to find Python's own handlers again.
+
+    Yields:
+        Nothing. In another thread than the main one signals stay as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    # Prefect sets a handler of its own while a flow runs: inside it ours is set again, and then taken back.
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _on_signal)
+    outermost = _state.depth == 0
+    _state.depth += 1
+    if outermost:
+        _state.farewell = FAREWELL
+        _state.terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
+    try:
+        yield
+    finally:
+        try:
+            if outermost:
+                for ending in _state.endings:
+                    ending()
+        finally:
+            _state.depth -= 1
+            if not (for_good and interrupted()):
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+                _state.first = None if outermost else _state.first
+
+
+@contextmanager
+def still_terminable() -> Iterator[None]:
+    """Inside a `terminable`: set its handlers again, because a library has set its own in between.
+
+    Yields:
+        Nothing. Outside one (a Prefect deployment) the library knows best, and nothing is done.
+    """
+    if _state.depth:
+        with terminable():
+            yield
+    else:
+        yield
+
+
+def _on_signal(number: int, frame: Any) -> None:
+    now = time.monotonic()
+    if _state.first is None:
+        _state.first = now
+        if number == signal.SIGHUP:
+            _let_go_of_terminals()
+        _thread.start_new_thread(_end_at_limit, (now,))  # threading's own takes locks that we may have interrupted
+        raise TrainingInterrupted
+    # A closing terminal sends SIGHUP more than once: from the shell and from the kernel.
+    if number != signal.SIGHUP and now - _state.first > REPEAT:
+        _leave()
+
+
+def _let_go_of_terminals() -> None:
+    """Point what was a terminal at nothing, so that no later line fails: not ours, and not those of libraries."""
+    for descriptor in _state.terminals:
+        if not os.isatty(descriptor):  # it is gone
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, descriptor)
+            os.close(nothing)
+
+
+def _end_at_limit(first: float) -> None:
+    time.sleep(LIMIT)
+    if _state.first == first:  # and not a notebook that has caught the exception and goes on
+        _leave()
+
+
+def _leave() -> None:
+    start = "\n" if os.isatty(2) else ""  # a progress line may stand there
+    with contextlib.suppress(OSError):
+        os.write(2, f"{start}{_state.farewell}\n".encode())
+    os._exit(CODE)

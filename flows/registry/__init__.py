@@ -1,0 +1,1 @@
+"""Registered models, their champions, and the policy that is served."""

@@ -1,0 +1,85 @@
+"""Who is champion: decided by differences of returns that exceed their noise, in numbers and in words."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One comparison.
+
+    Attributes:
+        better: the whole interval lies above 0.
+        difference: mean return of the new model minus that of the other, in the environment's unit.
+        low: lower end of the difference's 95 % interval.
+        high: upper end.
+        words: the verdict as a sentence.
+    """
+
+    better: bool
+    difference: float
+    low: float
+    high: float
+    words: str
+
+
+def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> Verdict:
+    """Compare an evaluation with the random policy's (Welch's interval: the seeds differ, and so may the spread).
+
+    Args:
+        candidate: `mean`, `std`, `episodes` of the model.
+        baseline: the same of the random policy.
+
+    Returns:
+        The verdict.
+    """
+    difference = candidate["mean"] - baseline["mean"]
+    parts = [side["std"] ** 2 / side["episodes"] for side in (candidate, baseline)]
+    freedoms = [side["episodes"] - 1 for side in (candidate, baseline)]
+    if sum(parts) == 0:
+        half = 0.0
+    else:
+        terms = sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True) if part)
+        half = _student(max(1, math.floor(sum(parts) ** 2 / terms))) * math.sqrt(sum(parts))
+    return _verdict(difference, half, f"the random baseline ({baseline['mean']:.1f})", candidate["episodes"])
+
+
+def paired(candidate: Sequence[float], champion: Sequence[float], champion_name: str) -> Verdict:
+    """Compare returns on the same seeds: the interval is of the mean of the pairs' differences.
+
+    Args:
+        candidate: [N] returns of the new model, N > 1.
+        champion: [N] returns of the champion on the same episodes.
+        champion_name: for the words.
+
+    Returns:
+        The verdict.
+    """
+    differences = [new - old for new, old in zip(candidate, champion, strict=True)]
+    count = len(differences)
+    half = _student(count - 1) * statistics.stdev(differences) / math.sqrt(count)
+    other = f"{champion_name} ({statistics.fmean(champion):.1f}) on the same fresh seeds"
+    return _verdict(statistics.fmean(differences), half, other, count)
+
+
+def _verdict(difference: float, half: float, other: str, episodes: int) -> Verdict:
+    low, high = difference - half, difference + half
+    better = low > 0
+    what = "beats" if better else "does not beat"
+    beyond = "beyond" if better or high < 0 else "within"
+    words = (
+        f"{what} {other}: difference {difference:+.1f}, 95 % interval [{low:.1f}, {high:.1f}] "
+        f"over {episodes} episodes, {beyond} the noise"
+    )
+    return Verdict(better, difference, low, high, words)
+
+
+def _student(freedom: int) -> float:
+    from rlcore.judge.play import student_t_975  # imports torch, which the words need not wait for
+
+    return student_t_975(freedom)

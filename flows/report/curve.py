@@ -1,0 +1,205 @@
+"""A run's learning curve as a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.report.sentences import figure
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import last_event, read_events
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which readers of any colour vision can tell apart.
+BLUE, VERMILION, GREEN_MARK, GREY = "#0072B2", "#D55E00", "#009E73", "#6b6b6b"
+INK, PALE = "#222222", "#dddddd"
+FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7.5)}
+
+
+def learning_curve(run: RunDirectory) -> Path:
+    """Draw a run's learning curve from its event log: training, evaluations, random baseline, as far as there are any.
+
+    Args:
+        run: the run directory.
+
+    Returns:
+        The picture, media/learning_curve.png.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    events = list(read_events(run.events))
+    final = last_event(events, "evaluation", final=True)
+    # No pyplot: it keeps every figure alive, and it is not safe in the threads that Prefect runs tasks in.
+    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.87))  # title and legend have the rest
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout=layout)
+    FigureCanvasAgg(figure)
+    figure.text(0.012, 0.975, _title(events, run), va="top", fontsize=12.5, fontweight="bold", color=INK)
+    widths = (3.7, 1) if final else (1,)
+    panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
+    _dress(panels[0])
+    _draw_training(panels[0], events)
+    _draw_evaluations(panels[0], events)
+    _frame(figure, panels[0])
+    if final:
+        _draw_final(panels[1], final)
+    _draw_baseline(panels, events)
+    if final:
+        _write_numbers(panels[1], final)
+    run.media.mkdir(parents=True, exist_ok=True)
+    temporary = run.media / f".{run.curve.name}.{os.getpid()}"
+    figure.savefig(temporary, format="png", metadata={"Software": None})
+    os.replace(temporary, run.curve)
+    return run.curve
+
+
+def _title(events: Iterable[Mapping[str, Any]], run: RunDirectory) -> str:
+    start = next((e for e in events if e["kind"] == "start"), None)
+    if start is None:
+        return run.path.name
+    return f"{str(start['algo']).upper()} on {start['env_id']} · seed {start['seed']}"
+
+
+def _dress(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_xlabel("env steps", color=INK)
+    axes.set_ylabel("episode return", color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _minus(f"{value:,.6g}")))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=PALE, linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def _draw_training(axes: Axes, events: Iterable[Mapping[str, Any]]) -> None:
+    name = "Rewards/rew_avg"
+    points = [(e["env_steps"], e["values"][name]) for e in events if e["kind"] == "metrics" and name in e["values"]]
+    if not points:
+        return
+    steps, returns = zip(*sorted(points), strict=True)
+    reach = len(points) // 100  # long runs are noise to the eye: their running mean is drawn over them
+    label = "training, sampled actions"
+    if reach:
+        axes.plot(steps, returns, color=BLUE, linewidth=0.6, alpha=0.35, zorder=2)
+        label += f" (mean of {2 * reach + 1} points)"
+    mark = "o" if len(points) == 1 else ""
+    axes.plot(steps, running_mean(returns, reach), color=BLUE, linewidth=1.6, marker=mark, label=label, zorder=3)
+
+
+def running_mean(values: Sequence[float], reach: int) -> list[float]:
+    """The mean of each value with `reach` neighbours on either side; fewer on both sides near the ends.
+
+    Args:
+        values: N numbers.
+        reach: neighbours on one side; 0 leaves the values as they are.
+
+    Returns:
+        N means, each centred on its value.
+    """
+    means = []
+    for i in range(len(values)):
+        near = min(reach, i, len(values) - 1 - i)
+        part = values[i - near : i + near + 1]
+        means.append(sum(part) / len(part))
+    return means
+
+
+def _draw_evaluations(axes: Axes, events: Iterable[Mapping[str, Any]]) -> None:
+    judged = [e for e in events if e["kind"] == "evaluation" and not e.get("final") and e.get("greedy")]
+    if judged:
+        label = "greedy evaluation, 95 % interval"
+        _draw_results(axes, [e["env_steps"] for e in judged], [e["greedy"] for e in judged], VERMILION, "o", 5.5, label)
+
+
+def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
+    """The last evaluation in a panel of its own, where its marks cover nothing and have room for their numbers."""
+    modes = [mode for mode in FINAL_MARKS if final.get(mode)]
+    for place, mode in enumerate(modes):
+        _draw_results(axes, [place], [final[mode]], *FINAL_MARKS[mode])
+    axes.set_xlim(-0.6, len(modes) - 0.4)
+    axes.set_xticks(range(len(modes)), modes, fontsize=8.5)
+    axes.tick_params(axis="both", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="y", color=PALE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    episodes = final[modes[0]]["episodes"] if modes else 0
+    axes.set_xlabel(f"final, {episodes:,} episodes\nat {final['env_steps']:,} env steps", fontsize=9, color=INK)
+
+
+def _write_numbers(axes: Axes, final: Mapping[str, Any]) -> None:
+    """The final means, above or below their marks, wherever the panel has more room."""
+    middle = sum(axes.get_ylim()) / 2
+    for place, mode in enumerate(mode for mode in FINAL_MARKS if final.get(mode)):
+        low, high = final[mode]["ci95"]
+        up = final[mode]["mean"] < middle
+        axes.annotate(
+            _minus(figure(final[mode]["mean"])),
+            xy=(place, high if up else low),
+            xytext=(0, 9 if up else -9),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if up else "top",
+            fontsize=9,
+            fontweight="bold",
+            color=FINAL_MARKS[mode][0],
+        )
+
+
+def _draw_results(
+    axes: Axes, places: Sequence[int], results: Sequence[Any], colour: str, mark: str, size: float, label: str = ""
+) -> None:
+    means = [result["mean"] for result in results]
+    # Rounding may put an interval's end a hair past its mean; a bar's length cannot be negative.
+    below = [max(0.0, result["mean"] - result["ci95"][0]) for result in results]
+    above = [max(0.0, result["ci95"][1] - result["mean"]) for result in results]
+    style = {"color": colour, "linestyle": "", "marker": mark, "markersize": size, "markeredgecolor": "white"}
+    drawn = axes.errorbar(
+        places, means, yerr=[below, above], label=label, elinewidth=1.2, capsize=2.5, zorder=5, clip_on=False, **style
+    )
+    for cap in drawn.lines[1]:
+        cap.set_markeredgecolor(colour)  # the marks' white edge would make the caps invisible
+
+
+def _draw_baseline(panels: Sequence[Axes], events: Sequence[Mapping[str, Any]]) -> None:
+    baseline = last_event(events, "baseline")
+    if baseline is None:
+        return
+    for axes in panels:
+        axes.axhline(baseline["mean"], color=GREY, linewidth=1.2, linestyle=(0, (5, 3)), zorder=2)
+    panels[-1].annotate(
+        f"random\n{_minus(figure(baseline['mean']))}",
+        xy=(1.0, baseline["mean"]),
+        xycoords=panels[-1].get_yaxis_transform(),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=9,
+        color=GREY,
+        annotation_clip=False,
+    )
+
+
+def _frame(figure: Figure, axes: Axes) -> None:
+    """Start the axis of steps at 0 and put the legend above the plot, where it covers no data."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not handles:
+        axes.text(0.5, 0.75, "nothing measured yet", transform=axes.transAxes, ha="center", color=GREY)
+        axes.set_xticks([])
+        return
+    axes.margins(x=0.02)
+    axes.set_xlim(left=0)
+    place = {"loc": "upper left", "bbox_to_anchor": (0.005, 0.925), "ncols": len(handles), "borderaxespad": 0.0}
+    legend = figure.legend(handles, labels, frameon=False, fontsize=9, columnspacing=1.8, handletextpad=0.6, **place)
+    legend.set_in_layout(False)  # a long legend is not to make the plot narrower
+
+
+def _minus(number: str) -> str:
+    return number.replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,1 @@
+"""Run directories: made, changed, driven, compared."""

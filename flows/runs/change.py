@@ -1,0 +1,108 @@
+"""Another config for a run that is there: what may change, and what is refused."""
+
+from __future__ import annotations
+import dataclasses
+import datetime
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from flows.config.compose import compose_existing, dump
+from flows.runs.lineage import code_version
+from rlcore.system.durable import make_directory
+from rlcore.errors import UserError
+from rlcore.config.groups import RunConfig
+from rlcore.store.run_config import config_hash, config_of, learning_half
+from rlcore.store.directory import RunDirectory, write_json, write_text
+from rlcore.store.fingerprint import differences, may_extend
+from rlcore.config.schema import spell
+
+
+log = logging.getLogger(__name__)
+
+
+def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
+    """Set keys of a run anew that decide nothing it has learned so far.
+
+    Args:
+        run: not being trained at the moment.
+        overrides: settings as typed.
+
+    Raises:
+        UserError: another process leads or writes the run; a setting is wrong, or would make it learn something else.
+    """
+    run.refuse_second_writer()
+    with run.writing():
+        before = config_of(run)
+        config, values = compose_existing(run.config, overrides)
+        _refuse_other_place(run, before, config)
+        refuse_other_learning(run, before, config)
+        if config.num_threads != before.num_threads:
+            log.warning(
+                "num_threads is %d, was %d: the run goes on, but not to the same bits",
+                config.num_threads,
+                before.num_threads,
+            )
+        typed = run.overrides.read_text() if run.overrides.exists() else ""
+        write_text(run.overrides, typed + "".join(f"{override}\n" for override in overrides))
+        _rewrite(run, values)
+
+
+def rewrite_config(run: RunDirectory, values: Mapping[str, Any]) -> None:
+    """Give a run another config that decides nothing it has learned so far (see `refuse_other_learning`).
+
+    Args:
+        run: not being trained at the moment.
+        values: the composed and checked config as plain values.
+
+    Raises:
+        UserError: another process is writing the run.
+    """
+    with run.writing():
+        _rewrite(run, values)
+
+
+def _rewrite(run: RunDirectory, values: Mapping[str, Any]) -> None:
+    summary = run.read_summary()
+    if summary:
+        # It ended under the old config: until the flow has come to its end again, nobody may call it finished.
+        write_json(run.summary, summary | {"status": "training"})
+    write_text(run.config, dump(values))
+
+
+def _refuse_other_place(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
+    """A begun run is where it is, and goes on from its own checkpoints: these keys would be noted and do nothing."""
+    for key in ("run_dir", "root_dir", "log_root"):
+        if getattr(config, key) != getattr(before, key):
+            raise UserError(f"{key}={getattr(config, key)}: the run lies in {run.path}; move the folder instead")
+    chosen = config.checkpoint.resume_from
+    if chosen != before.checkpoint.resume_from:
+        raise UserError(
+            f"checkpoint.resume_from={spell(chosen)}: this run goes on from its own checkpoints; "
+            f"give it to `shepherd train` with another run_dir"
+        )
+
+
+def refuse_other_learning(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
+    """Refuse a config with which a run would learn something else than it has begun to.
+
+    Args:
+        run: whose.
+        before: its config.
+        config: the new one.
+
+    Raises:
+        UserError: names the key, both values and what to do.
+    """
+    extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
+    for key, old, new in differences(learning_half(before), learning_half(config)):
+        if extensible and key == "algo.total_steps":
+            continue
+        annealed = ", ".join(f"algo.{name}" for name in before.algo.annealed) if key == "algo.total_steps" else ""
+        why = f" ({annealed}: the coefficient falls until there)" if annealed else ""
+        raise UserError(
+            f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "
+            f"learned{why}; start a new run from its weights with init_from={run.path}"
+        )
+

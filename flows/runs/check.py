@@ -1,0 +1,121 @@
+"""What is refused before anything is made: a config that cannot run here."""
+
+from __future__ import annotations
+from pathlib import Path
+from typing import Any
+from rlcore.envs.card import environment_card, readable_card, warn_of_boundary
+from rlcore.errors import EnvironmentFault, UserError
+from rlcore.config.groups import RunConfig
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.spec import EnvSpec
+import dataclasses
+import datetime
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from flows.config.compose import compose_existing, dump
+from flows.runs.lineage import code_version
+from rlcore.system.durable import make_directory
+from rlcore.errors import UserError
+from rlcore.store.run_config import config_hash, config_of, learning_half
+from rlcore.store.directory import RunDirectory, write_json, write_text
+from rlcore.store.fingerprint import differences, may_extend
+from rlcore.config.schema import spell
+
+
+
+def check(config: RunConfig) -> None:
+    """Refuse in seconds what cannot run: an unknown environment, keys it lacks, an action no policy fits, no device.
+
+    What would fail at the very end, a name that no model can have, is refused here too.
+
+    Args:
+        config: composed and checked by itself.
+
+    Raises:
+        UserError: names the key and the fix.
+    """
+    from flows.registry.models import agent_settings, model_name
+    from rlcore.envs.make import make
+    from rlcore.envs.spaces import spec_of
+    from rlcore.nn.encoder import check_keys
+    from rlcore.nn.policy_head import kind_of
+    from rlcore.optim.when_to_compile import check_compiler
+    from rlcore.train.fabric import check_device
+
+    check_device(config.fabric)
+    check_compiler(config)
+    env = make(config.env)
+    try:
+        spec: EnvSpec = spec_of(env)
+    finally:
+        env.close()
+    if not config.model_manager.disabled:
+        model_name(config)
+        agent_settings(config)
+    check_keys(spec, config.algo.mlp_keys.encoder, config.algo.cnn_keys.encoder)
+    kind_of(spec.action, config.distribution.type)
+    _check_sources(config, spec)
+
+
+def _check_sources(config: RunConfig, spec: EnvSpec) -> None:
+    """Hold what the run is to start from, if anything, against what it needs."""
+    import torch
+
+    from rlcore.algorithms import ALGORITHMS
+    from rlcore.store import checkpoint
+    from rlcore.judge.policy import check_fits, load_policy
+
+    if config.init_from:
+        agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
+        check_fits(load_policy(config.init_from), agent, config.init_from)
+    if config.checkpoint.resume_from:
+        wrong = checkpoint.damage(Path(config.checkpoint.resume_from))
+        if wrong:
+            raise UserError(f"checkpoint.resume_from={config.checkpoint.resume_from}: no good checkpoint ({wrong})")
+
+
+
+
+def prepared(
+    config: RunConfig, values: Mapping[str, Any]
+) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
+    """Check a composed config against the world, and find what it starts from; nothing is written.
+
+    Args:
+        config: as composed; `init_from` may be a models:/ URI.
+        values: the same, as plain values.
+
+    Returns:
+        Config and values with `init_from` as a local folder; what is kept of where it comes from, for `create_run`.
+
+    Raises:
+        UserError: the config cannot run here.
+    """
+    from flows.runs.check import check
+
+    source = None
+    if config.init_from:
+        source, path = _source(config.init_from)
+        config, values = dataclasses.replace(config, init_from=path), {**values, "init_from": path}
+    check(config)
+    return config, values, source
+
+
+def _source(uri: str) -> tuple[dict[str, Any], str]:
+    """What is kept of where weights come from, and the folder they lie in: an alias may point elsewhere tomorrow."""
+    from flows.registry.models import resolve_uri
+    from rlcore.store.checkpoint import chosen
+    from rlcore.judge.policy import load_policy
+
+    registered = uri.startswith("models:/")
+    try:
+        path = str(resolve_uri(uri)) if registered else uri
+        if RunDirectory(path).config.exists():
+            # One checkpoint of it: tomorrow another one may be its best, and this run may have to start again.
+            path = str(chosen(RunDirectory(path)).absolute())
+        digest = load_policy(path).description["digest"]
+    except UserError as error:
+        raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None
+    return {"given": uri, "uri": uri if registered else None, "path": path, "digest": digest}, path
+

@@ -1,0 +1,109 @@
+"""`shepherd diff`: whether two runs or checkpoints learned the same bits; if not, where they part and why they may."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flows.report.command_lines import shown
+from rlcore.errors import UserError
+from rlcore.store import checkpoint, compare, fingerprint
+
+ATTEMPTS = 5  # a run that is being trained may remove the checkpoint just chosen
+
+
+def diff(first: str, second: str) -> int:
+    """Compare the learning parts of two checkpoints and print what was found.
+
+    Args:
+        first: run or checkpoint directory; a run stands for its newest good checkpoint at an env step both have.
+        second: likewise.
+
+    Returns:
+        0: every bit is the same. 1: not.
+
+    Raises:
+        UserError: there is nothing to compare.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            code, lines = _compare(Path(first).absolute(), Path(second).absolute())
+            break
+        except (UserError, OSError):
+            if attempt == ATTEMPTS - 1:
+                raise
+    print("\n".join(lines))
+    return code
+
+
+def _compare(first: Path, second: Path) -> tuple[int, list[str]]:
+    """Exit code and what to print."""
+    places = _places(first, second)
+    found = list(compare.differences(*places))
+    names = " and ".join(shown(place) for place in places)
+    short = [line for whole, place in zip((first, second), places, strict=True) if (line := _beyond(whole, place))]
+    if not found:
+        digest = checkpoint.manifest(places[0])["digest"]
+        return 0, [f"identical: {names} (digest {digest[:16]})", *short]
+    others = f" ({len(found) - 1:,} more entries differ)" if len(found) > 1 else ""
+    return 1, [f"different: {names}", f"first at {found[0]}{others}", *short, *_reasons(*places)]
+
+
+def _beyond(whole: Path, place: Path) -> str | None:
+    """Said where a run has come further than the checkpoint that was compared."""
+    newest = next(checkpoint.newest_first(whole / "checkpoints"), place)
+    if newest.name == place.name:
+        return None
+    wrong = checkpoint.damage(newest)
+    damaged = f", damaged: {wrong}" if wrong else ""
+    return f"  {shown(whole)} has come to {newest.name} env steps{damaged}; compared at {place.name}"
+
+
+def _places(first: Path, second: Path) -> tuple[Path, Path]:
+    """The checkpoints to compare; of runs that learn different things, the newest, when no env step is in common."""
+    try:
+        return compare.common(first, second)
+    except compare.NothingInCommonError:
+        left, right = (checkpoint.newest_good(place / "checkpoints") for place in (first, second))
+        if left is None or right is None or not list(_differing("learning", *_fingerprints(left, right))):
+            raise
+        return left, right
+
+
+def _fingerprints(*places: Path) -> list[dict[str, Any]]:
+    return [checkpoint.load(place)[1]["fingerprint"] for place in places]
+
+
+def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for key, before, after in fingerprint.differences(left[half], right[half]):
+        yield key.removeprefix("config."), before, after
+
+
+def _reasons(first: Path, second: Path) -> Iterator[str]:
+    """What the two fingerprints and environment cards say of why the bits may differ."""
+    fingerprints, said = _fingerprints(first, second), False
+    if first.name != second.name:
+        said = True
+        yield f"  they are of different moments: {first.name} and {second.name} env steps"
+    for half, meaning in (
+        ("learning", "they learn different things"),
+        ("machine", "the bits are promised for one machine and one version of the code"),
+    ):
+        for key, before, after in _differing(half, *fingerprints):
+            said = True
+            yield f"  {key}: {before} and {after}; {meaning}"
+    for place in (first, second):
+        card = _card(place)
+        if card.get("deterministic") is False:
+            said = True
+            yield f"  {card['id']}: the same seed and actions give different episodes, so no two runs can be the same"
+            break
+    if not said:
+        yield "  config, versions and machine are the same: this should not be; please report it"
+
+
+def _card(place: Path) -> dict[str, Any]:
+    path = place.parents[1] / "env_card.json"
+    return json.loads(path.read_text()) if path.exists() else {}

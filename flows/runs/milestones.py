@@ -1,0 +1,54 @@
+"""What a run's event log is told by whoever drives it: its start and the random baseline, each once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog, last_event, read_events
+import atexit
+import json
+import os
+import select
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from flows.settings import state_folder
+from flows.process.signals import TrainingInterrupted, time_left
+from flows.runs.lineage import code_version
+from flows.runs.listeners import tell
+from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
+from rlcore.system.lifeline import spawn, stopped
+from rlcore.train.boundary import Boundary
+from rlcore.store.events import EventLog, read_events
+
+
+def note_start(run: RunDirectory) -> None:
+    """Begin a run's event log, unless it has begun."""
+    if last_event(read_events(run.events), "start") is None:
+        identity = run.read_identity()
+        EventLog(run.events).append("start", **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")})
+
+
+def note_baseline(run: RunDirectory) -> None:
+    """Put the result of a dataset that is there already into the event log, unless it has one."""
+    result = run.read_baseline()
+    if result is not None and last_event(read_events(run.events), "baseline") is None:
+        note_result(run, result)
+
+
+def note_result(run: RunDirectory, result: dict[str, Any]) -> None:
+    """Put the random policy's result into the event log."""
+    EventLog(run.events).append("baseline", **{key: result[key] for key in ("mean", "std", "ci95", "episodes")})
+
+STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run": "dry_run"}  # reason -> how it ended
+
+
+def ended(run: RunDirectory, boundary: Boundary) -> None:
+    """Write the end of training into the event log, once."""
+    status = STATUS.get(boundary.reason or "", "finished")
+    here = {"kind": "end", "env_steps": boundary.env_steps, "status": status}
+    ends = [event for event in read_events(run.events) if event["kind"] == "end"]
+    if not ends or not here.items() <= ends[-1].items():  # it may have been interrupted after it had finished
+        EventLog(run.events).append("end", env_steps=boundary.env_steps, status=status, reason=boundary.reason)
+

@@ -1,0 +1,84 @@
+"""`results/` of a run: what the stages evaluate and register-model leave for DVC to keep, compare and plot.
+
+What lies there:
+
+    policy/            the chosen checkpoint's policy, as `flows.load_policy` reads it
+    metrics.json       final returns beside the random baseline; no times, so equal runs have equal metrics
+    training.csv       env_steps, episode_return, episode_length: one row a window of metric.log_every
+    evaluations.csv    env_steps, greedy_mean, ci95_low, ci95_high: one row an evaluation while training
+    model.json         name, version, aliases and the decision on the champion
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlcore.store.directory import RunDirectory, write_json, write_text
+from rlcore.store.events import read_events
+
+COLUMNS = {"episode_return": "Rewards/rew_avg", "episode_length": "Game/ep_len_avg"}
+
+
+def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
+    """Write everything but model.json.
+
+    Args:
+        run: evaluated at its end.
+        summary: as `flows.stages.summary.summarise` gives it.
+
+    Returns:
+        The folder.
+    """
+    from rlcore.judge.policy import export_policy
+
+    folder = run.path / "results"
+    events = list(read_events(run.events))
+    windows = [(e["env_steps"], [e["values"].get(name) for name in COLUMNS.values()]) for e in events if _window(e)]
+    judged = [e for e in events if e["kind"] == "evaluation" and not e["final"]]
+    write_text(folder / "training.csv", _table(["env_steps", *COLUMNS], [[step, *row] for step, row in windows]))
+    points = [[e["env_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in judged]
+    write_text(folder / "evaluations.csv", _table(["env_steps", "greedy_mean", "ci95_low", "ci95_high"], points))
+    shutil.rmtree(folder / "policy", ignore_errors=True)
+    export_policy(run, run.path / summary["checkpoint"], folder / "policy")
+    write_json(folder / "metrics.json", _metrics(summary))
+    return folder
+
+
+def write_model(run: RunDirectory, result: Mapping[str, Any]) -> Path:
+    """Write model.json.
+
+    Args:
+        run: whose model.
+        result: as `flows.stages.register_model.register_model` gives it.
+
+    Returns:
+        The file.
+    """
+    path = run.path / "results" / "model.json"
+    write_json(path, dict(result))
+    return path
+
+
+def _metrics(summary: Mapping[str, Any]) -> dict[str, Any]:
+    judged = {**summary["eval"], "random_baseline": summary["baseline"]}
+    figures = {
+        name: {"mean": result["mean"], "ci95_low": result["ci95"][0], "ci95_high": result["ci95"][1]}
+        for name, result in judged.items()
+        if result
+    }
+    return {"env_steps": summary["env_steps"], "updates": summary["updates"], **figures}
+
+
+def _window(event: Mapping[str, Any]) -> bool:
+    return event["kind"] == "metrics" and COLUMNS["episode_return"] in event["values"]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    return text.getvalue()

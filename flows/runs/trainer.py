@@ -1,0 +1,216 @@
+"""The trainer process of a run, driven from boundary to boundary."""
+
+from __future__ import annotations
+import atexit
+import json
+import os
+import select
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from flows.settings import state_folder
+from flows.process.signals import TrainingInterrupted, time_left
+from flows.runs.lineage import code_version
+from flows.runs.listeners import tell
+from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
+from rlcore.system.lifeline import spawn, stopped
+from rlcore.train.boundary import Boundary
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog, read_events
+
+GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
+LOOK_EVERY = 1.0  # seconds
+START_SILENCE = 180.0  # seconds, the same before it is ready
+SILENCE = 30.0  # seconds without a sign of life that are no cause for alarm; it gives one every 2 s
+FAILURES = {kind.__name__: kind for kind in (UserError, EnvironmentFault, EnvironmentLost)}
+Progress = Callable[[dict[str, Any]], None]
+
+
+class Trainer:
+    """The live trainer of one run directory.
+
+    Args:
+        run: prepared by make-env; the trainer continues from its newest good checkpoint.
+        begin: wait until it is ready; else the run need not be prepared before `begin` is called.
+
+    Raises:
+        UserError: the run cannot be trained as configured.
+        RunError: the trainer failed.
+    """
+
+    def __init__(self, run: RunDirectory, begin: bool = True) -> None:
+        self.run = run
+        self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
+        self._heard, self._ready = b"", False
+        env = run.read_config()["env"]
+        self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
+        environment = {"SHEPHERD_CACHE": str(state_folder() / "compiled")} | os.environ
+        self.process = spawn(
+            "rlcore.train.trainer",
+            str(run.path),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment | {"PYTHONUNBUFFERED": "1", "SHEPHERD_CODE": json.dumps(code_version())},
+            # Ctrl-C reaches a terminal's whole process group: the trainer would hear it twice, once from us, and a
+            # second signal ends it without a checkpoint.
+            start_new_session=True,
+        )
+        if begin:
+            self.begin()
+
+    def begin(self) -> None:
+        """Let it build its session from the run as it is now, unless it has done so."""
+        if self._ready:
+            return
+        self._tell("begin")
+        try:
+            ready = self._until("ready")
+            self._ready = True
+        except KeyboardInterrupt:
+            self.interrupt()  # nobody holds it yet, so nobody else could end it
+            raise
+        self.env_steps: int = ready["env_steps"]
+        self.total_steps: int = ready["total_steps"]
+
+    def advance(self, on_progress: Progress | None = None) -> Boundary:
+        """Train to the next boundary that the config sets."""
+        self._tell("advance")
+        said = self._until("boundary", on_progress)
+        self.env_steps = said["env_steps"]
+        return Boundary(said["env_steps"], tuple(said["due"]), said["done"], said["reason"])
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Make the state durable; {path, env_steps, digest}."""
+        self._tell("checkpoint")
+        return self._until("checkpoint")
+
+    def evaluate(self, final: bool = False) -> dict[str, Any]:
+        """Judge the present policy, or at the end the chosen checkpoint: greedy, stochastic, video."""
+        self._tell("finish" if final else "evaluate")
+        return self._until("evaluation")
+
+    def stop(self) -> None:
+        """End the trainer; what was not checkpointed is lost, and found again bit for bit on resume."""
+        if self.process.poll() is None:
+            try:
+                self._tell("stop")
+                self._until("stopped")
+                self.process.wait(GRACE)
+            except (RunError, UserError, TrainingInterrupted, subprocess.TimeoutExpired):
+                self.process.kill()
+        self._close()
+
+    def interrupt(self) -> None:
+        """Let the trainer write a checkpoint and end (SIGTERM); kill it after the grace period."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(time_left(GRACE))
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self._close()
+
+    def _close(self) -> None:
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self._log):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+    def _tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps({"command": command}).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self._until("")  # what the trainer said before it ended tells why
+
+    def _until(self, wanted: str, on_progress: Progress | None = None) -> dict[str, Any]:
+        while (line := self._line()) is not None:
+            said = json.loads(line)
+            event = said.pop("event")
+            if event == wanted:
+                return said
+            if event == "progress" and on_progress is not None:
+                on_progress(said)
+            if event == "doing":
+                tell("stage", {"doing": said["sentence"]})
+            if event == "error":
+                self._close()
+                raise FAILURES.get(said["kind"], RunError)(said["sentence"])
+            if event == "interrupted":
+                self._close()
+                raise TrainingInterrupted
+        code = self.process.wait()
+        self._close()
+        death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise RunError(f"the trainer {death}; its output is in {self.run.log}")
+
+    def _line(self) -> bytes | None:
+        """The next line that the trainer says, None when it has ended.
+
+        Raises:
+            EnvironmentLost: it gives no sign of life; it was killed.
+        """
+        assert self.process.stdout is not None
+        # Until it is ready it may load an engine, and torch from a slow disk.
+        limit = max(SILENCE, self._step_timeout if self._ready else START_SILENCE)
+        silent = 0.0
+        while b"\n" not in self._heard:
+            if select.select([self.process.stdout], [], [], LOOK_EVERY)[0]:
+                heard, silent = os.read(self.process.stdout.fileno(), 65536), 0.0
+                if not heard:
+                    return None
+                self._heard += heard
+            elif not stopped(self.process.pid):  # nor do the seconds count in which this process was paused
+                silent += LOOK_EVERY
+            if silent > limit:
+                self.process.kill()
+                self._close()
+                raise EnvironmentLost(
+                    f"environment {self._env_id}, last heard of in {self.run.log}: hung; the trainer has given no sign "
+                    f"of life for {limit:g} s (env.step_timeout, but {SILENCE:g} s at least) and was killed"
+                )
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line
+_live: dict[Path, Trainer] = {}
+
+
+def trainer_for(run: RunDirectory) -> Trainer:
+    """The live trainer of a run in this process, or a new one from its last checkpoint (so a retried task goes on)."""
+    key = run.path.absolute()
+    trainer = _live.get(key)
+    if trainer is None or trainer.process.poll() is not None:
+        release(run)
+        trainer = _live[key] = Trainer(run, begin=False)
+    trainer.begin()
+    return trainer
+
+
+def expect_trainer(run: RunDirectory) -> None:
+    """Start the trainer of a run that will be wanted soon: importing what it needs takes seconds."""
+    if run.path.absolute() not in _live:
+        _live[run.path.absolute()] = Trainer(run, begin=False)
+
+
+def release(run: RunDirectory, *, interrupt: bool = False) -> None:
+    """End the live trainer of a run, if there is one.
+
+    Args:
+        run: whose.
+        interrupt: let it write a checkpoint first.
+    """
+    trainer = _live.pop(run.path.absolute(), None)
+    if trainer is not None:
+        trainer.interrupt() if interrupt else trainer.stop()
+
+
+@atexit.register
+def _release_all() -> None:
+    for path in list(_live):
+        release(RunDirectory(path))
+

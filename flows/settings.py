@@ -1,0 +1,87 @@
+"""Where the project keeps what outlives a run (databases, artifacts), and the environment its servers read.
+
+Everything lies under `<home>/.shepherd`, so that no command depends on the folder it was typed in. Prefect and MLflow
+read their settings when they are imported: call `configure_environment` before that.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
+DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
+
+
+def home() -> Path:
+    """The project's folder: SHEPHERD_HOME, else the checkout this file lies in, else the working directory."""
+    chosen = os.environ.get("SHEPHERD_HOME")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    checkout = Path(__file__).resolve().parent.parent
+    if (checkout / "conf").is_dir() and (checkout / "pyproject.toml").is_file():
+        return checkout
+    return Path.cwd()
+
+
+def state_folder() -> Path:
+    """`<home>/.shepherd`: databases, artifacts, caches and locks; made on first use and kept out of git."""
+    folder = home() / ".shepherd"
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".gitignore").write_text("*\n")
+    return folder
+
+
+def tracking_uri() -> str:
+    """Where MLflow keeps runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_folder() / 'mlflow.db'}"
+
+
+def artifact_folder() -> Path:
+    """Where the project's own MLflow store keeps files."""
+    return state_folder() / "mlartifacts"
+
+
+def configure_environment() -> None:
+    """Set what Prefect and MLflow read at import, each only where the user has not set it; reads `.env` first.
+
+    Without a server, Prefect's own recorder writes one task run at a time and drops the rest of its queue when the
+    process ends; in batches it keeps up, and no history is lost. Its interval must be a whole second: Prefect 3.8 cuts
+    off the fraction, and at 0 the recorder spins on a whole core.
+    """
+    _read_dotenv()
+    folder = state_folder()
+    settings = {
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        # The first start creates the database, which takes most of the default 20 s on a busy machine.
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+        "MLFLOW_TRACKING_URI": tracking_uri(),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_MODEL_CATALOG_URI": "",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "DO_NOT_TRACK": "1",
+        # A stray GIT_PYTHON import error would otherwise be printed on machines without git.
+        "GIT_PYTHON_REFRESH": "quiet",
+    }
+    if not os.environ.get("PREFECT_API_URL"):
+        settings["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"
+    if tracking_uri().startswith("sqlite:"):
+        # MLflow makes `./mlruns` in the working directory when a local store names no folder for its files.
+        settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = str(artifact_folder())
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def _read_dotenv() -> None:
+    from dotenv import dotenv_values
+
+    for folder in dict.fromkeys((Path.cwd(), home())):
+        for name, value in dotenv_values(folder / ".env").items():
+            if value is not None and (name.startswith(DOTENV_PREFIXES) or name in DOTENV_NAMES):
+                os.environ.setdefault(name, value)

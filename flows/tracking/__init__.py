@@ -1,0 +1,1 @@
+"""MLflow, TensorBoard and CSV: mirrors of the event log."""

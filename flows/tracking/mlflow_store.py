@@ -1,0 +1,62 @@
+"""The MLflow store of a run: where it is, made complete, opened."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from flows.process.files import locked
+from flows.settings import tracking_uri
+from rlcore.system.imports import large_imports
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def store_uri(tree: Mapping[str, Any]) -> str:
+    """The MLflow store of a run: metric.logger.tracking_uri, else the project's."""
+    logger = (tree.get("metric") or {}).get("logger") or {}
+    return logger.get("tracking_uri") or tracking_uri()
+
+
+def connect(uri: str) -> MlflowClient:
+    """A client of an MLflow store, which must have been prepared."""
+    with large_imports("mlflow"):
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def prepare_store(uri: str) -> None:
+    """Make an SQLite store complete before anyone sees it.
+
+    MLflow takes seconds to create its tables; a second process, or a kill half-way, would meet a store that neither
+    works nor can be upgraded. It is therefore built beside its name and renamed.
+
+    Args:
+        uri: as `tracking_uri`; anything but SQLite is left alone.
+    """
+    if not uri.startswith("sqlite:///"):
+        return
+    path = Path(unquote(uri.removeprefix("sqlite:///").split("?")[0]))
+    if path.exists():
+        return
+    with locked(path.with_name(f"{path.name}.lock")):
+        if path.exists():
+            return
+        building = path.with_name(f"{path.name}.building")
+        building.unlink(missing_ok=True)  # left by a killed process; nobody else is here
+        connect(f"sqlite:///{building}").search_experiments(max_results=1)
+        os.replace(building, path)
+
+
+def user() -> str:
+    """Who runs this process, by name where there is one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have none
+        return f"user {os.getuid()}"

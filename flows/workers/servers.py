@@ -1,0 +1,168 @@
+"""Processes that stay after the command that started them: started, found again, ended.
+
+Each, and all that it starts, carries SHEPHERD_SERVED in its environment: that is how they are found, also those that a
+command left which was killed, and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.process.network import unreachable
+from flows.settings import home, state_folder
+from rlcore.errors import RunError
+from rlcore.system.lifeline import alive, stat
+
+MARK = "SHEPHERD_SERVED"
+KIND = "SHEPHERD_SERVER"  # which of them a process is, or was started by
+START_TIMEOUT = 180.0  # seconds; the first start creates the databases
+STOP_TIMEOUT = 35.0  # seconds; a trainer may use 25 for its checkpoint
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that stays until it is ended.
+
+    Attributes:
+        name: "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
+        command: its command line.
+        variables: added to its environment.
+        health: what answers 200 once it is ready; "" = it need only live.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    variables: dict[str, str]
+    health: str = ""
+
+
+def folder() -> Path:
+    """Where their logs and pids lie."""
+    path = state_folder() / "servers"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def log_of(server: Server) -> Path:
+    """What a server says."""
+    return folder() / f"{server.name}.log"
+
+
+def start(server: Server) -> bool:
+    """Start a server that does not run already; returns whether it was started."""
+    if any(name == server.name for _, name in running()):
+        return False
+    with open(log_of(server), "ab") as output:
+        process = subprocess.Popen(
+            server.command,
+            cwd=home(),
+            env=os.environ | server.variables | {MARK: str(state_folder()), KIND: server.name, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    (folder() / f"{server.name}.pid").write_text(f"{process.pid} {_birth(process.pid)}")
+    return True
+
+
+def wait_until_ready(server: Server) -> None:
+    """Wait until a server answers.
+
+    Args:
+        server: with a `health`.
+
+    Raises:
+        RunError: it has ended, or takes too long; names its log.
+    """
+    began = time.monotonic()
+    while unreachable(server.health):
+        if not any(name == server.name for _, name in running()) or time.monotonic() - began > START_TIMEOUT:
+            raise RunError(f"{server.name} did not start; what it said is in {log_of(server)}")
+        time.sleep(0.2)
+
+
+def running() -> Iterator[tuple[int, str]]:
+    """Pid and name of the servers themselves: those that were noted when they were started, and live."""
+    for path in folder().glob("*.pid"):
+        pid, _, birth = path.read_text().partition(" ")
+        if pid.isdecimal() and birth and _birth(int(pid)) == birth and alive(int(pid)):
+            yield int(pid), path.stem
+
+
+def marked() -> Iterator[tuple[int, str]]:
+    """Pid and name of every process that is a server of this home, or was started by one."""
+    mark, kind = f"{MARK}={state_folder()}".encode(), f"{KIND}=".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid() or not alive(int(entry.name)):
+            continue
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark in variables:
+            yield int(entry.name), next((v for v in variables if v.startswith(kind)), b"=").partition(b"=")[2].decode()
+
+
+def end(names: tuple[str, ...], number: int) -> None:
+    """Signal the servers whose names begin so, and wait until they have ended.
+
+    Args:
+        names: beginnings of names.
+        number: the signal.
+    """
+    _signal([pid for pid, name in running() if name.startswith(names)], number, STOP_TIMEOUT)
+
+
+def end_what_is_left(name: str = "") -> None:
+    """Kill what carries the mark of one server, or of any, and wait until it is gone."""
+    _signal([pid for pid, kind in marked() if name in ("", kind)], signal.SIGKILL, 5.0)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Look at a condition ten times a second until it holds or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def port_of(name: str) -> int | None:
+    """The port that a server was started with; None when it does not run."""
+    for pid in (pid for pid, other in running() if other == name):
+        with suppress(OSError):  # it has ended since
+            words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+            if b"--port" in words:
+                return int(words[words.index(b"--port") + 1])
+    return None
+
+
+def occupied(port: int) -> str | None:
+    """Why no server can have a port of this machine; None = it can."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port just left is free
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError as error:
+            return "another program has this port" if error.errno == errno.EADDRINUSE else str(error.strerror)
+    return None
+
+
+def _birth(pid: int) -> str:
+    """When a process began, in the kernel's ticks: with it a pid that was given to another one is told apart."""
+    return "".join(stat(pid)[19:20])
+
+
+def _signal(pids: list[int], number: int, seconds: float) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    wait_until(lambda: not any(map(alive, pids)), seconds)

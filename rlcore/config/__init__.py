@@ -1,0 +1,1 @@
+"""Typed configuration: the schema that checks it, and the groups."""

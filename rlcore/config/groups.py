@@ -1,0 +1,204 @@
+"""The whole configuration of a run: one dataclass a Hydra group, checked before any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rlcore.config.schema import REQUIRED, arg
+from rlcore.errors import UserError
+
+REDUCTIONS = ("mean", "sum", "max", "min", "last")
+
+
+@dataclass(frozen=True)
+class ActionsAsObservation:
+    """The last actions as an observation key `action_stack`."""
+
+    num_stack: int = arg(-1, "how many past actions; -1 = off", low=-1)
+    noop: Any = arg(0, "the action that fills the stack at an episode's start: number, or list for several sub-actions")
+    dilation: int = arg(1, "take every n-th of the past actions", low=1)
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The environment and how many of it."""
+
+    id: str = arg(REQUIRED, "any Gymnasium id, as CartPole-v1")
+    num_envs: int = arg(4, "B: environments stepped together", low=1)
+    frame_stack: int = arg(1, "frames stacked on image keys (vector keys are never stacked)", low=-1)
+    frame_stack_dilation: int = arg(1, "take every n-th of the past frames", low=1)
+    sync_env: bool = arg(
+        True, "true: in this process (fast for cheap environments); false: one process each", learning=False
+    )
+    step_timeout: float = arg(
+        60.0, "seconds the environments may take for one step before the run ends", above=0, learning=False
+    )
+    screen_size: int = arg(64, "side of image observations, pixels (no effect on vector keys)", low=1)
+    grayscale: bool = arg(False, "image observations in one channel (no effect on vector keys)")
+    action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
+    clip_rewards: bool = arg(False, "the learner sees tanh(reward)")
+    capture_video: bool = arg(True, "record one greedy episode at the last evaluation", learning=False)
+    actions_as_observation: ActionsAsObservation = arg(ActionsAsObservation(), "past actions as an observation")
+    max_episode_steps: int | None = arg(None, "cut episodes after this many steps; null = the id's own limit", low=1)
+    reward_as_observation: bool = arg(False, "the last reward as observation key `reward`")
+    mask_velocities: bool = arg(
+        False, "zero the velocity entries (classic control, LunarLander): a partly observed task"
+    )
+    wrapper: dict[str, Any] = arg({}, "arguments of gymnasium.make, as env.wrapper.is_slippery=false")
+
+
+@dataclass(frozen=True)
+class FabricConfig:
+    """Where and in what precision to train (Lightning Fabric)."""
+
+    devices: int | str = arg(1, "devices; 1 until the multi-device stage is there")
+    num_nodes: int = arg(1, "machines", low=1)
+    strategy: str = arg("auto", "Fabric strategy")
+    accelerator: str = arg("cpu", "where the networks live", choices=("cpu", "cuda", "gpu", "auto"))
+    precision: str = arg(
+        "32-true",
+        "numbers of the networks; bf16 means bf16-mixed",
+        choices=("32-true", "32", "bf16-mixed", "bf16", "bf16-true", "16-mixed", "16"),
+    )
+
+    def check(self, prefix: str) -> None:
+        """Refuse what needs more than one device.
+
+        Args:
+            prefix: the dotted place of this group, for messages.
+
+        Raises:
+            UserError: names the key.
+        """
+        for key, value in (("devices", self.devices), ("num_nodes", self.num_nodes)):
+            if str(value) not in ("1", "auto"):
+                raise UserError(f"{prefix}{key}={value}: training on several devices is not there yet; set it to 1")
+        if self.strategy != "auto":
+            raise UserError(
+                f"{prefix}strategy={self.strategy}: strategies need several devices, not there yet; use auto"
+            )
+
+
+@dataclass(frozen=True)
+class BufferConfig:
+    """Where steps wait for the learner."""
+
+    size: int | None = arg(None, "rows per environment; null or rollout_steps for on-policy algorithms", low=1)
+    memmap: bool = arg(False, "memory-mapped storage (off-policy algorithms; no effect for others)")
+    memmap_dir: str | None = arg(None, "folder of memory-mapped storage", learning=False)
+    validate_args: bool = arg(False, "no effect: shapes are always checked", learning=False)
+    from_numpy: bool = arg(False, "accepted for SheepRL's files; storage is always shared", learning=False)
+    checkpoint: bool = arg(True, "keep the replay in checkpoints (off-policy algorithms)", learning=False)
+    online: bool = arg(False, "newest steps first (off-policy algorithms; no effect for others)")
+    share_data: bool = arg(False, "all ranks learn from all rollouts; the same with one device")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the run becomes durable. Changes no bit of learning."""
+
+    every: int | None = arg(None, "env steps between checkpoints; null = 20 a run", low=1)
+    keep_last: int | None = arg(5, "checkpoints kept (and the best); null = all", low=1)
+    save_last: bool = arg(True, "a checkpoint at the end")
+    resume_from: str | None = arg(None, "checkpoint directory of another run to continue from")
+    memmap_buffer: str = arg("reference", "how replay is stored (off-policy algorithms)", choices=("reference", "copy"))
+
+
+@dataclass(frozen=True)
+class DistributionConfig:
+    """The policy's distribution."""
+
+    type: str = arg("auto", "auto: by action space", choices=("auto", "discrete", "normal", "tanh_normal"))
+    validate_args: bool = arg(False, "accepted; a loss or gradient that is not finite always ends the run")
+
+
+@dataclass(frozen=True)
+class AggregatorConfig:
+    """Which metrics are logged, and how a window of `metric.log_every` becomes one point."""
+
+    metrics: dict[str, Any] = arg({}, "metric name -> mean, sum, max, min or last; absent names are averaged")
+    raise_on_missing: bool = arg(False, "fail on a metric the algorithm does not give, instead of one warning")
+
+
+@dataclass(frozen=True)
+class LoggerConfig:
+    """A mirror of the event log beside MLflow."""
+
+    name: str = arg("tensorboard", "which", choices=("tensorboard", "csv", "mlflow", "none"))
+    experiment_name: str | None = arg(None, "MLflow experiment; null = exp_name")
+    tracking_uri: str | None = arg(None, "MLflow server; null = the project's own")
+    tags: dict[str, Any] | None = arg(None, "MLflow tags")
+
+
+@dataclass(frozen=True)
+class MetricConfig:
+    """What is logged, when."""
+
+    log_level: int = arg(1, "0: no metrics; 1: all", choices=(0, 1))
+    log_every: int = arg(5000, "env steps in one point", low=1)
+    disable_timer: bool = arg(False, "no Time/* metrics")
+    sync_on_compute: bool = arg(False, "average metrics over ranks")
+    aggregator: AggregatorConfig = arg(AggregatorConfig(), "reductions")
+    logger: LoggerConfig = arg(LoggerConfig(), "mirror")
+
+
+@dataclass(frozen=True)
+class ModelManagerConfig:
+    """The MLflow registry."""
+
+    disabled: bool = arg(False, "true: do not register the model")
+    models: dict[str, Any] = arg({}, "agent: {model_name, description, tags}")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How the policy is judged. Changes no bit of learning."""
+
+    every: int | None = arg(None, "env steps between evaluations; null = 10 a run", low=1)
+    episodes: int = arg(10, "episodes of each evaluation while training", low=1)
+    final_episodes: int = arg(100, "episodes of the last evaluation, greedy and stochastic each", low=1)
+    baseline_episodes: int = arg(100, "episodes of the random baseline", low=1)
+    num_envs: int = arg(10, "environments stepped together while evaluating", low=1)
+    max_episode_steps: int = arg(100_000, "an evaluation episode without end is cut here", low=1)
+
+
+@dataclass(frozen=True)
+class EarlyStopConfig:
+    """When to end before total_steps, judged on greedy evaluations while training."""
+
+    target_return: float | None = arg(None, "stop when the greedy mean return reaches this")
+    patience: int | None = arg(None, "stop after this many evaluations without improvement", low=1)
+    min_delta: float = arg(0.0, "smallest gain in mean return that counts as improvement", low=0)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run. `algo` is the `Config` of the algorithm that `algo.name` names."""
+
+    algo: Any = arg(REQUIRED, "the algorithm: choose a preset with exp=ppo")
+    env: EnvConfig = arg(REQUIRED, "environment")
+    fabric: FabricConfig = arg(FabricConfig(), "device and precision")
+    buffer: BufferConfig = arg(BufferConfig(), "storage of steps")
+    checkpoint: CheckpointConfig = arg(CheckpointConfig(), "durability", learning=False)
+    distribution: DistributionConfig = arg(DistributionConfig(), "policy distribution")
+    metric: MetricConfig = arg(MetricConfig(), "metrics", learning=False)
+    model_manager: ModelManagerConfig = arg(ModelManagerConfig(), "registry", learning=False)
+    evaluation: EvaluationConfig = arg(EvaluationConfig(), "evaluation", learning=False)
+    early_stop: EarlyStopConfig = arg(EarlyStopConfig(), "ending early", learning=False)
+    seed: int = arg(42, "root of every random stream", low=0)
+    num_threads: int = arg(1, "threads of one torch operation", low=1, learning=False)
+    float32_matmul_precision: str = arg("high", "TF32 on CUDA", choices=("highest", "high", "medium"))
+    dry_run: bool = arg(False, "one iteration only")
+    torch_use_deterministic_algorithms: bool = arg(False, "refuse operations without a deterministic version")
+    torch_backends_cudnn_benchmark: bool = arg(False, "let cuDNN choose by timing; breaks exactness")
+    torch_backends_cudnn_deterministic: bool = arg(True, "deterministic cuDNN kernels")
+    cublas_workspace_config: str | None = arg(None, "CUBLAS_WORKSPACE_CONFIG", choices=(None, ":4096:8", ":16:8"))
+    exp_name: str = arg("", "experiment in MLflow; default <algo>_<env id>", learning=False)
+    run_name: str = arg("", "name of this run; default by time and exp_name", learning=False)
+    root_dir: str = arg("", "folder of the run's family, under log_root; default <algo>/<env id>", learning=False)
+    log_root: str = arg("runs", "folder of all runs", learning=False)
+    run_dir: str = arg("", "the run's own folder; default <log_root>/<root_dir>/<run_name>", learning=False)
+    group: str | None = arg(None, "label that MLflow comparisons group by", learning=False)
+    init_from: str | None = arg(None, "run, checkpoint or models:/ URI whose weights start this run")
+    run_benchmarks: bool = arg(False, "accepted for SheepRL's files", learning=False)

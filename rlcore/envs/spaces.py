@@ -1,0 +1,105 @@
+"""What an agent must know of an environment, read from its spaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from rlcore.errors import UserError
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+
+Bounds = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def spec_of(env: gymnasium.Env) -> EnvSpec:
+    """The spec of an environment from `make`.
+
+    Args:
+        env: an environment whose observation space is a flat Dict.
+
+    Returns:
+        Its id, observation keys and action.
+
+    Raises:
+        UserError: a space that no agent here can take; names key and space.
+    """
+    obs = {key: _array_spec(key, space) for key, space in obs_spaces(env).items()}
+    spec = env.unwrapped.spec
+    return EnvSpec(spec.id if spec is not None else type(env.unwrapped).__name__, obs, action_spec(env.action_space))
+
+
+def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
+    """Observation key -> space of an environment from `make`.
+
+    Args:
+        env: an environment whose observation space is a flat Dict.
+
+    Returns:
+        The spaces in the order of the keys.
+
+    Raises:
+        TypeError: the environment is not from `make`.
+    """
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict):
+        raise TypeError(f"expected an environment from rlcore.envs.make, got observations {space}")
+    return dict(space.spaces)
+
+
+def action_spec(space: spaces.Space) -> ActionSpec:
+    """The action an environment takes.
+
+    Args:
+        space: its action space.
+
+    Returns:
+        Its spec; sub-actions are counted in C order of the space's shape.
+
+    Raises:
+        UserError: neither a Box of real numbers, nor Discrete, MultiDiscrete or MultiBinary.
+    """
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        low, high = (tuple(float(v) for v in bound.reshape(-1)) for bound in (space.low, space.high))
+        return ActionSpec("Box", tuple(space.shape), str(space.dtype), low=low, high=high)
+    if isinstance(space, spaces.Discrete):
+        return ActionSpec("Discrete", (), str(space.dtype), (int(space.n),), (int(space.start),))
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, start = (tuple(int(v) for v in part.reshape(-1)) for part in (space.nvec, space.start))
+        return ActionSpec("MultiDiscrete", tuple(space.shape), str(space.dtype), nvec, start)
+    if isinstance(space, spaces.MultiBinary):
+        size = int(np.prod(space.shape))
+        return ActionSpec("MultiBinary", tuple(space.shape), str(space.dtype), (2,) * size, (0,) * size)
+    raise UserError(
+        f"action space {space}: only Box of real numbers, Discrete, MultiDiscrete and MultiBinary can be trained"
+    )
+
+
+def obs_bounds(env: gymnasium.Env) -> Bounds:
+    """Lower and upper bounds [*shape] of the observation keys that have any finite one, Discrete keys included."""
+    bounds: Bounds = {}
+    for key, space in obs_spaces(env).items():
+        if isinstance(space, spaces.Discrete):
+            bounds[key] = (np.asarray(space.start), np.asarray(space.start + space.n - 1))
+        elif isinstance(space, spaces.MultiDiscrete):
+            bounds[key] = (space.start, space.start + space.nvec - 1)
+        elif isinstance(space, spaces.MultiBinary):
+            bounds[key] = (np.zeros(space.shape, space.dtype), np.ones(space.shape, space.dtype))
+        elif np.isfinite(space.low).any() or np.isfinite(space.high).any():
+            bounds[key] = (space.low, space.high)
+    return bounds
+
+
+def _array_spec(key: str, space: spaces.Space) -> ArraySpec:
+    if isinstance(space, spaces.Discrete):
+        return ArraySpec((), "int64", int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return ArraySpec(tuple(space.shape), "int64")
+    if isinstance(space, (spaces.Box, spaces.MultiBinary)) and space.dtype.kind in "fiub":
+        return ArraySpec(tuple(space.shape), str(space.dtype))
+    raise UserError(
+        f"observation {key!r} is {space}: only Box, Discrete, MultiDiscrete and MultiBinary can be observed; "
+        "leave it out of the environment's space"
+    )

@@ -1,0 +1,331 @@
+"""What every vector of environments does: seeds, autoreset, checks, episode counts, exact resume."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rlcore.envs.spaces import Bounds
+from rlcore.errors import EnvironmentFault, RunError
+from rlcore.spec import EnvSpec
+from rlcore.types import Arrival, Episode, State
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1  # of state_dict
+LARGEST_REWARD = float(np.finfo(np.float32).max)  # what arrivals hold; beyond, a finite reward becomes infinite
+TIERS = ("snapshot", "replay", "boundary")
+Rows = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]  # obs, reward, terminated, truncated
+
+EpisodeSeed = Callable[[int, int], int | None]
+"""(env index, episode index) -> the seed of that episode; None = go on with the environment's own generator."""
+
+
+class EpisodicVectorEnv(ABC):
+    """B environments that reset themselves on the step after an episode's end. Subclasses say where they run.
+
+    Every arrival has arrays of its own: what `reset` and `step` return is never written again.
+
+    Args:
+        num_envs: B.
+        spec: of one environment.
+        bounds: of its observation keys, to count values outside.
+        episode_seed: seed of each episode.
+        tier: how `state_dict` saves the environments.
+        fresh_instance: a newly built environment for every episode.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        spec: EnvSpec,
+        bounds: Bounds,
+        episode_seed: EpisodeSeed,
+        tier: str,
+        fresh_instance: bool,
+    ) -> None:
+        if tier not in TIERS:
+            raise ValueError(f"tier must be one of {', '.join(TIERS)}, got {tier!r}")
+        self.num_envs = num_envs
+        self.spec = spec
+        self.tier = tier
+        self.fresh_instance = fresh_instance
+        self.out_of_bounds: dict[str, int] = {}
+        self._bounds = bounds
+        self._episode_seed = episode_seed
+        self._layout = [(k, (num_envs, *part.shape), np.dtype(part.dtype)) for k, part in spec.obs.items()]
+        self._action_dtype = np.dtype(spec.action.dtype)
+        self._episode_index = np.full(num_envs, -1, np.int64)
+        self._return = np.zeros(num_envs)
+        self._length = np.zeros(num_envs, np.int64)
+        self._actions: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
+        self._pending: list[int] = []  # environments whose last arrival ended an episode
+        self._rebuild: set[int] = set()
+        self._finished: list[Episode] = []
+        self._last: Arrival | None = None
+
+    # Where the environments run
+
+    @abstractmethod
+    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
+        """Open an episode in the environments of `seeds`, take the action in the others; fill `rows`."""
+
+    @abstractmethod
+    def _capture(self) -> list[State]:
+        """The state of every environment."""
+
+    @abstractmethod
+    def _restore(self, states: list[State]) -> None:
+        """Put every environment into its state."""
+
+    @abstractmethod
+    def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], rows: Rows) -> None:
+        """Re-simulate open episodes: env index -> (seed, actions [n, ...]); fill their rows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release environments and their processes."""
+
+    # Stepping
+
+    def reset(self) -> Arrival:
+        """Open an episode everywhere.
+
+        Returns:
+            The first arrival, `is_first` everywhere.
+
+        Raises:
+            EnvironmentFault: an environment misbehaved; names env index, step and key.
+        """
+        return self._arrive(None, list(range(self.num_envs)))
+
+    def step(self, action: np.ndarray) -> Arrival:
+        """Take actions; where the last arrival ended an episode the action is ignored and the next one opened.
+
+        Args:
+            action: [B, ...] in the environments' own form.
+
+        Returns:
+            The next arrival.
+
+        Raises:
+            EnvironmentFault: an environment misbehaved; names env index, step and key. Close the vector then.
+        """
+        own = np.array(action, self._action_dtype)  # a copy: environments and the replay log may keep its rows
+        assert own.shape == (self.num_envs, *self.spec.action.shape), (own.shape, self.spec.action)
+        return self._arrive(own, self._pending)
+
+    def _builds(self, action: np.ndarray | None, seeds: dict[int, int | None]) -> bool:
+        """Whether `_advance` builds environments, or resets them for the first time, and so may take its time."""
+        return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
+
+    def _arrive(self, action: np.ndarray | None, opening: list[int]) -> Arrival:
+        seeds = {index: self._open(index) for index in opening}
+        rows = self._empty_rows()
+        self._length += 1
+        for index in opening:
+            self._length[index] = 0
+        self._advance(action, seeds, rows)
+        self._rebuild.clear()
+        obs, reward, terminated, truncated = rows
+        self._inspect(obs, reward)
+        if action is not None and self.tier == "replay":
+            for index, taken in enumerate(action):
+                if index not in seeds:
+                    self._actions[index].append(taken)
+        self._return += reward
+        self._pending = (terminated | truncated).nonzero()[0].tolist()
+        for index in self._pending:
+            self._finished.append(Episode(index, float(self._return[index]), int(self._length[index])))
+        is_first = np.zeros(self.num_envs, bool)
+        if opening:
+            is_first[opening] = True
+        self._last = Arrival(obs, reward.astype(np.float32), terminated, truncated, is_first)
+        return self._last
+
+    def _open(self, index: int) -> int | None:
+        self._episode_index[index] += 1
+        self._return[index] = 0.0
+        self._actions[index] = []
+        return self._episode_seed(index, int(self._episode_index[index]))
+
+    def _empty_rows(self) -> Rows:
+        count = self.num_envs
+        obs = {key: np.empty(shape, dtype) for key, shape, dtype in self._layout}
+        return obs, np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
+
+    # Checks
+
+    def _inspect(self, obs: dict[str, np.ndarray], reward: np.ndarray) -> None:
+        fine = np.abs(reward) <= LARGEST_REWARD  # NaN is not
+        if not fine.all():
+            self._refuse("reward", fine, reward)
+        for key, values in obs.items():
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                self._refuse(f"key {key!r}", np.isfinite(values), values)
+            if key in self._bounds:
+                low, high = self._bounds[key]
+                if (values < low).any() or (values > high).any():
+                    self._outside(key, values, (values >= low) & (values <= high))
+
+    def _refuse(self, what: str, fine: np.ndarray, values: np.ndarray) -> None:
+        for index in range(self.num_envs):
+            if not fine[index].all():
+                place = tuple(int(i) for i in np.argwhere(~np.atleast_1d(fine[index]))[0])
+                value = np.atleast_1d(values[index])[place]
+                raise EnvironmentFault(
+                    f"environment {index}, step {self._length[index]} of its episode: {what} is {value}"
+                    + (f" at {list(place)}" if np.ndim(values[index]) else "")
+                )
+
+    def _outside(self, key: str, values: np.ndarray, fine: np.ndarray) -> None:
+        """Count values outside declared bounds. An index outside a Discrete space cannot be encoded: a fault."""
+        if self.spec.obs[key].n is not None:
+            self._refuse(f"key {key!r}, outside its space, ", fine, values)
+        if key not in self.out_of_bounds:
+            index = int(np.argwhere(~fine.reshape(self.num_envs, -1).all(1))[0, 0])
+            log.warning(
+                "environment %d, step %d of its episode: key %r is outside the bounds its space declares; the values "
+                "are used as they are (said once)",
+                index,
+                self._length[index],
+                key,
+            )
+        self.out_of_bounds[key] = self.out_of_bounds.get(key, 0) + int((~fine).sum())
+
+    # Episodes
+
+    def pop_episodes(self) -> list[Episode]:
+        """The episodes that ended since the last call, in order of time, then env index."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def boundary(self) -> Arrival | None:
+        """End open episodes for a scheduled checkpoint, where the tier needs it.
+
+        For tier "boundary" every open episode is cut at its last observation and the next `step` opens one in a newly
+        built environment, in runs that stop here and runs that do not. For the other tiers nothing happens.
+
+        Returns:
+            The last arrival, `truncated` where an episode was cut here: it takes the place of the one that `step`
+            returned. None before `reset`.
+        """
+        if self.tier != "boundary" or self._last is None:
+            return self._last
+        last = self._last
+        ended = last.terminated | last.truncated
+        for index in np.flatnonzero(~ended & (self._length > 0)):
+            self._finished.append(Episode(int(index), float(self._return[index]), int(self._length[index])))
+        self._last = Arrival(last.obs, last.reward, last.terminated, last.truncated | ~ended, last.is_first)
+        self._pending = list(range(self.num_envs))
+        self._rebuild = set(self._pending)
+        return self._last
+
+    # Exact resume
+
+    def state_dict(self) -> State:
+        """Everything the next step depends on.
+
+        Returns:
+            Nested dicts of arrays and JSON scalars.
+
+        Raises:
+            RunError: an environment's state cannot be read, or a boundary tier is not at its boundary.
+        """
+        if self.tier == "boundary" and self._last is not None and len(self._pending) < self.num_envs:
+            raise RunError("this environment can be saved at a boundary only: call boundary() before state_dict()")
+        pending = np.zeros(self.num_envs, bool)
+        pending[self._pending] = True
+        state: State = {
+            "format": FORMAT,
+            "tier": self.tier,
+            "started": self._last is not None,
+            "episode_index": self._episode_index.copy(),
+            "return": self._return.copy(),
+            "length": self._length.copy(),
+            "pending": pending,
+            "finished": {
+                "env_index": np.array([e.env_index for e in self._finished], np.int64),
+                "return": np.array([e.ret for e in self._finished], np.float64),
+                "length": np.array([e.length for e in self._finished], np.int64),
+            },
+            "out_of_bounds": dict(self.out_of_bounds),
+        }
+        if self._last is not None:
+            state["last"] = {
+                "obs": {key: value.copy() for key, value in self._last.obs.items()},
+                "reward": self._last.reward.copy(),
+                "terminated": self._last.terminated.copy(),
+                "truncated": self._last.truncated.copy(),
+                "is_first": self._last.is_first.copy(),
+            }
+            if self.tier == "snapshot":
+                state["lanes"] = {str(i): lane for i, lane in enumerate(self._capture())}
+            if self.tier == "replay":
+                state["lanes"] = {str(i): {"actions": self._action_log(i)} for i in range(self.num_envs)}
+        return state
+
+    def _action_log(self, index: int) -> np.ndarray:
+        empty = np.zeros((0, *self.spec.action.shape), self._action_dtype)
+        return np.stack(self._actions[index]) if self._actions[index] else empty
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a `state_dict`, bit for bit.
+
+        Args:
+            state: of the same environments, from this process or another.
+
+        Raises:
+            RunError: a state of another form, or a replayed episode did not come out the same.
+        """
+        mine = {"format": FORMAT, "tier": self.tier, "environments": self.num_envs}
+        theirs = {k: state.get(k) for k in ("format", "tier")} | {"environments": len(state["episode_index"])}
+        for key, value in mine.items():
+            if theirs[key] != value:
+                raise RunError(f"the saved environments have {key} {theirs[key]}, these have {value}")
+        self._episode_index = np.array(state["episode_index"])
+        self._return = np.array(state["return"])
+        self._length = np.array(state["length"])
+        self._pending = [int(i) for i in np.flatnonzero(state["pending"])]
+        self._rebuild = set(self._pending) if self.tier == "boundary" else set()
+        columns = [np.asarray(state["finished"][k]).tolist() for k in ("env_index", "return", "length")]
+        self._finished = [Episode(*row) for row in zip(*columns, strict=True)]
+        self.out_of_bounds = dict(state["out_of_bounds"])
+        self._actions = [[] for _ in range(self.num_envs)]
+        self._last = None
+        if state["started"]:
+            self._load_started(state)
+
+    def _load_started(self, state: State) -> None:
+        last = state["last"]
+        obs = {key: np.array(last["obs"][key]) for key in self.spec.obs}
+        flags = (np.array(last[k]) for k in ("reward", "terminated", "truncated", "is_first"))
+        self._last = Arrival(obs, *flags)
+        if self.tier == "snapshot":
+            self._restore([state["lanes"][str(i)] for i in range(self.num_envs)])
+        if self.tier == "replay":
+            logs = {i: np.array(state["lanes"][str(i)]["actions"]) for i in range(self.num_envs)}
+            self._actions = [list(logs[i]) for i in range(self.num_envs)]
+            self._replay_open(logs, obs)
+
+    def _replay_open(self, logs: dict[int, np.ndarray], saved: dict[str, np.ndarray]) -> None:
+        # An episode that has ended needs no environment: the next one starts from its own seed.
+        episodes: dict[int, tuple[Any, np.ndarray]] = {
+            i: (self._episode_seed(i, int(self._episode_index[i])), logs[i])
+            for i in range(self.num_envs)
+            if i not in self._pending
+        }
+        rows = self._empty_rows()
+        self._replay(episodes, rows)
+        for index, (seed, actions) in episodes.items():
+            for key, values in saved.items():
+                if rows[0][key][index].tobytes() != values[index].tobytes():
+                    raise RunError(
+                        f"environment {index}: replaying the {len(actions)} actions of its episode (seed {seed}) gave "
+                        f"another {key!r} than was saved: {self.spec.id} is not exact here; check its versions in the "
+                        "environment card"
+                    )

@@ -1,0 +1,178 @@
+"""One environment of a vector: built, reset, stepped, checked, saved. The same code in process and in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rlcore.envs.exact.state import capture, opaque_attribute, restore
+from rlcore.envs.spaces import Bounds, obs_bounds, spec_of
+from rlcore.errors import EnvironmentFault, RunError
+from rlcore.spec import EnvSpec
+from rlcore.types import State
+
+Row = tuple[float, bool, bool]  # reward, terminated, truncated
+
+
+class Lane:
+    """One environment that writes its observations into row `row` of arrays it is handed.
+
+    Args:
+        build: makes the environment; called again for every episode when `fresh_instance`.
+        index: the environment's number, for messages.
+        fresh_instance: build a new environment for every episode, because a used one remembers the last.
+    """
+
+    def __init__(self, build: Callable[[], gymnasium.Env], index: int, fresh_instance: bool = False) -> None:
+        self.build = build
+        self.index = index
+        self.fresh_instance = fresh_instance
+        self.env = build()
+        self.used = False
+        self.length = 0
+        self.spec: EnvSpec = spec_of(self.env)
+        self.bounds: Bounds = obs_bounds(self.env)
+        self._layout = [(key, part.shape, np.dtype(part.dtype)) for key, part in self.spec.obs.items()]
+
+    def reset(self, seed: int | None, obs: dict[str, np.ndarray], row: int, rebuild: bool = False) -> None:
+        """Open an episode and write its first observation.
+
+        Args:
+            seed: the episode's own, or None to go on with the environment's generator.
+            obs: key -> [B, ...] to write into.
+            row: where.
+            rebuild: start from a newly built environment.
+
+        Raises:
+            EnvironmentFault: the environment raised, or its observation has a wrong shape.
+        """
+        self.length = 0
+        if self.used and (rebuild or self.fresh_instance):
+            self.rebuild()
+        self.used = True
+        try:
+            first, _ = self.env.reset(seed=seed)
+        except Exception as error:
+            raise self._fault(f"reset raised {_told(error)}") from error
+        self._write(first, obs, row)
+
+    def step(self, action: Any, obs: dict[str, np.ndarray], row: int) -> Row:
+        """Take one action and write the observation.
+
+        Args:
+            action: in the environment's own form.
+            obs: key -> [B, ...] to write into.
+            row: where.
+
+        Returns:
+            (reward, terminated, truncated) as plain values.
+
+        Raises:
+            EnvironmentFault: the environment raised, or returned what it must not; names env index, step, key.
+        """
+        self.length += 1
+        try:
+            new, reward, terminated, truncated, _ = self.env.step(action)
+        except Exception as error:
+            raise self._fault(f"step raised {_told(error)}") from error
+        self._write(new, obs, row)
+        plain = reward if isinstance(reward, float) else self._plain_reward(reward)
+        if terminated.__class__ is not bool or truncated.__class__ is not bool:
+            return plain, self._plain_flag("terminated", terminated), self._plain_flag("truncated", truncated)
+        return plain, terminated, truncated
+
+    def rebuild(self) -> None:
+        """Replace the environment by a newly built one."""
+        self.env.close()
+        self.env = self.build()
+        self.used = False
+
+    def capture(self) -> State:
+        """The environment's state.
+
+        Returns:
+            Nested dicts of arrays and JSON scalars for `restore`.
+
+        Raises:
+            RunError: it cannot be read; names the attribute.
+        """
+        state = capture(self.env)
+        if state is None:
+            raise RunError(
+                f"environment {self.index}: {opaque_attribute(self.env)} cannot be saved, so {self.spec.id} is not of "
+                "tier snapshot; make the environment card again"
+            )
+        return {"env": state, "length": self.length}
+
+    def restore(self, state: State) -> None:
+        """Continue from a `capture`, in a newly built environment if this one was used.
+
+        Args:
+            state: from `capture`, of the same kind of environment.
+
+        Raises:
+            RunError: the state belongs to another environment.
+        """
+        if self.used:
+            self.rebuild()
+        restore(self.env, state["env"])
+        self.length = state["length"]
+        self.used = True
+
+    def replay(self, seed: int | None, actions: list[Any], obs: dict[str, np.ndarray], row: int) -> None:
+        """Re-simulate an episode from its seed in a newly built environment; the last observation is written."""
+        self.reset(seed, obs, row, rebuild=True)
+        for action in actions:
+            self.step(action, obs, row)
+
+    def close(self) -> None:
+        """Release the environment."""
+        self.env.close()
+
+    def _write(self, new: Any, obs: dict[str, np.ndarray], row: int) -> None:
+        for key, shape, dtype in self._layout:
+            try:
+                value = new[key]
+            except (KeyError, TypeError, IndexError):
+                raise self._fault(f"key {key!r} is missing from the observation") from None
+            if value.__class__ is np.ndarray:
+                if value.shape != shape or value.dtype is not dtype:
+                    value = self._fitting(key, value, shape, dtype)
+            elif shape or value.__class__ is not int:
+                value = self._fitting(key, value, shape, dtype)
+            obs[key][row] = value
+
+    def _fitting(self, key: str, value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            raise self._fault(f"key {key!r} is not an array") from None
+        if array.shape != shape:
+            raise self._fault(f"key {key!r} has shape {array.shape}, its space says {shape}")
+        if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f" and (array % 1 != 0).any()):
+            raise self._fault(f"key {key!r} is of type {array.dtype}, its space says {dtype}")
+        return array
+
+    def _plain_reward(self, reward: Any) -> float:
+        if getattr(reward, "shape", ()) != () or isinstance(reward, (str, bytes, complex)):
+            raise self._fault(f"reward is {reward!r}, not one number")
+        try:
+            return float(reward)
+        except (TypeError, ValueError):
+            raise self._fault(f"reward is {reward!r}, not one number") from None
+
+    def _plain_flag(self, name: str, flag: Any) -> bool:
+        # None, NaN or "False" would pass through bool() as something that nobody meant.
+        if np.shape(flag) != () or np.asarray(flag).dtype.kind not in ("b", "i", "u") or flag not in (0, 1):
+            raise self._fault(f"{name} is {flag!r}, not True or False")
+        return bool(flag)
+
+    def _fault(self, text: str) -> EnvironmentFault:
+        return EnvironmentFault(f"environment {self.index}, step {self.length} of its episode: {text}")
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

@@ -1,0 +1,66 @@
+"""Which vector of environments a config asks for, and the seeds of its episodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlcore import streams
+from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv
+from rlcore.envs.vector.serial import SerialVectorEnv
+from rlcore.envs.vector.watchdog import step_limit
+
+if TYPE_CHECKING:  # the config package imports torch, which a worker must not
+    from rlcore.config.groups import EnvConfig
+
+
+def make_vector_env(
+    config: EnvConfig | EnvSettings,
+    *,
+    num_envs: int,
+    seed: int,
+    rank: int = 0,
+    purpose: str = "env",
+    tier: str = "snapshot",
+    fresh_instance: bool = False,
+    offset: int = 0,
+    episode_seed: EpisodeSeed | None = None,
+) -> EpisodicVectorEnv:
+    """B environments from the config; in processes of their own when `sync_env` is false.
+
+    Args:
+        config: the env group (or settings taken from it: then in this process).
+        num_envs: B.
+        seed: the run's.
+        rank: of this process among those that train together.
+        purpose: stream of the seeds, a key of `rlcore.streams.PURPOSES`.
+        tier: from the environment card. "snapshot": one seed per environment; else one per episode.
+        fresh_instance: from the environment card: a newly built environment for every episode.
+        offset: index of the first environment in its stream.
+        episode_seed: replaces the seeds above: (env index, episode index) -> seed.
+
+    Returns:
+        The environments, not yet reset.
+
+    Raises:
+        UserError: the environment cannot be made.
+    """
+    settings = EnvSettings.of(config)
+    seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
+    limit = step_limit(config)
+    if isinstance(config, EnvSettings) or config.sync_env:
+        return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance, limit)
+    from rlcore.envs.vector.subprocess import SubprocessVectorEnv
+
+    return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, limit)
+
+
+def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> EpisodeSeed:
+    """The seeds of a run's environments: one each for tier "snapshot", else one for each episode."""
+
+    def episode_seed(env_index: int, episode_index: int) -> int | None:
+        if tier != "snapshot":
+            return streams.integer(seed, purpose, rank, offset + env_index, episode_index)
+        return streams.integer(seed, purpose, rank, offset + env_index) if episode_index == 0 else None
+
+    return episode_seed

@@ -1,0 +1,1 @@
+"""Judging a policy: whole episodes, final evaluations, films."""

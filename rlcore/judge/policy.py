@@ -1,0 +1,193 @@
+"""A trained policy to act with: loaded from a run, a checkpoint or an exported folder; nothing else is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcore import streams
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.schema import build
+from rlcore.errors import UserError
+from rlcore.spec import ArraySpec, EnvSpec
+from rlcore.store import checkpoint, tree
+from rlcore.store.directory import RunDirectory, write_json
+
+FORMAT = 1
+
+
+class Policy:
+    """An agent with the shapes it expects.
+
+    Args:
+        description: `algo` (its config as plain values), `distribution`, `spec`, `env_steps`, `digest`.
+        state: the agent's state_dict.
+        seed: of the noise of sampled actions.
+    """
+
+    def __init__(self, description: Mapping[str, Any], state: Mapping[str, Any], seed: int = 0) -> None:
+        self.description = dict(description)
+        self.spec = EnvSpec.from_json(description["spec"])
+        module = ALGORITHMS[description["algo"]["name"]]
+        config = build(module.Config, description["algo"], "algo.")
+        self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
+        self.agent.load_state_dict(state)
+        self.agent.requires_grad_(False).eval()
+        self.obs_keys: tuple[str, ...] = self.agent.keys
+        self._rng = streams.generator(seed, "policy_eval")
+
+    def predict(self, obs: Any, greedy: bool = True) -> np.ndarray:
+        """Actions for observations, in the environment's own form.
+
+        Args:
+            obs: one observation or a batch of them: an array where the environment gives an array (key `state`),
+                or a dict of arrays.
+            greedy: the most likely action; False samples.
+
+        Returns:
+            One action or a batch of them, as the observations were given.
+
+        Raises:
+            UserError: a key is missing, of another shape or not finite; names it and what was expected.
+        """
+        given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
+        arrays = {key: self._array(given, key) for key in self.obs_keys}
+        single = [arrays[key].ndim == len(self.spec.obs[key].shape) for key in self.obs_keys]
+        if any(single) != all(single):
+            raise UserError("obs: some keys are batched and others are not")
+        batch = {key: torch.from_numpy(a[None] if single[0] else a) for key, a in arrays.items()}
+        count = len(batch[self.obs_keys[0]])
+        with torch.no_grad():
+            _, action, _ = self.agent.act(
+                self.agent.initial(count), batch, torch.ones(count, dtype=torch.bool), self._rng, greedy
+            )
+        result = self.agent.to_env(action)
+        return result[0] if single[0] else result
+
+    def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:
+        if key not in given:
+            raise UserError(f"obs: key {key!r} is missing; expected {', '.join(self.obs_keys)}")
+        spec: ArraySpec = self.spec.obs[key]
+        array = np.asarray(given[key])
+        if array.dtype.kind not in "biuf":
+            raise UserError(f"obs {key!r}: expected numbers, got {array.dtype}")
+        lead = array.ndim - len(spec.shape)
+        if lead not in (0, 1) or array.shape[lead:] != spec.shape:
+            batch = f"({', '.join(['N', *map(str, spec.shape)])})"
+            raise UserError(f"obs {key!r}: expected shape {spec.shape} or {batch}, got {array.shape}")
+        if spec.n is None:
+            with np.errstate(over="ignore"):
+                array = np.asarray(array, dtype=np.float32, order="C")
+            if not (finite := np.isfinite(array)).all():  # a null in JSON is NaN by now
+                where = tuple(map(int, np.argwhere(~finite)[0]))
+                raise UserError(f"obs {key!r}: expected finite float32 numbers, got {array[where]} at {list(where)}")
+            return array
+        if not np.all((array == np.floor(array)) & (array >= spec.start) & (array < spec.start + spec.n)):
+            raise UserError(f"obs {key!r}: expected whole numbers from {spec.start} to {spec.start + spec.n - 1}")
+        return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would make [1] of []
+
+
+def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
+    """What `Policy` needs beside the weights, for the checkpoint at `path` of a run."""
+    config = run.read_config()
+    manifest = checkpoint.manifest(path)
+    return {
+        "format": FORMAT,
+        "algo": config["algo"],
+        "distribution": config["distribution"]["type"],
+        "spec": run.read_card()["spec"],
+        "env_steps": manifest["env_steps"],
+        "digest": manifest["digest"],
+    }
+
+
+def load_policy(path: str | Path, seed: int = 0) -> Policy:
+    """The policy of a run directory (its best checkpoint, else the latest), a checkpoint or an exported folder.
+
+    Args:
+        path: where it is.
+        seed: of the noise of sampled actions.
+
+    Returns:
+        A `Policy` on the CPU in float32.
+
+    Raises:
+        UserError: there is none there, or it is damaged.
+    """
+    path = Path(path)
+    if (path / "policy.json").exists():
+        return _exported(path, seed)
+    if (path / "manifest.json").exists():
+        run = RunDirectory.existing(path.resolve().parents[1])
+    else:
+        run = RunDirectory.existing(path)
+        path = checkpoint.chosen(run)
+    learning, _ = checkpoint.load(path)
+    return Policy(describe(run, path), learning["learner"]["agent"], seed)
+
+
+def _exported(path: Path, seed: int) -> Policy:
+    """The policy of an exported folder, which may be anybody's."""
+    names = ("agent.json", "agent.safetensors")
+    try:
+        description = tree.read_json((path / "policy.json").read_bytes(), "policy.json")
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise UserError(f"policy.json is of another format than {FORMAT}, which this version reads")
+        shape, tensors = ((path / name).read_bytes() for name in names)
+        return Policy(description, tree.decode(shape, tensors, names), seed)
+    except OSError as error:
+        raise UserError(f"{path}: {Path(error.filename).name} cannot be read ({error.strerror})") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+        raise UserError(f"{path}: policy.json and {names[0]} describe no policy ({type(error).__name__})") from error
+
+
+def check_fits(policy: Policy, agent: Any, source: str) -> None:
+    """Refuse weights of other shapes than an agent's.
+
+    Args:
+        policy: whose weights are to be taken.
+        agent: that is to take them.
+        source: where the policy came from, for the message.
+
+    Raises:
+        UserError: names the first entry that differs.
+    """
+    theirs, ours = policy.agent.state_dict(), agent.state_dict()
+    for name in sorted({*theirs, *ours}):
+        wanted, found = (_shape_of(state.get(name)) for state in (ours, theirs))
+        if wanted != found:
+            raise UserError(
+                f"init_from={source}: its {name} is {found}, this run needs {wanted}; use its algo and env keys"
+            )
+
+
+def _shape_of(value: Any) -> str:
+    if value is None:
+        return "absent"
+    return f"of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else "statistics"
+
+
+def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
+    """Write the policy of a checkpoint as a folder that needs nothing of the run: policy.json and its weights.
+
+    Args:
+        run: the run the checkpoint belongs to.
+        path: the checkpoint's directory.
+        destination: folder to write; made if missing.
+
+    Returns:
+        The folder.
+    """
+    learning, _ = checkpoint.load(path)
+    destination.mkdir(parents=True, exist_ok=True)
+    shape, tensors = tree.encode(learning["learner"]["agent"])
+    (destination / "agent.json").write_bytes(shape)
+    (destination / "agent.safetensors").write_bytes(tensors)
+    write_json(destination / "policy.json", describe(run, path))
+    return destination

@@ -1,0 +1,55 @@
+"""The uniformly random agent: the baseline every trained one is shown beside."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore.spec import EnvSpec
+
+
+class RandomAgent:
+    """Draws every action uniformly; unbounded sides of a Box as Gymnasium samples them (normal, exponential).
+
+    Args:
+        spec: the environment.
+    """
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec = spec
+        action = spec.action
+        self.low, self.high = np.asarray(action.low, np.float64), np.asarray(action.high, np.float64)
+
+    def initial(self, batch_size: int) -> tuple[()]:
+        """No carry."""
+        return ()
+
+    def act(
+        self,
+        carry: tuple[()],
+        obs: dict[str, Tensor],
+        is_first: Tensor,
+        rng: np.random.Generator | None,
+        greedy: bool = False,
+    ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
+        """Actions [B, A] that look at nothing but B."""
+        assert rng is not None
+        batch, spec = len(is_first), self.spec.action
+        if not spec.continuous:
+            return (), torch.from_numpy(rng.integers(0, spec.nvec, (batch, spec.size))), {}
+        below, above = np.isfinite(self.low), np.isfinite(self.high)
+        shape = (batch, spec.size)
+        uniform = np.where(below, self.low, 0) + rng.random(shape) * np.where(below & above, self.high - self.low, 0)
+        tail = rng.standard_exponential(shape)
+        one_sided = np.where(below, np.where(below, self.low, 0) + tail, np.where(above, self.high, 0) - tail)
+        free = np.where(below | above, one_sided, rng.standard_normal(shape))
+        return (), torch.from_numpy(np.where(below & above, uniform, free)), {}
+
+    def to_env(self, action: Tensor) -> np.ndarray:
+        """[B, A] -> [B, *shape] in the environment's dtype, with `start` added."""
+        spec = self.spec.action
+        values = action.numpy()
+        if not spec.continuous:
+            values = values + np.asarray(spec.start)
+        return values.reshape(len(values), *spec.shape).astype(spec.dtype)

@@ -1,0 +1,1 @@
+"""Optimizers, eager and compiled."""

@@ -1,0 +1,311 @@
+"""Ahead-of-time compilation on the CPU: a traced function becomes machine code once, and is loaded in 10 ms from then.
+
+A package is kept under the SHA-256 of all that decides its numbers: the traced code with its constants, the shapes,
+torch, processor, compiler, threads. Its own SHA-256 is in its file's name, so a damaged file is found and built again.
+
+The compiler runs in a child process of its own (`python -m rlcore.optim.package`): nothing of it stays in the process
+that trains, and when that one ends, in whatever way, the child's whole process group goes with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import io
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlcore.errors import RunError
+from rlcore.system.durable import make_directory, sync_directory, write_synced
+from rlcore.system.lifeline import import_path
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+FORMAT = 1  # raise it when the same graph must be compiled in another way
+PLAIN = re.compile(r"[\w/.+-]+", re.ASCII)
+# Run a command, and beside it a watch on standard input: at its end (the parent is gone) the whole process group dies.
+# A shell does it because Python cannot look up while it imports torch.
+WATCHED = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
+PATIENCE = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150
+Compiled = Callable[[list[Tensor]], list[Tensor]]
+log = logging.getLogger(__name__)
+
+
+def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> GraphModule:
+    """The operations that a function performs on tensors of the example's shapes, its gradients among them."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make_fx(function)(*example)
+
+
+def compiled(graph: GraphModule, example: Sequence[Tensor]) -> Compiled:
+    """Machine code for a traced function, from the cache or built now.
+
+    Args:
+        graph: as `trace` gives it.
+        example: its inputs; only tensors of the same shapes, types and contiguous layout may be handed in later.
+
+    Returns:
+        A function from the list of inputs to the list of outputs.
+
+    Raises:
+        RunError: the compiler failed, or the cache cannot be written.
+    """
+    folder = cache_folder()
+    key = content_key(graph, example)
+    try:
+        make_directory(folder)
+        with _locked(folder / f"{key}.lock"):
+            package = find(folder, key)
+            if package is None:
+                log.info("compiling the minibatch step, once for this configuration, into %s", folder)
+                package = _build(folder, key, graph, example)
+    except OSError as error:
+        raise RunError(
+            f"{folder}: the compiled step cannot be kept there ({error.strerror or error}); "
+            "name another folder in SHEPHERD_CACHE, or train with algo.compile=false"
+        ) from error
+    return _load(package)
+
+
+def cache_folder() -> Path:
+    """Where packages are kept: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory."""
+    return Path(os.environ.get("SHEPHERD_CACHE") or Path(".shepherd", "compiled")).absolute()
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler: CXX, else g++, else clang++; None when it is not on this machine."""
+    # CXX may name a wrapper first: `ccache g++`.
+    candidates = os.environ.get("CXX", "").split()[::-1] or ["g++", "clang++"]
+    return next((path for name in candidates if (path := shutil.which(name))), None)
+
+
+def obstacle() -> str | None:
+    """Why nothing can be compiled on this machine, and what to do about it; None = it can."""
+    if find_compiler() is None:
+        return "no C++ compiler (CXX, g++, clang++) is on this machine; Debian and Ubuntu: apt install g++"
+    if PLAIN.fullmatch(torch.__file__) is None:
+        return f"a compiler cannot read torch's headers below {Path(torch.__file__).parent}; install in a plain path"
+    return None
+
+
+@functools.cache
+def compiler_version(path: str) -> str:
+    """The first line that a compiler says of itself."""
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    return said.partition("\n")[0]
+
+
+@functools.cache
+def processor() -> dict[str, str]:
+    """What of the processor decides which instructions are used: its model and their sets, as Linux names them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return {"model name": platform.processor() or platform.machine()}
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    first = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    return {name: first[name] for name in wanted if name in first}
+
+
+def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
+    """SHA-256 of all that decides the numbers a package gives."""
+    constants = {name: value for name, value in vars(graph).items() if isinstance(value, Tensor)}
+    constants |= dict(graph.named_buffers())
+    compiler = find_compiler()
+    parts = {
+        "format": FORMAT,
+        "code": graph.code,
+        "constants": {name: [_shape(value), _digest(value)] for name, value in constants.items()},
+        "inputs": [_shape(value) for value in example],
+        "torch": [torch.__version__, torch.backends.cpu.get_cpu_capability(), *_switches()],
+        "compiler": compiler and compiler_version(compiler),
+        "processor": processor(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _shape(tensor: Tensor) -> list[Any]:
+    return [list(tensor.shape), list(tensor.stride()), str(tensor.dtype)]
+
+
+def _digest(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
+
+
+def _switches() -> list[Any]:
+    """Settings of this process that code generation looks at; the child gets the same."""
+    return [torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One builder at a time for each key: who comes second finds the package of the first."""
+    with open(path, "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def find(folder: Path, key: str) -> bytes | None:
+    """The package kept under a key, every byte as it was written; damaged ones are said and removed."""
+    for path in sorted(folder.glob(f"{key}.*.pt2")):
+        package = path.read_bytes()
+        if path.name == _name(key, package):
+            return package
+        log.warning("%s is damaged; it is built again", path)
+        path.unlink(missing_ok=True)
+    return None
+
+
+def _name(key: str, package: bytes) -> str:
+    return f"{key}.{hashlib.sha256(package).hexdigest()}.pt2"
+
+
+def _build(folder: Path, key: str, graph: GraphModule, example: Sequence[Tensor]) -> bytes:
+    for leftover in folder.glob(f"{key}.building-*"):  # of a process that was killed: we hold the lock
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{key}.building-", dir=folder, ignore_cleanup_errors=True) as name:
+        package = _compile(Path(name), graph, example)
+        write_synced(Path(name, "whole"), package)
+        os.replace(Path(name, "whole"), folder / _name(key, package))
+        sync_directory(folder)
+    return package
+
+
+def _compile(work: Path, graph: GraphModule, example: Sequence[Tensor]) -> bytes:
+    if PLAIN.fullmatch(str(work)) is None:  # torch hands paths to the compiler unquoted
+        with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
+            return _compile(Path(elsewhere), graph, example)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(graph, tuple(example)), work / "program.pt2")
+    _run_compiler(work)
+    package = (work / "package.pt2").read_bytes()
+    _check(_load(package), graph, example)
+    return package
+
+
+def _environment(work: Path) -> dict[str, str]:
+    """What the child sees: nothing of the user's that changes how code is generated, and nothing kept but in `work`."""
+    private = ("TORCHINDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(private)} | {
+        "PYTHONPATH": import_path(),
+        "CXX": find_compiler() or "",
+        "TMPDIR": str(work),
+        "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # Else it tries out instruction sets by compiling and running programs under a time limit: on a busy machine the
+        # same processor would now and then get another one, and a package built again other bits.
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    }
+
+
+def _run_compiler(work: Path) -> None:
+    """Let a child process turn program.pt2 into package.pt2; it never outlives this process, nor this call."""
+    python = [sys.executable, "-P", "-m", "rlcore.optim.package", str(work), json.dumps(_switches())]
+    with open(work / "output", "w+b") as output:
+        child = subprocess.Popen(
+            ["sh", "-c", WATCHED, "sh", *python],
+            stdin=subprocess.PIPE,  # never written to
+            stdout=output,
+            stderr=output,
+            env=_environment(work),
+            start_new_session=True,
+        )
+        try:
+            code = child.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise RunError(
+                f"the C++ compiler gave nothing for {PATIENCE:.0f} s; algo.compile=false does without"
+            ) from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # the watch, and compilers that a dead child has left
+            child.wait()
+            assert child.stdin is not None
+            child.stdin.close()
+        if code:
+            output.seek(0)
+            lines = output.read().decode(errors="replace").splitlines() or [f"exit code {code}"]
+            log.error("the process that compiles said:\n%s", "\n".join(lines))
+            reason = next((line for line in lines if "error:" in line), lines[-1])
+            raise RunError(
+                f"the minibatch step could not be compiled ({reason.strip()[:300]}); "
+                "mend the C++ compiler, or train with algo.compile=false"
+            )
+
+
+def _check(run: Compiled, graph: GraphModule, example: Sequence[Tensor]) -> None:
+    """Refuse a package that computes something else than what was traced: compilers have faults."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = graph(*example)
+    for got, want in zip(run(list(example)), wanted, strict=True):
+        if not torch.allclose(got, want, rtol=1e-3, atol=1e-4, equal_nan=True):
+            raise RunError(
+                f"the compiled minibatch step is wrong by {(got - want).abs().max().item():.2g}, a fault of the "
+                "compiler; train with algo.compile=false"
+            )
+
+
+_mapped: list[int] = []
+
+
+def _load(package: bytes) -> Compiled:
+    """A package as a function. Nothing is written to disk for it, where the system allows.
+
+    torch's own loaders unpack into a folder of /tmp and remove it when the interpreter shuts down in good order, which
+    a trainer never does.
+    """
+    runner = getattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu", None)
+    if runner is None or not hasattr(os, "memfd_create"):
+        from torch._inductor import aoti_load_package
+
+        model = aoti_load_package(io.BytesIO(package))
+        return lambda inputs: list(model(*inputs))
+    with zipfile.ZipFile(io.BytesIO(package)) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".so"))
+        code = archive.read(name)
+    descriptor = os.memfd_create("minibatch-step")
+    _mapped.append(descriptor)  # never closed: the dynamic linker takes the same path for the same library
+    with open(descriptor, "wb", closefd=False) as handle:
+        handle.write(code)
+    return runner(f"/proc/self/fd/{descriptor}", 1).run
+
+
+def main(work: Path, switches: list[Any]) -> None:
+    """The child: compile `program.pt2` of a folder into `package.pt2`."""
+    torch.set_num_threads(switches[0])
+    torch.set_float32_matmul_precision(switches[1])
+    torch.use_deterministic_algorithms(switches[2])
+    program = torch.export.load(work / "program.pt2")
+    from torch._inductor import aoti_compile_and_package, config
+
+    if hasattr(config.aot_inductor, "precompile_headers"):
+        config.aot_inductor.precompile_headers = False  # they would be kept in /tmp for ever
+    aoti_compile_and_package(program, package_path=str(work / "package.pt2"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

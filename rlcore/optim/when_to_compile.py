@@ -1,0 +1,103 @@
+"""Whether a run's minibatch step is compiled ahead of time.
+
+Its config and this machine decide, never what a cache holds: a run resumed later must compute as it began.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlcore.errors import UserError
+from rlcore.optim.package import obstacle
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
+
+# Gradient steps of a run from which `auto` compiles. A step of 64 samples takes about 1.4 ms, compiled 0.25; the first
+# build for a configuration takes 15 to 30 s. At this many steps that has come back twice over, on a busy machine once.
+WORTHWHILE = 40_000
+EAGER, AHEAD_OF_TIME = "eager", "ahead-of-time"
+
+
+def hindrance(config: RunConfig) -> str | None:
+    """The key, with its value, that a compiled step cannot have yet and what it must be; None = nothing hinders."""
+    algo, fabric = config.algo, config.fabric
+    if algo.accumulate_minibatches != 1:
+        return f"algo.accumulate_minibatches={algo.accumulate_minibatches}; set it to 1"
+    if algo.optimizer.name not in ("adam", "adamw"):
+        return f"algo.optimizer.name={algo.optimizer.name}; use adam or adamw"
+    if algo.optimizer.amsgrad:
+        return "algo.optimizer.amsgrad=true; set it to false"
+    if fabric.precision not in ("32-true", "32"):
+        return f"fabric.precision={fabric.precision}; use 32-true"
+    if fabric.accelerator in ("cuda", "gpu") or (fabric.accelerator == "auto" and torch.cuda.is_available()):
+        return f"fabric.accelerator={fabric.accelerator}; use cpu"
+    return None
+
+
+def check(config: RunConfig) -> None:
+    """Refuse `algo.compile=true` with what is never compiled.
+
+    Args:
+        config: each key of which is fine by itself.
+
+    Raises:
+        UserError: names both keys.
+    """
+    hindered = hindrance(config)
+    if config.algo.compile_mode is True and hindered:
+        raise UserError(f"algo.compile=true: there is no compiled step with {hindered}, or take algo.compile=auto")
+
+
+def check_compiler(config: RunConfig) -> None:
+    """Refuse `algo.compile=true` on a machine that cannot compile.
+
+    Args:
+        config: of the run that is to begin here.
+
+    Raises:
+        UserError: says why, and what to install.
+    """
+    hindered = obstacle()
+    if config.algo.compile_mode is True and hindered:
+        raise UserError(f"algo.compile=true: {hindered}, or take algo.compile=auto")
+
+
+def gradient_steps(config: RunConfig) -> int:
+    """Minibatches of the whole run, the rows that only reset counted too."""
+    algo = config.algo
+    rows = algo.rollout_steps * config.env.num_envs
+    updates = math.ceil(algo.total_steps / rows)
+    return updates * getattr(algo, "update_epochs", 1) * math.ceil(rows / algo.per_rank_batch_size)
+
+
+def decide(config: RunConfig, begun: dict[str, Any] | None) -> str:
+    """How a run computes its minibatch steps.
+
+    Args:
+        config: the run's.
+        begun: the fingerprint it began with, where it goes on: `auto` stays what it was then, also when
+            `algo.total_steps` has become another since.
+
+    Returns:
+        EAGER or AHEAD_OF_TIME.
+
+    Raises:
+        UserError: it must be compiled, and that is impossible here.
+    """
+    mode, hindered = config.algo.compile_mode, hindrance(config)
+    if mode is not False and hindered and begun is not None and begun["learning"]["compile"] == AHEAD_OF_TIME:
+        raise UserError(f"this run began with a compiled step, which there is not with {hindered}")
+    if mode is False or hindered:
+        return EAGER
+    check_compiler(config)
+    if mode is True:
+        return AHEAD_OF_TIME
+    if begun is None:
+        return AHEAD_OF_TIME if obstacle() is None and gradient_steps(config) >= WORTHWHILE else EAGER
+    if begun["learning"]["compile"] == AHEAD_OF_TIME and (hindered := obstacle()):
+        raise UserError(f"algo.compile=auto: this run began with a compiled step, but {hindered}")
+    return begun["learning"]["compile"]

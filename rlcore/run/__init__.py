@@ -1,1 +1,0 @@
-"""One run: collect, train, save, judge, and the process that does it."""

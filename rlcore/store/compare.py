@@ -1,0 +1,147 @@
+"""Comparing what two checkpoints learned, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcore.errors import UserError
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+
+
+class NothingInCommonError(UserError):
+    """Two runs without a good checkpoint at the same env steps."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One entry of the learning state in which two checkpoints differ.
+
+    Attributes:
+        entry: its place, as `learner/agent/critic.layers.0.weight`.
+        index: of the first differing element; () for a single value.
+        first: that element in the first checkpoint.
+        second: that element in the second.
+        largest: largest absolute difference in the entry; None where the entries are not numbers of one shape.
+    """
+
+    entry: str
+    index: tuple[int, ...]
+    first: Any
+    second: Any
+    largest: float | None
+
+    def __str__(self) -> str:
+        """One line for a person."""
+        where = self.entry + (str(list(self.index)) if self.index else "")
+        size = f", largest |Δ| {self.largest:.6g}" if self.largest is not None else ""
+        return f"{where}: {self.first} and {self.second}{size}"
+
+
+def common(first: Path, second: Path) -> tuple[Path, Path]:
+    """The checkpoints that a comparison of two places is about.
+
+    Args:
+        first: run or checkpoint directory.
+        second: likewise.
+
+    Returns:
+        Two checkpoints: those named, or the newest that verify at an env step both runs have.
+
+    Raises:
+        NothingInCommonError: the runs have no env step in common.
+        UserError: a place holds no run or checkpoint, or one is damaged.
+    """
+    there = [_checkpoints(place) for place in (first, second)]
+    if all((place / "manifest.json").exists() for place in (first, second)):
+        return next(iter(there[0].values())), next(iter(there[1].values()))
+    for steps in sorted(set(there[0]) & set(there[1]), reverse=True):
+        pair = there[0][steps], there[1][steps]
+        if all(checkpoint.damage(path) is None for path in pair):
+            return pair
+    raise NothingInCommonError(
+        f"{first} and {second}: no good checkpoint at the same env steps; they have {_list(there[0])} and "
+        f"{_list(there[1])} (checkpoint.keep_last=null keeps all)"
+    )
+
+
+def _checkpoints(place: Path) -> dict[int, Path]:
+    if (place / "manifest.json").exists():
+        wrong = checkpoint.damage(place)
+        if wrong:
+            raise UserError(f"checkpoint {place}: {wrong}")
+        return {int(place.name): place}
+    run = RunDirectory.existing(place)
+    found = {int(path.name): path for path in checkpoint.newest_first(run.checkpoints)}
+    if not found:
+        raise UserError(f"{place}: no checkpoint yet")
+    return found
+
+
+def _list(choices: Mapping[int, Path]) -> str:
+    return ", ".join(str(steps) for steps in sorted(choices, reverse=True))
+
+
+def differences(first: Path, second: Path) -> Iterator[Difference]:
+    """Every entry of the learning states in which two checkpoints differ, in the order of the first.
+
+    Args:
+        first: a checkpoint directory that verifies.
+        second: likewise.
+
+    Yields:
+        One `Difference` an entry; nothing when every bit is the same.
+    """
+    states = [dict(_leaves(checkpoint.load(path)[0])) for path in (first, second)]
+    for entry in [*states[0], *(e for e in states[1] if e not in states[0])]:
+        if entry not in states[0] or entry not in states[1]:
+            there = ["present" if entry in state else "absent" for state in states]
+            yield Difference(entry, (), there[0], there[1], None)
+            continue
+        difference = _differs(entry, states[0][entry], states[1][entry])
+        if difference is not None:
+            yield difference
+
+
+def _leaves(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(state, Mapping):
+        if not state:
+            yield place, {}
+        for key, value in state.items():
+            yield from _leaves(value, f"{place}/{key}" if place else str(key))
+    elif isinstance(state, list):
+        yield f"{place}/length", len(state)
+        for index, value in enumerate(state):
+            yield from _leaves(value, f"{place}/{index}")
+    else:
+        yield place, state
+
+
+def _differs(entry: str, first: Any, second: Any) -> Difference | None:
+    if not isinstance(first, (torch.Tensor, np.ndarray)) or not isinstance(second, (torch.Tensor, np.ndarray)):
+        if type(first) is type(second) and json.dumps(first) == json.dumps(second):
+            return None
+        numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (first, second))
+        return Difference(entry, (), first, second, abs(first - second) if numbers else None)
+    a, b = torch.as_tensor(first), torch.as_tensor(second)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return Difference(entry, (), f"{a.dtype} {list(a.shape)}", f"{b.dtype} {list(b.shape)}", None)
+    unequal = _bits(a) != _bits(b)
+    if not unequal.any():
+        return None
+    index = tuple(int(i) for i in unequal.nonzero()[0])
+    largest = (a.double() - b.double()).abs().nan_to_num(nan=float("inf")).max().item()
+    return Difference(entry, index, a[index].item(), b[index].item(), largest)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers: NaN equals itself, and 0.0 is not -0.0."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return x.contiguous().view(kinds[x.element_size()]) if x.is_floating_point() else x

@@ -1,0 +1,221 @@
+"""The run directory: where everything of one run lies. The truth; everything else mirrors it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlcore.errors import RunError, UserError
+from rlcore.system.durable import make_directory, sync_directory, write_synced
+
+ATTEMPTS, PAUSE = 4, 0.05  # at a lock: who only looks whether it is free holds it for a moment
+READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values, by libyaml in an eighth of the time
+
+
+class RunDirectory:
+    """Names of the files of one run, under `path`.
+
+        config.yaml, config_overrides.txt, run.json (run id), env_card.json, events.jsonl, summary.json, run.log, lock
+        dataset/  checkpoints/<env_steps>/  evaluations/<env_steps>.json  media/
+        set_aside/<run id>/: runs that this folder held before
+
+    Args:
+        path: the run's folder; need not exist yet.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.overrides = self.path / "config_overrides.txt"
+        self.identity = self.path / "run.json"
+        self.card = self.path / "env_card.json"
+        self.events = self.path / "events.jsonl"
+        self.dataset = self.path / "dataset"
+        self.checkpoints = self.path / "checkpoints"
+        self.names = self.checkpoints / "names.json"
+        self.evaluations = self.path / "evaluations"
+        self.media = self.path / "media"
+        self.set_aside = self.path / "set_aside"
+        self.curve = self.media / "learning_curve.png"
+        self.summary = self.path / "summary.json"
+        self.log = self.path / "run.log"
+        self.lock = self.path / "lock"
+        self.driver = self.path / ".driver"
+
+    def read_config(self) -> dict[str, Any]:
+        """config.yaml as plain values; `rlcore.store.run_config.build_config` makes the checked config of them."""
+        return yaml.load(self.config.read_text(), READER)
+
+    def read_card(self) -> dict[str, Any]:
+        """The environment card, as `rlcore.envs.card.environment_card` gives it."""
+        return json.loads(self.card.read_text())
+
+    def read_baseline(self) -> dict[str, Any] | None:
+        """How random actions did while the dataset was collected, or None before that."""
+        manifest = self.dataset / "manifest.json"
+        return json.loads(manifest.read_text())["result"] if manifest.exists() else None
+
+    def read_summary(self) -> dict[str, Any]:
+        """The summary, or an empty dict before the run has ended."""
+        return json.loads(self.summary.read_text()) if self.summary.exists() else {}
+
+    def read_identity(self) -> dict[str, Any]:
+        """What was fixed when the run was created: run_id, created, commit, dirty, lock_hash."""
+        return json.loads(self.identity.read_text())
+
+    @staticmethod
+    def existing(path: str | Path) -> RunDirectory:
+        """The run directory at `path`.
+
+        Args:
+            path: the run's folder.
+
+        Returns:
+            The directory; it holds a config.
+
+        Raises:
+            UserError: there is no run there.
+        """
+        run = RunDirectory(path)
+        if not run.config.exists():
+            raise UserError(f"{path}: no run here (no config.yaml); give the folder that `shepherd train` printed")
+        return run
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the run's only writer's place; the operating system frees it when the process ends in any way.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            UserError: another process holds it (names its pid and host), or the folder cannot be written.
+        """
+        with self._holding(self.lock):
+            yield
+
+    @contextmanager
+    def driving(self) -> Iterator[None]:
+        """Hold the place of the process that leads the run from stage to stage; its trainer is the writer.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            UserError: another process holds it or writes the run (names its pid and host), or the folder cannot be
+                written.
+        """
+        self.refuse_second_writer()  # before a lock file is made in a run that is somebody else's
+        with self._holding(self.driver):
+            yield
+
+    @contextmanager
+    def _holding(self, path: Path) -> Iterator[None]:
+        descriptor = self._take_lock(path)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def refuse_second_writer(self) -> None:
+        """Raise the `UserError` of `writing` if another process leads or writes this run; changes nothing."""
+        for path in (self.driver, self.lock):
+            if path.exists():
+                with contextlib.suppress(PermissionError), open(path, "rb") as handle:
+                    self._lock(handle.fileno())
+
+    def taken(self) -> bool:
+        """Whether some process leads or writes this run just now; changes nothing."""
+        try:
+            self.refuse_second_writer()
+        except UserError:
+            return True
+        return False
+
+    def _take_lock(self, path: Path) -> int:
+        """The descriptor that holds the lock; the file says who holds it."""
+        try:
+            make_directory(self.path)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another run_dir") from error
+        try:
+            self._lock(descriptor)
+            # For the sentence of whoever comes second; on a full disk that one has to do without the name.
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode())
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _lock(self, descriptor: int) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if attempt < ATTEMPTS - 1:
+                    time.sleep(PAUSE)
+            except OSError as error:
+                raise UserError(f"{self.lock}: this file system cannot lock files ({error.strerror})") from error
+        owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
+        raise UserError(f"{self.path}: {owner} is writing this run; wait for it or choose another run_dir")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never a part."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file durably, so that a reader sees the old one or the new one, never a part.
+
+    Args:
+        path: the file; its folder is made if missing.
+        text: its content.
+
+    Raises:
+        RunError: the disk refused; the old file is there unless the very last step, making the name durable, failed.
+    """
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        make_directory(path.parent)
+        _discard_leftovers(path)
+        write_synced(temporary, text.encode())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise RunError(f"{path} could not be written ({error.strerror or error})") from error
+
+
+def _discard_leftovers(path: Path) -> None:
+    """Remove what writers of this file left that were killed; one that lives is still writing."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
+        pid = leftover.name.rpartition("-")[2]
+        if not (pid.isdecimal() and _lives(int(pid))):
+            leftover.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True

@@ -1,0 +1,169 @@
+"""The event log: append-only JSON lines, the truth that MLflow, TensorBoard and the pictures are made from.
+
+Kinds, each with `kind` and `time` (seconds since 1970) and, where it belongs to a moment of training, `env_steps`:
+
+    start       run_id, algo, env_id, seed             once
+    resume      env_steps                              a later process continued from that checkpoint
+    baseline    mean, std, ci95, episodes              the random policy
+    metrics     env_steps, values {name: number}       one window of metric.log_every
+    evaluation  env_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
+    checkpoint  env_steps, path, digest
+    registered  name, version, aliases
+    end         status (finished, stopped_early, dry_run, interrupted, failed), env_steps, reason
+
+After a kill the same point may be written twice; readers keep the first of each (kind, env_steps, final): training is
+exact, so both say the same but for times. A final evaluation over another number of episodes is another point.
+
+What a kill may leave at the end, a part of a line, is dropped. A line in the middle that is no event is the disk's
+doing: it is skipped, and said with its number. Nothing that is learned hangs on it: the state, with the evaluations
+that early stopping looks at, lies in the checkpoints.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rlcore.errors import RunError
+from rlcore.system.durable import make_directory, sync_directory
+
+# What readers rely on; a line without it is no event.
+FIELDS: dict[str, dict[str, type]] = {
+    "metrics": {"env_steps": int, "values": dict},
+    "evaluation": {"env_steps": int, "final": bool, "greedy": dict},  # with a mean
+    "checkpoint": {"env_steps": int},
+    "resume": {"env_steps": int},
+    "end": {"status": str},
+}
+log = logging.getLogger(__name__)
+Event = TypeVar("Event", bound=Mapping[str, Any])
+
+
+def last_event(events: Iterable[Event], kind: str, **fields: Any) -> Event | None:
+    """The last event of a kind with these values, or None."""
+    found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
+    return found[-1] if found else None
+
+
+class EventLog:
+    """Appends events to one file; several processes may.
+
+    Args:
+        path: `events.jsonl`; created on the first event.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Write one event.
+
+        What is rare is durable on return. Metrics are the operating system's, so that a kill loses none; `sync` makes
+        them durable.
+
+        Args:
+            kind: of the table above.
+            **fields: its values, without NaN or infinity.
+
+        Returns:
+            The event.
+
+        Raises:
+            RunError: the disk refused. A part of the line that was written is cut off before the next event.
+        """
+        event = {"kind": kind, "time": round(time.time(), 3), **fields}
+        line = json.dumps(event, allow_nan=False) + "\n"
+        try:
+            make_directory(self.path.parent)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # another's line half-written must not look torn
+                size = self._mend(descriptor)
+                self._write(descriptor, line.encode())
+                if kind != "metrics":
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if size == 0:
+                sync_directory(self.path.parent)
+        except OSError as error:
+            raise RunError(f"{self.path}: no event can be written ({error.strerror or error})") from error
+        return event
+
+    def sync(self) -> None:
+        """Make all events so far durable: before a checkpoint, from which nobody will measure them again."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RunError(f"{self.path}: no event can be written ({error.strerror})") from error
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise RunError(f"{self.path}: events cannot be made durable ({error.strerror})") from error
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _mend(descriptor: int) -> int:
+        """Cut off a torn last line; the size that is left."""
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
+            os.ftruncate(descriptor, size)
+        return size
+
+    @staticmethod
+    def _write(descriptor: int, line: bytes) -> None:
+        while line:  # a disk that is getting full takes a part, and refuses the next
+            line = line[os.write(descriptor, line) :]
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of a log in order, each point of training once, a torn last line dropped."""
+    if not path.exists():
+        return
+    seen: set[tuple[Any, ...]] = set()
+    judged: tuple[Any, ...] | None = None
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        event = _event(line)
+        if event is None:
+            _tell(path, number)
+            continue
+        if event["kind"] == "evaluation" and event["final"]:
+            # Against the last one alone: asked for 100, 1,000 and again 100 episodes, the last 100 count.
+            before, judged = judged, (event["env_steps"], event["greedy"].get("episodes"))
+            if judged == before:
+                continue
+        elif event["kind"] in ("metrics", "evaluation"):
+            point = (event["kind"], event["env_steps"])
+            if point in seen:
+                continue
+            seen.add(point)
+        yield event
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event that a line is, or None."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+        return None
+    if not all(isinstance(event.get(name), kind) for name, kind in FIELDS.get(event["kind"], {}).items()):
+        return None
+    return None if event["kind"] == "evaluation" and not isinstance(event["greedy"].get("mean"), int | float) else event
+
+
+@functools.cache  # a log is read many times in a process
+def _tell(path: Path, number: int) -> None:
+    log.warning("%s: line %d is damaged: no event can be read from it, and it is left out", path, number)

@@ -1,0 +1,75 @@
+"""What two runs must share to give the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from rlcore.config.groups import RunConfig
+from rlcore.envs.card import package_versions
+from rlcore.optim.package import compiler_version, find_compiler, processor
+from rlcore.optim.when_to_compile import AHEAD_OF_TIME
+from rlcore.store.run_config import learning_half
+
+LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
+
+
+def fingerprint(
+    config: RunConfig, device: torch.device, tier: str, boundary: Mapping[str, Any] | None, compiled: str
+) -> dict[str, Any]:
+    """The fingerprint of a run in this process.
+
+    Args:
+        config: its learning half decides what is learned.
+        device: where the networks live.
+        tier: how the environment is resumed; part of learning, since it decides how episodes are seeded.
+        boundary: keys that decide what is learned where checkpoints end episodes; None for the other tiers.
+        compiled: how minibatch steps are computed, as `rlcore.optim.when_to_compile.decide` says.
+
+    Returns:
+        `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.
+    """
+    learning = {"config": learning_half(config), "tier": tier, "boundary": boundary, "compile": compiled}
+    cuda = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    compiler = find_compiler() if compiled == AHEAD_OF_TIME else None
+    machine = {
+        "device": device.type,
+        "device_name": cuda or processor_name(),
+        "threads": config.num_threads,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES} | package_versions(config.env.id),
+        "compiler": compiler_version(compiler) if compiler else None,
+        "code": json.loads(os.environ.get("SHEPHERD_CODE", "{}")),  # commit, dirty, lock_hash, told by the driver
+    }
+    whole = {"learning": learning, "machine": machine}
+    return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
+
+
+def may_extend(config: RunConfig, tier: str) -> bool:
+    """Whether a begun run may get another `algo.total_steps` and learn the same: nothing so far depends on its end.
+
+    Annealed coefficients do; and where checkpoints cut open episodes, so does the last one.
+    """
+    return not config.algo.annealed and tier != "boundary"
+
+
+def processor_name() -> str:
+    """The processor's model; floating-point sums are done in another order on another one."""
+    return processor().get("model name") or platform.machine()
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Every (dotted key, old value, new value) in which two nested mappings differ."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}", before, after

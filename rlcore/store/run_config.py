@@ -1,0 +1,94 @@
+"""The whole configuration of a run, checked: each group, the algorithm by its own class, then all together."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import REDUCTIONS, RunConfig
+from rlcore.config.schema import build, plain
+from rlcore.errors import UserError, nearest
+from rlcore.optim import when_to_compile
+from rlcore.store.directory import RunDirectory
+
+
+def build_config(values: Mapping[str, Any]) -> RunConfig:
+    """The checked configuration of a run from a composed mapping.
+
+    Args:
+        values: plain values, as from YAML.
+
+    Returns:
+        The config; `algo` is the `Config` of the algorithm that `algo.name` names.
+
+    Raises:
+        UserError: an unknown key, a wrong type, an impossible value or combination.
+    """
+    algo = values.get("algo")
+    name = algo.get("name") if isinstance(algo, Mapping) else None
+    if not isinstance(algo, Mapping) or name in (None, "???"):
+        raise UserError(f"no algorithm chosen: name a preset, as exp=ppo; algorithms: {', '.join(ALGORITHMS)}")
+    if name not in ALGORITHMS:
+        raise UserError(f"algo.name={name}: not an algorithm here{nearest(str(name), ALGORITHMS)}")
+    module = ALGORITHMS[name]
+    config = build(RunConfig, dict(values) | {"algo": None})
+    config = dataclasses.replace(config, algo=build(module.Config, algo, "algo."))
+    cross_check(config)
+    return config
+
+
+def config_of(run: RunDirectory) -> RunConfig:
+    """The checked config of a run."""
+    return build_config(run.read_config())
+
+
+def cross_check(config: RunConfig) -> None:
+    """Refuse combinations of keys that are impossible together.
+
+    Args:
+        config: each key of which is fine by itself.
+
+    Raises:
+        UserError: names the keys.
+    """
+    if config.buffer.size not in (None, config.algo.rollout_steps):
+        raise UserError(
+            f"buffer.size={config.buffer.size}: an on-policy buffer holds one rollout; "
+            f"set it to algo.rollout_steps ({config.algo.rollout_steps}) or null"
+        )
+    beyond = [e is not None and e > config.algo.total_steps for e in (config.checkpoint.every, config.evaluation.every)]
+    if not config.checkpoint.save_last and all(beyond):
+        raise UserError(
+            f"checkpoint.save_last=false: checkpoint.every={config.checkpoint.every} and "
+            f"evaluation.every={config.evaluation.every} lie beyond algo.total_steps, so no checkpoint would be written"
+        )
+    for key, value in (("root_dir", config.root_dir), ("run_name", config.run_name)):
+        if ".." in PurePath(value).parts:
+            raise UserError(f"{key}={value}: leads out of its folder; log_root or run_dir chooses another one")
+    unknown = [r for r in config.metric.aggregator.metrics.values() if r not in REDUCTIONS]
+    if unknown:
+        raise UserError(f"metric.aggregator.metrics: {unknown[0]!r} must be one of {', '.join(REDUCTIONS)}")
+    when_to_compile.check(config)
+    if config.init_from and config.checkpoint.resume_from:
+        raise UserError("init_from and checkpoint.resume_from: give one (new run from weights, or the same run again)")
+
+
+def config_hash(config: RunConfig) -> str:
+    """SHA-256 of the learning half of the config: equal when two runs learn the same."""
+    return hashlib.sha256(json.dumps(learning_half(config), sort_keys=True).encode()).hexdigest()
+
+
+def learning_half(config: Any) -> dict[str, Any]:
+    """The keys that decide what is learned, as plain values (those marked `learning=False` left out)."""
+    half: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        if not field.metadata.get("learning", True):
+            continue
+        value = getattr(config, field.name)
+        half[field.name] = learning_half(value) if dataclasses.is_dataclass(value) else plain(value)
+    return half

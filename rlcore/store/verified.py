@@ -1,0 +1,129 @@
+"""Reading a checkpoint's files: what is returned is what was verified, byte for byte, or the file at fault is named."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from rlcore.store.sealed import unseal
+
+FORMAT = 2
+FILES = ("learning/state.json", "learning/tensors.safetensors", "bookkeeping/state.json")
+FOLDERS = {
+    "": {"manifest.json", "learning", "bookkeeping"},
+    "learning": {"state.json", "tensors.safetensors"},
+    "bookkeeping": {"state.json"},
+}
+TRANSIENT = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+MANIFEST_LIMIT = 1 << 16  # bytes; a manifest has three entries
+
+
+class Damage(Exception):
+    """What is wrong with a checkpoint, naming the file."""
+
+
+class Unreadable(Damage):
+    """A checkpoint that may be good and cannot be read by this version, this user or now: never passed over."""
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint.
+
+    Args:
+        path: the checkpoint's directory.
+
+    Returns:
+        format, env_steps, files {name: {size, sha256}}.
+
+    Raises:
+        Damage: it is not there, is not what was written, is of another format or of another checkpoint.
+    """
+    data = _read(path, "manifest.json", None)
+    try:
+        content = unseal(data)
+    except ValueError:
+        other = _format(data)
+        if other not in (None, FORMAT):
+            raise Unreadable(f"manifest.json is of format {other}, this version reads {FORMAT}") from None
+        raise Damage("manifest.json is not what was written") from None
+    if content.get("format") != FORMAT:
+        raise Damage(f"manifest.json is of another format than {FORMAT}, which this version reads")
+    files = content.get("files")
+    if not isinstance(files, dict) or set(files) != set(FILES) or str(content.get("env_steps")) != path.absolute().name:
+        raise Damage("manifest.json does not belong to it")
+    return content
+
+
+def _format(data: bytes) -> int | None:
+    """The format that a manifest which we did not write names."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    number = content.get("format") if isinstance(content, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def read_files(path: Path) -> dict[str, bytes]:
+    """The contents of a checkpoint's files, each as the manifest says it was written.
+
+    Args:
+        path: the checkpoint's directory.
+
+    Returns:
+        Name, as in `FILES`, to content.
+
+    Raises:
+        Damage: a byte differs, a file is missing, or something else lies there.
+    """
+    entries = read_manifest(path)["files"]
+    for folder, expected in FOLDERS.items():
+        _check_folder(path, folder, expected)
+    contents = {}
+    for name in FILES:
+        data = contents[name] = _read(path, name, entries[name])
+        if entries[name] != {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}:
+            raise Damage(f"{name} is not what was written")
+    return contents
+
+
+def _check_folder(path: Path, folder: str, expected: set[str]) -> None:
+    try:
+        if folder and not stat.S_ISDIR((path / folder).lstat().st_mode):
+            raise Damage(f"{folder} is not a folder")
+        strange = sorted(set(os.listdir(path / folder)) ^ expected)
+    except OSError as error:
+        kind = Unreadable if error.errno in TRANSIENT else Damage
+        raise kind(f"{folder or path.name} cannot be read ({error.strerror})") from None
+    if strange:
+        wrong = "is missing" if strange[0] in expected else "does not belong to it"
+        # repr: the name is somebody else's, and may hold what moves a terminal's cursor
+        raise Damage(f"{os.path.join(folder, strange[0])!r} {wrong}")
+
+
+def _read(path: Path, name: str, entry: Any) -> bytes:
+    """A file's content, if it is a regular file of the size that was written; no link, pipe or device is followed."""
+    try:
+        descriptor = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as handle:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise Damage(f"{name} is not a file")
+            fits = status.st_size <= MANIFEST_LIMIT if entry is None else status.st_size == _size(entry)
+            if not fits:
+                raise Damage(f"{name} is not what was written")
+            return handle.read()
+    except OSError as error:
+        kind = Unreadable if error.errno in TRANSIENT else Damage
+        raise kind(f"{name} cannot be read ({error.strerror})") from None
+    except MemoryError:
+        raise Unreadable(f"{name} does not fit into memory") from None
+
+
+def _size(entry: Any) -> Any:
+    return entry.get("size") if isinstance(entry, dict) else None

@@ -1,0 +1,78 @@
+"""Fabric and torch's global switches, set once in the process that trains."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlcore.config.groups import FabricConfig, RunConfig
+from rlcore.errors import UserError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+def set_switches(config: RunConfig) -> None:
+    """Threads, matmul precision and determinism of torch in this process."""
+    if config.cublas_workspace_config is not None:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = config.cublas_workspace_config
+    torch.set_num_threads(config.num_threads)
+    torch.set_float32_matmul_precision(config.float32_matmul_precision)
+    # As torch.use_deterministic_algorithms, which sets the compiler's switch as well and imports it for that.
+    torch.set_deterministic_debug_mode("error" if config.torch_use_deterministic_algorithms else "default")
+    torch.backends.cudnn.benchmark = config.torch_backends_cudnn_benchmark
+    torch.backends.cudnn.deterministic = config.torch_backends_cudnn_deterministic
+
+
+def check_device(config: FabricConfig) -> None:
+    """Refuse a device or precision that this machine does not have.
+
+    Args:
+        config: the fabric group.
+
+    Raises:
+        UserError: names the key.
+    """
+    cuda = torch.cuda.is_available()
+    if config.accelerator in ("cuda", "gpu") and not cuda:
+        raise UserError(
+            f"fabric.accelerator={config.accelerator}: torch {torch.__version__} sees no CUDA device here; "
+            "use cpu, or install a CUDA build of torch"
+        )
+    if PRECISIONS.get(config.precision, config.precision) == "16-mixed" and not (cuda and config.accelerator != "cpu"):
+        raise UserError(f"fabric.precision={config.precision}: float16 needs fabric.accelerator=cuda; use bf16-mixed")
+
+
+def make_fabric(config: FabricConfig) -> Fabric:
+    """The Fabric of this process, launched.
+
+    Args:
+        config: device and precision.
+
+    Returns:
+        One device's Fabric.
+
+    Raises:
+        UserError: the machine lacks the device.
+    """
+    check_device(config)
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*GPU available but not used.*")
+        from lightning_fabric import Fabric
+
+        fabric = Fabric(
+            accelerator=config.accelerator,
+            devices=1,
+            num_nodes=1,
+            strategy=config.strategy,
+            precision=PRECISIONS.get(config.precision, config.precision),  # pyright: ignore[reportArgumentType]
+        )
+    fabric.launch()
+    return fabric

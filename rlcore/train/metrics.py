@@ -1,0 +1,123 @@
+"""A window of metrics: what happened since the last point of the log, as one point."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rlcore.config.groups import MetricConfig
+from rlcore.errors import UserError, nearest
+from rlcore.types import Episode, Metrics
+
+REDUCTIONS = {
+    "mean": lambda values: sum(values) / len(values),
+    "sum": sum,
+    "max": max,
+    "min": min,
+    "last": lambda values: values[-1],
+}
+log = logging.getLogger(__name__)
+
+
+class Window:
+    """Collects until `metric.log_every` env steps are full. Its content is bookkeeping: it changes no weight.
+
+    Args:
+        config: when to log, and how values are reduced.
+    """
+
+    def __init__(self, config: MetricConfig) -> None:
+        self.config = config
+        self.values: dict[str, list[float]] = {}
+        self.start_steps = 0
+        self.seconds = {"collect": 0.0, "train": 0.0}
+        self.start_updates = 0
+        self._warned = False
+
+    def add(self, metrics: list[Metrics], episodes: list[Episode]) -> None:
+        """Take the metrics of an iteration's updates and the episodes that ended in it."""
+        for update in metrics:
+            for name, value in update.items():
+                self.values.setdefault(name, []).append(value)
+        for episode in episodes:
+            self.values.setdefault("Rewards/rew_avg", []).append(episode.ret)
+            self.values.setdefault("Game/ep_len_avg", []).append(float(episode.length))
+
+    def due(self, env_steps: int) -> bool:
+        """Whether a point is due at `env_steps`."""
+        return env_steps // self.config.log_every > self.start_steps // self.config.log_every
+
+    def close(self, env_steps: int, updates: int) -> Metrics:
+        """The point at `env_steps`, after `updates` gradient steps in all; the window starts anew."""
+        chosen = self.config.aggregator.metrics
+        point = {name: REDUCTIONS[chosen.get(name, "mean")](values) for name, values in self.values.items()}
+        self._check(chosen, point)
+        if not self.config.disable_timer:
+            for phase, name, amount in (
+                ("collect", "Time/sps_env_interaction", env_steps - self.start_steps),
+                ("train", "Time/sps_train", updates - self.start_updates),
+            ):
+                if self.seconds[phase] > 0:
+                    point[name] = amount / self.seconds[phase]
+        self.values, self.start_steps, self.start_updates = {}, env_steps, updates
+        self.seconds = {"collect": 0.0, "train": 0.0}
+        return point
+
+    def _check(self, chosen: dict[str, Any], point: Metrics) -> None:
+        missing = [name for name in chosen if name not in point and not name.startswith(("Rewards/", "Game/"))]
+        if not missing or self._warned:
+            return
+        self._warned = True
+        sentence = f"metric.aggregator.metrics: this algorithm gives no {missing[0]!r}{nearest(missing[0], point)}"
+        if self.config.aggregator.raise_on_missing:
+            raise UserError(sentence)
+        log.warning(sentence)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "values": self.values,
+            "start_steps": self.start_steps,
+            "start_updates": self.start_updates,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.values, self.start_steps = state["values"], state["start_steps"]
+        self.start_updates, self.seconds = state["start_updates"], state["seconds"]
+
+
+class Stopwatch:
+    """Wall and CPU seconds spent training (inside `advance`), over all processes of a run.
+
+    Args:
+        wall: seconds before this process.
+        cpu: CPU seconds before this process.
+    """
+
+    def __init__(self, wall: float = 0.0, cpu: float = 0.0) -> None:
+        self._wall, self._cpu = wall, cpu
+        self._since: tuple[float, float] | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time inside."""
+        self._since = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self._wall, self._cpu, self._since = self.wall, self.cpu, None
+
+    @property
+    def wall(self) -> float:
+        """Seconds so far."""
+        return self._wall + (time.perf_counter() - self._since[0] if self._since else 0.0)
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds so far."""
+        return self._cpu + (time.process_time() - self._since[1] if self._since else 0.0)

@@ -1,0 +1,224 @@
+"""The trainer process: owns the loop of one run and is driven over its pipes, one JSON line a message.
+
+    python -m rlcore.train.trainer RUN_DIRECTORY
+
+Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" | "finish" | "stop"}
+                    `begin` comes first: until then it has imported what it needs, and read nothing of the run
+Events on stdout:   ready {env_steps, total_steps} · progress {env_steps, return, elapsed} (while advancing)
+                    boundary {env_steps, due, done, reason} · checkpoint {path, env_steps, digest}
+                    evaluation {env_steps, final, greedy, ...} · stopped · interrupted {env_steps, path}
+                    doing {sentence} (before what takes long) · error {sentence, kind, exit}
+                    alive (every few seconds, whatever else goes on)
+
+Boundaries come from the config alone; the caller decides nothing that moves a bit. SIGTERM, SIGINT or SIGHUP: the
+iteration is finished, a checkpoint written, exit 130. Further signals change nothing: a service manager sends them to
+every process, and so does the parent, which kills a trainer that takes too long. When the parent is gone (stdin ends),
+so is this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from rlcore.errors import RunError, UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.system.imports import large_imports, without_compiler
+
+ALIVE_EVERY = 2.0  # seconds
+
+
+class Interrupted(BaseException):
+    """A signal arrived, and what is being done may be left as it is."""
+
+
+class Trainer:
+    """One run's session behind the line protocol.
+
+    Args:
+        run: a prepared run directory.
+        output: where events go; nothing else is ever written there.
+    """
+
+    def __init__(self, run: RunDirectory, output: Any) -> None:
+        self.run, self.output = run, output
+        self.commands: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.session: Any = None
+        self.interrupted = False
+        self.careful = False  # what is being done must not be cut by an exception: it looks at `interrupted` itself
+        self._voice = threading.Lock()
+
+    def say(self, event: str, **fields: Any) -> None:
+        """Write one event."""
+        with self._voice:
+            self.output.write(json.dumps({"event": event, **fields}) + "\n")
+            self.output.flush()
+
+    def listen(self) -> None:
+        """Read commands until stdin ends; then the parent is gone and this process must not outlive it."""
+        for line in sys.stdin:
+            self.commands.put(json.loads(line)["command"])
+        os._exit(1)
+
+    def live(self) -> None:
+        """Say that this process is alive: an engine that holds the interpreter lock for ever silences it."""
+        while True:
+            self.say("alive")
+            time.sleep(ALIVE_EVERY)
+
+    def on_signal(self, number: int, frame: Any) -> None:
+        """End well."""
+        if self.interrupted:
+            return
+        self.interrupted = True
+        if self.session is not None:
+            self.session.interrupted = True
+        if not self.careful:
+            raise Interrupted
+
+    @contextmanager
+    def carefully(self) -> Iterator[None]:
+        """Put off the end that a signal asks for.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            Interrupted: a signal came in the meantime.
+        """
+        self.careful = True
+        yield
+        self.careful = False
+        if self.interrupted:
+            raise Interrupted
+
+    def awaited(self) -> bool:
+        """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
+        with large_imports("torch"):
+            with contextlib.suppress(ImportError, AttributeError), without_compiler():
+                import lightning_fabric
+            import lightning_fabric  # noqa: F401 - one that wants more of the compiler gets it here
+
+            import rlcore.train.session  # noqa: F401
+        if self.commands.get() == "begin":
+            return True
+        self.say("stopped")
+        return False
+
+    def serve(self) -> int:
+        """Build the session and answer commands; returns the exit code."""
+        from rlcore.train.session import Session
+
+        self.session = Session(self.run)
+        self.say("ready", env_steps=self.session.env_steps, total_steps=self.session.plan.total_steps)
+        while True:
+            command = self.commands.get()
+            if command == "stop":
+                self.session.close()
+                self.say("stopped")
+                return 0
+            if command == "advance":
+                self._advance()
+            elif command == "checkpoint":
+                with self.carefully():
+                    saved = self.session.save()
+                self.say("checkpoint", **saved)
+            elif command == "evaluate":
+                self.say("evaluation", **self.session.evaluate())
+            elif command == "finish":
+                from rlcore.judge.final import final_evaluation
+
+                self.say("evaluation", **final_evaluation(self.run))
+
+    def _advance(self) -> None:
+        """Train to the next boundary, or to the end of the iteration in which a signal comes."""
+        with self.carefully():
+            boundary = self.session.advance(lambda progress: self.say("progress", **progress))
+        self.say("boundary", **asdict(boundary))
+
+    def interrupt(self) -> int:
+        """Make the state durable after a signal; exit code 130."""
+        self.interrupted = self.careful = True
+        path = None
+        if self.session is not None and self.session.env_steps and self.session.savable:
+            path = self.session.save()["path"]
+        if self.session is not None:
+            self.session.events.append("end", env_steps=self.session.env_steps, status="interrupted", reason="signal")
+        self.say("interrupted", env_steps=self.session.env_steps if self.session else 0, path=path)
+        return 130
+
+    def main(self) -> int:
+        """Serve until told to stop; every end has its exit code and its sentence."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self.on_signal)
+        for job in (self.listen, self.live):
+            threading.Thread(target=job, daemon=True).start()
+        try:
+            try:
+                if not self.awaited():
+                    return 0
+                with self.run.writing():
+                    return self._guarded()
+            except Interrupted:  # before the session was there
+                return self.interrupt()
+        except UserError as error:
+            self.say("error", sentence=str(error), kind="UserError", exit=2)
+            return 2
+        except Exception as error:
+            if not isinstance(error, RunError):
+                with contextlib.suppress(OSError):  # the log may lie on the full disk that this is about
+                    traceback.print_exc()
+            sentence = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+            self.say("error", sentence=sentence, kind=type(error).__name__, exit=1)
+            return 1
+
+    def _guarded(self) -> int:
+        try:
+            return self.serve()
+        except Interrupted:
+            return self.interrupt()
+
+
+class Announcer(logging.Handler):
+    """Tells the driver what a logger says.
+
+    Args:
+        trainer: whose driver.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
+        self.trainer = trainer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one message on."""
+        self.trainer.say("doing", sentence=record.getMessage())
+
+
+def main() -> None:
+    """Entry point: keep stdout for the protocol, send all other output to stderr (the run's log)."""
+    output = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    trainer = Trainer(RunDirectory(sys.argv[1]), output)
+    logging.getLogger("rlcore.optim.package").addHandler(Announcer(trainer))  # a minute in which nothing else is heard
+    code = trainer.main()
+    with contextlib.suppress(OSError):  # the log's disk may be full: the exit code is the same
+        sys.stderr.flush()
+    os._exit(code)  # environments and threads of libraries must not keep a finished trainer alive
+
+
+if __name__ == "__main__":
+    main()

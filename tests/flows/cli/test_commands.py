@@ -1,0 +1,386 @@
+"""The `shepherd` command as a person types it.
+
+Whole trainings, signals and the first mistakes are real processes; most others call the command's own `main` here, for
+a process spends seconds on imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from flows import load_policy
+from flows.cli import main as cli
+from flows.config.compose import presets
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
+from tests import processes
+
+ROOT = Path(__file__).resolve().parents[3]
+TINY = [
+    "exp=ppo",
+    "algo.total_steps=512",
+    "algo.rollout_steps=32",
+    "algo.update_epochs=2",
+    "evaluation.episodes=3",
+    "evaluation.final_episodes=5",
+    "evaluation.baseline_episodes=5",
+]
+
+
+def shepherd(where: Path, *arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        processes.shepherd(*arguments),
+        cwd=where,
+        env=processes.environment(home or where),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> None:
+    """A user's mistake: exit code 2, and one line with these words."""
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert words in done.stderr
+
+
+@pytest.fixture
+def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """A command typed in the module's home, run in this process."""
+    monkeypatch.chdir(home)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        code = cli.main(arguments)
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(home: Path) -> tuple[RunDirectory, subprocess.CompletedProcess[str]]:
+    done = shepherd(home, "train", *TINY, "seed=3", "run_dir=runs/one")
+    assert done.returncode == 0, done.stderr
+    return RunDirectory(home / "runs/one"), done
+
+
+Trained = tuple[RunDirectory, subprocess.CompletedProcess[str]]
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow warns about itself while it is used; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
+
+
+def test_train_ends_with_the_results(trained: Trained) -> None:
+    run, done = trained
+    for words in ("greedy", "stochastic", "random baseline", "ppo-CartPole-v1 version 1", "shepherd enjoy runs/one"):
+        assert words in done.stdout, words
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr  # no control characters into a pipe
+    for path in (run.curve, run.media / "policy.mp4", run.card, run.summary, run.dataset / "manifest.json"):
+        assert path.stat().st_size > 100, path
+
+
+def test_summary_has_every_promised_field(trained: Trained) -> None:
+    summary = trained[0].read_summary()
+    wanted = "run_id algo env_id seed env_steps updates wall_s cpu_s env_steps_per_s eval baseline checkpoint model"
+    assert set(wanted.split()) | {"fingerprint"} <= set(summary)
+    for mode in ("greedy", "stochastic"):
+        result = summary["eval"][mode]
+        assert {"mean", "std", "ci95", "episodes", "returns"} <= set(result)
+        assert result["episodes"] == len(result["returns"]) == 5
+        assert result["mean"] == pytest.approx(np.mean(result["returns"]))
+    assert summary["model"] == {"name": "ppo-CartPole-v1", "version": 1, "aliases": ["challenger", "champion"]} or (
+        summary["model"]["aliases"] == ["challenger"]
+    )
+    assert summary["env_steps"] >= 512
+    assert summary["seed"] == 3
+
+
+def test_resume_of_a_finished_run_says_so(trained: Trained, here: Command) -> None:
+    done = here("resume", "runs/one")
+    assert (done.returncode, "finished already" in done.stdout) == (0, True)
+
+
+def test_resume_refuses_other_learning_and_names_both_values(trained: Trained, here: Command) -> None:
+    before = trained[0].config.read_text()
+    done = here("resume", "runs/one", "algo.optimizer.lr=0.5")
+    assert done.returncode == 2
+    assert "algo.optimizer.lr=0.5" in done.stderr
+    assert "0.001" in done.stderr
+    assert "init_from" in done.stderr
+    assert trained[0].config.read_text() == before
+
+
+def test_resume_is_refused_while_a_trainer_is_writing(trained: Trained, home: Path) -> None:
+    before = trained[0].config.read_text()
+    with trained[0].writing():
+        done = shepherd(home, "resume", "runs/one", "evaluation.final_episodes=7")
+    assert_one_sentence(done, f"pid {os.getpid()}")
+    assert trained[0].config.read_text() == before
+
+
+def test_training_on_the_same_folder_is_refused(trained: Trained, here: Command) -> None:
+    done = here("train", *TINY, "run_dir=runs/one")
+    assert done.returncode == 2
+    assert "shepherd resume runs/one" in done.stderr
+
+
+def test_evaluate_gives_the_numbers_of_the_flow(trained: Trained, here: Command) -> None:
+    run, _ = trained
+    done = here("evaluate", "runs/one", "--episodes", "5")
+    assert done.returncode == 0, done.stderr
+    path = next(run.evaluations.glob("*-round1-5.json"))
+    assert json.loads(path.read_text())["greedy"] == run.read_summary()["eval"]["greedy"]
+
+
+@pytest.mark.parametrize("source", ["runs/one", "models:/ppo-CartPole-v1@challenger", "models:/ppo-CartPole-v1/1"])
+def test_evaluate_takes_runs_and_models(trained: Trained, here: Command, source: str) -> None:
+    done = here("evaluate", source, "--episodes", "2")
+    assert done.returncode == 0, done.stderr
+    assert "greedy" in done.stdout
+
+
+def test_evaluate_takes_a_checkpoint_folder_and_refuses_a_damaged_one(trained: Trained, here: Command) -> None:
+    path = checkpoint.resolve(trained[0], "latest")
+    assert here("evaluate", str(path), "--episodes", "2").returncode == 0
+    twice = here("evaluate", str(path), "--checkpoint", "best")
+    assert (twice.returncode, "leave --checkpoint out" in twice.stderr) == (2, True)
+    unknown = here("evaluate", "runs/one", "--checkpoint", "17")
+    assert unknown.returncode == 2
+    assert path.name in unknown.stderr
+
+
+def test_weights_of_a_registered_model_start_a_run_that_keeps_where_they_came_from(
+    trained: Trained, home: Path, here: Command
+) -> None:
+    uri = "models:/ppo-CartPole-v1@challenger"
+    wrong = here("stage", "make-env", "runs/warm", *TINY, "init_from=models:/ppo-CartPol@challenger")
+    assert_one_sentence(wrong, "init_from=models:/ppo-CartPol@challenger: no model 'ppo-CartPol'")
+    assert not (home / "runs/warm").exists()
+    for name, *rest in (("make-env", *TINY, f"init_from={uri}"), ("checkpoint",)):
+        done = here("stage", name, "runs/warm", *rest)
+        assert done.returncode == 0, done.stderr
+    warm, source = RunDirectory(home / "runs/warm"), checkpoint.chosen(trained[0])
+    ours, theirs = (checkpoint.load(path)[0] for path in (checkpoint.resolve(warm), source))
+    name = "actor.layers.0.weight"
+    assert (ours["learner"]["agent"][name] == theirs["learner"]["agent"][name]).all()
+    kept = warm.read_identity()["init_from"]
+    assert (kept["uri"], kept["digest"]) == (uri, checkpoint.manifest(source)["digest"])
+    assert yaml.safe_load(warm.config.read_text())["init_from"] == kept["path"]
+    assert (Path(kept["path"]) / "policy.json").exists()
+    assert f"init_from={uri}" in warm.overrides.read_text()
+
+
+def test_enjoy_without_a_display_records_a_video(trained: Trained, here: Command) -> None:
+    done = here("enjoy", "runs/one")
+    assert done.returncode == 0, done.stderr
+    assert (trained[0].media / "enjoy.mp4").stat().st_size > 1000
+
+
+def test_load_policy_in_python_acts(trained: Trained) -> None:
+    policy = load_policy(trained[0].path)
+    assert policy.predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    assert policy.predict(np.zeros((7, 4))).shape == (7,)
+
+
+def test_stages_one_by_one_come_to_the_same_weights_as_the_flow(trained: Trained, home: Path, here: Command) -> None:
+    run, _ = trained
+    stages = [
+        ("make-env", *TINY, "seed=3"),
+        ("collect",),
+        ("train",),
+        ("checkpoint",),
+        ("evaluate",),
+        ("register-model",),
+    ]
+    for name, *rest in stages:
+        done = here("stage", name, "runs/staged", *rest)
+        assert done.returncode == 0, (name, done.stderr)
+        assert isinstance(json.loads(done.stdout), dict)
+    staged = RunDirectory(home / "runs/staged")
+    digests = [checkpoint.manifest(checkpoint.resolve(r, "latest"))["digest"] for r in (run, staged)]
+    assert digests[0] == digests[1]
+    # The same checkpoint: no second version.
+    assert staged.read_summary()["model"]["version"] == run.read_summary()["model"]["version"]
+
+
+def test_interrupt_saves_and_tells_how_to_go_on(home: Path) -> None:
+    long = [o if "total_steps" not in o else "algo.total_steps=200000" for o in TINY]
+    long += ["algo.compile=false", "run_dir=runs/long", "checkpoint.every=1000"]
+    process = subprocess.Popen(
+        processes.shepherd("train", *long),
+        cwd=home,
+        env=processes.environment(home),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    run = RunDirectory(home / "runs/long")
+    deadline = time.monotonic() + 120
+    while not any(e["kind"] == "checkpoint" for e in read_events(run.events)) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "shepherd resume runs/long" in said
+    assert "Traceback" not in said
+    assert checkpoint.damage(checkpoint.resolve(run, "latest")) is None
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
+
+
+def test_stages_before_training_work_or_say_what_comes_first(home: Path, here: Command) -> None:
+    assert here("stage", "make-env", "runs/fresh", *TINY).returncode == 0
+    early = here("stage", "evaluate", "runs/fresh")
+    assert_one_sentence(early, "no checkpoint yet")
+    for name in ("checkpoint", "evaluate"):
+        done = here("stage", name, "runs/fresh")
+        assert done.returncode == 0, (name, done.stderr)
+    summary = RunDirectory(home / "runs/fresh").read_summary()
+    assert (summary["env_steps"], summary["env_steps_per_s"], summary["baseline"], summary["model"]) == (
+        0,
+        None,
+        None,
+        None,
+    )
+    assert summary["eval"]["greedy"]["episodes"] == 5
+    judged = here("evaluate", "runs/fresh", "--episodes", "2")
+    assert judged.returncode == 0, judged.stderr
+    assert "greedy" in judged.stdout
+    assert "random baseline" not in judged.stdout
+    (home / "runs/fresh/env_card.json").unlink()
+    for name in ("collect", "train", "register-model"):
+        early = here("stage", name, "runs/fresh")
+        assert early.returncode == 2
+        assert "shepherd stage make-env runs/fresh" in early.stderr
+
+
+def test_ctrl_c_at_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, here: Command) -> None:
+    folder = "runs/signalled"
+    long = [o if "total_steps" not in o else "algo.total_steps=12000" for o in TINY]
+    # No checkpoint is scheduled before the end: the one that is found was made because of the signal.
+    long += ["checkpoint.every=12000", "evaluation.every=12000"]
+    assert here("stage", "make-env", folder, *long).returncode == 0
+    process = subprocess.Popen(
+        processes.shepherd("stage", "train", folder),
+        cwd=home,
+        env=processes.environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    said = process.stderr.readline()  # the first progress line: training is under way
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    said += process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert time.monotonic() - begun < 25
+    assert f"continue with: shepherd stage train {folder}" in said
+    assert "Traceback" not in said
+    run = RunDirectory(home / folder)
+    saved = int(checkpoint.resolve(run, "latest").name)
+    assert 0 < saved < 12_000
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
+    done = shepherd(home, "stage", "train", folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["env_steps"] >= 12_000
+    assert [e["env_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [saved]
+
+
+MISTAKES: list[tuple[list[str], str]] = [
+    (["exp=ppo", "env.id=CartPol-v1"], "CartPole-v1"),
+    (["exp=ppo", "algo.gama=0.9"], "algo.gamma"),
+    (["exp=ppo", "algo.gamma=1.5"], "<= 1"),
+    (["exp=ppo", "algo.optimizer.lr=fast"], "number"),
+    (["exp=pppo"], "ppo"),
+    (["exp=ppo", "fabric.devices=2"], "fabric.devices=2"),
+    (["exp=ppo", "algo.cnn_keys.encoder=[rgb]"], "cnn_keys"),
+    (["exp=ppo", "algo.mlp_keys.encoder=[stat]"], "state"),
+    (["exp=ppo", "distribution.type=normal"], "discrete"),
+    (["exp=ppo", "env.id=Pendulum-v1", "distribution.type=discrete"], "normal"),
+    (["exp=ppo", "init_from=nowhere"], "nowhere"),
+    (["exp=ppo", "checkpoint.resume_from=nowhere"], "nowhere"),
+    (["exp=ppo", "fabric.precision=16-mixed"], "cuda"),
+    (["exp=ppo", "env.wrapper.gravty=3"], "gravty"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "expected"), MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_a_mistake_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, here: Command, monkeypatch: pytest.MonkeyPatch, overrides: list[str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = here("train", *overrides)
+    assert_one_sentence(done, expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_typed_in_a_shell_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    done = shepherd(place, "train", "exp=ppo", "env.id=CartPol-v1", home=tmp_path / "home")
+    assert_one_sentence(done, "CartPole-v1")
+    assert list(place.iterdir()) == []
+
+
+def test_a_server_that_is_not_there_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # as a terminal has it after `make down`
+    done = here("train", "exp=ppo", "run_dir=run")
+    assert_one_sentence(done, "PREFECT_API_URL=http://127.0.0.1:9/api: no Prefect server answers there")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_run_needs_no_server_to_say_so(
+    trained: Trained, here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    done = here("resume", str(trained[0].path))
+    assert done.returncode == 0, done.stderr
+    assert "finished already" in done.stdout
+
+
+def test_config_agents_envs_and_help_print(here: Command) -> None:
+    commands = {
+        "config": ("config", "exp=ppo", "env.id=Acrobot-v1"),
+        "agents": ("agents",),
+        "envs": ("envs",),
+        "help": ("train", "-h"),
+    }
+    outputs = {name: here(*words) for name, words in commands.items()}
+    assert {done.returncode for done in outputs.values()} == {0}
+    assert "id: Acrobot-v1" in outputs["config"].stdout
+    assert "ppo" in outputs["agents"].stdout
+    assert "CartPole-v1" in outputs["envs"].stdout
+    for key in ("algo.clip_coef", "env.num_envs", "early_stop.patience", *presets()):
+        assert key in outputs["help"].stdout, key
+
+
+def test_an_environment_of_whole_number_actions_is_filmed(home: Path, here: Command) -> None:
+    for name, *rest in (("make-env", *TINY, "env.id=FrozenLake-v1"), ("checkpoint",)):
+        assert here("stage", name, "runs/lake", *rest).returncode == 0
+    done = here("evaluate", "runs/lake", "--episodes", "1", "--video")
+    assert "video" in done.stdout, done.stderr
+    assert here("enjoy", "runs/lake").returncode == 0
+    for film in (home / "runs/lake/media").glob("*.mp4"):
+        assert film.stat().st_size > 1000
+    assert len(list((home / "runs/lake/media").glob("*.mp4"))) == 2

@@ -1,0 +1,203 @@
+"""What the progress line shows, read back as a terminal would draw it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+
+import pytest
+
+from flows.cli.progress import Progress
+from flows.report.sentences import duration
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def __init__(self, tty: bool = True) -> None:
+        super().__init__()
+        self.tty = tty
+
+    def isatty(self) -> bool:
+        return self.tty
+
+    def screen(self) -> list[str]:
+        """The lines a terminal would show: \\r returns to the line's start, ESC[K clears to its end."""
+        rows = [""]
+        text = re.sub(r"\x1b\[\d*m", "", self.getvalue())
+        for piece in re.split(r"(\r|\n|\x1b\[K)", text):
+            if piece == "\n":
+                rows.append("")
+            elif piece in ("\r", "\x1b[K"):
+                rows[-1] = "" if piece == "\x1b[K" else rows[-1]
+            elif piece:
+                rows[-1] = piece + rows[-1][len(piece) :]
+        return rows
+
+
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def run(progress: Progress, clock: Clock, total: int, seconds: float, iterations: int) -> None:
+    for i in range(1, iterations + 1):
+        clock.now = seconds * i / iterations
+        progress.update(total * i // iterations, 187.3, total / seconds, clock.now)
+
+
+def test_a_terminal_shows_one_line_with_steps_share_return_speed_and_time_left() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress(65_536, out, clock)
+    # 12,345 of 65,536 is 18.8 %; 53,191 left at 8,412 a second take 6.3 s.
+    progress.update(12_345, 187.3, 8_412.0, 12_345 / 8_412)
+    (line,) = out.screen()
+    assert re.fullmatch(r"train  ━{3}─{13}  12,345/65,536  18%  return 187\.3  8,412 steps/s  ETA 0:06", line)
+
+
+def test_a_terminal_line_is_rewritten_in_place_at_most_ten_times_a_second() -> None:
+    out, clock = Terminal(), Clock()
+    run(Progress(100_000, out, clock), clock, 100_000, seconds=5.0, iterations=5_000)
+    assert len(out.screen()) == 1
+    assert 25 <= out.getvalue().count("\r") <= 52
+
+
+def test_the_last_state_is_shown_and_the_line_left_on_close() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress(1_000, out, clock)
+    progress.update(100, None, 100.0, 1.0)
+    progress.update(200, None, 100.0, 2.0)  # too soon after the first to be drawn
+    assert "100/1,000" in out.screen()[0]
+    progress.close()
+    progress.close()
+    assert "200/1,000" in out.screen()[0]
+    assert out.screen()[1:] == [""]
+
+
+def test_a_finished_run_says_how_long_it_took() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress(1_000, out, clock)
+    progress.update(1_000, 5.0, 10.0, 100.0)
+    assert out.screen()[0].endswith("took 1:40")
+    assert "100%" in out.screen()[0]
+
+
+def test_a_line_never_wraps_and_keeps_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in range(2, 130):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        out = Terminal()
+        Progress(10_000, out, Clock()).update(1_234, 187.3, 8_412.0, 1.0)
+        (line,) = out.screen()
+        assert len(line) < columns  # a full last column would wrap
+        assert line.startswith("train  1,234/10,000"[: columns - 1]) or "━" in line
+        assert ("━" in line) == (columns > len("train  1,234/10,000  12%  return 187.3  8,412 steps/s  ETA 0:01") + 18)
+
+
+def test_a_note_stands_above_the_line() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress(1_000, out, clock)
+    progress.update(100, 1.0, 100.0, 1.0)
+    progress.note("evaluation at 100 env steps: greedy 21.0")
+    note, line = out.screen()
+    assert note == "evaluation at 100 env steps: greedy 21.0"
+    assert line.startswith("train ")
+    assert "100/1,000" in line
+
+
+@pytest.mark.parametrize("forbidden", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
+def test_colour_only_on_a_terminal_that_may_show_it(forbidden: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in forbidden.items():
+        monkeypatch.setenv(name, value)
+    out = Terminal()
+    Progress(1_000, out, Clock()).update(500, 1.0, 100.0, 1.0)
+    assert ("\x1b[36m" in out.getvalue()) == (not forbidden)
+
+
+def test_a_file_gets_whole_lines_without_control_characters() -> None:
+    out, clock = Terminal(tty=False), Clock()
+    progress = Progress(100_000, out, clock)
+    run(progress, clock, 100_000, seconds=8.0, iterations=500)
+    progress.note("saved")
+    progress.close()
+    text = out.getvalue()
+    assert not re.search(r"[\r\x1b\b]", text)
+    lines = text.splitlines()
+    assert lines[-1] == "saved"
+    assert lines[-2] == "train  100,000/100,000  100%  return 187.3  12,500 steps/s  took 0:08"
+    assert 18 <= len(lines) - 1 <= 22  # one each 5 %
+    assert text.endswith("\n")
+
+
+def test_a_file_hears_of_a_slow_run_every_ten_seconds_and_of_a_long_one_less_often() -> None:
+    out, clock = Terminal(tty=False), Clock()
+    progress = Progress(10**9, out, clock)
+    for second in range(3600):
+        clock.now = float(second)
+        progress.update(second + 1, 0.0, 1.0, clock.now)
+    times = [int(line.split()[1].split("/")[0].replace(",", "")) for line in out.getvalue().splitlines()]
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert set(gaps[:15]) == {10}
+    assert min(gaps) == 10
+    assert 150 <= gaps[-1] <= 200  # a twentieth of an hour
+
+
+def test_the_time_left_follows_the_present_speed_not_the_average() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress(20_000, out, clock)
+    for second in range(1, 11):  # 1,000 steps a second for 10 s, then 10 a second for 200 s
+        progress.update(1_000 * second, 0.0, 1_000.0, float(second))
+    for second in range(11, 211):
+        clock.now = float(second)
+        progress.update(10_000 + 10 * (second - 10), 0.0, 50.0, float(second))
+    # 8,000 steps are left: 800 s at the present speed, 140 s at the average of 57 a second.
+    minutes, seconds = re.search(r"ETA (\d+):(\d+)", out.screen()[0]).groups()
+    assert 700 <= 60 * int(minutes) + int(seconds) <= 800
+
+
+def test_a_resumed_run_is_not_taken_for_a_fast_one() -> None:
+    out = Terminal()
+    progress = Progress(20_000, out, Clock())
+    progress.update(10_000, 0.0, 100.0, 100.0)
+    assert out.screen()[0].endswith("ETA 1:40")
+
+
+def test_before_the_first_episode_has_ended_there_is_no_return() -> None:
+    out = Terminal(tty=False)
+    Progress(1_000, out, Clock()).update(10, None, 0.0, 0.0)
+    assert out.getvalue() == "train  10/1,000  1%  return -  0 steps/s  ETA -\n"
+
+
+def test_a_terminal_that_goes_away_does_not_end_training() -> None:
+    out = Terminal()
+    progress = Progress(1_000, out, Clock())
+    out.close()
+    progress.live = True
+    progress.update(10, 1.0, 1.0, 1.0)
+    progress.note("still here")
+    progress.close()
+
+
+def test_the_bar_is_ascii_where_the_stream_cannot_write_more() -> None:
+    out = Terminal()
+    out.encoding = "ascii"
+    Progress(1_000, out, Clock()).update(500, 1.0, 100.0, 1.0)
+    assert "========--------" in out.screen()[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (6.3, "0:06"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (36_061, "10:01:01")],
+)
+def test_durations_are_written_as_clocks_write_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

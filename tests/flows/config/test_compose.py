@@ -1,0 +1,337 @@
+"""Composition: presets, settings, the user's own folders, runs that exist."""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.config.compose import available, compose, compose_existing, dump, presets
+from flows.config.search_path import BUILT_IN
+from rlcore.config.schema import arguments
+from rlcore.errors import UserError
+from rlcore.store.run_config import build_config
+
+# Neither preset nor tuned value: the built-in defaults of PPO on CartPole.
+BARE = ("exp=default", "algo=ppo", "env=gym", "algo.total_steps=65536")
+PRESETS = ("ppo", "ppo_acrobot", "ppo_benchmarks", "ppo_lunar_lander", "ppo_mujoco", "ppo_pendulum")
+
+
+def at(tree, key):
+    for part in key.split("."):
+        tree = tree[part]
+    return tree
+
+
+def leaves(tree, prefix=""):
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def folder(tmp_path, files):
+    for name, text in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path
+
+
+def test_presets_are_those_that_are_promised():
+    assert set(presets()) == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_composes_and_validates(name):
+    config, tree = compose([f"exp={name}"])
+    assert config.algo.name == "ppo"
+    assert config.algo.total_steps >= 50_000
+    assert build_config(tree) == config
+    # Every minibatch is full: the batch divides the rollout.
+    assert config.env.num_envs * config.algo.rollout_steps % config.algo.per_rank_batch_size == 0
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_composes_as_hydra_itself_composes_it(name):
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(str(BUILT_IN), version_base="1.3"):
+        composed = hydra_compose("config", [f"exp={name}"])
+    theirs = OmegaConf.to_container(composed, resolve=False)  # the defaults that are interpolated are not in the files
+    _, ours = compose([f"exp={name}"])
+    compared = 0
+    for key, value in leaves(theirs):
+        if "${" not in str(value):
+            where = key.replace("metric.aggregator.metrics.", "")
+            known = ours["metric"]["aggregator"]["metrics"][where] if where != key else at(ours, key)
+            assert known == value, key
+            compared += 1
+    assert compared > 20
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        (
+            "ppo_acrobot",
+            {"env.id": "Acrobot-v1", "env.num_envs": 16, "algo.rollout_steps": 256, "algo.gae_lambda": 0.94},
+        ),
+        ("ppo_pendulum", {"env.id": "Pendulum-v1", "algo.gamma": 0.9, "algo.optimizer.lr": 1e-3}),
+        ("ppo_lunar_lander", {"env.id": "LunarLander-v3", "algo.gamma": 0.999, "algo.ent_coef": 0.01}),
+        ("ppo_mujoco", {"env.id": "Hopper-v5", "algo.normalize_obs": True, "algo.actor.state_dependent_std": False}),
+        ("ppo_benchmarks", {"env.num_envs": 1, "algo.encoder.mlp_features_dim": None, "algo.actor.mlp_layers": 0}),
+    ],
+)
+def test_preset_carries_its_published_settings(preset, expected):
+    _, tree = compose([f"exp={preset}"])
+    assert {key: at(tree, key) for key in expected} == expected
+
+
+def test_tree_holds_every_key_of_the_config():
+    from rlcore.algorithms import ALGORITHMS
+    from rlcore.config.groups import RunConfig
+
+    _, tree = compose(["exp=ppo"])
+    keys = [a.key for a in arguments(RunConfig) if a.key != "algo"]
+    keys += [a.key for a in arguments(ALGORITHMS["ppo"].Config, "algo.")]
+    for key in keys:
+        at(tree, key)
+
+
+def test_later_sources_win_setting_over_preset_over_group():
+    assert compose(["exp=ppo_pendulum"])[0].env.id == "Pendulum-v1"
+    assert compose(["exp=ppo_pendulum", "env=mujoco"])[0].env.id == "Pendulum-v1"
+    assert compose(["exp=ppo_pendulum", "env=mujoco", "env.id=Ant-v5"])[0].env.id == "Ant-v5"
+
+
+def test_parts_follow_the_shared_keys_unless_they_say_otherwise():
+    config, _ = compose([*BARE, "algo.dense_units=32", "algo.dense_act=relu", "algo.critic.dense_units=16"])
+    assert (config.algo.encoder.dense_units, config.algo.actor.dense_units, config.algo.critic.dense_units) == (
+        32,
+        32,
+        16,
+    )
+    assert config.algo.actor.dense_act == "relu"
+
+
+def test_buffer_size_follows_the_rollout():
+    assert compose(["exp=ppo", "algo.rollout_steps=64"])[0].buffer.size == 64
+
+
+def test_names_and_folders_follow_algorithm_environment_time_and_seed():
+    config, _ = compose(["exp=ppo", "env.id=Acrobot-v1", "seed=7"])
+    assert config.exp_name == "ppo_Acrobot-v1"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_ppo_Acrobot-v1_7", config.run_name)
+    assert config.run_dir == f"runs/ppo/Acrobot-v1/{config.run_name}"
+
+
+@pytest.mark.parametrize("override", ["run_dir=null", "run_dir=''", "~run_dir"])
+def test_a_run_folder_taken_away_is_the_default_one(override):
+    config, _ = compose(["exp=ppo", override])
+    assert config.run_dir == f"runs/ppo/CartPole-v1/{config.run_name}"
+
+
+@pytest.mark.parametrize("text", ["runs/a=b", "/tmp/with space (1)", "runs/2024", "'quoted'"])
+def test_text_keys_take_text_as_typed(text):
+    config, _ = compose(["exp=ppo", f"run_dir={text}", "run_name=2024"])
+    assert config.run_dir == text.strip("'")
+    assert config.run_name == "2024"
+
+
+def test_numbers_may_be_written_as_in_python_and_yaml():
+    config, _ = compose([*BARE, "algo.optimizer.lr=1e-3", "evaluation.every=100_000", "algo.gamma=1"])
+    assert (config.algo.optimizer.lr, config.evaluation.every, config.algo.gamma) == (1e-3, 100_000, 1.0)
+
+
+def test_lists_and_mappings_can_be_set():
+    config, _ = compose(
+        [*BARE, "algo.lr_schedule=[[0,1e-3],[1000,0]]", "env.wrapper={is_slippery: false}", "env.id=FrozenLake-v1"]
+    )
+    assert config.algo.lr_schedule == ((0.0, 1e-3), (1000.0, 0.0))
+    assert config.env.wrapper == {"is_slippery": False}
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++"])
+def test_a_setting_may_carry_hydras_prefixes(prefix):
+    assert compose(["exp=ppo", f"{prefix}algo.gamma=0.5"])[0].algo.gamma == 0.5
+
+
+def test_a_tilde_takes_a_key_back_to_its_built_in_default():
+    assert compose(["exp=ppo_pendulum"])[0].algo.max_grad_norm == 0.5
+    assert compose(["exp=ppo_pendulum", "~algo.max_grad_norm"])[0].algo.max_grad_norm == 0.0
+
+
+def test_optimizers_are_chosen_by_file():
+    adam, sgd = (compose([*BARE, *more])[0].algo.optimizer for more in ([], ["optim@algo.optimizer=sgd"]))
+    assert (adam.name, sgd.name, sgd.momentum) == ("adam", "sgd", 0.0)
+    assert compose([*BARE, "optim=sgd"])[0].algo.optimizer == sgd
+
+
+def test_dump_reads_back_as_the_same_tree():
+    _, tree = compose(["exp=ppo", "algo.optimizer.eps=1e-5", "group=grün"])
+    assert yaml.safe_load(dump(tree)) == tree
+
+
+def test_available_lists_the_files_of_a_group():
+    assert available("optim") == ["adam", "adamw", "rmsprop", "sgd"]
+    with pytest.raises(UserError, match="'optim'"):
+        available("optimm")
+
+
+@pytest.mark.parametrize("overrides", [["exp=ppo"], ["exp=nope"], ["exp=ppo", "algo.nope=1"], []])
+def test_composing_writes_nothing(tmp_path, monkeypatch, overrides):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "home"))
+    before = sorted(BUILT_IN.rglob("*"))
+    with suppress(UserError):
+        compose(overrides)
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(BUILT_IN.rglob("*")) == before
+
+
+def test_composing_touches_none_of_hydras_global_state():
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    compose(["exp=ppo"])
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_threads_compose_independently():
+    with ThreadPoolExecutor(4) as pool:
+        seeds = list(pool.map(lambda seed: compose(["exp=ppo", f"seed={seed}"])[0].seed, range(4)))
+    assert seeds == list(range(4))
+
+
+# --- the user's own folders -----------------------------------------------------------------------------------------
+
+OWN = """\
+# @package _global_
+defaults:
+  - override /algo: ppo
+  - override /env: mine
+  - _self_
+algo:
+  total_steps: 1234
+buffer:
+  size: ${algo.rollout_steps}
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    return folder(
+        tmp_path / "own", {"exp/mine.yaml": OWN, "env/mine.yaml": "defaults: [gym, _self_]\nid: Acrobot-v1\n"}
+    )
+
+
+@pytest.mark.parametrize("variable", ["SHEPHERD_SEARCH_PATH", "SHEEPRL_SEARCH_PATH"])
+@pytest.mark.parametrize("form", ["file://{}", "{}", "file://{};pkg://sheeprl.configs", " ;file://{} ;"])
+def test_own_files_are_found_in_every_form_of_the_search_path(own, monkeypatch, variable, form):
+    monkeypatch.setenv(variable, form.format(own))
+    config, _ = compose(["exp=mine"])
+    assert (config.algo.total_steps, config.env.id, config.buffer.size) == (1234, "Acrobot-v1", 128)
+    assert "mine" in presets()
+
+
+def test_a_relative_entry_is_relative_to_the_working_directory(own, monkeypatch):
+    monkeypatch.chdir(own.parent)
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "file://own")
+    assert compose(["exp=mine"])[0].algo.total_steps == 1234
+
+
+def test_search_path_is_read_from_a_dotenv_file_which_the_environment_overrides(own, tmp_path, monkeypatch):
+    (tmp_path / ".env").write_text(f"SHEPHERD_SEARCH_PATH=file://{own}\n")
+    monkeypatch.chdir(tmp_path)
+    assert compose(["exp=mine"])[0].algo.total_steps == 1234
+    assert "SHEPHERD_SEARCH_PATH" not in os.environ
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "")
+    with pytest.raises(UserError, match="exp=mine"):
+        compose(["exp=mine"])
+
+
+def test_own_files_shadow_built_in_ones_and_the_first_folder_wins(tmp_path, monkeypatch):
+    header = (
+        "# @package _global_\ndefaults: [override /algo: ppo, override /env: gym, _self_]\nalgo: {total_steps: %d}\n"
+    )
+    first = folder(tmp_path / "a", {"exp/ppo.yaml": header % 1})
+    second = folder(tmp_path / "b", {"exp/ppo.yaml": header % 2, "exp/other.yaml": header % 3})
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(first))
+    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", str(second))
+    assert compose(["exp=ppo"])[0].algo.total_steps == 1
+    assert compose(["exp=other"])[0].algo.total_steps == 3
+
+
+def test_an_own_algo_file_without_defaults_still_gives_a_whole_tree(tmp_path, monkeypatch):
+    own = folder(tmp_path, {"algo/small.yaml": "name: ppo\ntotal_steps: 100\ndense_units: 8\n"})
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(own))
+    config, _ = compose(["exp=default", "algo=small", "env=gym", "buffer.size=${algo.rollout_steps}"])
+    assert (config.algo.dense_units, config.algo.gamma, config.buffer.size) == (8, 0.99, 128)
+
+
+def test_an_own_group_is_appended_with_a_plus(tmp_path, monkeypatch):
+    own = folder(tmp_path, {"size/small.yaml": "# @package _global_\nalgo: {dense_units: 8}\n"})
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(own))
+    assert compose(["exp=ppo", "+size=small"])[0].algo.dense_units == 8
+    with pytest.raises(UserError, match="size"):
+        compose(["exp=ppo", "size=small"])
+
+
+# --- runs that exist ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(tmp_path):
+    config, tree = compose(["exp=ppo", "seed=3", "run_name=stored"])
+    file = tmp_path / "config.yaml"
+    file.write_text(dump(tree))
+    return config, tree, file
+
+
+def test_a_stored_config_is_read_back_whole(stored):
+    config, tree, file = stored
+    assert compose_existing(file, []) == (config, tree)
+
+
+def test_a_stored_config_takes_single_keys(stored):
+    config, _, file = stored
+    again, tree = compose_existing(file, ["metric.log_every=77", "~metric.log_level", "metric.logger.name=csv"])
+    assert (again.metric.log_every, again.metric.logger.name, again.run_name) == (77, "csv", "stored")
+    assert again.algo == config.algo
+    assert tree["metric"]["log_every"] == 77
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("exp=ppo_pendulum", "exp=ppo_pendulum"),
+        ("logger=csv", "logger"),
+        ("algo.gama=1", "gamma"),
+        ("seed=x", "seed=x"),
+    ],
+)
+def test_a_stored_config_refuses_files_and_mistakes(stored, override, part):
+    with pytest.raises(UserError, match=re.escape(part)):
+        compose_existing(stored[2], [override])
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "", "\x00"])
+def test_a_damaged_stored_config_is_told(tmp_path, text):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=re.escape(str(file))):
+        compose_existing(file, [])
+
+
+def test_a_missing_stored_config_is_told(tmp_path):
+    with pytest.raises(UserError, match=re.escape(str(tmp_path))):
+        compose_existing(Path(tmp_path / "config.yaml"), [])

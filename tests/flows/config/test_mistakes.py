@@ -1,0 +1,266 @@
+"""A user's mistakes: one sentence that names key, value and the nearest match; nothing imported, nothing run."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+
+import pytest
+
+from flows.config import compose as config
+from flows.config.compose import compose
+from rlcore.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return {}
+
+
+@pytest.fixture
+def files_read_once(loaded, monkeypatch):
+    """The same built-in files for every row of a table: Hydra reads them the first time only."""
+    load = config._load
+
+    def remembered(files, choices):
+        if choices not in loaded:
+            loaded[choices] = load(files, choices)
+        return copy.deepcopy(loaded[choices])
+
+    monkeypatch.setattr(config, "_load", remembered)
+
+
+def told(overrides):
+    with pytest.raises(UserError) as caught:
+        compose(overrides)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert "Traceback" not in sentence
+    assert "object_type" not in sentence
+    return sentence
+
+
+# What is typed behind exp=ppo, and what the sentence must name: key, value, then the nearest match or what is allowed.
+MISTAKES = [
+    ("algo.gama=0.9", ["algo.gama", "0.9", "gamma'"]),
+    ("algo.clip_coeff=0.1", ["algo.clip_coeff", "0.1", "clip_coef'"]),
+    ("algo.optimizer.weight_decy=1", ["algo.optimizer.weight_decy", "1", "weight_decay'"]),
+    ("algo.actor.dense_unit=8", ["algo.actor.dense_unit", "8", "dense_units'"]),
+    ("env.idd=CartPole-v1", ["env.idd", "CartPole-v1", "id'"]),
+    ("env.number_envs=3", ["env.number_envs", "3", "num_envs'"]),
+    ("total_steps=100", ["total_steps", "100"]),
+    ("sed=1", ["'sed'", "'1'", "'seed'"]),
+    ("algos=ppo", ["'algos'", "'ppo'", "'algo'"]),
+    ("fabrik.accelerator=cuda", ["fabrik.accelerator", "cuda", "'fabric'"]),
+    ("metric.aggregator.metrics.Loss/value_loss=median", ["Loss/value_loss", "median", "'mean'"]),
+    ("metric.logger.name=tensorbord", ["metric.logger.name", "tensorbord", "'tensorboard'"]),
+    ("algo.gamma=1.5", ["algo.gamma", "1.5", "<= 1"]),
+    ("algo.gamma=high", ["algo.gamma", "high", "number"]),
+    ("algo.gamma=nan", ["algo.gamma", "nan", "finite"]),
+    ("algo.update_epochs=0", ["algo.update_epochs", "0", ">= 1"]),
+    ("algo.update_epochs=2.5", ["algo.update_epochs", "2.5", "integer"]),
+    ("algo.clip_vloss=1", ["algo.clip_vloss", "1", "true/false"]),
+    ("algo.clip_vloss=yes", ["algo.clip_vloss", "yes", "true/false"]),
+    ("algo.dense_act=tanhh", ["algo.dense_act", "tanhh", "'tanh'"]),
+    ("algo.optimizer.name=adamm", ["algo.optimizer.name", "adamm", "'adam"]),
+    ("algo.optimizer.alpha=0.9", ["algo.optimizer.alpha", "0.9", "adam"]),
+    ("algo.mlp_keys.encoder=state", ["algo.mlp_keys.encoder", "state", "list"]),
+    ("algo.mlp_keys.encoder=[1]", ["algo.mlp_keys.encoder", "1", "text"]),
+    ("algo.cnn_keys.encoder=[rgb]", ["algo.cnn_keys.encoder", "rgb", "not there yet"]),
+    ("algo.compile=fast", ["algo.compile", "fast", "auto"]),
+    ("algo.compile.enable=true", ["algo.compile.enable", "true", "'enabled'"]),
+    ("algo.ent_coef_schedule=[[10,1],[5,1]]", ["algo.ent_coef_schedule", "[5"]),
+    ("algo.encoder=3", ["algo.encoder", "3"]),
+    ("seed=-1", ["seed", "-1", ">= 0"]),
+    ("seed=true", ["seed", "true", "integer"]),
+    ("seed.x=1", ["seed", "integer"]),
+    ("seed=", ["seed=", "no value"]),
+    ("seed", ["'seed'", "seed=VALUE"]),
+    ("seed=1,2", ["seed=1,2", "several values"]),
+    ("=1", ["'=1'", "key=value"]),
+    ("algo.mlp_keys.encoder=[state", ["algo.mlp_keys.encoder", "[state"]),
+    ("env.num_envs=${env.step_timeou}", ["env.num_envs", "${env.step_timeou}", "'env.step_timeout'"]),
+    ("buffer.size=${algo.rolout_steps}", ["buffer.size", "${algo.rolout_steps}", "'algo.rollout_steps'"]),
+    ("seed=${seed}", ["seed=${seed}", "itself"]),
+    ("group=${", ["group=${", "interpolation"]),
+    ("group=${oc.env:SHEPHERD_NOT_SET}", ["group", "SHEPHERD_NOT_SET", "not set"]),
+    ("group=${eval:1}", ["group", "eval", "no function"]),
+    ("buffer.size=7", ["buffer.size", "7", "rollout_steps"]),
+    ("env.id=null", ["env.id", "null", "text"]),
+    ("env.id=???", ["env.id", "required"]),
+    ("env=gymm", ["env=gymm", "'gym'"]),
+    ("env=atari", ["env=atari", "not there yet"]),
+    ("env=null", ["env=null", "gym"]),
+    ("env=[gym]", ["env=[gym]", "gym"]),
+    ("~env", ["~env", "gym"]),
+    ("~algo.gama", ["~algo.gama", "'algo.gamma'"]),
+    ("logger=csvv", ["logger=csvv", "'csv'"]),
+    ("logger@metric.log=csv", ["logger@metric.log"]),
+    ("optim=adan", ["optim=adan", "'adam'"]),
+    ("fabric=ddp-cuda", ["fabric=ddp-cuda", "not there yet"]),
+    ("fabric.devices=2", ["fabric.devices", "2", "not there yet"]),
+    ("fabric.accelerator=gpuu", ["fabric.accelerator", "gpuu", "'gpu'"]),
+    ("fabric.precision=64", ["fabric.precision", "64", "32-true"]),
+    ("hydra.searchpath=[pkg://os]", ["hydra.searchpath", "SHEPHERD_SEARCH_PATH"]),
+    ("hydra/launcher=joblib", ["hydra/launcher", "joblib"]),
+    ("env.wrapper.id=Other-v1", ["env.wrapper.id", "Other-v1", "env.id"]),
+    ("model_manager.models.agnet.tags={}", ["model_manager.models.agnet", "'agent'"]),
+    ("model_manager.models.agent.modelname=x", ["model_manager.models.agent.modelname", "'model_name'"]),
+    ("init_from=a checkpoint.resume_from=b", ["init_from"]),
+]
+
+
+@pytest.mark.parametrize(("override", "parts"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, override, parts):
+    typed = override.split(" ") if override.startswith("init_from") else [override]
+    sentence = told(["exp=ppo", *typed])
+    for part in parts:
+        assert part in sentence
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ([], ["exp=ppo", "ppo_pendulum"]),
+        (["seed=1"], ["exp=ppo"]),
+        (["ex=ppo"], ["'ex'", "'exp'"]),
+        (["exp"], ["exp=ppo"]),
+        (["ppo"], ["exp=ppo"]),
+        (["exp=ppoo"], ["exp=ppoo", "'ppo'"]),
+        (["exp="], ["exp=", "ppo"]),
+        (["exp=???"], ["exp=???", "ppo"]),
+        (["exp=sac"], ["exp=sac", "not there yet"]),
+        (["exp=ppo_atari"], ["exp=ppo_atari", "not there yet"]),
+        (["exp=ppo", "exp=ppo_pendulum"], ["exp=ppo", "exp=ppo_pendulum", "twice"]),
+        (["exp=ppo", "seed=1", "++seed=2"], ["seed=1", "++seed=2", "twice"]),
+        (["exp=ppo", "logger=csv", "logger@metric.logger=none"], ["logger=csv", "twice"]),
+        (["exp=default"], ["algo.name", "ppo"]),
+        (["exp=default", "algo=ppo"], ["env.id"]),
+        (["exp=default", "algo=ppo", "env=gym"], ["algo.total_steps"]),
+    ],
+)
+def test_a_wrong_choice_of_files_is_told(overrides, parts):
+    sentence = told(overrides)
+    for part in parts:
+        assert part in sentence
+
+
+# A user's own file exp/mine.yaml, and what the sentence about it must name.
+GLOBAL = "# @package _global_\n"
+FILES = [
+    (GLOBAL + "algo: [1\nb: 2\n", ["mine.yaml:3", "not YAML"]),
+    (GLOBAL + "algo: {gamma: 1, gamma: 2}\n", ["mine.yaml", "gamma"]),
+    (GLOBAL + "defaults:\n  - override /algo: ppoo\n  - _self_\n", ["exp=mine", "ppoo", "'ppo'"]),
+    (GLOBAL + "defaults:\n  - override /algos: ppo\n  - _self_\n", ["exp/mine", "algos", "'algo'"]),
+    (GLOBAL + "defaults:\n  - ppoo\n  - _self_\n", ["exp/mine", "ppoo", "'ppo'"]),
+    (GLOBAL + "defaults:\n  - /nothing: x\n  - _self_\n", ["exp/mine", "nothing"]),
+    (GLOBAL + "defaults: 5\n", ["exp/mine", "defaults"]),
+    (GLOBAL + "- 1\n", ["exp/mine"]),
+    ("algo: {total_steps: 5}\n", ["exp=mine", "# @package _global_"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nalgo: 5\n", ["algo=5", "group"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nenv: null\n", ["env=null", "group"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nfabric: 5\n", ["fabric=5"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nfabric: {callbacks: 5}\n", ["fabric.callbacks", "5"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nenv: {wrapper: {_target_: [x]}}\n", ["env.wrapper._target_", "gymnasium.make"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {name: sca}\n", ["algo.name", "sca", "ppo"]),
+    (GLOBAL + "defaults: [ppo, _self_]\n7: x\n", ["7", "x"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {gama: 0.9}\n", ["algo.gama", "gamma'"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nseed: '3'\n", ["seed", "3", "integer"]),
+]
+
+
+@pytest.mark.parametrize(("text", "parts"), FILES)
+def test_a_mistake_in_an_own_file_is_told(tmp_path, monkeypatch, text, parts):
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp" / "mine.yaml").write_text(text)
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
+    sentence = told(["exp=mine"])
+    for part in parts:
+        assert part in sentence
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path, monkeypatch):
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp" / "mine.yaml").write_bytes(b"\xff\xfe\x00")
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
+    assert "exp=mine" in told(["exp=mine"])
+
+
+@pytest.mark.parametrize("entry", ["/no/such/folder", "file://no/such", "pkg://numpy", "s3://bucket/configs"])
+def test_a_search_path_entry_that_is_no_folder_is_told(monkeypatch, entry):
+    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", entry)
+    sentence = told(["exp=ppo"])
+    assert "SHEEPRL_SEARCH_PATH" in sentence
+    assert entry in sentence
+
+
+# --- nothing is imported because a config names it ------------------------------------------------------------------
+
+PLACES = [
+    "env.wrapper._target_",
+    "algo.optimizer._target_",
+    "fabric._target_",
+    "metric.aggregator._target_",
+    "metric.aggregator.metrics.X._target_",
+    "metric.logger._target_",
+    "algo.dense_act",
+    "algo.encoder.dense_act",
+    "algo._target_",
+    "_target_",
+    "env._target_",
+    "env.wrapper.env._target_",
+    "model_manager.models.agent.tags._target_",
+    "algo.actor._target_",
+]
+HOSTILE = ["os.system", "builtins.eval", "subprocess.run", "torch.load", "canary.explode"]
+
+
+@pytest.fixture
+def canary(tmp_path, monkeypatch):
+    """A module that would leave a trace when it is imported."""
+    mark = tmp_path / "imported"
+    for name in ("canary.py", "canary_package/__init__.py"):
+        file = tmp_path / "modules" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"open({str(mark)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    yield mark
+    assert not mark.exists()
+    assert "canary" not in sys.modules
+    assert "canary_package" not in sys.modules
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("target", HOSTILE)
+def test_a_named_class_is_refused_and_never_imported(canary, files_read_once, place, target):
+    sentence = told(["exp=ppo", f"++{place}={target}"])
+    assert target in sentence or "_target_" in sentence
+
+
+def test_a_hostile_file_is_refused_and_never_imported(canary, tmp_path, monkeypatch):
+    exp = tmp_path / "own" / "exp"
+    exp.mkdir(parents=True)
+    (exp / "callback.yaml").write_text(
+        GLOBAL + "defaults: [ppo, _self_]\nfabric: {callbacks: [{_target_: canary.explode}]}\n"
+    )
+    (exp / "tag.yaml").write_text(GLOBAL + "defaults: [ppo, _self_]\nseed: !!python/object/apply:canary.explode []\n")
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path / "own"))
+    assert "canary.explode" in told(["exp=callback"])
+    assert "tag.yaml" in told(["exp=tag"])
+
+
+def test_no_package_of_a_search_path_is_imported(canary, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "pkg://canary_package")
+    assert "pkg://canary_package" in told(["exp=ppo"])
+    # Hydra imports the packages of a searchpath in the root file by itself.
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "config.yaml").write_text(
+        "defaults: [_self_, {algo: ppo}, {env: gym}, {exp: ppo}]\nhydra: {searchpath: ['pkg://canary_package']}\n"
+    )
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(own))
+    try:
+        compose(["exp=ppo"])
+    except UserError as error:
+        assert re.search("override|config", str(error))

@@ -1,0 +1,461 @@
+"""What a SheepRL 0.8.4 user brings: commands, defaults, class strings and whole config folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.config.compose import compose
+from rlcore.errors import UserError
+
+BARE = ("exp=default", "algo=ppo", "env=gym", "algo.total_steps=65536", "buffer.size=${algo.rollout_steps}")
+DOCUMENT = Path(__file__).parents[3] / "docs" / "coming_from_sheeprl.md"
+
+# Every public key of SheepRL's PPO path with its default there.
+THEIRS = {
+    "num_threads": 1,
+    "float32_matmul_precision": "high",
+    "dry_run": False,
+    "seed": 42,
+    "torch_use_deterministic_algorithms": False,
+    "torch_backends_cudnn_benchmark": True,
+    "torch_backends_cudnn_deterministic": False,
+    "cublas_workspace_config": None,
+    "exp_name": "ppo_CartPole-v1",
+    "root_dir": "ppo/CartPole-v1",
+    "log_root": "logs/runs",
+    "algo.name": "ppo",
+    "algo.total_steps": 65536,
+    "algo.per_rank_batch_size": 64,
+    "algo.run_test": True,
+    "algo.cnn_keys.encoder": [],
+    "algo.mlp_keys.encoder": ["state"],  # of exp/ppo
+    "algo.anneal_lr": False,
+    "algo.gamma": 0.99,
+    "algo.gae_lambda": 0.95,
+    "algo.gae_method": "loop",
+    "algo.update_epochs": 10,
+    "algo.loss_reduction": "mean",
+    "algo.normalize_advantages": False,
+    "algo.clip_coef": 0.2,
+    "algo.anneal_clip_coef": False,
+    "algo.clip_vloss": False,
+    "algo.ent_coef": 0.0,
+    "algo.anneal_ent_coef": False,
+    "algo.vf_coef": 1.0,
+    "algo.rollout_steps": 128,
+    "algo.dense_units": 64,
+    "algo.mlp_layers": 2,
+    "algo.dense_act": "tanh",
+    "algo.layer_norm": False,
+    "algo.max_grad_norm": 0.0,
+    "algo.encoder.cnn_features_dim": 512,
+    "algo.encoder.mlp_features_dim": 64,
+    "algo.encoder.dense_units": 64,
+    "algo.encoder.mlp_layers": 2,
+    "algo.encoder.dense_act": "tanh",
+    "algo.encoder.layer_norm": False,
+    "algo.encoder.ortho_init": False,
+    "algo.actor.dense_units": 64,
+    "algo.actor.mlp_layers": 2,
+    "algo.actor.dense_act": "tanh",
+    "algo.actor.layer_norm": False,
+    "algo.actor.ortho_init": False,
+    "algo.critic.dense_units": 64,
+    "algo.critic.mlp_layers": 2,
+    "algo.critic.dense_act": "tanh",
+    "algo.critic.layer_norm": False,
+    "algo.critic.ortho_init": False,
+    "algo.optimizer.lr": 1e-3,
+    "algo.optimizer.eps": 1e-4,
+    "algo.optimizer.weight_decay": 0.0,
+    "algo.optimizer.betas": [0.9, 0.999],
+    "algo.compile": False,  # their `enabled`
+    "env.id": "CartPole-v1",
+    "env.num_envs": 4,
+    "env.frame_stack": 1,
+    "env.sync_env": False,
+    "env.screen_size": 64,
+    "env.action_repeat": 1,
+    "env.grayscale": False,
+    "env.clip_rewards": False,
+    "env.capture_video": True,
+    "env.frame_stack_dilation": 1,
+    "env.actions_as_observation.num_stack": -1,
+    "env.actions_as_observation.dilation": 1,
+    "env.max_episode_steps": None,
+    "env.reward_as_observation": False,
+    "env.mask_velocities": False,
+    "fabric.devices": 1,
+    "fabric.num_nodes": 1,
+    "fabric.strategy": "auto",
+    "fabric.accelerator": "cpu",
+    "fabric.precision": "32-true",
+    "buffer.size": 128,
+    "buffer.memmap": True,
+    "buffer.memmap_dir": None,
+    "buffer.validate_args": False,
+    "buffer.from_numpy": False,
+    "buffer.checkpoint": True,
+    "buffer.online": False,
+    "buffer.share_data": False,
+    "checkpoint.every": 100,
+    "checkpoint.resume_from": None,
+    "checkpoint.save_last": True,
+    "checkpoint.keep_last": 5,
+    "checkpoint.memmap_buffer": "reference",
+    "distribution.validate_args": False,
+    "distribution.type": "auto",
+    "metric.log_every": 5000,
+    "metric.disable_timer": False,
+    "metric.log_level": 1,
+    "metric.sync_on_compute": False,
+    "metric.aggregator.raise_on_missing": False,
+    "metric.logger.name": "tensorboard",  # the class they name
+    "model_manager.disabled": True,
+    "run_benchmarks": False,
+}
+# The keys above whose default is another one here: each is in the table of docs/coming_from_sheeprl.md.
+DEPARTURES = {
+    "torch_backends_cudnn_benchmark": False,
+    "torch_backends_cudnn_deterministic": True,
+    "log_root": "runs",
+    "algo.compile": "auto",
+    "env.sync_env": True,
+    "buffer.memmap": False,
+    "checkpoint.every": None,
+    "model_manager.disabled": False,
+}
+
+
+def at(tree, key):
+    for part in key.split("."):
+        tree = tree[part]
+    return tree
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return compose(BARE)[1]
+
+
+@pytest.mark.parametrize("key", THEIRS)
+def test_a_key_has_their_name_and_their_default_or_is_a_known_departure(ours, key):
+    assert at(ours, key) == DEPARTURES.get(key, THEIRS[key])
+
+
+@pytest.mark.parametrize("key", DEPARTURES)
+def test_every_departure_is_documented(key):
+    table = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("|")]
+    assert any(f"`{key}`" in line or f"`{key.replace('_', '.', 3)}`" in line for line in table)
+
+
+def test_every_key_of_theirs_can_be_set_to_their_default():
+    typed = ["exp=default", "algo=ppo", "env=gym", "algo.compile.enabled=False", "algo.compile.mode=reduce-overhead"]
+    for key, value in THEIRS.items():
+        if key != "algo.compile":
+            typed.append(f"{key}=null" if value is None else f"{key}={value}".replace("'", ""))
+    _, tree = compose(typed)
+    for key, value in THEIRS.items():
+        assert at(tree, key) == value, key
+
+
+COMMANDS = [
+    (["exp=ppo", "env=gym", "env.id=CartPole-v1", "env.num_envs=8"], {"env.num_envs": 8}),
+    (["exp=ppo", "fabric.accelerator=cuda", "fabric.precision=bf16-mixed"], {"fabric.precision": "bf16-mixed"}),
+    (["exp=ppo", "fabric.precision=bf16"], {"fabric.precision": "bf16"}),
+    (["exp=ppo", "fabric.precision=32"], {"fabric.precision": "32"}),
+    (["exp=ppo", "fabric.devices=auto"], {"fabric.devices": "auto"}),
+    (["exp=ppo", "logger=tensorboard"], {"metric.logger.name": "tensorboard"}),
+    (["exp=ppo", "logger@metric.logger=tensorboard"], {"metric.logger.name": "tensorboard"}),
+    (["exp=ppo", "logger@metric.logger=mlflow"], {"metric.logger.name": "mlflow"}),
+    (["exp=ppo", "optim@algo.optimizer=adamw"], {"algo.optimizer.name": "adamw"}),
+    (["exp=ppo", "algo.optimizer._target_=torch.optim.AdamW"], {"algo.optimizer.name": "adamw"}),
+    (["exp=ppo", "algo.dense_act=torch.nn.ReLU"], {"algo.dense_act": "relu", "algo.actor.dense_act": "relu"}),
+    (["exp=ppo", "algo.encoder.dense_act=torch.nn.SiLU"], {"algo.encoder.dense_act": "silu"}),
+    (["exp=ppo", "algo.dense_act=LeakyReLU"], {"algo.dense_act": "leaky_relu"}),
+    (["exp=ppo", "metric.log_level=0", "metric.disable_timer=True"], {"metric.log_level": 0}),
+    (
+        ["exp=ppo", "metric.aggregator.metrics.Loss/value_loss=max"],
+        {"metric.aggregator.metrics": ("Loss/value_loss", "max")},
+    ),
+    (
+        ["exp=ppo", "metric.aggregator.metrics.Mine._target_=torchmetrics.aggregation.SumMetric"],
+        {"metric.aggregator.metrics": ("Mine", "sum")},
+    ),
+    (["exp=ppo", "buffer.share_data=True"], {"buffer.share_data": True}),
+    (["exp=ppo", "checkpoint.every=1000", "checkpoint.save_last=True"], {"checkpoint.every": 1000}),
+    (["exp=ppo", "checkpoint.resume_from=/some/checkpoint"], {"checkpoint.resume_from": "/some/checkpoint"}),
+    (["exp=ppo", "algo.mlp_keys.encoder=[state]", "algo.cnn_keys.encoder=[]"], {"algo.mlp_keys.encoder": ["state"]}),
+    (["exp=ppo", "env.wrapper._target_=gymnasium.make", "env.wrapper.render_mode=rgb_array"], {"env.wrapper": {}}),
+    (["exp=ppo", "env.wrapper.id=CartPole-v1"], {"env.wrapper": {}}),
+    (["exp=ppo", "hydra.run.dir=/nowhere", "hydra.job.chdir=False"], {"seed": 42}),
+    (["exp=ppo", "metric.logger.root_dir=x", "metric.logger.version=3"], {"metric.logger.name": "tensorboard"}),
+    (["exp=ppo", "model_manager.disabled=True"], {"model_manager.disabled": True}),
+    (["exp=ppo.yaml"], {"algo.name": "ppo"}),
+]
+
+
+@pytest.mark.parametrize(("command", "expected"), COMMANDS, ids=[" ".join(command) for command, _ in COMMANDS])
+def test_a_command_of_theirs_means_the_same(command, expected):
+    _, tree = compose(command)
+    for key, value in expected.items():
+        if isinstance(value, tuple):
+            assert at(tree, key)[value[0]] == value[1]
+        else:
+            assert at(tree, key) == value
+
+
+def test_no_class_string_is_left_in_the_tree():
+    _, tree = compose(["exp=ppo", "algo.dense_act=torch.nn.ELU", "env.wrapper._target_=gymnasium.make"])
+    assert "_target_" not in str(tree)
+    assert "torch.nn" not in str(tree)
+
+
+@pytest.mark.parametrize(
+    ("target", "suite"),
+    [
+        ("sheeprl.envs.dmc.DMCWrapper", "DeepMind Control"),
+        ("sheeprl.envs.crafter.CrafterWrapper", "Crafter"),
+        ("sheeprl.envs.diambra.DiambraWrapper", "DIAMBRA"),
+        ("sheeprl.envs.minedojo.MineDojoWrapper", "MineDojo"),
+        ("sheeprl.envs.minerl.MineRLWrapper", "MineRL"),
+        ("sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper", "Super Mario Bros"),
+        ("gymnasium.wrappers.AtariPreprocessing", "Atari"),
+    ],
+)
+def test_a_suite_that_is_not_there_yet_is_called_by_its_name(target, suite):
+    with pytest.raises(UserError, match=f"{suite} is not there yet"):
+        compose(["exp=ppo", f"env.wrapper._target_={target}"])
+
+
+# --- a copy of their whole config folder, with its keys and class strings ---------------------------------------------
+
+MEAN = "{_target_: torchmetrics.MeanMetric, sync_on_compute: '${metric.sync_on_compute}'}"
+PART = (
+    "dense_units: '${algo.dense_units}', mlp_layers: '${algo.mlp_layers}', "
+    "dense_act: '${algo.dense_act}', layer_norm: '${algo.layer_norm}', ortho_init: False"
+)
+COPY = {
+    "config.yaml": """\
+# @package _global_
+defaults:
+  - _self_
+  - algo: default.yaml
+  - buffer: default.yaml
+  - checkpoint: default.yaml
+  - distribution: default.yaml
+  - env: default.yaml
+  - fabric: default.yaml
+  - metric: default.yaml
+  - model_manager: default.yaml
+  - hydra: default.yaml
+  - exp: ???
+num_threads: 1
+float32_matmul_precision: "high"
+dry_run: False
+seed: 5
+torch_use_deterministic_algorithms: False
+torch_backends_cudnn_benchmark: True
+torch_backends_cudnn_deterministic: False
+cublas_workspace_config: null
+exp_name: ${algo.name}_${env.id}
+run_name: ${now:%Y-%m-%d_%H-%M-%S}_${exp_name}_${seed}
+root_dir: ${algo.name}/${env.id}
+log_root: logs/runs
+""",
+    "algo/default.yaml": """\
+name: ???
+total_steps: ???
+per_rank_batch_size: ???
+run_test: True
+cnn_keys: {encoder: []}
+mlp_keys: {encoder: []}
+""",
+    "algo/ppo.yaml": f"""\
+defaults: [default, /optim@optimizer: adam, _self_]
+name: ppo
+anneal_lr: False
+gamma: 0.99
+gae_lambda: 0.95
+gae_method: loop
+update_epochs: 10
+loss_reduction: mean
+normalize_advantages: False
+clip_coef: 0.2
+anneal_clip_coef: False
+clip_vloss: False
+ent_coef: 0.0
+anneal_ent_coef: False
+vf_coef: 1.0
+rollout_steps: 128
+dense_units: 64
+mlp_layers: 2
+dense_act: torch.nn.Tanh
+layer_norm: False
+max_grad_norm: 0.0
+encoder: {{cnn_features_dim: 512, mlp_features_dim: 64, {PART}}}
+actor: {{{PART}}}
+critic: {{{PART}}}
+optimizer: {{lr: 1e-3, eps: 1e-4}}
+compile: {{enabled: False, mode: reduce-overhead, player: True}}
+""",
+    "optim/adam.yaml": "_target_: torch.optim.Adam\nlr: 2e-4\neps: 1e-04\nweight_decay: 0\nbetas: [0.9, 0.999]\n",
+    "optim/sgd.yaml": (
+        "_target_: torch.optim.SGD\nlr: 2e-04\nmomentum: 0\nnesterov: false\nweight_decay: 0\ndampening: 0\n"
+    ),
+    "buffer/default.yaml": (
+        "size: ???\nmemmap: True\nmemmap_dir: null\nvalidate_args: False\nfrom_numpy: False\n"
+        "checkpoint: True\nonline: False\n"
+    ),
+    "checkpoint/default.yaml": (
+        "every: 100\nresume_from: null\nsave_last: True\nkeep_last: 5\nmemmap_buffer: reference\n"
+    ),
+    "distribution/default.yaml": "validate_args: False\n",
+    "env/default.yaml": """\
+id: ???
+num_envs: 4
+frame_stack: 1
+sync_env: False
+screen_size: 64
+action_repeat: 1
+grayscale: False
+clip_rewards: False
+capture_video: True
+frame_stack_dilation: 1
+actions_as_observation: {num_stack: -1, noop: "some text", dilation: 1}
+max_episode_steps: null
+reward_as_observation: False
+wrapper: ???
+""",
+    "env/gym.yaml": """\
+defaults: [default, _self_]
+id: CartPole-v1
+mask_velocities: False
+wrapper: {_target_: gymnasium.make, id: "${env.id}", render_mode: rgb_array}
+""",
+    "fabric/default.yaml": """\
+_target_: lightning.fabric.Fabric
+devices: 1
+num_nodes: 1
+strategy: "auto"
+accelerator: "cpu"
+precision: "32-true"
+callbacks:
+  - _target_: sheeprl.utils.callback.CheckpointCallback
+    keep_last: ${checkpoint.keep_last}
+    memmap_buffer: ${checkpoint.memmap_buffer}
+""",
+    "logger/tensorboard.yaml": """\
+_target_: lightning.fabric.loggers.TensorBoardLogger
+name: ${run_name}
+root_dir: ${log_root}/${root_dir}
+version: null
+default_hp_metric: True
+prefix: ""
+sub_dir: null
+""",
+    "logger/mlflow.yaml": """\
+_target_: lightning.pytorch.loggers.MLFlowLogger
+experiment_name: ${exp_name}
+tracking_uri: ${oc.env:MLFLOW_TRACKING_URI}
+run_name: ${algo.name}_${env.id}_${now:%Y-%m-%d_%H-%M-%S}
+tags: null
+save_dir: null
+prefix: ""
+artifact_location: null
+run_id: null
+log_model: false
+""",
+    "metric/default.yaml": f"""\
+defaults: [_self_, /logger@logger: tensorboard]
+log_every: 5000
+disable_timer: False
+log_level: 1
+sync_on_compute: False
+aggregator:
+  _target_: sheeprl.utils.metric.MetricAggregator
+  raise_on_missing: False
+  metrics:
+    Rewards/rew_avg: {MEAN}
+    Game/ep_len_avg: {MEAN}
+""",
+    "model_manager/default.yaml": "disabled: True\nmodels: {}\n",
+    "model_manager/ppo.yaml": """\
+defaults: [default, _self_]
+models:
+  agent: {model_name: "${exp_name}_agent", description: "about ${env.id}", tags: {}}
+""",
+    "hydra/default.yaml": "run: {dir: 'logs/runs/${root_dir}/${run_name}'}\njob: {chdir: False}\n",
+    "exp/ppo.yaml": f"""\
+# @package _global_
+defaults:
+  - override /algo: ppo
+  - override /env: gym
+  - override /model_manager: ppo
+  - _self_
+algo:
+  total_steps: 65536
+  per_rank_batch_size: 64
+  mlp_keys: {{encoder: [state]}}
+distribution: {{type: "auto"}}
+buffer: {{share_data: False, size: "${{algo.rollout_steps}}"}}
+metric:
+  aggregator:
+    metrics:
+      Loss/value_loss: {MEAN}
+      Loss/policy_loss: {MEAN}
+      Loss/entropy_loss: {MEAN}
+""",
+}
+
+
+def write(folder, names=None):
+    for name, text in COPY.items():
+        if names is None or name in names:
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    return folder
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{write(tmp_path)};pkg://sheeprl.configs")
+
+
+def test_their_whole_folder_composes_unchanged(copied):
+    config, tree = compose(["exp=ppo"])
+    for key, value in (THEIRS | {"seed": 5}).items():
+        assert at(tree, key) == value, key
+    assert config.run_dir == f"logs/runs/ppo/CartPole-v1/{config.run_name}"
+    assert config.env.wrapper == {}
+    assert dict(config.model_manager.models["agent"])["model_name"] == "ppo_CartPole-v1_agent"
+    assert set(config.metric.aggregator.metrics.values()) == {"mean"}
+
+
+def test_their_whole_folder_takes_our_keys_and_groups(copied):
+    config, _ = compose(["exp=ppo", "optim@algo.optimizer=sgd", "evaluation.episodes=3", "logger@metric.logger=csv"])
+    assert (config.algo.optimizer.name, config.evaluation.episodes, config.metric.logger.name) == ("sgd", 3, "csv")
+
+
+def test_their_mlflow_logger_needs_its_variable(copied, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # whoever used MLflow in this process has set it
+    with pytest.raises(UserError, match="MLFLOW_TRACKING_URI is not set"):
+        compose(["exp=ppo", "logger@metric.logger=mlflow"])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    logger = compose(["exp=ppo", "logger@metric.logger=mlflow"])[0].metric.logger
+    assert (logger.name, logger.tracking_uri, logger.experiment_name) == (
+        "mlflow",
+        "http://127.0.0.1:5000",
+        "ppo_CartPole-v1",
+    )
+
+
+@pytest.mark.parametrize("names", [["exp/ppo.yaml"], ["exp/ppo.yaml", "algo/ppo.yaml"], ["env/gym.yaml"]])
+def test_single_files_of_theirs_mix_with_ours(tmp_path, monkeypatch, names):
+    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{write(tmp_path, names)}")
+    config, _ = compose(["exp=ppo"])
+    assert (config.algo.total_steps, config.env.id, config.buffer.size) == (65536, "CartPole-v1", 128)
+    assert config.env.sync_env is True

@@ -1,0 +1,252 @@
+"""The alias `champion` on a real SQLite store: who moved it, back again, and what `shepherd registry` says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
+
+from flows.cli import main as cli
+from flows.cli import registry as registry_command
+from flows.registry import champions
+from flows.runs.params import set_aside
+from flows.stages.register_model import register_model
+from flows.tracking import mlflow_run as tracking
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
+
+
+@pytest.fixture
+def dynasty(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """A model of its own name with three versions, each better than the one before: 100, 200 and 300."""
+    name = f"dynasty-{request.node.name.removeprefix('test_')[:60]}"
+    weights = zlib.crc32(name.encode()) % 100_000
+    runs = [checkpointed_run(tmp_path / f"run-{i}", f"{name}-{i}", weights=weights + i) for i in range(3)]
+    means = {digest_of(run): 100.0 * (i + 1) for i, run in enumerate(runs)}
+    evaluations(monkeypatch, lambda digest, episode: means[digest] + episode % 3)
+    for run in runs:
+        register_model(named(run, name), run)
+    return name
+
+
+def client() -> MlflowClient:
+    return tracking.connect(tracking.tracking_uri())
+
+
+def champion(name: str) -> str:
+    return str(client().get_model_version_by_alias(name, "champion").version)
+
+
+def steps(name: str) -> list[tuple[str, str | None, str]]:
+    return [(move.version, move.before, move.how) for move in champions.history(client(), name)]
+
+
+def test_the_gate_notes_every_coronation_with_its_words(dynasty: str) -> None:
+    assert steps(dynasty) == [("1", None, "gate"), ("2", "1", "gate"), ("3", "2", "gate")]
+    said = [move.why for move in champions.history(client(), dynasty)]
+    assert "beats the random baseline (22.0)" in said[0]
+    assert "beats champion version 1" in said[1]
+    assert [client().get_model_version(dynasty, str(i)).tags["decision"] for i in (1, 2, 3)] == said
+    tags = client().get_registered_model(dynasty).tags
+    assert sorted(tags) == ["champion.0001", "champion.0002", "champion.0003"]
+    assert tags["champion.0002"].startswith("version 2 after 1 | gate by ")
+
+
+def test_rollback_goes_back_champion_by_champion_and_then_says_there_is_none(dynasty: str) -> None:
+    for expected in ("2", "1"):
+        assert champions.rollback(client(), dynasty).version == expected == champion(dynasty)
+    with pytest.raises(UserError, match="version 1 is its first champion.*promote .* 3` makes"):
+        champions.rollback(client(), dynasty)
+    # A promotion after a rollback stands on what was left.
+    champions.promote(client(), dynasty, "3", "after all")
+    assert champions.rollback(client(), dynasty).version == "1"
+    assert steps(dynasty)[3:] == [
+        ("2", "3", "rollback"),
+        ("1", "2", "rollback"),
+        ("3", "1", "promote"),
+        ("1", "3", "rollback"),
+    ]
+
+
+def test_rollback_passes_over_versions_deleted_since(dynasty: str) -> None:
+    client().delete_model_version(dynasty, "2")
+    assert champions.rollback(client(), dynasty).version == "1"
+
+
+def test_an_alias_moved_in_mlflow_itself_is_the_champion_before_the_next(dynasty: str) -> None:
+    client().set_registered_model_alias(dynasty, "champion", "1")
+    champions.promote(client(), dynasty, "2")
+    assert champions.rollback(client(), dynasty).version == "1"
+
+
+def test_an_alias_taken_away_is_given_back_by_rollback(dynasty: str) -> None:
+    client().delete_registered_model_alias(dynasty, "champion")
+    assert champions.rollback(client(), dynasty).version == "3"
+
+
+def test_a_tag_rewritten_by_somebody_is_left_out_and_not_written_over(dynasty: str) -> None:
+    client().set_registered_model_tag(dynasty, "champion.0003", "mine")
+    champions.promote(client(), dynasty, "1")
+    assert client().get_registered_model(dynasty).tags["champion.0003"] == "mine"
+    assert steps(dynasty) == [("1", None, "gate"), ("2", "1", "gate"), ("1", "3", "promote")]
+    assert champions.rollback(client(), dynasty).version == "3"
+
+
+def test_a_move_cut_off_before_the_alias_is_no_champion_in_the_history(
+    dynasty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr("mlflow.MlflowClient.set_registered_model_alias", die)
+        champions.promote(client(), dynasty, "1")
+    assert champion(dynasty) == "3"
+    assert steps(dynasty)[-1] == ("3", "2", "gate")
+    assert champions.rollback(client(), dynasty).version == "2"
+    assert champions.promote(client(), dynasty, "1").before == "2"
+    assert champions.rollback(client(), dynasty).version == "2"
+
+
+def test_a_gate_killed_between_alias_and_decision_keeps_the_decision_it_made(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (checkpointed_run(tmp_path / str(i), f"cut-{i}", weights=700 + i) for i in range(2))
+    evaluations(monkeypatch, lambda digest, episode: (100.0 if digest == digest_of(first) else 200.0) + episode % 3)
+    register_model(named(first, "gate-cut"), first)
+    set_tag = "mlflow.MlflowClient.set_model_version_tag"
+    real = client().__class__.set_model_version_tag
+
+    def die_at_the_decision(self: MlflowClient, name: str, version: str, key: str, value: str) -> None:
+        if key == "decision":
+            raise KeyboardInterrupt
+        real(self, name, version, key, value)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(set_tag, die_at_the_decision)
+        register_model(named(second, "gate-cut"), second)
+    assert champion("gate-cut") == "2"
+    assert "beats champion version 1" in register_model(named(second, "gate-cut"), second)["decision"]
+    assert steps("gate-cut") == [("1", None, "gate"), ("2", "1", "gate")]
+
+
+def test_the_list_shows_versions_newest_first_and_the_history_of_one_model(
+    dynasty: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["registry", "promote", dynasty, "2", "--why", "steadier on the robot"]) == 0
+    assert capsys.readouterr().out == f"{dynasty}: champion is version 2, was version 3 (steadier on the robot)\n"
+    assert cli.main(["registry", "list", dynasty]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[:2] for row in rows[:3]] == [[dynasty, "3"], [dynasty, "2"], [dynasty, "1"]]
+    columns = {title: head.index(title) for title in ("aliases", "decision", "registered", "run directory")}
+    assert [row[columns["aliases"] :].split("  ")[0] for row in rows[:3]] == ["challenger", "champion", "-"]
+    assert rows[0][columns["decision"] :].startswith("beats version 2: +100.0 [100.0, 100.0]")
+    assert rows[2][columns["decision"] :].startswith("beats random baseline: +79.0 [")
+    assert [row.rsplit("-", 1)[-1] for row in rows[:3]] == ["2", "1", "0"]
+    assert [line.split()[3] for line in rows[5:]] == ["2", "3", "2", "1"]
+    assert rows[5].endswith("steadier on the robot")
+
+
+def test_the_list_names_the_place_where_a_run_was_set_aside(
+    dynasty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(tmp_path / "run-2")
+    set_aside(run)  # and another run begins in its folder
+    assert cli.main(["registry", "list", dynasty]) == 0
+    newest = capsys.readouterr().out.splitlines()[1]
+    assert newest.endswith(f"run-2/set_aside/{run.read_identity()['run_id']}")
+
+
+def test_the_list_of_all_names_every_model_and_a_run_that_is_gone(
+    dynasty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run-1").rename(tmp_path / "elsewhere")
+    client().create_registered_model(f"foreign to {dynasty}")
+    client().create_model_version(f"foreign to {dynasty}", "file:///nowhere")
+    assert cli.main(["registry"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith(f"{dynasty} ")]) == 3
+    assert [line for line in lines if line.endswith("run-1 (gone)") and dynasty in line]
+    foreign = next(line for line in lines if line.startswith("foreign"))
+    assert foreign.endswith("not of this project")
+
+
+def test_mistakes_are_one_sentence_and_exit_code_2(dynasty: str, capsys: pytest.CaptureFixture[str]) -> None:
+    mistakes = {
+        ("promote", dynasty[:-1], "2"): f"no model '{dynasty[:-1]}'; did you mean '{dynasty}'?",
+        ("rollback", dynasty[:-1]): f"did you mean '{dynasty}'?",
+        ("list", dynasty[:-1]): f"did you mean '{dynasty}'?",
+        ("promote", dynasty, "9"): f"{dynasty} version 9: {dynasty} has only @challenger, @champion, /1, /2, /3",
+        ("promote", dynasty, "best"): f"{dynasty} version best: {dynasty} has only",
+        ("promote", dynasty, "3"): "version 3: is the champion already",
+    }
+    before = steps(dynasty)
+    for words, said in mistakes.items():
+        assert cli.main(["registry", *words]) == 2
+        shown = capsys.readouterr().err
+        assert said in shown and shown.startswith("shepherd: ") and shown.count("\n") == 1
+    assert steps(dynasty) == before
+
+
+def test_a_version_of_another_program_is_not_made_champion(home: Path) -> None:
+    client().create_registered_model("theirs")
+    client().create_model_version("theirs", "file:///nowhere")
+    with pytest.raises(UserError, match="not registered by this project"):
+        champions.promote(client(), "theirs", "1")
+    with pytest.raises(UserError, match="it has no champion, so there is none to go back to"):
+        champions.rollback(client(), "theirs")
+
+
+def test_promotions_at_once_are_noted_one_after_the_other(dynasty: str) -> None:
+    command = [sys.executable, "-m", "flows.cli.main", "registry", "promote", dynasty]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    started = [subprocess.Popen([*command, version], env=environment) for version in ("1", "2")]
+    assert [process.wait(120) for process in started] == [0, 0]
+    moves = champions.history(client(), dynasty)
+    assert [move.before for move in moves[1:]] == [move.version for move in moves[:-1]]
+    assert sorted(move.version for move in moves[3:]) == ["1", "2"]
+    assert champion(dynasty) == moves[-1].version
+
+
+def test_a_server_that_is_away_is_one_sentence_at_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert cli.main(["registry", "list"]) == 2
+    assert "MLFLOW_TRACKING_URI=http://127.0.0.1:9: no MLflow server answers there" in capsys.readouterr().err
+
+
+def test_an_empty_store_says_how_to_fill_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/empty.db")
+    assert "no model is registered yet; `shepherd train" in registry_command.show()
+
+
+def test_a_decision_that_is_being_written_is_none_yet() -> None:
+    from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
+
+    def words(**tags: str) -> str:
+        return registry_command._decision(
+            ModelVersion("ppo", "1", 0, tags=[ModelVersionTag(key, value) for key, value in tags.items()])
+        )
+
+    assert words() == words(difference="3.0") == words(difference="3.0", difference_low="1.0") == "undecided"
+    whole = {"difference": "3.0", "difference_low": "1.0", "difference_high": "5.0", "compared_with": "the champion"}
+    assert words(**whole) == "beats champion: +3.0 [1.0, 5.0]"

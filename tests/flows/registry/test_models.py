@@ -1,0 +1,449 @@
+"""The registry on a real SQLite store: versions, aliases, lineage, and models that load without this project."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, config_of, digest_of, evaluations, named
+
+import flows
+from flows.registry import champions
+from flows.registry import models as registry
+from flows.stages.register_model import register_model
+from flows.tracking import mlflow_run as tracking
+from rlcore.errors import UserError
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog, read_events
+from rlcore.store.run_config import config_hash
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
+
+
+def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = checkpointed_run(tmp_path / "run", "same", weights=1)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    first = register_model(named(run, "same"), run)
+    again = register_model(named(run, "same"), run)
+    assert first == again
+    assert first["version"] == 1
+    assert [e["version"] for e in read_events(run.events) if e["kind"] == "registered"] == [1]
+
+
+def test_two_processes_at_once_make_one_version(home: Path, tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "together", weights=2)
+    # The final evaluation of this checkpoint is in the log, so that no environment is needed here.
+    greedy = {"mean": 300.0, "std": 20.0, "episodes": 100}
+    EventLog(run.events).append("evaluation", env_steps=4096, final=True, greedy=greedy)
+    program = f"""
+        import yaml
+        from flows.stages.register_model import register_model
+        from rlcore.store.run_config import build_config
+        from rlcore.store.directory import RunDirectory
+        run = RunDirectory({str(run.path)!r})
+        print(register_model(build_config(yaml.safe_load(run.config.read_text())), run)["version"])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=120)[0].strip() for process in started] == ["1", "1"]
+    client = tracking.connect(tracking.tracking_uri())
+    assert len(client.search_model_versions("name = 'ppo-CartPole-v1'")) == 1
+
+
+def test_first_model_must_beat_the_random_baseline(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poor, good = (checkpointed_run(tmp_path / name, f"first-{name}", weights=w) for name, w in (("a", 3), ("b", 4)))
+    evaluations(monkeypatch, lambda d, i: (20.0 if d == digest_of(poor) else 60.0) + i % 5)
+    results = [register_model(named(run, "first"), run) for run in (poor, good)]
+    assert [result["aliases"] for result in results] == [["challenger"], ["challenger", "champion"]]
+    assert "does not beat the random baseline" in results[0]["decision"]
+
+
+def test_champion_falls_only_to_a_better_model_on_the_same_fresh_seeds(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [checkpointed_run(tmp_path / str(i), f"dynasty-{i}", weights=10 + i) for i in range(4)]
+    noise = np.random.default_rng(0).normal(scale=9.0, size=(4, 1000))
+    returns = dict(zip(map(digest_of, runs), noise + np.array([[100.0], [100.3], [90.0], [140.0]]), strict=True))
+    asked = evaluations(monkeypatch, lambda digest, episode: float(returns[digest][episode]))
+    client = tracking.connect(tracking.tracking_uri())
+    reigns, rounds = [], []
+    for run in runs:
+        asked.clear()
+        register_model(named(run, "dynasty"), run)
+        reigns.append(client.get_model_version_by_alias("dynasty", "champion").version)
+        rounds.append({round for _, round, _ in asked})
+        assert min(episodes for _, _, episodes in asked) >= 100
+    assert [int(v) for v in reigns] == [1, 1, 1, 4]
+    assert client.get_model_version_by_alias("dynasty", "challenger").version == reigns[-1]
+    # Every comparison has one round for both, of its own, and never that of training (0) or of the end (1).
+    fresh = rounds[1:]
+    assert all(len(r) == 1 for r in fresh)
+    assert len(set.union(*fresh)) == 3
+    assert min(set.union(*fresh)) >= 2
+
+
+def test_a_champion_of_other_spaces_stays_and_the_decision_says_why(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = checkpointed_run(tmp_path / "first", "spaces-1", weights=1)
+    other = checkpointed_run(tmp_path / "other", "spaces-2", weights=1, spec=DICT_SPEC)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(first, "spaces"), first)
+    result = register_model(named(other, "spaces"), other)
+    assert result["aliases"] == ["challenger"]
+    assert "other spaces" in result["decision"]
+
+
+def test_a_decision_cut_off_by_a_kill_is_made_by_the_next_call(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "cut", weights=20)
+
+    def die(digest: str, episode: int) -> float:
+        raise KeyboardInterrupt
+
+    evaluations(monkeypatch, die)
+    with pytest.raises(KeyboardInterrupt):
+        register_model(named(run, "cut"), run)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    result = register_model(named(run, "cut"), run)
+    assert (result["version"], result["aliases"]) == (1, ["challenger", "champion"])
+
+
+def only_model(name: str, run: RunDirectory) -> Any:
+    """The one logged model of a run, whole, in the one version of its name; the run's page links it once."""
+    client = tracking.connect(tracking.tracking_uri())
+    (version,) = client.search_model_versions(f"name = '{name}'")
+    assert version.run_id is not None
+    mlflow_run = client.get_run(version.run_id)
+    assert mlflow_run.outputs is not None
+    logged = client.search_logged_models([mlflow_run.info.experiment_id], f"source_run_id = '{version.run_id}'")
+    assert [model.artifact_location for model in logged] == [version.source]
+    assert [output.model_id for output in mlflow_run.outputs.model_outputs] == [logged[0].model_id]
+    assert json.loads(logged[0].tags["mlflow.modelVersions"]) == [{"name": name, "version": int(version.version)}]
+    assert logged[0].status == "READY"
+    assert (version.tags["env_steps"], "decision" in version.tags) == ("4096", True)
+    obs = np.random.default_rng(6).normal(size=(16, 4)).astype(np.float32)
+    import mlflow
+
+    loaded = mlflow.pyfunc.load_model(f"models:/{name}/{version.version}")
+    assert np.array_equal(loaded.predict(obs), flows.load_policy(run.path).predict(obs))
+    return version
+
+
+WRITES = (
+    "create_logged_model",
+    "log_model_artifacts",
+    "log_outputs",
+    "finalize_logged_model",
+    "create_registered_model",
+    "create_model_version",
+    "set_logged_model_tags",
+    "set_registered_model_alias",
+    "set_registered_model_tag",
+    "set_model_version_tag",
+    "update_model_version",
+)
+
+
+class Killed(BaseException):
+    """Nothing in MLflow or here catches it."""
+
+
+def test_cut_off_at_every_write_in_turn_there_is_one_logged_model_and_one_version(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    run = checkpointed_run(tmp_path / "run", "each-write", weights=60)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    died_at: list[tuple[str, str]] = []
+
+    def dying(method: str) -> Callable[..., Any]:
+        real = getattr(MlflowClient, method)
+
+        def call(self: MlflowClient, *arguments: Any, **named: Any) -> Any:
+            # Of the setters, every call with another alias or key is another moment.
+            key = arguments[2 if method == "set_model_version_tag" else 1] if method.startswith("set_") else ""
+            moment = (method, key)
+            if moment in died_at:
+                return real(self, *arguments, **named)
+            died_at.append(moment)
+            if method == "log_model_artifacts":  # half of it arrives
+                part = tmp_path / "part"
+                part.mkdir()
+                (part / "MLmodel").write_text("torn")
+                real(self, arguments[0], str(part))
+            raise Killed(moment)
+
+        return call
+
+    for method in WRITES:
+        monkeypatch.setattr(MlflowClient, method, dying(method))
+    attempts = 0
+    while True:
+        attempts += 1
+        try:
+            result = register_model(named(run, "each-write"), run)
+            break
+        except Killed:
+            continue
+    assert {method for method, _ in died_at} == set(WRITES)
+    assert attempts == len(died_at) + 1
+    assert (result["version"], result["aliases"]) == (1, ["challenger", "champion"])
+    assert "beats the random baseline" in only_model("each-write", run).description
+    history = champions.history(tracking.connect(tracking.tracking_uri()), "each-write")
+    assert [(move.version, move.before, move.how) for move in history] == [("1", None, "gate")]
+
+
+@pytest.mark.parametrize("method", ["log_model_artifacts", "create_model_version"])
+def test_killed_while_it_registers_a_run_has_one_logged_model_afterwards(
+    home: Path, tmp_path: Path, method: str
+) -> None:
+    name = f"killed-{method}"
+    run = checkpointed_run(tmp_path / "run", name, weights=62 + len(method))
+    greedy = {"mean": 300.0, "std": 20.0, "episodes": 100}
+    EventLog(run.events).append("evaluation", env_steps=4096, final=True, greedy=greedy)
+    program = f"""
+        import os, signal, sys, yaml
+        from mlflow import MlflowClient
+        from flows.stages.register_model import register_model
+        from rlcore.store.run_config import build_config
+        from rlcore.store.directory import RunDirectory
+        MlflowClient.{method} = lambda *arguments, **named: os.kill(os.getpid(), signal.SIGKILL)
+        run = RunDirectory({str(run.path)!r})
+        tree = yaml.safe_load(run.config.read_text())
+        tree["model_manager"] = {{"disabled": False, "models": {{"agent": {{"model_name": {name!r}}}}}}}
+        register_model(build_config(tree), run)
+    """
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    client = tracking.connect(tracking.tracking_uri())
+    found = tracking.find_run(client, run)
+    assert found is not None
+    left = client.search_logged_models([found.info.experiment_id], f"source_run_id = '{found.info.run_id}'")
+    assert [model.status for model in left] == ["PENDING" if method == "log_model_artifacts" else "READY"]
+    assert register_model(named(run, name), run)["version"] == 1
+    assert only_model(name, run).source == left[0].artifact_location
+
+
+def test_lineage_and_decision_are_written_on_the_version(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "lineage", weights=30)
+    run.dataset.mkdir()
+    (run.dataset / "manifest.json").write_text("{}")
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    config = named(run, "lineage")
+    result = register_model(config, run)
+    version = tracking.connect(tracking.tracking_uri()).get_model_version("lineage", "1")
+    tags = version.tags
+    assert tags["run_id"] == "lineage"
+    assert tags["config_hash"] == config_hash(config)
+    assert (tags["commit"], tags["dirty"], tags["lock_hash"]) == ("c0ffee", "false", "10c4")
+    assert tags["checkpoint_digest"] == digest_of(run)
+    assert len(tags["dataset_digest"]) == 64
+    assert tags["env_steps"] == "4096"
+    assert float(tags["eval_mean"]) == pytest.approx(100.99)
+    assert tags["decision"] == result["decision"]
+    assert result["decision"] in version.description
+    assert version.run_id == tracking.mirror(run)
+
+
+def test_a_switched_off_registry_is_left_alone_and_says_so(home: Path, tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "off", weights=1)
+    result = register_model(config_of(run, model_manager={"disabled": True, "models": {}}), run)
+    assert result["version"] is None
+    assert "model_manager.disabled" in result["decision"]
+    assert not [e for e in read_events(run.events) if e["kind"] == "registered"]
+
+
+def test_uri_resolves_to_the_policy_that_was_registered(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "resolve", weights=40)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "resolve"), run)
+    obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    expected = flows.load_policy(run.path).predict(obs)
+    assert 0 < expected.mean() < 1
+    assert registry.run_of("models:/resolve@champion") == checkpoint.resolve(run, "latest")
+    shutil.rmtree(run.checkpoints)
+    with pytest.raises(UserError, match=r"checkpoint it was made from is not at .* any more.*load_policy"):
+        registry.run_of("models:/resolve/1")
+    shutil.rmtree(run.path)
+    with pytest.raises(UserError, match=r"run it was made from is not at .* any more.*load_policy"):
+        registry.run_of("models:/resolve/1")
+    for uri in ("models:/resolve@champion", "models:/resolve/1", "models:/resolve/latest"):
+        assert np.array_equal(flows.load_policy(uri).predict(obs), expected)
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("models:/resolv@champion", "no model 'resolv'"),
+        ("models:/missing@winner", "missing has only @challenger, @champion, /1"),
+        ("models:/missing/7", "missing has only @challenger, @champion, /1"),
+        ("models:missing", "write models:/NAME@champion"),
+    ],
+)
+def test_a_wrong_uri_is_one_sentence(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, said: str
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "missing", weights=41)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "missing"), run)
+    with pytest.raises(UserError, match=said) as caught:
+        registry.resolve_uri(uri)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        ({"model_name": "o'brien"}, r"model_name=o'brien: only letters"),
+        ({"model_name": "../elsewhere"}, r"model_name=\.\.-elsewhere: only letters"),
+        ({"model_name": "at@home"}, r"model_name=at@home: only letters"),
+        ({"model_name": 7}, r"model_name=7: must be text"),
+        ({"model_name": ["a"]}, r"must be text"),
+        ("mine", r"models.agent=mine: this is a group of keys"),
+        ({"tags": "blue"}, r"models.agent.tags=blue: this is a group of keys"),
+    ],
+)
+def test_a_name_that_no_model_can_have_is_refused_before_training(tmp_path: Path, agent: Any, said: str) -> None:
+    from flows.runs.check import check
+
+    run = checkpointed_run(tmp_path / "run", "named", weights=1)
+    with pytest.raises(UserError, match=said):
+        check(config_of(run, model_manager={"disabled": False, "models": {"agent": agent}}))
+    check(config_of(run, model_manager={"disabled": True, "models": {"agent": agent}}))
+
+
+def test_names_take_slashes_as_dashes(tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "slashes", weights=1)
+    assert registry.model_name(named(run, "ppo_ALE/Pong-v5")) == "ppo_ALE-Pong-v5"
+    assert registry.model_name(config_of(run)) == "ppo-CartPole-v1"
+
+
+def test_a_model_of_another_program_with_a_quote_in_its_name_is_found(home: Path) -> None:
+    client = tracking.connect(tracking.tracking_uri())
+    client.create_registered_model("o'brien")
+    client.create_model_version("o'brien", "file:///nowhere")
+    with pytest.raises(UserError, match="o'brien has only /1"):
+        registry.resolve_uri("models:/o'brien/2")
+    with pytest.raises(UserError, match="not registered by this project"):
+        registry.run_of("models:/o'brien/latest")
+
+
+SERVE = """
+    import json, sys
+
+    absent = "flows conf hydra omegaconf gymnasium lightning_fabric lightning prefect optuna dvc".split()
+
+    class Forbidden:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in absent:
+                raise ImportError(f"serving imported {name}")
+
+    # The checkout is installed here, in one of the two ways that installers know; where models are served it is not.
+    sys.path[:] = [place for place in sys.path if place != sys.argv[3]]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
+    sys.meta_path.insert(0, Forbidden())
+    import importlib.util
+    assert importlib.util.find_spec("rlcore") is None
+    import mlflow, numpy as np
+
+    def widened(batch):
+        wide = {k: v.astype(np.float64) for k, v in batch.items()}
+        return wide if len(wide) > 1 else next(iter(wide.values()))
+
+    model = mlflow.pyfunc.load_model(sys.argv[1])
+    batch = {k: np.asarray(v["values"], v["dtype"]) for k, v in json.loads(sys.argv[2]).items()}
+    obs = batch if len(batch) > 1 else next(iter(batch.values()))
+    said = {"greedy": model.predict(obs).tolist(), "rlcore": sys.modules["rlcore"].__file__}
+    said["sampled"] = model.predict(obs, params={"deterministic": False}).tolist()
+    said["unwrapped"] = model.unwrap_python_model().predict(None, widened(batch)).tolist()
+    wrong = {k: v[..., :1] for k, v in batch.items()} if len(batch) > 1 else obs[:, :3]
+    try:
+        model.predict(wrong)
+    except Exception as error:
+        said["error"] = str(error)
+    said["inputs"] = model.metadata.signature.inputs.to_dict()
+    said["outputs"] = model.metadata.signature.outputs.to_dict()
+    print(json.dumps(said))
+"""
+
+
+def serve(uri: str, obs: dict[str, np.ndarray], cwd: Path) -> dict[str, Any]:
+    """Load and ask a registered model in a process that knows MLflow, torch and NumPy, and not this project."""
+    batch = json.dumps({k: {"values": v.tolist(), "dtype": str(v.dtype)} for k, v in obs.items()})
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [sys.executable, "-P", "-c", textwrap.dedent(SERVE), uri, batch, str(ROOT)]
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_registered_model_answers_where_this_project_is_not(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "served", weights=50)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "served"), run)
+    obs = np.random.default_rng(1).normal(size=(32, 4)).astype(np.float32)
+    said = serve("models:/served@champion", {"state": obs}, tmp_path)
+    assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
+    assert said["unwrapped"] == said["greedy"]  # the way for float64 arrays, which MLflow holds against the signature
+    assert said["sampled"] != said["greedy"]
+    assert not said["rlcore"].startswith(str(ROOT))
+    assert said["inputs"] == [{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 4]}}]
+    assert said["outputs"] == [{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1]}}]
+    assert "(-1, 4)" in said["error"]
+
+
+def test_a_dict_observation_is_served_by_name(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = checkpointed_run(tmp_path / "run", "rooms", weights=51, spec=DICT_SPEC)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "rooms"), run)
+    rng = np.random.default_rng(2)
+    obs = {"position": rng.normal(size=(16, 2, 3)), "room": rng.integers(1, 6, size=16)}
+    said = serve("models:/rooms/1", obs, tmp_path)
+    assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
+    assert [(i["name"], i["tensor-spec"]["dtype"], i["tensor-spec"]["shape"]) for i in said["inputs"]] == [
+        ("position", "float64", [-1, 2, 3]),
+        ("room", "int64", [-1]),
+    ]
+    assert "(-1, 2, 3)" in said["error"]
+
+
+def test_nothing_in_a_registered_model_is_pickled(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = checkpointed_run(tmp_path / "run", "plain", weights=52)
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(named(run, "plain"), run)
+    client = tracking.connect(tracking.tracking_uri())
+    folder = Path(client.get_model_version_download_uri("plain", "1").removeprefix("file://"))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {"policy.json", "agent.safetensors", "serving.py", "MLmodel"} <= {path.name for path in files}
+    assert not [path for path in files if path.read_bytes()[:2] in (b"\x80\x04", b"\x80\x05", b"PK")]
+    assert not [path for path in files if "__pycache__" in path.parts]
+    assert {"torch", "numpy", "safetensors", "mlflow"} == {
+        line.split("==")[0] for line in (folder / "requirements.txt").read_text().split()
+    }

@@ -1,0 +1,152 @@
+"""A registered model behind `mlflow models serve`, asked over HTTP as anybody would ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
+
+import flows
+from flows.stages.register_model import register_model
+from rlcore.store.directory import RunDirectory
+from tests.processes import answers, free_port
+
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
+HEALTHY_WITHIN = 120.0  # seconds; it imports MLflow and torch
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    run: RunDirectory
+
+
+@pytest.fixture(scope="module")
+def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`mlflow models serve` of a champion that takes arrays of 4 numbers; gone with its children at the end."""
+    yield from serving(home, tmp_path_factory.mktemp("array"), "served", None)
+
+
+@pytest.fixture(scope="module")
+def served_dict(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The same of a policy that sees two named keys."""
+    yield from serving(home, tmp_path_factory.mktemp("dict"), "rooms", DICT_SPEC)
+
+
+def serving(home: Path, folder: Path, name: str, spec: dict[str, Any] | None) -> Iterator[Served]:
+    run = checkpointed_run(folder / "run", name, weights=61, spec=spec)
+    with pytest.MonkeyPatch.context() as patched:
+        evaluations(patched, lambda digest, episode: 100.0 + episode % 3)
+        register_model(named(run, name), run)
+    port = free_port()
+    command = [str(Path(sys.executable).with_name("mlflow")), "models", "serve", "--env-manager", "local"]
+    # MLflow starts `uvicorn` by its name: the virtual environment is activated, as the README has it.
+    here = str(Path(sys.executable).parent)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment["PATH"] = here + os.pathsep + environment["PATH"]
+    with open(folder / "serve.log", "wb") as log:
+        process = subprocess.Popen(
+            [*command, "-m", f"models:/{name}@champion", "--host", "127.0.0.1", "--port", str(port)],
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        wait_for_ping(process, f"http://127.0.0.1:{port}/ping", folder / "serve.log")
+        yield Served(f"http://127.0.0.1:{port}/invocations", run)
+    finally:
+        # It has children of its own: the whole group goes, whatever state it is in.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def wait_for_ping(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + HEALTHY_WITHIN
+    while time.monotonic() < deadline and process.poll() is None:
+        if answers(url):
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"it does not answer:\n{log.read_text()[-3000:]}")
+
+
+def ask(served: Served, **body: Any) -> tuple[int, Any]:
+    """Status and answer of one request."""
+    data, header = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(served.url, data, header), timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_one_observation_and_a_thousand_get_the_actions_of_load_policy(served: Served) -> None:
+    policy = flows.load_policy(served.run.path)
+    obs = np.random.default_rng(3).normal(size=(1000, 4))  # float64, as JSON numbers are
+    expected = policy.predict(obs).tolist()
+    assert 0 < sum(expected) < 1000
+    assert ask(served, inputs=obs[:1].tolist()) == (200, {"predictions": expected[:1]})
+    assert ask(served, inputs=obs.tolist()) == (200, {"predictions": expected})
+    assert ask(served, inputs=[[0, 0, 0, 0]])[0] == 200  # whole numbers are numbers too
+
+
+def test_sampled_actions_are_had_by_a_parameter(served: Served) -> None:
+    obs = np.random.default_rng(4).normal(size=(500, 4)).tolist()
+    greedy = ask(served, inputs=obs)[1]["predictions"]
+    assert ask(served, inputs=obs, params={"deterministic": True})[1]["predictions"] == greedy
+    assert ask(served, inputs=obs, params={"deterministic": None})[1]["predictions"] == greedy
+    status, sampled = ask(served, inputs=obs, params={"deterministic": False})
+    assert status == 200
+    assert set(sampled["predictions"]) == {0, 1}
+    assert sampled["predictions"] != greedy
+
+
+@pytest.mark.parametrize("inputs", [[[0.1, 0.2, 0.3]], [[0.1] * 5], [0.1, 0.2, 0.3, 0.4]])
+def test_a_wrong_shape_is_400_and_names_the_shape_expected(served: Served, inputs: list[Any]) -> None:
+    status, answer = ask(served, inputs=inputs)
+    assert status == 400
+    assert f"Shape of input {np.shape(inputs)} does not match expected shape (-1, 4)" in answer["message"]
+
+
+def test_a_number_that_is_none_is_400_and_names_its_place(served: Served) -> None:
+    for inputs in ([[0, 0, 0, 0], [0, None, 0, 0]], [[0, 0, 0, 0], [0, float("nan"), 0, 0]]):
+        status, answer = ask(served, inputs=inputs)
+        assert status == 400
+        assert "obs 'state': expected finite float32 numbers, got nan at [1, 1]" in answer["message"]
+
+
+def test_an_unknown_parameter_or_no_inputs_is_400(served: Served) -> None:
+    assert ask(served, observations=[[0, 0, 0, 0]])[0] == 400
+    assert ask(served, inputs=[[0, 0, 0, 0]], params={"deterministic": "perhaps"})[0] == 400
+
+
+def test_named_observations_are_served_and_a_value_out_of_range_is_a_sentence(served_dict: Served) -> None:
+    rng = np.random.default_rng(5)
+    obs = {"position": rng.normal(size=(8, 2, 3)), "room": rng.integers(1, 6, size=8)}
+    expected = flows.load_policy(served_dict.run.path).predict(obs).tolist()
+    given = {key: value.tolist() for key, value in obs.items()}
+    assert ask(served_dict, inputs=given) == (200, {"predictions": expected})
+    status, answer = ask(served_dict, inputs=given | {"room": [9] * 8})
+    assert status == 400
+    assert "obs 'room': expected whole numbers from 1 to 5" in answer["message"]
+    assert "Traceback" not in json.dumps(answer)

@@ -1,0 +1,138 @@
+"""`shepherd diff`: what it says and its exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flows.cli.main import main
+from flows.runs.trainer import Trainer
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.train.session import Session
+from tests.runs import prepare
+
+
+def trained(folder: Path, **settings: Any) -> RunDirectory:
+    run = prepare(folder, total_steps=192, checkpoint__every=64, **settings)
+    session = Session(run)
+    while not (boundary := session.advance(lambda said: None)).done:
+        if "checkpoint" in boundary.due:
+            session.save()
+    session.save()
+    session.close()
+    return run
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return trained(tmp_path_factory.mktemp("first") / "run")
+
+
+def diff(
+    first: RunDirectory | Path, second: RunDirectory | Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str]:
+    places = [str(p.path if isinstance(p, RunDirectory) else p) for p in (first, second)]
+    code = main(["diff", *places])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def test_the_same_config_twice_is_identical(
+    first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = diff(first, trained(tmp_path / "run", env__sync_env=False), capsys)
+    assert code == 0
+    assert said.startswith("identical")
+
+
+def test_one_changed_bit_is_named_with_its_place_and_size(
+    first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = checkpoint.resolve(first, "latest")
+    learning, bookkeeping = checkpoint.load(path)
+    weight = learning["learner"]["agent"]["critic.layers.0.weight"]
+    before = weight[3, 2].item()
+    weight.view(torch.int32)[3, 2] ^= 1
+    changed = checkpoint.save(tmp_path, int(path.name), learning, bookkeeping)
+    code, said = diff(path, changed, capsys)
+    assert code == 1
+    assert "first at learner/agent/critic.layers.0.weight[3, 2]" in said
+    size = float(re.search(r"largest \|Δ\| (\S+)", said)[1])
+    assert size == pytest.approx(abs(before - weight[3, 2].item()), rel=1e-5)
+    assert size < 1e-6
+    assert "please report it" in said  # nothing in config, versions or machine explains it
+
+
+def test_another_setting_is_named_as_the_reason(
+    first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = diff(first, trained(tmp_path / "run", algo__gamma=0.97), capsys)
+    assert code == 1
+    assert "first at " in said
+    assert "algo.gamma: 0.99 and 0.97" in said
+
+
+def test_an_environment_that_is_not_deterministic_is_named_as_the_reason(
+    first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = trained(tmp_path / "run", seed=7)
+    card = json.loads(other.card.read_text())
+    other.card.write_text(json.dumps(card | {"deterministic": False}))
+    code, said = diff(first, other, capsys)
+    assert code == 1
+    assert "CartPole-v1: the same seed and actions give different episodes" in said
+
+
+@pytest.mark.parametrize("place", ["", "checkpoints", "nowhere"])
+def test_a_place_without_run_or_checkpoint_is_a_mistake(
+    place: str, first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    code, said = diff(first, tmp_path / place, capsys)
+    assert (code, said.count("\n")) == (2, 1), said
+
+
+def test_a_damaged_checkpoint_is_a_mistake_that_names_the_file(
+    first: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = checkpoint.resolve(first, "latest")
+    learning, bookkeeping = checkpoint.load(path)
+    other = checkpoint.save(tmp_path, int(path.name), learning, bookkeeping)
+    tensors = other / "learning/tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-1])
+    code, said = diff(path, other, capsys)
+    assert code == 2
+    assert "tensors.safetensors" in said
+
+
+@pytest.mark.slow
+def test_a_run_that_is_being_trained_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"total_steps": 2560, "checkpoint__every": 64, "checkpoint__keep_last": None}
+    whole = prepare(tmp_path / "whole", **settings)
+    running = prepare(tmp_path / "running", **(settings | {"checkpoint__keep_last": 2}))
+    for run in (whole, running):
+        trainer = Trainer(run)
+
+        def work(trainer: Trainer = trainer) -> None:
+            while not (boundary := trainer.advance()).done:
+                if "checkpoint" in boundary.due:
+                    trainer.checkpoint()
+            trainer.checkpoint()
+            trainer.stop()
+
+        training = threading.Thread(target=work)
+        training.start()
+        codes = []
+        while training.is_alive():
+            if run is running and checkpoint.newest_good(running.checkpoints):
+                codes.append(diff(whole, running, capsys)[0])
+            training.join(0.01)
+    assert len(codes) >= 5
+    assert set(codes) == {0}

@@ -1,0 +1,236 @@
+"""The trainer process: driven over its pipes, killed, resumed, told to end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.runs.trainer import Trainer, trainer_for
+from flows.process.signals import TrainingInterrupted
+from flows.stages.train import train
+from rlcore.errors import RunError, UserError
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
+from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
+from tests.runs import prepare
+
+EVERYTHING = {"algo__normalize_obs": True, "algo__normalize_reward": True, "algo__anneal_lr": True}
+
+
+def finished(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> RunDirectory:
+    run = prepare(path, env_id, **dotted)
+    train(run)
+    trainer_for(run).stop()
+    return run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return finished(tmp_path_factory.mktemp("undisturbed") / "run", **EVERYTHING)
+
+
+def test_same_config_gives_the_same_bits(undisturbed: RunDirectory, tmp_path: Path) -> None:
+    assert digest(finished(tmp_path / "run", **EVERYTHING)) == digest(undisturbed)
+
+
+def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run")
+    trainer = Trainer(run)
+    boundary = trainer.advance()
+    while "evaluate" not in boundary.due:
+        boundary = trainer.advance()
+    trainer.checkpoint()
+    trainer.process.kill()
+    trainer.stop()
+    trainer = Trainer(run)
+    assert trainer.advance().due == ("evaluate",)
+    assert trainer.evaluate()["env_steps"] == boundary.env_steps
+    trainer.stop()
+
+
+def test_sigterm_finishes_the_iteration_and_saves(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run", total_steps=500_000, algo__compile=False)  # iterations of 64 rows
+    trainer = Trainer(run)
+
+    def interrupt(said: dict[str, Any]) -> None:
+        if 200 < said["env_steps"] <= 264:  # once: a second signal ends it at once
+            trainer.process.send_signal(signal.SIGTERM)
+
+    with pytest.raises(TrainingInterrupted):
+        trainer.advance(interrupt)
+    assert trainer.process.wait(10) == 130
+    path = checkpoint.resolve(run, "latest")
+    assert checkpoint.damage(path) is None
+    assert int(path.name) > 200
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
+
+
+def test_interrupted_anywhere_the_same_evaluations_stop_it_at_the_same_step(tmp_path: Path) -> None:
+    rules = {"evaluation__every": 100, "early_stop__patience": 2, "total_steps": 2000}
+    whole = finished(tmp_path / "whole", **rules)
+    moments = evaluations(whole)
+    assert moments[-1] < 2000  # it stopped early
+    for crossing in moments[:2]:
+        run = prepare(tmp_path / f"interrupted at {crossing}", **rules)
+        trainer = Trainer(run)
+
+        def interrupt(said: dict[str, Any], at: int = crossing, process: Any = trainer.process) -> None:
+            if said["env_steps"] == at:
+                process.send_signal(signal.SIGTERM)
+
+        with pytest.raises(TrainingInterrupted):
+            while True:
+                boundary = trainer.advance(interrupt)
+                for name, act in (("checkpoint", trainer.checkpoint), ("evaluate", trainer.evaluate)):
+                    if name in boundary.due:
+                        act()
+        train(run)
+        trainer_for(run).stop()
+        assert evaluations(run) == moments
+        assert digest(run) == digest(whole)
+
+
+def evaluations(run: RunDirectory) -> list[int]:
+    return [e["env_steps"] for e in read_events(run.events) if e["kind"] == "evaluation"]
+
+
+def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
+    never = 10_000_000
+    run = prepare(
+        tmp_path / "run", total_steps=never, evaluation__every=never, checkpoint__every=never, algo__compile=False
+    )
+    script = (
+        "import sys; from flows.stages.train import Trainer; from rlcore.store.directory import RunDirectory\n"
+        "t = Trainer(RunDirectory(sys.argv[1])); print(t.process.pid, flush=True); t.advance()"
+    )
+    variables = environment(tmp_path)
+    parent = subprocess.Popen([sys.executable, "-c", script, str(run.path)], stdout=subprocess.PIPE, env=variables)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and Path(f"/proc/{child}").exists():
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_neither_the_stage_nor_its_trainer_imports_what_it_does_not_need(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run", total_steps=64, evaluation__every=64)
+    variables = environment(tmp_path, **NO_STORE, PYTHONPROFILEIMPORTTIME="1")
+    done = subprocess.run(shepherd("stage", "train", str(run.path)), env=variables, capture_output=True, text=True)
+    assert done.returncode == 0
+    stage, trainer = (
+        set(re.findall(r"^import time:.*\| +(\S+)$", said, re.MULTILINE)) for said in (done.stderr, run.log.read_text())
+    )
+    assert "flows.stages.train" in stage
+    assert not any(module.partition(".")[0] == "torch" for module in stage)
+    assert {"torch.optim", "lightning_fabric.wrappers"} <= trainer
+    assert not any(module.startswith(("torch._dynamo", "torch._inductor")) for module in trainer)
+
+
+def test_second_writer_is_refused(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run")
+    first = Trainer(run)
+    with pytest.raises(UserError, match=f"pid {first.process.pid}"):
+        Trainer(run)
+    first.stop()
+
+
+def test_resume_with_another_learning_rate_is_refused(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run", total_steps=64)
+    finish_here(run)
+    run.config.write_text(run.config.read_text().replace("lr: 0.001", "lr: 0.5"))
+    with pytest.raises(UserError, match=r"algo\.optimizer\.lr=0\.5.*0\.001.*init_from"):
+        Trainer(run)
+
+
+def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(
+    undisturbed: RunDirectory, tmp_path: Path
+) -> None:
+    run = prepare(tmp_path / "run", **EVERYTHING)
+    trainer = Trainer(run)
+    for _ in range(2):
+        boundary = trainer.advance()
+        while "checkpoint" not in boundary.due:
+            boundary = trainer.advance()
+        trainer.checkpoint()
+    trainer.process.kill()
+    trainer.stop()
+    newest = next(checkpoint.newest_first(run.checkpoints))
+    tensors = newest / "learning/tensors.safetensors"
+    content = bytearray(tensors.read_bytes())
+    content[len(content) // 2] ^= 1
+    tensors.write_bytes(content)
+    train(run)
+    trainer_for(run).stop()
+    assert digest(run) == digest(undisturbed)
+    assert "tensors.safetensors is not what was written" in run.log.read_text()
+
+
+def test_init_from_starts_with_the_weights_of_another_run(undisturbed: RunDirectory, tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run", init_from=str(undisturbed.path), **EVERYTHING)
+    trainer = Trainer(run)
+    trainer.checkpoint()
+    trainer.stop()
+    started, _ = checkpoint.load(checkpoint.resolve(run, "latest"))
+    source, _ = checkpoint.load(checkpoint.chosen(undisturbed))
+    name = "actor.layers.0.weight"
+    assert (started["learner"]["agent"][name] == source["learner"]["agent"][name]).all()
+    assert started["learner"]["updates"] == 0
+
+
+def test_nan_reward_stops_the_run_with_index_step_and_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = tmp_path / "nan_plugin.py"
+    plugin.write_text(
+        "import gymnasium as gym\n"
+        "class Nan(gym.Env):\n"
+        "    observation_space = gym.spaces.Box(-1, 1, (2,)); action_space = gym.spaces.Discrete(2); n = 0\n"
+        "    def reset(self, seed=None, options=None):\n"
+        "        super().reset(seed=seed); return self.observation_space.low, {}\n"
+        "    def step(self, action):\n"
+        "        self.n += 1\n"
+        "        reward = float('nan') if self.n == 700 else 1.0\n"
+        "        return self.observation_space.low, reward, self.n % 10 == 0, False, {}\n"
+        "gym.register('NanAt700-v0', Nan)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "nan_plugin")
+    run = prepare(
+        tmp_path / "run",
+        "NanAt700-v0",
+        total_steps=10_000,
+        checkpoint__every=500,
+        evaluation__every=9_000,
+        algo__compile=False,
+    )
+    with pytest.raises(RunError, match=r"reward.*nan|nan.*reward"):
+        train(run)
+    assert checkpoint.newest_good(run.checkpoints) is not None
+
+
+def test_events_hold_every_point_once_after_a_kill(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run", metric__log_every=64)
+    trainer = Trainer(run)
+    trainer.advance()
+    trainer.process.kill()
+    trainer.stop()
+    with open(run.events, "a") as handle:
+        handle.write('{"kind": "metrics", "env_st')  # torn
+    train(run)
+    trainer_for(run).stop()
+    points = [e["env_steps"] for e in read_events(run.events) if e["kind"] == "metrics"]
+    assert points == sorted(set(points))
+    assert len(points) == 8
+    assert all(json.loads(line) for line in run.events.read_text().splitlines())

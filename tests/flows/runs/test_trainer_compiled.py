@@ -1,0 +1,133 @@
+"""The trainer with a compiled minibatch step: exact across kills, also of the compiler."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.runs.trainer import Trainer, trainer_for
+from flows.stages.train import train
+from rlcore.errors import UserError
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from tests.processes import digest
+from tests.runs import prepare
+from tests.soaking import soak
+
+ROOT = Path(__file__).resolve().parents[3]
+# Builds of up to a minute each: `make soak` runs them; `make test` kills and resumes one compiled run in tests/kills.
+pytestmark = soak
+EVERYTHING: dict[str, Any] = {
+    "algo__compile": True,
+    "algo__normalize_obs": True,
+    "algo__normalize_reward": True,
+    "algo__anneal_lr": True,
+    "algo__clip_vloss": True,
+    "algo__max_grad_norm": 0.5,
+    "algo__encoder__mlp_layers": 0,
+}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def finish(run: RunDirectory) -> str:
+    train(run)
+    trainer_for(run).stop()
+    return digest(run)
+
+
+def test_killed_and_resumed_with_a_package_built_anew_ends_in_the_same_bits(tmp_path: Path, cache: Path) -> None:
+    whole = finish(prepare(tmp_path / "whole", **EVERYTHING))
+    first = [path.name.partition(".")[0] for path in cache.glob("*.pt2")]
+    shutil.rmtree(cache)
+    run = prepare(tmp_path / "killed", **EVERYTHING)
+    for _ in range(2):
+        trainer = Trainer(run)
+        if "checkpoint" in trainer.advance().due:
+            trainer.checkpoint()
+        trainer.advance()  # lost
+        trainer.process.kill()
+        trainer.stop()
+    assert finish(run) == whole
+    assert [path.name.partition(".")[0] for path in cache.glob("*.pt2")] == first
+    assert (
+        checkpoint.load(checkpoint.resolve(run, "latest"))[1]["fingerprint"]["learning"]["compile"] == "ahead-of-time"
+    )
+    assert "compiling the minibatch step" in run.log.read_text()
+
+
+def alive(cache: Path) -> list[str]:
+    """Processes with a file of the cache in their command line: the compiling child, its watch, the compiler."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(cache) in command:
+            found.append(command)
+    return found
+
+
+def wait_until(condition: Any, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 130)])
+def test_a_trainer_that_ends_while_compiling_leaves_no_process(
+    number: int, code: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "g++"  # one that never ends
+    compiler.write_text('#!/bin/sh\ncase "$*" in *.cpp*) while :; do sleep 0.1; done;; esac\necho "g++ 12.2.0"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    run = prepare(tmp_path / "run", **EVERYTHING)
+    command = [sys.executable, "-m", "rlcore.train.trainer", str(run.path)]
+    with open(run.log, "ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, cwd=ROOT)
+    assert process.stdin is not None
+    process.stdin.write(b'{"command": "begin"}\n')
+    process.stdin.flush()
+    assert wait_until(lambda: any(str(compiler) in one for one in alive(cache)), 60), run.log.read_text()
+    assert len(alive(cache)) >= 3  # the child that compiles, its watch, the compiler
+    process.send_signal(number)
+    assert process.wait(5) == code
+    assert wait_until(lambda: not alive(cache), 2), alive(cache)
+    process.stdin.close()
+
+
+def test_true_without_a_compiler_names_the_package_to_install(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = prepare(tmp_path / "run", **EVERYTHING)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UserError, match=r"algo.compile=true: no C\+\+ compiler .* apt install g\+\+"):
+        Trainer(run)
+
+
+def test_auto_goes_on_as_it_began_when_the_run_is_made_longer(tmp_path: Path, cache: Path) -> None:
+    run = prepare(tmp_path / "run", total_steps=128, checkpoint__every=64, evaluation__every=1_000_000)
+    train(run)
+    trainer_for(run).stop()
+    values = yaml.safe_load(run.config.read_text())
+    values["algo"]["total_steps"] = 2_000_000  # beyond what auto compiles
+    run.config.write_text(yaml.safe_dump(values))
+    trainer = Trainer(run)
+    assert trainer.advance().env_steps > 128
+    trainer.stop()
+    assert not cache.exists()

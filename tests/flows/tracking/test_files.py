@@ -1,0 +1,150 @@
+"""TensorBoard and CSV beside the log, read back by TensorBoard's and Python's own readers."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from flows.tracking.files import mirror
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog
+
+RESULT = {"mean": 21.5, "std": 1.0, "ci95": [20.0, 23.0], "episodes": 10}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory(tmp_path / "run")
+    log = EventLog(run.events)
+    log.append("start", run_id="r", algo="ppo", env_id="CartPole-v1", seed=1)
+    log.append("baseline", **RESULT)
+    train(run, 1, 4)
+    return run
+
+
+def train(run: RunDirectory, first: int, last: int) -> None:
+    for k in range(first, last):
+        values = {"Rewards/rew_avg": 10.0 * k, "Loss/policy_loss": -k / 8}
+        EventLog(run.events).append("metrics", env_steps=100 * k, values=values)
+
+
+def tensorboard(run: RunDirectory) -> dict[str, list[tuple[int, float]]]:
+    reader = EventAccumulator(str(run.path / "tensorboard"), size_guidance={"scalars": 0})
+    reader.Reload()
+    return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+
+
+def rows(run: RunDirectory) -> list[dict[str, str]]:
+    with open(run.path / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_tensorboard_shows_every_point_once_however_often_it_is_mirrored(run: RunDirectory) -> None:
+    for _ in range(3):
+        mirror(run, "tensorboard")
+    train(run, 4, 6)
+    for _ in range(2):
+        mirror(run, "tensorboard")
+    shown = tensorboard(run)
+    assert shown["Rewards/rew_avg"] == [(100, 10.0), (200, 20.0), (300, 30.0), (400, 40.0), (500, 50.0)]
+    assert shown["Loss/policy_loss"][0] == (100, -0.125)
+    assert shown["Evaluation/baseline_mean"] == [(0, 21.5)]
+
+
+def test_an_open_tensorboard_sees_what_is_added(run: RunDirectory) -> None:
+    path = mirror(run, "tensorboard")
+    opened = path.stat().st_ino
+    reader = EventAccumulator(str(run.path / "tensorboard"))
+    reader.Reload()
+    train(run, 4, 5)
+    mirror(run, "tensorboard")
+    reader.Reload()
+    assert [e.step for e in reader.Scalars("Rewards/rew_avg")] == [100, 200, 300, 400]
+    assert path.stat().st_ino == opened  # continued, not replaced under the reader
+
+
+def test_a_mirror_torn_by_a_kill_is_mended(run: RunDirectory) -> None:
+    path = mirror(run, "tensorboard")
+    whole = path.read_bytes()
+    for size in (len(whole) - 3, len(whole) // 2, 5, 0):
+        path.write_bytes(whole[:size])
+        mirror(run, "tensorboard")
+        assert path.read_bytes() == whole
+
+
+def test_a_mirror_that_says_something_else_is_replaced(run: RunDirectory) -> None:
+    path = mirror(run, "csv")
+    whole = path.read_bytes()
+    path.write_bytes(b"env_steps,Rewards/rew_avg\n100,999\n")
+    mirror(run, "csv")
+    assert path.read_bytes() == whole
+
+
+def test_evaluations_and_the_final_one_have_their_names(run: RunDirectory) -> None:
+    log = EventLog(run.events)
+    log.append("evaluation", env_steps=300, final=False, greedy=RESULT | {"mean": 30.0})
+    log.append("evaluation", env_steps=200, final=True, greedy=RESULT | {"mean": 40.0}, stochastic=RESULT)
+    mirror(run, "tensorboard")
+    shown = tensorboard(run)
+    assert shown["Evaluation/greedy_mean"] == [(300, 30.0), (200, 40.0)]
+    assert shown["Evaluation/stochastic_mean"] == [(200, 21.5)]
+    assert shown["Test/cumulative_reward"] == [(200, 40.0)]
+
+
+def test_csv_has_one_row_per_env_steps_and_a_column_per_metric(run: RunDirectory) -> None:
+    EventLog(run.events).append("evaluation", env_steps=200, final=False, greedy=RESULT)
+    for _ in range(2):
+        mirror(run, "csv")
+    table = rows(run)
+    assert [row["env_steps"] for row in table] == ["0", "100", "200", "300"]
+    assert table[2] == {
+        "env_steps": "200",
+        "Evaluation/baseline_mean": "",
+        "Rewards/rew_avg": "20.0",
+        "Loss/policy_loss": "-0.25",
+        "Evaluation/greedy_mean": "21.5",
+    }
+
+
+def test_csv_rows_ascend_though_the_last_evaluation_is_of_an_earlier_checkpoint(run: RunDirectory) -> None:
+    EventLog(run.events).append("evaluation", env_steps=150, final=True, greedy=RESULT)
+    mirror(run, "csv")
+    assert [row["env_steps"] for row in rows(run)] == ["0", "100", "150", "200", "300"]
+
+
+def test_csv_keeps_every_digit(run: RunDirectory) -> None:
+    EventLog(run.events).append("metrics", env_steps=900, values={"Loss/value_loss": 0.1 + 0.2})
+    mirror(run, "csv")
+    assert float(rows(run)[-1]["Loss/value_loss"]) == 0.1 + 0.2
+
+
+def test_a_point_written_again_after_a_kill_is_there_once(run: RunDirectory) -> None:
+    train(run, 2, 4)
+    mirror(run, "csv")
+    mirror(run, "tensorboard")
+    assert len(rows(run)) == 4
+    assert len(tensorboard(run)["Rewards/rew_avg"]) == 3
+
+
+@pytest.mark.parametrize("name", ["mlflow", "none"])
+def test_other_loggers_write_no_file(name: str, run: RunDirectory) -> None:
+    before = sorted(run.path.iterdir())
+    assert mirror(run, name) is None
+    assert sorted(run.path.iterdir()) == before
+
+
+def test_nothing_is_left_beside_the_mirrors(run: RunDirectory) -> None:
+    mirror(run, "csv")
+    mirror(run, "tensorboard")
+    names = {p.name for p in run.path.iterdir()}
+    assert names == {"events.jsonl", "metrics.csv", "tensorboard", ".mirrors.lock"}
+    assert len(list((run.path / "tensorboard").iterdir())) == 1
+
+
+def test_an_unknown_logger_is_the_users_mistake(run: RunDirectory) -> None:
+    with pytest.raises(UserError, match=r"metric\.logger\.name=tensorbord: .*did you mean 'tensorboard'"):
+        mirror(run, "tensorbord")

@@ -1,0 +1,283 @@
+"""The MLflow mirror, on a real SQLite store: complete, and every point once, whatever happened in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from tests.flows.synthetic_runs import synthetic_run, train_a_while
+
+from flows.tracking import background
+from flows.tracking import mlflow_run as tracking
+from rlcore.errors import RunError
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import EventLog
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
+
+
+def stored(home: Path, mlflow_run: str) -> dict[tuple[str, int], list[float]]:
+    """(metric, step) -> values, read from SQLite itself: the oracle knows nothing of the code under test."""
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        rows = store.execute("select key, step, value from metrics where run_uuid = ?", (mlflow_run,)).fetchall()
+    points: dict[tuple[str, int], list[float]] = {}
+    for key, step, value in rows:
+        points.setdefault((key, step), []).append(value)
+    return points
+
+
+def count_runs(home: Path, run_id: str) -> int:
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        query = "select count(*) from tags where key = 'shepherd.run_id' and value = ?"
+        return store.execute(query, (run_id,)).fetchone()[0]
+
+
+def expected(first: int, last: int) -> dict[tuple[str, int], list[float]]:
+    return {
+        (name, step): [value]
+        for step in range(first, last, 100)
+        for name, value in (
+            ("Rewards/rew_avg", float(step)),
+            ("Loss/policy_loss", -step / 7),
+            ("Time/sps_train", 1e4),
+        )
+    }
+
+
+def mirror_command(run: RunDirectory, before: str = "") -> list[str]:
+    program = f"""
+        import os, signal, sys
+        from flows import tracking
+        {before}
+        sys.exit(tracking.main([{str(run.path)!r}]))
+    """
+    return [sys.executable, "-c", textwrap.dedent(program)]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def test_two_processes_create_the_store_at_once_and_neither_breaks(home: Path, tmp_path: Path) -> None:
+    runs = [synthetic_run(tmp_path / name, f"first-{name}") for name in ("a", "b")]
+    for run in runs:
+        train_a_while(run, 0, 300)
+    (home / ".shepherd" / "mlflow.db").unlink()  # empty: this is the first test of the module
+    started = [subprocess.Popen(mirror_command(run), env=environment()) for run in runs]
+    assert [process.wait(120) for process in started] == [0, 0]
+    assert [count_runs(home, f"first-{name}") for name in ("a", "b")] == [1, 1]
+    assert not [run.log.read_text() for run in runs if run.log.exists()]
+    assert not (Path.cwd() / "mlruns").exists()
+
+
+def test_points_are_there_once_after_repeated_mirrors_of_a_growing_log(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "repeated")
+    for first in (0, 1000, 2000):
+        train_a_while(run, first, first + 1000)
+        mlflow_run = tracking.mirror(run)
+        assert tracking.mirror(run) == mlflow_run
+    assert stored(home, mlflow_run) == expected(0, 3000)
+    assert count_runs(home, "repeated") == 1
+
+
+def test_points_are_there_once_when_a_resumed_run_repeats_some(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "resumed")
+    train_a_while(run, 0, 800)
+    tracking.mirror(run)
+    EventLog(run.events).append("resume", env_steps=500)
+    train_a_while(run, 500, 1000)
+    assert stored(home, tracking.mirror(run)) == expected(0, 1000)
+
+
+def test_points_are_there_once_after_a_kill_between_batches(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "killed")
+    train_a_while(run, 0, 1000)
+    die = textwrap.indent(
+        textwrap.dedent("""
+            tracking.BATCH_METRICS = 7
+            from mlflow import MlflowClient
+            log_batch, calls = MlflowClient.log_batch, []
+            def log_then_die(self, *args, **kwargs):
+                log_batch(self, *args, **kwargs)
+                calls.extend(kwargs.get("metrics", []))
+                if len(calls) == 14:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            MlflowClient.log_batch = log_then_die
+        """).strip(),
+        " " * 8,
+    ).strip()
+    assert subprocess.run(mirror_command(run, die), env=environment()).returncode == -signal.SIGKILL
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        assert store.execute("select count(*) from metrics where step < 1000 and value = 1e4").fetchone()[0] > 0
+    mlflow_run = tracking.mirror(run)
+    assert stored(home, mlflow_run) == expected(0, 1000)
+    assert count_runs(home, "killed") == 1
+
+
+def test_points_are_there_once_after_several_processes_mirror_at_once(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "together")
+    train_a_while(run, 0, 1000)
+    started = [subprocess.Popen(mirror_command(run), env=environment()) for _ in range(3)]
+    assert [process.wait(120) for process in started] == [0, 0, 0]
+    assert count_runs(home, "together") == 1
+    assert stored(home, tracking.mirror(run)) == expected(0, 1000)
+
+
+def test_a_store_that_is_away_is_a_line_in_the_log_and_complete_later(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the store's folder should be")
+    uri = f"sqlite:///{blocked}/mlflow.db"
+    logger = {"log_level": 1, "logger": {"name": "mlflow", "experiment_name": None, "tracking_uri": uri}}
+    run = synthetic_run(tmp_path / "run", "away", metric=logger)
+    train_a_while(run, 0, 500)
+    assert not background.finish_mirror(run)
+    assert "MLflow is behind" in run.log.read_text()
+    blocked.unlink()
+    assert background.finish_mirror(run)
+    with sqlite3.connect(blocked / "mlflow.db") as store:
+        assert store.execute("select count(*), count(distinct key || step) from metrics").fetchone() == (15, 15)
+
+
+def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "whole", group="night shift", exp_name="cartpoles")
+    log = EventLog(run.events)
+    log.append("baseline", mean=22.5, std=1.0, ci95=[20.0, 25.0], episodes=100)
+    log.append("evaluation", env_steps=100, final=False, greedy={"mean": 50.0})
+    log.append("evaluation", env_steps=200, final=True, greedy={"mean": 480.0}, stochastic={"mean": 450.0})
+    log.append("end", status="stopped_early", env_steps=200, reason="target return")
+    run.media.mkdir()
+    run.curve.write_bytes(b"\x89PNG")
+    write_json(run.evaluations / "200.json", {"greedy": {"returns": [480.0]}})
+    write_json(run.summary, {"env_steps": 200})
+    mlflow_run = tracking.mirror(run)
+    assert stored(home, mlflow_run) == {
+        ("Evaluation/baseline_mean", 0): [22.5],
+        ("Evaluation/greedy_mean", 100): [50.0],
+        ("Evaluation/greedy_mean", 200): [480.0],
+        ("Evaluation/stochastic_mean", 200): [450.0],
+        ("Test/cumulative_reward", 200): [480.0],
+    }
+    client = tracking.connect(tracking.tracking_uri())
+    found = client.get_run(mlflow_run)
+    assert client.get_experiment(found.info.experiment_id).name == "cartpoles"
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == "run"
+    assert found.data.params["algo.optimizer.lr"] == "0.001"
+    assert found.data.params["algo.mlp_keys.encoder"] == "['state']"
+    assert found.data.params["init_from"] == "null"
+    assert found.data.params["env.wrapper"] == "{}"
+    tags = {k: found.data.tags[k] for k in ("group", "seed", "commit", "dirty", "env_id", "algo", "shepherd.version")}
+    assert tags == {
+        "group": "night shift",
+        "seed": "5",
+        "commit": "c0ffee",
+        "dirty": "false",
+        "env_id": "CartPole-v1",
+        "algo": "ppo",
+        "shepherd.version": "0.1.0",
+    }
+    names = {a.path for f in ("", "media", "evaluations") for a in client.list_artifacts(mlflow_run, f or None)}
+    assert {"config.yaml", "env_card.json", "summary.json"} <= names
+    assert {"media/learning_curve.png", "evaluations/200.json"} <= names
+
+
+SUMMARY = {
+    "algo": "ppo",
+    "env_id": "CartPole-v1",
+    "seed": 5,
+    "env_steps": 4096,
+    "updates": 64,
+    "wall_s": 2.0,
+    "cpu_s": 2.0,
+    "env_steps_per_s": 2048.0,
+    "eval": {"greedy": {"mean": 480.0, "ci95": [470.0, 490.0], "episodes": 100, "returns": [480.0]}},
+    "baseline": None,
+    "model": None,
+}
+
+
+def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "described")
+    client = tracking.connect(tracking.tracking_uri())
+
+    def description() -> str | None:
+        return client.get_run(tracking.mirror(run)).data.tags.get("mlflow.note.content")
+
+    write_json(run.summary, {"status": "training"})
+    assert description() is None
+    write_json(run.summary, SUMMARY)
+    said = description()
+    assert said is not None and "| greedy | 100 | 480.0 |" in said
+    write_json(run.summary, SUMMARY | {"model": {"name": "mine", "version": 3, "aliases": ["champion"]}})
+    said = description()
+    assert said is not None and "mine version 3 (champion)" in said
+    client.set_tag(tracking.mirror(run), "mlflow.note.content", "the one with the longer rollouts")
+    write_json(run.summary, SUMMARY)
+    assert description() == "the one with the longer rollouts"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shown"),
+    [
+        ("2026-11-22_01-23-09_cartpole_lr_2", "cartpole_lr_2 2026-11-22_01-23-09"),
+        ("longer rollouts", "longer rollouts"),
+        (None, "run"),
+    ],
+)
+def test_a_run_is_named_by_what_tells_it_from_others_first(
+    home: Path, tmp_path: Path, chosen: str | None, shown: str
+) -> None:
+    run = synthetic_run(tmp_path / "run", f"named-{chosen}", run_name=chosen)
+    info = tracking.connect(tracking.tracking_uri()).get_run(tracking.mirror(run)).info
+    assert info.run_name == shown
+    assert info.user_id == tracking.user()
+
+
+def test_status_follows_interruption_and_resumption(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "status")
+    log, client = EventLog(run.events), tracking.connect(tracking.tracking_uri())
+    seen = [client.get_run(tracking.mirror(run)).info.status]
+    for kind, fields in (
+        ("end", {"status": "interrupted", "env_steps": 10, "reason": "SIGTERM"}),
+        ("resume", {"env_steps": 10}),
+        ("end", {"status": "failed", "env_steps": 20, "reason": "NaN"}),
+    ):
+        log.append(kind, **fields)
+        seen.append(client.get_run(tracking.mirror(run)).info.status)
+    assert seen == ["RUNNING", "KILLED", "RUNNING", "FAILED"]
+
+
+def test_a_budget_changed_on_resume_is_a_tag_beside_the_first_param(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "longer")
+    tracking.mirror(run)
+    run.config.write_text(run.config.read_text().replace("total_steps: 4096", "total_steps: 8192"))
+    client = tracking.connect(tracking.tracking_uri())
+    data = client.get_run(tracking.mirror(run)).data
+    assert data.params["algo.total_steps"] == "4096"
+    assert data.tags["resumed.algo.total_steps"] == "8192"
+
+
+def test_a_run_deleted_in_mlflow_is_not_made_again(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "deleted")
+    client = tracking.connect(tracking.tracking_uri())
+    client.delete_run(tracking.mirror(run))
+    with pytest.raises(RunError, match="deleted"):
+        tracking.mirror(run)
+    assert count_runs(home, "deleted") == 1
+
+
+def test_long_values_are_cut_where_mlflow_would_refuse_them() -> None:
+    assert len(tracking.flat({"a": {"b": "x" * 9000}})["a.b"]) == 500

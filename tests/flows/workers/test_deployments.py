@@ -1,0 +1,276 @@
+"""`make up`, deployments on a worker, kills and cancellation, `make down`: real servers on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
+from tests import processes
+from tests.processes import ROOT, changed, count, digest, environment, free_port, wait_for
+from tests.soaking import soak
+from tests.stores import query
+
+pytestmark = pytest.mark.slow
+SMALL = [
+    "algo.rollout_steps=64",
+    "algo.total_steps=6000",
+    "env.capture_video=false",
+    "checkpoint.every=1000",
+    "evaluation.every=3000",
+    "evaluation.final_episodes=3",
+    "evaluation.baseline_episodes=3",
+    "seed=5",
+]
+
+
+# To be interrupted; a process that has made 4,000 steps is slow, and leaves the processor to what interrupts it.
+LONG = changed(
+    SMALL,
+    "env.id=Faulty-v0",
+    "env.num_envs=1",
+    "algo.update_epochs=1",
+    "algo.total_steps=2000000",
+    "algo.compile=false",
+    "checkpoint.every=1000000",
+    "evaluation.every=1000000",
+    "metric.log_every=64",
+)
+SLOW = {"SHEPHERD_PLUGINS": "faulty_envs", "PYTHONPATH": str(ROOT / "tests/faults"), "FAULT": "slow:step:4000"}
+
+
+class Site:
+    """A checkout's servers under a home of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        for name in ("prefect.yaml", "pyproject.toml", "flows", "rlcore", "conf"):
+            (home / name).symlink_to(ROOT / name)
+        self.variables = environment(
+            home, SHEPHERD_PREFECT_PORT=str(free_port()), SHEPHERD_MLFLOW_PORT=str(free_port()), **SLOW
+        )
+
+    def servers(self, command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.workers.up", command],
+            cwd=self.home,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def ask(self, path: str, **body: Any) -> Any:
+        url = f"http://127.0.0.1:{self.variables['SHEPHERD_PREFECT_PORT']}/api/{path}"
+        request = Request(url, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
+        for pause in (1, 2, 4, 8, 0):  # 503: SQLite is busy; Prefect's own client tries again as well
+            try:
+                with urlopen(request, timeout=30) as answer:
+                    return json.load(answer)
+            except HTTPError as error:
+                if error.code != 503 or not pause:
+                    raise
+                time.sleep(pause)
+        return None
+
+    def submit(self, *overrides: str, **more: str) -> str:
+        deployment = self.ask("deployments/name/train-ppo/default")["id"]
+        return self.ask(
+            f"deployments/{deployment}/create_flow_run",
+            parameters={"overrides": list(overrides), **more},
+            state={"type": "SCHEDULED"},
+        )["id"]
+
+    def state(self, flow_run: str) -> tuple[str, str]:
+        state = self.ask(f"flow_runs/{flow_run}")["state"]
+        return state["type"], state["message"] or ""
+
+    def ended(self, flow_run: str, seconds: float = 300) -> tuple[str, str]:
+        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        return wait_for(lambda: (s := self.state(flow_run))[0] in final and s, "the end", seconds, every=0.3)
+
+    def prefect(self, *words: str) -> str:
+        """A `prefect` command, as a user types it with the variables of .env loaded."""
+        url = f"http://127.0.0.1:{self.variables['SHEPHERD_PREFECT_PORT']}/api"
+        command = [str(Path(sys.executable).with_name("prefect")), *words]
+        own = self.variables | {"PREFECT_API_URL": url, "PREFECT_HOME": str(self.home / ".shepherd/prefect")}
+        done = subprocess.run(command, cwd=self.home, env=own, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def told(self, flow_run: str) -> str:
+        """The log of a flow run."""
+        entries = self.ask("logs/filter", logs={"flow_run_id": {"any_": [flow_run]}}, limit=200, offset=0)
+        return "\n".join(entry["message"] for entry in entries)
+
+    def run(self, flow_run: str) -> RunDirectory:
+        note = self.home / ".shepherd/flow_runs" / flow_run
+        return RunDirectory(wait_for(lambda: note.exists() and note.read_text(), "the run directory", every=0.1))
+
+    def trained(self, flow_run: str) -> RunDirectory:
+        """The run, once it has a checkpoint."""
+        run = self.run(flow_run)
+        wait_for(lambda: count(run, "checkpoint"), "a checkpoint", every=0.05)
+        return run
+
+    def processes(self, word: str) -> list[int]:
+        """Those of this home that have the word in their command line."""
+        return [p.pid for p in processes.processes(self.home) if word in " ".join(p.words)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"))
+    (site.home / ".env").write_text("SHEPHERD_LOCAL_LIMIT=3\n")
+    site.servers("up")
+    yield site
+    site.servers("down")
+    assert not site.processes("")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site) -> RunDirectory:
+    flow_run = site.submit(*SMALL)
+    assert site.ended(flow_run)[0] == "COMPLETED"
+    return site.run(flow_run)
+
+
+def test_up_tells_where_everything_is_and_keeps_what_runs(site: Site) -> None:
+    before = {word: site.processes(word) for word in ("prefect", "mlflow")}
+    again = site.servers("up")
+    assert again.count("runs already") == 3
+    assert f"http://127.0.0.1:{site.variables['SHEPHERD_MLFLOW_PORT']}" in again
+    assert "worker start --pool gpu" in again or site.processes("gpu")
+    assert {word: site.processes(word) for word in before} == before
+    lines = (site.home / ".env").read_text().splitlines()
+    assert lines[0] == "SHEPHERD_LOCAL_LIMIT=3"
+    assert [line.partition("=")[0] for line in lines[2:-1]] == ["PREFECT_API_URL", "MLFLOW_TRACKING_URI"]
+
+
+def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> None:
+    deployment = site.ask("deployments/name/train-ppo/default")
+    properties = deployment["parameter_openapi_schema"]["properties"]
+    assert "shepherd train" in properties["overrides"]["description"]
+    assert "continued" in properties["run_dir"]["description"]
+    assert deployment["version"]
+    assert site.ask("deployments/name/train-ppo/gpu")["work_pool_name"] == "gpu"
+
+
+def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(site: Site, undisturbed: RunDirectory) -> None:
+    assert undisturbed.read_summary()["model"]["version"] == 1
+    names = [task["name"] for task in site.ask("task_runs/filter", limit=200, offset=0)]
+    for stage in ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model"):
+        assert any(name.startswith(f"{stage} ppo CartPole-v1") for name in names), stage
+    told = "\n".join(entry["message"] for entry in site.ask("logs/filter", limit=200, offset=0))
+    assert "random baseline:" in told
+    assert "final evaluation" in told
+
+
+def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
+    kind, message = site.ended(site.submit("env.id=CartPol-v1"))
+    assert kind == "FAILED"
+    assert message.startswith("env.id=CartPol-v1: no such environment; did you mean 'CartPole-v1'?")
+    wait_for(lambda: not site.processes("prefect.engine"), "the end of its process")
+    assert "Traceback" not in (site.home / ".shepherd/servers/worker-local.log").read_text()
+
+
+def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(site: Site, undisturbed: RunDirectory) -> None:
+    flow_run = site.submit(*SMALL)
+    run = site.trained(flow_run)
+    (engine,) = site.processes("prefect.engine")
+    os.kill(engine, signal.SIGKILL)
+    began = time.monotonic()
+    wait_for(lambda: not site.processes("rlcore.train.trainer"), "the trainer's end", 2.0)
+    assert site.ended(flow_run)[0] == "CRASHED"
+    assert time.monotonic() - began < 120
+    site.prefect("flow-run", "retry", flow_run)
+    assert site.ended(flow_run)[0] == "COMPLETED"
+    history = [state["type"] for state in site.ask(f"flow_run_states/?flow_run_id={flow_run}")]
+    assert history.count("CRASHED") == 1  # Prefect's own worker would report it again, and undo the retry
+    assert site.run(flow_run).path == run.path
+    assert count(run, "resume") == 1
+    assert digest(run) == digest(undisturbed)
+    assert "goes on from its checkpoint at" in site.told(flow_run)
+
+
+def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undisturbed: RunDirectory) -> None:
+    cancelled, orphaned = site.submit(*LONG), site.submit(*LONG)
+    runs = [site.run(cancelled), site.run(orphaned)]
+    assert runs[0].path != runs[1].path
+    wait_for(lambda: all(count(run, "metrics") for run in runs), "both to train", every=0.1)
+    site.prefect("flow-run", "cancel", cancelled)
+    assert site.ended(cancelled, 60)[0] == "CANCELLED"
+    # No checkpoint was due: the one that is there was made because of the cancellation.
+    saved = checkpoint.newest_good(runs[0].checkpoints)
+    assert saved is not None
+    assert f"retry {cancelled}` goes on from its checkpoint at {int(saved.name):,} env steps" in site.told(cancelled)
+    assert site.state(orphaned)[0] == "RUNNING"
+    kind, message = site.ended(site.submit("metric.log_every=128", run_dir=str(runs[1].path)))
+    assert (kind, message.partition(": pid ")[0]) == ("FAILED", str(runs[1].path))  # "… is writing this run"
+    assert runs[1].read_config()["metric"]["log_every"] == 64
+    (worker,) = site.processes("--pool")
+    os.kill(worker, signal.SIGKILL)
+    assert site.ended(orphaned)[0] == "CRASHED"
+    wait_for(lambda: not site.processes("prefect.engine") + site.processes("rlcore.train"), "the end of all", 30)
+    assert checkpoint.newest_good(runs[1].checkpoints) is not None
+    site.servers("up")
+
+
+@soak
+def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunDirectory) -> None:
+    # A boundary asks the server.
+    rare = ("algo.total_steps=40000", "algo.compile=false", "checkpoint.every=2500", "evaluation.every=20000")
+    flow_run = site.submit(*changed(SMALL, *rare))
+    run = site.trained(flow_run)
+    (server,) = [pid for pid in site.processes("prefect server start") if pid not in site.processes("worker")]
+    os.kill(server, signal.SIGKILL)
+    for pid in site.processes("prefect.server"):
+        os.kill(pid, signal.SIGKILL)
+    before = count(run, "checkpoint")
+    wait_for(lambda: count(run, "checkpoint") >= before + 3, "three more checkpoints", 30)
+    time.sleep(float(os.environ.get("SERVER_AWAY", "5")))
+    site.servers("up")
+    assert site.ended(flow_run)[0] == "COMPLETED"
+    assert run.read_summary()["status"] == "finished"
+    assert count(run, "resume") == 0
+
+
+@soak
+def test_ten_in_the_queue_train_each_in_a_place_of_its_own(site: Site) -> None:
+    queued = [site.submit(*changed(SMALL, "algo.total_steps=1024", f"group=queue{i}")) for i in range(10)]
+    assert {site.ended(flow_run, 600)[0] for flow_run in queued} == {"COMPLETED"}
+    runs = [site.run(flow_run) for flow_run in queued]
+    assert len({run.path for run in runs}) == 10
+    assert len({digest(run) for run in runs}) == 1  # the same config, undisturbed by the others
+    assert [run.read_config()["group"] for run in runs] == [f"queue{i}" for i in range(10)]
+
+
+def test_down_lets_a_training_write_its_checkpoint(site: Site, undisturbed: RunDirectory) -> None:
+    flow_run = site.submit(*LONG)
+    run = site.run(flow_run)
+    wait_for(lambda: count(run, "metrics"), "the training", every=0.1)
+    said = site.servers("down")
+    assert not site.processes("")
+    saved = checkpoint.newest_good(run.checkpoints)
+    assert saved is not None  # none was due
+    assert re.findall(r"`\S*shepherd resume (\S+)` goes on from its checkpoint at ([\d,]+)", said) == [
+        (str(run.path.relative_to(site.home.resolve())), f"{int(saved.name):,}")
+    ]
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
+    states = query(site.home, "select state_type from flow_run where id = ?", flow_run)
+    assert states == [("CRASHED",)]  # a retry goes on from there

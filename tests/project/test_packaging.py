@@ -1,0 +1,242 @@
+"""Set-up: what the project file, the lock, make and the install script promise to a stranger."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHONS = ("3.11", "3.12", "3.13")
+IMPORT_NAMES = {  # where a package is imported by another name than it is installed by
+    "hydra-core": "hydra",
+    "python-dotenv": "dotenv",
+    "pyyaml": "yaml",
+}
+STARTED_NOT_IMPORTED = {
+    "fastapi": "a bound on what Prefect brings",
+    "dvc": "its command runs the stages of dvc.yaml",
+}
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def locked() -> dict[str, list[tuple[Requirement, int]]]:
+    """Package -> its pins, each with its number of hashes."""
+    pins: dict[str, list[tuple[Requirement, int]]] = {}
+    for entry in re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text()):
+        if entry.startswith("#"):
+            continue
+        pin = Requirement(entry.split("\\\n")[0].strip())
+        pins.setdefault(canonicalize_name(pin.name), []).append((pin, entry.count("--hash=sha256:")))
+    return pins
+
+
+def pin_for(package: str, python: str) -> Requirement | None:
+    environment = default_environment() | {
+        "python_version": python,
+        "python_full_version": f"{python}.4",
+        "sys_platform": "linux",
+        "platform_machine": "x86_64",
+    }
+    fitting = [
+        pin
+        for pin, _ in locked().get(canonicalize_name(package), [])
+        if not pin.marker or pin.marker.evaluate(environment)
+    ]
+    assert len(fitting) <= 1, f"{package} is pinned twice for Python {python}"
+    return fitting[0] if fitting else None
+
+
+def version_of(pin: Requirement) -> str:
+    (exact,) = pin.specifier
+    assert exact.operator == "=="
+    return exact.version
+
+
+def direct_requirements() -> list[Requirement]:
+    extras = project()["optional-dependencies"]
+    names = project()["dependencies"] + extras["box2d"] + extras["mujoco"] + extras["dev"]
+    return [Requirement(name) for name in names]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_lock_pins_every_direct_requirement_within_its_bounds_for(python: str):
+    for requirement in direct_requirements():
+        if requirement.name == "torch":
+            continue
+        pin = pin_for(requirement.name, python)
+        assert pin is not None, f"{requirement.name} is not in the lock for Python {python}"
+        assert requirement.specifier.contains(version_of(pin)), (str(requirement), str(pin))
+
+
+def test_every_locked_package_has_a_hash():
+    assert all(hashes for pins in locked().values() for _, hashes in pins)
+
+
+def test_lock_leaves_torch_and_its_cuda_packages_out_but_keeps_what_torch_imports():
+    names = set(locked())
+    assert not {name for name in names if re.match(r"(torch|triton)$|(nvidia|cuda)-", name)}
+    assert {"sympy", "networkx", "jinja2", "filelock", "fsspec", "mpmath", "typing-extensions"} <= names
+
+
+def test_malicious_and_broken_releases_are_refused():
+    by_name = {requirement.name: requirement.specifier for requirement in direct_requirements()}
+    assert not any(by_name["lightning-fabric"].contains(bad) for bad in ("2.6.2", "2.6.3"))
+    assert not by_name["fastapi"].contains("0.165.0")
+    assert not by_name["mujoco"].contains("4.0.0")
+
+
+def imported_packages() -> set[str]:
+    names: set[str] = set()
+    for part in ("rlcore", "flows"):
+        for path in (ROOT / part).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    names |= {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    names.add(node.module.split(".")[0])
+    return names
+
+
+def test_what_the_code_imports_is_declared_and_what_is_declared_is_imported():
+    extras = project()["optional-dependencies"]
+    required = {Requirement(name).name for name in project()["dependencies"]}
+    optional = {Requirement(name).name for name in extras["box2d"] + extras["mujoco"]}
+    by_import = {IMPORT_NAMES.get(name, name.replace("-", "_")): name for name in required | optional}
+    third_party = imported_packages() - set(sys.stdlib_module_names) - {"rlcore", "flows"}
+    assert third_party <= set(by_import), "imported but not declared"
+    unused = required - {by_import[name] for name in third_party & set(by_import)} - set(STARTED_NOT_IMPORTED)
+    assert not unused, "declared but not imported"
+
+
+def test_installed_packages_are_the_locked_ones_and_miss_nothing():
+    if not (ROOT / ".venv" / ".installed").exists() or Path(sys.prefix) != ROOT / ".venv":
+        pytest.skip("not running in the .venv that `make install` makes")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for name in locked():
+        pin = pin_for(name, python)
+        if pin is not None:
+            assert metadata.version(name) == version_of(pin)
+    check = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    assert check.returncode == 0, check.stdout
+
+
+def test_a_wheel_carries_the_config_files_and_the_command(tmp_path: Path):
+    source = tmp_path / "source"
+    for part in ("rlcore", "flows", "conf"):
+        shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, source / name)
+    build = "import sys; from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    shutil.unpack_archive(wheel, tmp_path / "wheel", "zip")
+    packed = {path.relative_to(tmp_path / "wheel") for path in (tmp_path / "wheel").rglob("*")}
+    for part in ("rlcore", "flows", "conf"):
+        wanted = [path.relative_to(source) for kind in ("*.py", "*.yaml") for path in (source / part).rglob(kind)]
+        assert wanted, part
+        assert set(wanted) <= packed
+    assert not {path.parts[0] for path in packed} & {"tests", "docs", "benchmarks"}
+    (entry,) = (tmp_path / "wheel").glob("*.dist-info/entry_points.txt")
+    assert "shepherd = flows.cli.main:main" in entry.read_text()
+
+
+def install_in(checkout: Path, path: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the install script in a checkout of its own that has no lock and no network to use."""
+    (checkout / ".ci").mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / ".ci" / "install", checkout / ".ci" / "install")
+    return subprocess.run(
+        ["/bin/bash", str(checkout / ".ci" / "install")],
+        env={"PATH": path, "PIP_NO_INDEX": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def folder_with(folder: Path, *commands: str) -> str:
+    """A PATH of one folder that holds these commands and nothing else."""
+    folder.mkdir()
+    for command in commands:
+        where = shutil.which(command)
+        assert where is not None, command
+        (folder / command).symlink_to(where)
+    return str(folder)
+
+
+BASICS = ("uname", "dirname", "mkdir", "grep", "cat", "ls")
+
+
+@pytest.mark.parametrize(
+    ("present", "python", "sentence"),
+    [
+        ((*BASICS, "g++"), sys.executable, "git is missing"),
+        ((*BASICS, "git"), sys.executable, "C++ compiler is missing"),
+        ((*BASICS, "git", "g++"), "/nowhere/python9", "needs Python 3.11, 3.12 or 3.13, which PYTHON=/nowhere/python9"),
+    ],
+)
+def test_a_missing_prerequisite_is_named_in_one_line(tmp_path: Path, present: tuple, python: str, sentence: str):
+    done = install_in(tmp_path / "checkout", folder_with(tmp_path / "bin", *present), PYTHON=python)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "checkout" / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("fails", "sentence"), [("ensurepip", "cannot make virtual environments"), ("sysconfig", "C headers")]
+)
+def test_a_python_without_venv_or_headers_is_named_in_one_line(tmp_path: Path, fails: str, sentence: str):
+    path = folder_with(tmp_path / "bin", *BASICS, "git", "g++")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/bash\ncase "$*" in *{fails}*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    done = install_in(tmp_path / "checkout", path, PYTHON=str(python))
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_install_that_fails_half_way_leaves_no_stamp_and_says_where_its_log_is(tmp_path: Path):
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "pyproject.toml").write_text("")
+    (checkout / "requirements.lock").write_text("")
+    done = install_in(checkout, os.environ["PATH"], PYTHON=sys.executable, TORCH="torch==0.0.0", TORCH_INDEX="pip")
+    assert done.returncode == 1
+    assert ".shepherd/install.log" in done.stderr
+    assert "No matching distribution" in (checkout / ".shepherd" / "install.log").read_text()
+    assert not (checkout / ".venv" / ".installed").exists()
+    assert (checkout / ".venv" / ".installing").exists()
+
+
+@pytest.mark.parametrize(("arguments", "runs_left"), [([], True), (["CLEAN_RUNS=1"], False)])
+def test_make_clean_keeps_runs_unless_told_and_everything_it_did_not_make(
+    tmp_path: Path, arguments: list[str], runs_left: bool
+):
+    shutil.copy(ROOT / "Makefile", tmp_path / "Makefile")
+    for folder in (".venv", ".shepherd", "build", "runs/ppo", "rlcore/__pycache__", "mine/__pycache__"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("flows", "conf", "tests"):  # no benchmarks/: a folder that is not there is no failure
+        (tmp_path / folder).mkdir()
+    (tmp_path / ".env").write_text("")
+    subprocess.run(["make", "clean", *arguments], cwd=tmp_path, check=True, capture_output=True)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left - {"runs"} == {"Makefile", ".env", "rlcore", "flows", "conf", "tests", "mine"}
+    assert ("runs" in left) is runs_left
+    assert (tmp_path / "mine" / "__pycache__").exists()
+    assert not (tmp_path / "rlcore" / "__pycache__").exists()

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rlcore.config.schema import arg, arguments, build, defaults, plain, spell, type_name
+from rlcore.errors import UserError, nearest
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: float = arg(0.1, "a rate", above=0, high=1)
+    names: tuple[str, ...] = arg(("a",), "names")
+
+
+@dataclass(frozen=True)
+class Outer:
+    count: int = arg(help="how many", low=1)
+    kind: str = arg("slow", "which", choices=("slow", "fast"))
+    limit: int | None = arg(None, "largest", low=1)
+    pair: tuple[float, float] = arg((0.9, 0.99), "two numbers", low=0, high=1)
+    switch: bool = arg(False, "on or off")
+    extra: dict[str, Any] = arg({}, "anything")
+    inner: Inner = arg(Inner(), "a group", learning=False)
+
+    def check(self, prefix: str) -> None:
+        if self.limit is not None and self.limit < self.count:
+            raise UserError(f"{prefix}limit={self.limit}: below {prefix}count={self.count}")
+
+
+def test_values_replace_defaults_at_any_depth() -> None:
+    config = build(Outer, {"count": 3, "inner": {"rate": 0.5, "names": ["x", "y"]}, "pair": [0, 1], "limit": 7})
+    assert config == Outer(3, limit=7, pair=(0.0, 1.0), inner=Inner(0.5, ("x", "y")))
+    assert isinstance(config.pair[0], float)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({}, r"^p\.count is required: how many$"),
+        ({"count": "???"}, r"^p\.count is required"),
+        ({"count": 3, "knd": "fast"}, r"^unknown key 'p\.knd' \(value 'fast'\); did you mean 'p\.kind'\?$"),
+        ({"count": 3, "qqq": 1}, r"unknown key 'p\.qqq'.*known here: count, extra, inner"),
+        ({"count": 3, "inner": {"rat": 1}}, r"unknown key 'p\.inner\.rat'.*did you mean 'p\.inner\.rate'"),
+        ({"count": 0}, r"^p\.count=0: must be integer that is >= 1$"),
+        ({"count": 2.5}, r"^p\.count=2\.5: must be integer, got float$"),
+        ({"count": True}, r"^p\.count=true: must be integer, got bool$"),
+        ({"count": "3"}, r"^p\.count=3: must be integer, got str$"),
+        ({"count": 3, "switch": 1}, r"^p\.switch=1: must be true/false, got int$"),
+        ({"count": 3, "kind": "fat"}, r"^p\.kind=fat: must be one of slow, fast; did you mean 'fast'\?$"),
+        ({"count": 3, "limit": 0}, r"^p\.limit=0: must be integer or null that is >= 1$"),
+        ({"count": 3, "limit": 2}, r"^p\.limit=2: below p\.count=3$"),
+        ({"count": 3, "pair": [0.5]}, r"^p\.pair=\[0\.5\]: must be \[number, number\]"),
+        ({"count": 3, "pair": [0.5, 2]}, r"^p\.pair=.*must be \[number, number\] that is >= 0 and <= 1$"),
+        ({"count": 3, "inner": 5}, r"^p\.inner=5: must be mapping, got int$"),
+        ({"count": 3, "inner": {"rate": 0}}, r"^p\.inner\.rate=0\.0: must be number that is > 0 and <= 1$"),
+        ({"count": 3, "inner": {"rate": float("nan")}}, r"^p\.inner\.rate=nan: must be a finite number$"),
+        ({"count": 3, "inner": {"rate": "fast"}}, r"^p\.inner\.rate=fast: must be number, got str$"),
+        ({"count": 3, "inner": {"names": "ab"}}, r"^p\.inner\.names=ab: must be list of text, got str$"),
+        ({"count": 3, "inner": {"names": [1]}}, r"^p\.inner\.names\[0\]=1: must be text, got int$"),
+        ({"count": 3, "extra": 5}, r"^p\.extra=5: must be mapping, got int$"),
+    ],
+)
+def test_mistakes_are_one_sentence_with_key_value_and_what_is_allowed(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as error:
+        build(Outer, values, "p.")
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_that_yaml_reads_as_text_or_as_another_kind_are_understood() -> None:
+    config = build(Outer, {"count": 3.0, "inner": {"rate": "1e-3"}})
+    assert config.count == 3 and isinstance(config.count, int)
+    assert config.inner.rate == 0.001
+
+
+def test_a_group_given_as_something_else_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^p=5: this is a group of keys, not a single value$"):
+        build(Outer, 5, "p.")  # pyright: ignore[reportArgumentType]
+
+
+def test_every_leaf_is_an_argument_with_its_help_and_what_is_allowed() -> None:
+    leaves = {a.key: a for a in arguments(Outer)}
+    assert list(leaves) == ["count", "kind", "limit", "pair", "switch", "extra", "inner.rate", "inner.names"]
+    assert leaves["kind"].allowed == "one of slow, fast"
+    assert leaves["inner.rate"].allowed == "number that is > 0 and <= 1"
+    assert leaves["inner.names"].default == ("a",) and leaves["limit"].help == "largest"
+
+
+def test_a_group_that_is_not_of_learning_makes_its_keys_so() -> None:
+    assert {a.key for a in arguments(Outer) if not a.learning} == {"inner.rate", "inner.names"}
+
+
+def test_mutable_defaults_are_not_shared() -> None:
+    first, second = build(Outer, {"count": 1}), build(Outer, {"count": 1})
+    first.extra["a"] = 1
+    assert second.extra == {}
+
+
+def test_plain_values_build_the_same_config_again() -> None:
+    config = build(Outer, {"count": 3, "extra": {"a": [1, {"b": 2}]}})
+    values = json.loads(json.dumps(plain(config)))
+    assert build(Outer, values) == config
+
+
+def test_defaults_mark_what_is_required() -> None:
+    tree = defaults(Outer)
+    assert tree["count"] == "???" and tree["inner"] == {"rate": 0.1, "names": ["a"]} and tree["limit"] is None
+
+
+def test_types_and_values_are_told_in_a_users_words() -> None:
+    assert type_name(int | None) == "integer or null"
+    assert type_name(tuple[str, ...]) == "list of text"
+    assert [spell(v) for v in (None, True, 1.5, "x")] == ["null", "true", "1.5", "x"]
+
+
+def test_nearest_word_is_offered_only_when_it_is_near() -> None:
+    assert nearest("totl_steps", ["total_steps", "seed"]) == "; did you mean 'total_steps'?"
+    assert nearest("zzz", ["total_steps", "seed"]) == ""

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.data.reward_scale import RewardScaler
+from rlcore.data.steps import Transitions
+from rlcore.store import tree
+
+
+def steps(reward: list[list[float]], done: list[list[int]], weight: list[list[int]]) -> Transitions:
+    ended = torch.tensor(done).bool()
+    return Transitions(torch.tensor(reward), ended, ended, torch.tensor(weight).float())
+
+
+def test_rewards_are_divided_by_the_std_of_the_discounted_returns_of_counted_steps() -> None:
+    # γ 0.5. Environment 0: rewards 1, 2, end, (reset), 4, so returns 1, 2.5, -, 4.
+    # Environment 1: rewards 1, 1, 1, 1, so returns 1, 1.5, 1.75, 1.875.
+    step = steps([[1, 1], [2, 1], [0, 1], [4, 1]], [[0, 0], [1, 0], [0, 0], [0, 0]], [[1, 1], [1, 1], [0, 1], [1, 1]])
+    scaled = RewardScaler(0.5, 100.0)(step)
+    std = np.std([1, 2.5, 4, 1, 1.5, 1.75, 1.875])
+    np.testing.assert_allclose(scaled.numpy(), step.reward.numpy() / std, rtol=1e-6)
+    assert scaled.dtype == torch.float32
+
+
+def test_open_returns_and_statistics_go_on_in_the_next_rollout() -> None:
+    whole = steps([[1.0], [3.0], [-2.0], [5.0]], [[0]] * 4, [[1]] * 4)
+    halves = [steps([[1.0], [3.0]], [[0]] * 2, [[1]] * 2), steps([[-2.0], [5.0]], [[0]] * 2, [[1]] * 2)]
+    one, two = RewardScaler(0.9, 100.0), RewardScaler(0.9, 100.0)
+    one(whole)
+    two(halves[0])
+    loaded = RewardScaler(0.9, 100.0)
+    loaded.load_state_dict(tree.decode(*tree.encode(two.state_dict())))
+    loaded(halves[1])
+    assert loaded.moments.variance.item() == pytest.approx(one.moments.variance.item(), rel=1e-12)
+    assert loaded.running.tolist() == one.running.tolist()
+
+
+def test_a_state_before_the_first_rollout_can_be_saved() -> None:
+    loaded = RewardScaler(0.9, 10.0)
+    loaded.load_state_dict(tree.decode(*tree.encode(RewardScaler(0.9, 10.0).state_dict())))
+    loaded(steps([[1.0, 2.0]], [[0, 0]], [[1, 1]]))
+    assert loaded.running.tolist() == [1, 2]
+
+
+def test_scaled_rewards_are_clipped_and_never_shifted() -> None:
+    scaler = RewardScaler(0.9, 2.0)
+    rewards = [[0.0]] * 50 + [[1000.0]]
+    scaled = scaler(steps(rewards, [[1]] * 51, [[1]] * 51))
+    assert scaled[-1].item() == 2.0 and (scaled[:-1] == 0).all()

@@ -1,0 +1,64 @@
+"""A vector of environments without Gymnasium: what arrives can be read off the observation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.types import Arrival, Episode, State
+
+
+class CountingEnvs:
+    """Environment k shows [k, episode, age], pays its age, and ends after `lengths[k]` actions (even k: terminated).
+
+    Args:
+        lengths: of the episodes of each environment.
+    """
+
+    def __init__(self, lengths: tuple[int, ...]) -> None:
+        self.lengths = np.array(lengths)
+        self.num_envs = len(lengths)
+        self.spec = EnvSpec(
+            "Counting-v0", {"state": ArraySpec((3,), "float32")}, ActionSpec("Discrete", (), "int64", (4,), (10,))
+        )
+        self.episode = np.full(self.num_envs, -1)
+        self.age = np.zeros(self.num_envs, int)
+        self.over = np.ones(self.num_envs, bool)
+        self.finished: list[Episode] = []
+        self.seen: list[np.ndarray] = []
+        self.buffer = np.zeros((self.num_envs, 3), np.float32)  # written anew at every arrival, as a fast vector would
+
+    def reset(self) -> Arrival:
+        return self.step(np.zeros(self.num_envs, np.int64))
+
+    def step(self, action: np.ndarray) -> Arrival:
+        self.seen.append(action.copy())
+        opened = self.over.copy()
+        self.episode[opened] += 1
+        self.age = np.where(opened, 0, self.age + 1)
+        self.over = self.age == self.lengths
+        for k in self.over.nonzero()[0]:
+            total = float(self.age[k] * (self.age[k] + 1) / 2)
+            self.finished.append(Episode(int(k), total + 100 * float(self.episode[k]), int(self.age[k])))
+        self.buffer[:] = np.stack([np.arange(self.num_envs), self.episode, self.age], -1)
+        even = np.arange(self.num_envs) % 2 == 0
+        reward = self.age.astype(np.float32)
+        return Arrival({"state": self.buffer}, reward, self.over & even, self.over & ~even, opened)
+
+    def pop_episodes(self) -> list[Episode]:
+        popped, self.finished = self.finished, []
+        return popped
+
+    def boundary(self) -> None:
+        return None
+
+    def state_dict(self) -> State:
+        return {"episode": self.episode.copy(), "age": self.age.copy(), "over": self.over.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.episode, self.age, self.over = (state[name].copy() for name in ("episode", "age", "over"))
+
+    def close(self) -> None:
+        return None

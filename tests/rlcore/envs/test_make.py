@@ -1,0 +1,297 @@
+"""Environments from the config: wrappers, keys, and every mistake told in a sentence."""
+
+from __future__ import annotations
+
+import sys
+
+import gymnasium
+import numpy as np
+from tests.rlcore.envs import probe_envs
+import pytest
+from gymnasium import spaces
+
+from rlcore.config.groups import ActionsAsObservation, EnvConfig
+from rlcore.envs.make import EnvSettings, known_id, load_plugins, make
+from rlcore.envs.spaces import obs_bounds, spec_of
+from rlcore.envs.suites.gym import suites
+from rlcore.errors import UserError
+from rlcore.spec import EnvSpec
+
+
+def made(env_id: str, **options):
+    return make(EnvSettings(env_id, **options))
+
+
+def spaces_env(**kwargs):
+    return made("Probe/Spaces-v0", wrapper=kwargs)
+
+
+# Ids and packages
+
+
+@pytest.mark.parametrize(
+    ("env_id", "says"),
+    [
+        ("CartPol-v1", ("CartPol-v1", "did you mean 'CartPole-v1'")),
+        ("LunarLander-v2", ("use LunarLander-v3",)),
+        ("Hopper-v3", ("use Hopper-v5",)),
+        ("Taxi-v3", ("use Taxi-v4",)),
+        ("CartPole", ("use CartPole-v1",)),
+        ("ALE/Pong-v5", ("Atari", "not there yet")),
+        ("MiniGrid-Empty-8x8-v0", ("MiniGrid", "not there yet")),
+        ("phys2d/CartPole-v1", ("not there yet",)),
+        ("os:CartPole-v1", ("SHEPHERD_PLUGINS=os", "env.id=CartPole-v1")),
+    ],
+)
+def test_an_id_that_cannot_be_made_is_one_sentence_with_what_exists(env_id, says):
+    with pytest.raises(UserError) as caught:
+        made(env_id)
+    assert "\n" not in str(caught.value)
+    assert all(part in str(caught.value) for part in (f"env.id={env_id}", *says))
+
+
+def test_a_module_in_an_id_is_not_imported(monkeypatch, tmp_path):
+    (tmp_path / "evil_probe.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="may not import code"):
+        made("evil_probe:Evil-v0")
+    assert "evil_probe" not in sys.modules
+
+
+def test_a_plugin_named_in_the_environment_registers_its_ids(monkeypatch, tmp_path):
+    (tmp_path / "good_probe.py").write_text(
+        "import gymnasium\ngymnasium.register('GoodProbe-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "good_probe")
+    try:
+        assert load_plugins() == ["good_probe"]
+        assert known_id("good_probe:GoodProbe-v0") == known_id("GoodProbe-v0") == "GoodProbe-v0"
+    finally:
+        gymnasium.registry.pop("GoodProbe-v0", None)
+
+
+def test_a_plugin_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "no_such_plugin_here")
+    with pytest.raises(UserError, match="SHEPHERD_PLUGINS=no_such_plugin_here"):
+        made("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "module", "extra"), [("LunarLander-v3", "Box2D", "box2d"), ("Ant-v5", "mujoco", "mujoco")]
+)
+def test_a_missing_package_names_the_extra(monkeypatch, env_id, module, extra):
+    for name in [n for n in sys.modules if n.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=rf"env.id={env_id}: .*pip install -e '\.\[{extra}\]'"):
+        made(env_id)
+    assert not next(s for s in suites() if s.extra == extra).installed
+
+
+def test_an_unknown_wrapper_argument_names_the_nearest():
+    with pytest.raises(UserError, match=r"env.wrapper.is_slipery=False: .* did you mean 'is_slippery'"):
+        made("FrozenLake-v1", wrapper={"is_slipery": False})
+
+
+@pytest.mark.parametrize("wrapper", [{"map_name": "9x9"}, {"desc": 3}])
+def test_an_impossible_wrapper_value_is_one_sentence(wrapper):
+    ((key, value),) = wrapper.items()
+    with pytest.raises(UserError, match=f"env.wrapper.{key}={value}") as caught:
+        made("FrozenLake-v1", wrapper=wrapper)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrapper_arguments_reach_the_environment():
+    assert len(made("FrozenLake-v1", wrapper={"is_slippery": False}).unwrapped.P[0][1]) == 1  # one outcome an action
+    longer = made("CartPole-v1", wrapper={"max_episode_steps": 7, "_target_": "gymnasium.make", "id": "ignored"})
+    longer.reset(seed=0)
+    assert [longer.step(i % 2)[3] for i in range(7)] == [False] * 6 + [True]
+
+
+def test_a_class_of_a_suite_that_is_not_there_is_refused():
+    with pytest.raises(UserError, match=r"sheeprl.envs.diambra.DiambraWrapper"):
+        made("CartPole-v1", wrapper={"_target_": "sheeprl.envs.diambra.DiambraWrapper"})
+
+
+def test_the_users_env_group_gives_the_same_settings():
+    config = EnvConfig(
+        id="CartPole-v1",
+        action_repeat=2,
+        actions_as_observation=ActionsAsObservation(num_stack=3, noop=1, dilation=2),
+        max_episode_steps=9,
+    )
+    assert EnvSettings.of(config) == EnvSettings(
+        "CartPole-v1", action_repeat=2, num_stack=3, noop=1, dilation=2, max_episode_steps=9
+    )
+
+
+def test_every_listed_id_of_an_installed_suite_can_be_made_and_stepped():
+    for suite in suites():
+        if not suite.installed or suite.name == "plugins":
+            continue
+        for env_id in [i for i in suite.ids if i not in ("CartPole-v0", "CarRacing-v3") and not i.endswith("-v4")]:
+            env = made(env_id)
+            obs, _ = env.reset(seed=1)
+            assert set(obs) == set(spec_of(env).obs), env_id
+            env.step(env.action_space.sample())
+            env.close()
+
+
+# Observation keys and specs
+
+
+def test_a_bare_observation_becomes_state():
+    env = made("CartPole-v1")
+    assert list(spec_of(env).obs) == ["state"] == list(env.reset(seed=1)[0])
+
+
+def test_nested_dicts_and_tuples_get_flat_keys():
+    nested = spaces.Dict(
+        {
+            "arm": spaces.Dict({"angle": spaces.Box(0, 1, (2,)), "hand": spaces.Dict({"open": spaces.Discrete(2)})}),
+            "pair": spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (1,))]),
+        }
+    )
+    env = spaces_env(observation=nested)
+    keys = ["arm.angle", "arm.hand.open", "pair_0", "pair_1"]
+    obs, _ = env.reset(seed=1)
+    assert list(spec_of(env).obs) == keys == list(obs)
+    assert all(env.observation_space[k].contains(v) for k, v in obs.items())
+    assert list(spec_of(made("Blackjack-v1")).obs) == ["state_0", "state_1", "state_2"]
+
+
+def test_two_parts_that_flatten_to_one_key_are_refused():
+    clash = spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
+    with pytest.raises(UserError, match=r"'a.b'"):
+        spaces_env(observation=clash)
+
+
+@pytest.mark.parametrize(
+    ("space", "shape", "dtype", "n", "start"),
+    [
+        (spaces.Discrete(4, start=1), (), "int64", 4, 1),
+        (spaces.Box(-1, 1, (2, 3), np.float64), (2, 3), "float64", None, 0),
+        (spaces.Box(0, 255, (3, 8, 8), np.uint8), (3, 8, 8), "uint8", None, 0),
+        (spaces.MultiBinary(3), (3,), "int8", None, 0),
+        (spaces.MultiDiscrete([2, 5], start=[1, -1]), (2,), "int64", None, 0),
+    ],
+)
+def test_observation_spaces_become_specs(space, shape, dtype, n, start):
+    part = spec_of(spaces_env(observation=space)).obs["state"]
+    assert (part.shape, part.dtype, part.n, part.start) == (shape, dtype, n, start)
+
+
+@pytest.mark.parametrize(
+    ("space", "kind", "shape", "nvec", "start"),
+    [
+        (spaces.Discrete(3, start=1), "Discrete", (), (3,), (1,)),
+        (spaces.MultiDiscrete([3, 2], start=[1, -1]), "MultiDiscrete", (2,), (3, 2), (1, -1)),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]]), "MultiDiscrete", (2, 2), (2, 3, 4, 5), (0, 0, 0, 0)),
+        (spaces.MultiBinary((2, 2)), "MultiBinary", (2, 2), (2, 2, 2, 2), (0, 0, 0, 0)),
+    ],
+)
+def test_discrete_action_spaces_become_specs(space, kind, shape, nvec, start):
+    action = spec_of(spaces_env(action=space)).action
+    assert (action.space, action.shape, action.nvec, action.start) == (kind, shape, nvec, start)
+    assert action.size == len(nvec) and not action.continuous
+
+
+def test_a_box_action_keeps_bounds_and_survives_json():
+    space = spaces.Box(np.array([[-1.0], [-np.inf]]), np.array([[2.0], [np.inf]]), dtype=np.float64)
+    spec = spec_of(spaces_env(action=space))
+    assert (spec.action.low, spec.action.high) == ((-1.0, -np.inf), (2.0, np.inf))
+    assert (spec.action.shape, spec.action.dtype, spec.action.size) == ((2, 1), "float64", 2)
+    assert EnvSpec.from_json(spec.to_json()) == spec
+
+
+def test_spaces_that_cannot_be_trained_name_key_and_space():
+    with pytest.raises(UserError, match="'words' is Text"):
+        spec_of(made("Probe/Sequence-v0"))
+    with pytest.raises(UserError, match="action space"):
+        spec_of(spaces_env(action=spaces.Dict({"a": spaces.Discrete(2)})))
+    with pytest.raises(UserError, match="action space"):
+        spec_of(spaces_env(action=spaces.Box(0, 9, (2,), np.int64)))
+
+
+def test_bounds_leave_out_unbounded_keys_and_include_discrete_ones():
+    bounds = obs_bounds(
+        spaces_env(observation=spaces.Dict({"d": spaces.Discrete(3, start=2), "x": spaces.Box(-np.inf, np.inf, (1,))}))
+    )
+    assert list(bounds) == ["d"]
+    assert [int(v) for v in bounds["d"]] == [2, 4]
+
+
+# Wrappers
+
+
+def test_action_repeat_sums_rewards_and_stops_at_the_end():
+    env = made("Probe/Counter-v0", wrapper={"lengths": [5]}, action_repeat=2)
+    env.reset(seed=0)
+    rows = [env.step(0) for _ in range(3)]
+    assert [r[1] for r in rows] == [1 + 2, 3 + 4, 5]  # the fifth reward is that of the last step, taken once
+    assert [r[2] for r in rows] == [False, False, True]
+    assert [r[0]["state"][1] for r in rows] == [2, 4, 5]
+
+
+def test_masked_velocities_are_zero_and_nothing_else_changes():
+    plain, masked = made("CartPole-v1"), made("CartPole-v1", mask_velocities=True)
+    a, b = plain.reset(seed=3)[0]["state"], masked.reset(seed=3)[0]["state"]
+    assert (b[[1, 3]] == 0).all() and (a[[0, 2]] == b[[0, 2]]).all() and (a[[1, 3]] != 0).all()
+    a, b = plain.step(1)[0]["state"], masked.step(1)[0]["state"]  # the dynamics still has its velocities
+    assert (b[[1, 3]] == 0).all() and (a[[0, 2]] == b[[0, 2]]).all()
+
+
+def test_velocities_of_an_unknown_id_are_refused():
+    with pytest.raises(UserError, match=r"env.mask_velocities=true"):
+        made("FrozenLake-v1", mask_velocities=True)
+
+
+def test_action_stack_shows_dilated_one_hot_actions_oldest_first():
+    env = made("Probe/Counter-v0", wrapper={"lengths": [9]}, num_stack=2, noop=2, dilation=2)
+    shown = [env.reset(seed=0)[0]["action_stack"]] + [env.step(a)[0]["action_stack"] for a in (0, 1, 0, 1)]
+    one_hot = np.eye(3, dtype=np.float32)
+    # history of four: [2 2 2 2] [2 2 2 0] [2 2 0 1] [2 0 1 0] [0 1 0 1]; every second of it, the newest last
+    pairs = [(2, 2), (2, 0), (2, 1), (0, 0), (1, 1)]
+    np.testing.assert_array_equal(np.stack(shown), [np.concatenate([one_hot[a], one_hot[b]]) for a, b in pairs])
+    assert env.observation_space["action_stack"].shape == (6,)
+
+
+def test_action_stack_of_many_sub_actions_with_starts():
+    env = spaces_env_with_stack(spaces.MultiDiscrete([3, 2], start=[1, -1]), noop=[3, -1])
+    assert env.reset(seed=0)[0]["action_stack"].tolist() == [0, 0, 1, 1, 0]
+    assert env.step(np.array([1, 0]))[0]["action_stack"].tolist() == [1, 0, 0, 0, 1]
+
+
+def test_action_stack_of_a_box_holds_the_numbers():
+    env = spaces_env_with_stack(spaces.Box(-2, 2, (2,)), noop=0.5)
+    assert env.reset(seed=0)[0]["action_stack"].tolist() == [0.5, 0.5]
+    assert env.step(np.array([1, -2], np.float32))[0]["action_stack"].tolist() == [1, -2]
+
+
+def spaces_env_with_stack(action, noop):
+    return made("Probe/Spaces-v0", wrapper={"action": action}, num_stack=1, noop=noop)
+
+
+@pytest.mark.parametrize("noop", [0, [1, -1, 1], [4, 0], "left", [1.5, 0]])
+def test_an_impossible_noop_is_refused(noop):
+    with pytest.raises(UserError, match=r"env.actions_as_observation.noop="):
+        spaces_env_with_stack(spaces.MultiDiscrete([3, 2], start=[1, -1]), noop=noop)
+
+
+def test_reward_is_an_observation_and_zero_at_the_start():
+    env = made("Probe/Counter-v0", reward_as_observation=True)
+    assert env.reset(seed=0)[0]["reward"].tolist() == [0]
+    assert env.step(0)[0]["reward"].tolist() == [1]
+    assert spec_of(env).obs["reward"].dtype == "float32"
+
+
+def test_max_episode_steps_counts_actions_outside_of_action_repeat():
+    env = made("Probe/Counter-v0", wrapper={"lengths": [50]}, action_repeat=3, max_episode_steps=2)
+    env.reset(seed=0)
+    assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
+    assert env.unwrapped.count == 6
+
+
+def test_probe_module_is_registered():
+    assert "Probe/Counter-v0" in gymnasium.registry and probe_envs.Counter

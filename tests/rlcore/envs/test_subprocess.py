@@ -1,0 +1,232 @@
+"""Environments in processes of their own: the same bits, named faults, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlcore.config.groups import EnvConfig
+from rlcore.envs.exact.tier import random_action
+from rlcore.envs.make import EnvSettings
+from rlcore.envs.vector.make import make_vector_env, stream_seeds
+from rlcore.envs.vector.serial import SerialVectorEnv
+from rlcore.envs.vector.subprocess import SubprocessVectorEnv
+from rlcore.errors import EnvironmentFault, UserError
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+@pytest.fixture(autouse=True)
+def plugins(monkeypatch):
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.rlcore.envs.probe_envs")
+
+
+@pytest.fixture
+def opened():
+    envs = []
+    yield lambda *args, **kwargs: envs.append(workers(*args, **kwargs)) or envs[-1]
+    for env in envs:
+        env.close()
+
+
+def workers(env_id: str, num_envs: int = 2, tier: str = "snapshot", timeout: float = 60.0, **options):
+    seeds = stream_seeds(4, "env", 0, 0, tier)
+    return SubprocessVectorEnv(EnvSettings(env_id, **options), num_envs, seeds, tier, step_timeout=timeout)
+
+
+def as_bytes(arrival) -> bytes:
+    parts = [*arrival.obs.values(), arrival.reward, arrival.terminated, arrival.truncated, arrival.is_first]
+    return b"".join(part.tobytes() for part in parts)
+
+
+def gone(pid: int) -> bool:
+    """The process has ended (a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def all_gone_within(pids: list[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if all(gone(pid) for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+# The same bits
+
+
+@pytest.mark.parametrize(
+    ("env_id", "tier", "options"),
+    [
+        ("CartPole-v1", "snapshot", {"num_stack": 2, "reward_as_observation": True}),
+        ("LunarLander-v3", "replay", {}),
+        ("Blackjack-v1", "snapshot", {}),
+    ],
+)
+def test_processes_give_the_same_trajectories_and_states_as_one_process(opened, env_id, tier, options):
+    serial = make_vector_env(EnvSettings(env_id, **options), num_envs=2, seed=4, tier=tier)
+    assert isinstance(serial, SerialVectorEnv)
+    remote = opened(env_id, tier=tier, **options)
+    assert remote.spec == serial.spec
+    rng = np.random.default_rng(0)
+    actions = [np.stack([np.asarray(random_action(serial.spec.action, rng)) for _ in range(2)]) for _ in range(120)]
+    assert as_bytes(serial.reset()) == as_bytes(remote.reset())
+    for action in actions[:60]:
+        assert as_bytes(serial.step(action)) == as_bytes(remote.step(action))
+    # A state taken in one place goes on in the other, both ways.
+    from_serial, from_remote = serial.state_dict(), remote.state_dict()
+    serial.load_state_dict(from_remote)
+    remote.load_state_dict(from_serial)
+    for action in actions[60:]:
+        assert as_bytes(serial.step(action)) == as_bytes(remote.step(action))
+    assert serial.pop_episodes() == remote.pop_episodes() != []
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5"])
+def test_continuous_actions_reach_the_processes_unchanged(opened, env_id):
+    serial, remote = make_vector_env(EnvSettings(env_id), num_envs=2, seed=4), opened(env_id)
+    serial.reset(), remote.reset()
+    for step in range(30):
+        action = np.random.default_rng(step).uniform(-1, 1, (2, *serial.spec.action.shape)).astype(np.float32)
+        assert as_bytes(serial.step(action)) == as_bytes(remote.step(action))
+
+
+def test_sync_env_false_puts_every_environment_in_a_process():
+    envs = make_vector_env(EnvConfig(id="CartPole-v1", sync_env=False, step_timeout=5.0), num_envs=2, seed=1)
+    try:
+        assert isinstance(envs, SubprocessVectorEnv)
+        assert len(set(envs.pids)) == 2 and os.getpid() not in envs.pids
+        assert envs.step_timeout == 5.0
+        assert envs.reset().is_first.all()
+    finally:
+        envs.close()
+
+
+def test_a_worker_never_imports_torch(tmp_path):
+    code = "import sys, rlcore.envs.vector.worker; print('torch' in sys.modules, 'lightning_fabric' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["False", "False"]
+
+
+# Mistakes and faults
+
+
+def test_a_mistake_of_the_user_is_told_as_in_one_process():
+    with pytest.raises(UserError, match="did you mean 'CartPole-v1'"):
+        workers("CartPol-v1")
+
+
+def faulty(opened, fault: str, timeout: float = 60.0):
+    envs = opened("Probe/Counter-v0", timeout=timeout, wrapper={"lengths": [5], "fault": fault})
+    envs.reset()
+    envs.step(np.zeros(2, int))
+    return envs
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("nan", r"key 'state' is nan at \[1\]"),
+        ("raise", "step raised RuntimeError: the engine said no$"),
+        ("exit", r"its process died \(exit code 7\)"),
+    ],
+)
+def test_a_fault_in_a_process_names_environment_and_step(opened, fault, says):
+    envs = faulty(opened, fault)
+    with pytest.raises(EnvironmentFault, match=f"^environment 0, step 2 of its episode: {says}"):
+        envs.step(np.zeros(2, int))
+
+
+def test_a_killed_process_is_named(opened):
+    envs = faulty(opened, "")
+    os.kill(envs.pids[1], signal.SIGKILL)
+    with pytest.raises(EnvironmentFault, match=r"environment 1, step 2 .*died \(exit code -9, SIGKILL\)"):
+        for _ in range(2):
+            envs.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize("fault", ["hang", "spin"])
+def test_a_hanging_process_is_named_and_killed(opened, fault):
+    envs = faulty(opened, fault, timeout=0.5)
+    began = time.monotonic()
+    with pytest.raises(EnvironmentFault, match=r"environment 0, step 2 .*hung; no answer within 0.5 s"):
+        envs.step(np.zeros(2, int))
+    assert time.monotonic() - began < 3
+    assert all_gone_within(envs.pids[:1], 1.0) and not gone(envs.pids[1])
+    pids = envs.pids
+    envs.close()
+    assert all_gone_within(pids, 3)
+
+
+# Nothing left behind
+
+
+def test_closing_ends_all_processes_also_twice():
+    envs = workers("CartPole-v1")
+    pids = envs.pids
+    envs.close()
+    assert all(gone(pid) for pid in pids)
+    envs.close()
+
+
+def test_a_forgotten_vector_ends_its_processes():
+    envs = workers("CartPole-v1")
+    pids = envs.pids
+    del envs
+    assert all_gone_within(pids, 3)
+
+
+@pytest.mark.parametrize("fault", ["", "hang", "spin"])
+def test_no_process_outlives_a_killed_parent(fault):
+    script = f"""
+        import sys, numpy as np
+        sys.path.insert(0, {str(HERE)!r})
+        from rlcore.envs.make import EnvSettings
+        from rlcore.envs.subprocess import SubprocessVectorEnv
+        settings = EnvSettings("Probe/Counter-v0", wrapper={{"lengths": [9], "fault": {fault!r}}})
+        envs = SubprocessVectorEnv(settings, 2, lambda e, k: 0)
+        envs.reset()
+        envs.step(np.zeros(2, int))
+        print(*envs.pids, flush=True)
+        envs.step(np.zeros(2, int))
+        sys.stdin.read()
+    """
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        time.sleep(0.3)  # the second step is on its way
+        assert not any(gone(pid) for pid in pids)
+        parent.kill()
+        assert all_gone_within(pids, 2.0)
+    finally:
+        parent.kill()
+        parent.communicate()
+
+
+def test_what_an_environment_prints_does_not_reach_our_output(opened, capfd):
+    envs = faulty(opened, "print")
+    envs.step(np.zeros(2, int))
+    said = capfd.readouterr()
+    assert "hello from the engine" in said.err and said.out == ""

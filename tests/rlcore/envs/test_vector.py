@@ -1,0 +1,276 @@
+"""Autoreset alignment, seeds, checks and episode counts of environments stepped together in this process."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from tests.rlcore.envs import probe_envs
+import pytest
+
+from rlcore import streams
+from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.serial import SerialVectorEnv, env_actions
+from rlcore.errors import EnvironmentFault
+from rlcore.types import Episode
+
+
+def counters(num_envs: int = 1, tier: str = "snapshot", fresh_instance: bool = False, **wrapper) -> SerialVectorEnv:
+    settings = EnvSettings("Probe/Counter-v0", wrapper=wrapper)
+    seeds = lambda env, episode: 1000 * env + episode  # noqa: E731
+    return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance)
+
+
+def bare(envs: SerialVectorEnv, index: int = 0) -> probe_envs.Counter:
+    return envs._lanes[index].env.unwrapped
+
+
+# Alignment
+
+# Episode 0 terminates after 2 actions, episode 1 is truncated after 1; reward = 10 * episode + step.
+#   obs (episode, step)  reward  terminated  truncated  is_first
+TABLE = [
+    ((0, 0), 0, False, False, True),
+    ((0, 1), 1, False, False, False),
+    ((0, 2), 2, True, False, False),
+    ((1, 0), 0, False, False, True),  # the action before this row is ignored
+    ((1, 1), 11, False, True, False),
+    ((2, 0), 0, False, False, True),
+    ((2, 1), 21, False, False, False),
+    ((2, 2), 22, True, False, False),
+]
+
+
+def rows_of(envs, steps: int) -> list:
+    arrivals = [envs.reset()] + [envs.step(np.array([i % 3] * envs.num_envs)) for i in range(steps)]
+    return [
+        [(tuple(a.obs["state"][i]), a.reward[i], a.terminated[i], a.truncated[i], a.is_first[i]) for a in arrivals]
+        for i in range(envs.num_envs)
+    ]
+
+
+def test_arrivals_follow_the_table_row_by_row():
+    envs = counters(lengths=[2, 1])
+    assert rows_of(envs, 7)[0] == TABLE
+    # actions sent were 0 1 2 0 1 2 0; the third and the fifth met an episode that had ended
+    assert bare(envs).taken == [0, 1, 0, 2, 0]
+
+
+def test_environments_end_independently():
+    # Lengths differ by the environment: wrap the same class with another length each.
+    made = iter([(2, 1), (3, 3)])
+    envs = SerialVectorEnv(
+        lambda: make(EnvSettings("Probe/Counter-v0", wrapper={"lengths": next(made)})), 2, lambda e, k: None
+    )
+    first, second = rows_of(envs, 7)
+    assert first == TABLE
+    assert [row[4] for row in second] == [True, False, False, False, True, False, False, False]
+
+
+def test_arrays_of_an_arrival_are_never_written_again():
+    envs = counters(num_envs=2, lengths=[2])
+    arrivals = [envs.reset()] + [envs.step(np.zeros(2, int)) for _ in range(4)]
+    assert [a.obs["state"][0, 1] for a in arrivals] == [0, 1, 2, 0, 1]
+    assert [bool(a.is_first[0]) for a in arrivals] == [True, False, False, True, False]
+
+
+def test_dtypes_are_those_of_the_contract():
+    arrival = make_vector_env(EnvSettings("FrozenLake-v1"), num_envs=3, seed=1).reset()
+    assert arrival.obs["state"].dtype == np.int64 and arrival.obs["state"].shape == (3,)
+    assert arrival.reward.dtype == np.float32
+    assert {a.dtype for a in (arrival.terminated, arrival.truncated, arrival.is_first)} == {np.dtype(bool)}
+
+
+def test_a_wrong_action_shape_is_refused_before_it_broadcasts():
+    envs = make_vector_env(EnvSettings("Pendulum-v1"), num_envs=2, seed=1)
+    envs.reset()
+    with pytest.raises(AssertionError):
+        envs.step(np.zeros((2, 2), np.float32))
+
+
+@pytest.mark.parametrize(
+    "env_id", ["CartPole-v1", "Pendulum-v1", "Taxi-v4", "Blackjack-v1", "LunarLander-v3", "Hopper-v5"]
+)
+def test_a_vector_gives_what_its_environments_give_alone(env_id):
+    envs = make_vector_env(EnvSettings(env_id), num_envs=2, seed=5)
+    alone = [make(EnvSettings(env_id)) for _ in range(2)]
+    rng = np.random.default_rng(0)
+    shape, nvec = envs.spec.action.shape, envs.spec.action.nvec
+    expected = [(env.reset(seed=streams.integer(5, "env", 0, i))[0], 0.0, False, False) for i, env in enumerate(alone)]
+    arrival = envs.reset()
+    for _ in range(90):
+        for i, (obs, reward, terminated, truncated) in enumerate(expected):
+            assert all((arrival.obs[k][i] == v).all() for k, v in obs.items())
+            assert arrival.reward[i] == np.float32(reward)
+            assert (arrival.terminated[i], arrival.truncated[i]) == (terminated, truncated)
+        action = rng.integers(0, nvec[0], 2) if nvec else rng.uniform(-1, 1, (2, *shape)).astype(np.float32)
+        expected = [
+            (env.reset()[0], 0.0, False, False) if row[2] or row[3] else env.step(a)[:4]
+            for env, row, a in zip(alone, expected, env_actions(action), strict=True)
+        ]
+        arrival = envs.step(action)
+    assert envs.pop_episodes() or env_id in ("Pendulum-v1", "LunarLander-v3", "Taxi-v4")
+
+
+# Episodes
+
+
+def test_episodes_are_told_once_in_order_with_return_and_length():
+    envs = counters(num_envs=2, lengths=[2, 1])
+    rows_of(envs, 7)
+    # rewards 1+2, then 11, then 21+22
+    expected = [(3.0, 2), (11.0, 1), (43.0, 2)]
+    assert envs.pop_episodes() == [Episode(i, ret, length) for ret, length in expected for i in range(2)]
+    assert envs.pop_episodes() == []
+
+
+def test_returns_are_summed_before_rounding_to_float32():
+    envs = SerialVectorEnv(lambda: make(EnvSettings("Pendulum-v1")), 1, lambda e, k: 3)
+    alone = make(EnvSettings("Pendulum-v1"))
+    alone.reset(seed=3)
+    envs.reset()
+    total = 0.0
+    for _ in range(200):
+        total += float(alone.step(np.zeros(1, np.float32))[1])
+        envs.step(np.zeros((1, 1), np.float32))
+    assert envs.pop_episodes() == [Episode(0, total, 200)]
+
+
+# Seeds
+
+
+def test_tier_snapshot_seeds_an_environment_once():
+    envs = make_vector_env(
+        EnvSettings("Probe/Counter-v0", wrapper={"lengths": [1]}), num_envs=2, seed=7, rank=3, offset=4
+    )
+    rows_of(envs, 4)
+    assert [bare(envs, i).seeds for i in range(2)] == [
+        [streams.integer(7, "env", 3, 4 + i), None, None] for i in range(2)
+    ]
+
+
+def test_tier_replay_seeds_every_episode():
+    envs = make_vector_env(
+        EnvSettings("Probe/Counter-v0", wrapper={"lengths": [1]}), num_envs=2, seed=7, purpose="env_eval", tier="replay"
+    )
+    rows_of(envs, 4)
+    assert [bare(envs, i).seeds for i in range(2)] == [
+        [streams.integer(7, "env_eval", 0, i, k) for k in range(3)] for i in range(2)
+    ]
+
+
+def test_given_episode_seeds_are_used():
+    envs = counters(num_envs=2, lengths=[1])
+    rows_of(envs, 4)
+    assert [bare(envs, i).seeds for i in range(2)] == [[0, 1, 2], [1000, 1001, 1002]]
+
+
+def test_neighbouring_seeds_and_environments_share_no_start():
+    starts = [make_vector_env(EnvSettings("CartPole-v1"), num_envs=4, seed=s).reset().obs["state"] for s in (0, 1)]
+    rows = {row.tobytes() for start in starts for row in start}
+    assert len(rows) == 8
+
+
+def test_a_fresh_instance_plays_every_episode_when_asked():
+    envs = counters(lengths=[2], fresh_instance=True, tier="replay")
+    # The counter's episode number lives in the instance: it stays 0.
+    assert {row[0][0] for row in rows_of(envs, 8)[0]} == {0}
+
+
+# Faults
+
+
+def play(envs, steps: int = 6) -> None:
+    envs.reset()
+    for _ in range(steps):
+        envs.step(np.zeros(envs.num_envs, int))
+
+
+def one_faulty(fault: str, index: int = 1) -> SerialVectorEnv:
+    made = iter(range(10))
+    return SerialVectorEnv(
+        lambda: make(
+            EnvSettings("Probe/Counter-v0", wrapper={"lengths": [5], "fault": fault if next(made) == index else ""})
+        ),
+        2,
+        lambda e, k: None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("nan", r"key 'state' is nan at \[1\]"),
+        ("shape", r"key 'state' has shape \(1,\), its space says \(2,\)"),
+        ("text", "key 'state' is of type <U1"),
+        ("reward", "reward is inf"),
+        ("reward_array", "reward is array"),
+        ("raise", "step raised RuntimeError: the engine said no$"),
+    ],
+)
+def test_a_fault_names_environment_step_and_key(fault, says):
+    with pytest.raises(EnvironmentFault, match=f"^environment 1, step 2 of its episode: {says}"):
+        play(one_faulty(fault))
+
+
+def test_a_large_finite_value_is_no_fault():
+    made = counters(lengths=[5], fault="huge")
+    play(made)
+    assert made.out_of_bounds == {"state": 1}
+
+
+def test_a_missing_key_is_named():
+    envs = counters()
+    envs._lanes[0].env.step = lambda action: ({}, 0.0, False, False, {})
+    with pytest.raises(EnvironmentFault, match="key 'state' is missing"):
+        play(envs)
+
+
+def test_values_outside_declared_bounds_are_counted_and_said_once(caplog):
+    envs = counters(num_envs=2, lengths=[3])
+    envs.reset()
+    for index in range(2):
+        bare(envs, index).count = 150
+        envs._lanes[index].env.unwrapped.lengths = (1000,)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            envs.step(np.zeros(2, int))
+    assert envs.out_of_bounds == {"state": 6}
+    assert [r.getMessage() for r in caplog.records if "outside the bounds" in r.getMessage()] != []
+    assert len(caplog.records) == 1
+
+
+def test_an_index_outside_a_discrete_space_is_a_fault():
+    envs = make_vector_env(EnvSettings("FrozenLake-v1"), num_envs=2, seed=1)
+    envs.reset()
+    envs._lanes[1].env.unwrapped.s = 16  # only on the way out: the next step reads the table before
+    envs._lanes[1].env.unwrapped.P[16] = {a: [(1.0, 16, 0.0, False)] for a in range(4)}
+    with pytest.raises(EnvironmentFault, match=r"environment 1, step 1 .*'state'.*16"):
+        envs.step(np.zeros(2, int))
+
+
+# Boundary tier
+
+
+def test_a_boundary_cuts_open_episodes_and_rebuilds():
+    envs = counters(num_envs=2, tier="boundary", lengths=[4])
+    envs.reset()
+    envs.step(np.zeros(2, int))
+    before = envs.step(np.zeros(2, int))
+    cut = envs.boundary()
+    assert before.truncated.tolist() == [False, False] and cut.truncated.tolist() == [True, True]
+    assert (cut.obs["state"] == before.obs["state"]).all() and (cut.reward == before.reward).all()
+    assert envs.pop_episodes() == [Episode(0, 3.0, 2), Episode(1, 3.0, 2)]
+    after = envs.step(np.zeros(2, int))
+    assert after.is_first.all() and (after.obs["state"] == [[0, 0], [0, 0]]).all()  # episode 0 of a new instance
+    assert [bare(envs, i).seeds for i in range(2)] == [[1], [1001]]  # with the seed of the second episode
+
+
+def test_a_boundary_changes_nothing_where_the_state_can_be_saved():
+    envs = counters(lengths=[4])
+    assert envs.boundary() is None
+    envs.reset()
+    last = envs.step(np.zeros(1, int))
+    assert envs.boundary() is last and not last.truncated.any()
+    assert envs.step(np.zeros(1, int)).obs["state"].tolist() == [[0, 2]]

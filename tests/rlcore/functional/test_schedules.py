@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from rlcore.algorithms.ppo import Config
+from rlcore.config.schema import build
+from rlcore.errors import UserError
+from rlcore.functional.schedules import anneal, check_points, piecewise
+
+POINTS = ((0.0, 1.0), (100.0, 0.5), (300.0, 0.1))
+
+
+@pytest.mark.parametrize(("env_steps", "expected"), [(0, 2.0), (25, 1.5), (100, 0.0), (140, 0.0)])
+def test_anneal_goes_linearly_to_zero_and_stays(env_steps: int, expected: float) -> None:
+    assert anneal(2.0, env_steps, 100) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "linear", "step"),
+    [
+        (0, 1.0, 1.0),
+        (50, 0.75, 1.0),
+        (99, 0.505, 1.0),
+        (100, 0.5, 0.5),
+        (200, 0.3, 0.5),
+        (300, 0.1, 0.1),
+        (9_999, 0.1, 0.1),
+    ],
+)
+def test_piecewise_interpolates_or_holds(env_steps: int, linear: float, step: float) -> None:
+    assert piecewise(POINTS, env_steps, "linear") == pytest.approx(linear)
+    assert piecewise(POINTS, env_steps, "step") == pytest.approx(step)
+
+
+def test_piecewise_holds_its_first_value_before_the_first_point() -> None:
+    late = ((50.0, 3.0), (60.0, 1.0))
+    assert piecewise(late, 0, "linear") == piecewise(late, 49, "step") == 3.0
+
+
+def test_points_must_rise_from_zero_or_more() -> None:
+    assert check_points(POINTS) is None
+    assert check_points(()) is not None
+    assert check_points(((10.0, 1.0), (10.0, 2.0))) is not None
+    assert check_points(((-1.0, 1.0),)) is not None
+
+
+def config(**keys: object) -> Config:
+    return build(Config, {"name": "ppo", "total_steps": 1000, **keys}, "algo.")
+
+
+def test_a_schedule_replaces_the_constant_and_annealing_scales_it() -> None:
+    assert config(ent_coef=0.3).coefficient("ent_coef", 500) == 0.3
+    assert config(ent_coef=0.3, anneal_ent_coef=True).coefficient("ent_coef", 500) == pytest.approx(0.15)
+    assert config(clip_coef_schedule=[[0, 0.4], [1000, 0.2]]).coefficient("clip_coef", 500) == pytest.approx(0.3)
+    stepped = config(lr_schedule=[[0, 0.4], [600, 0.2]], schedule_kind="step")
+    assert stepped.coefficient("lr", 599) == 0.4
+
+
+def test_a_schedule_that_contradicts_annealing_or_goes_back_is_refused() -> None:
+    with pytest.raises(UserError, match=r"algo.lr_schedule goes with algo.anneal_lr=false only"):
+        config(lr_schedule=[[0, 1.0]], anneal_lr=True)
+    with pytest.raises(UserError, match=r"algo.clip_coef_schedule=.*must rise"):
+        config(clip_coef_schedule=[[10, 1.0], [5, 0.5]])

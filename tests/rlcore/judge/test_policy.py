@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.errors import UserError
+from rlcore.judge.policy import export_policy, load_policy
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.train.session import Session
+from tests.runs import prepare
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A short run with normalised observations and one checkpoint."""
+    directory = prepare(tmp_path_factory.mktemp("runs") / "run", total_steps=128, algo__normalize_obs=True)
+    session = Session(directory)
+    session.advance(lambda progress: None)
+    session.save()
+    session.close()
+    return directory
+
+
+OBS = np.array([[0.01, -0.5, 0.02, 0.6], [0.0, 1.5, -0.1, -0.9], [0.03, 0.1, 0.12, 0.4]], np.float32)
+
+
+def test_policy_answers_as_the_agent_that_was_saved(run: RunDirectory) -> None:
+    session = Session(run)  # continues from the checkpoint
+    agent = session.learner.agent
+    with torch.no_grad():
+        _, action, _ = agent.act((), {"state": torch.from_numpy(OBS)}, torch.ones(3).bool(), None, True)
+    session.close()
+    assert load_policy(run.path).predict(OBS).tolist() == agent.to_env(action).tolist()
+
+
+def test_run_checkpoint_and_exported_folder_give_the_same_policy(run: RunDirectory, tmp_path: Path) -> None:
+    path = checkpoint.resolve(run, "latest")
+    exported = export_policy(run, path, tmp_path / "policy")
+    policies = [load_policy(p) for p in (run.path, path, exported)]
+    weights = [torch.cat([v.flatten() for v in p.agent.parameters()]) for p in policies]
+    assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
+    moments = [p.agent.normalizer.moments for p in policies]
+    assert moments[0].count > 0 and all(torch.equal(m.mean, moments[0].mean) for m in moments)
+
+
+def test_one_observation_gives_one_action_and_a_batch_a_batch(run: RunDirectory) -> None:
+    policy = load_policy(run.path)
+    batch = policy.predict(OBS)
+    assert batch.shape == (3,) and batch.dtype == np.int64
+    for obs, action in zip(OBS, batch, strict=True):
+        assert policy.predict(obs) == action == policy.predict({"state": obs})
+        assert np.ndim(policy.predict(obs)) == 0
+    assert policy.predict(OBS.astype(np.float64).tolist()).tolist() == batch.tolist()
+
+
+def test_sampled_actions_vary_and_depend_on_the_seed_alone(run: RunDirectory) -> None:
+    many = np.repeat(OBS[:1], 200, 0)
+    first, again, other = (load_policy(run.path, seed=s).predict(many, greedy=False).tolist() for s in (1, 1, 2))
+    assert first == again != other and set(first) == {0, 1}
+
+
+def test_predicting_changes_no_statistic_of_the_policy(run: RunDirectory) -> None:
+    policy = load_policy(run.path)
+    before = policy.agent.normalizer.moments.count
+    policy.predict(OBS + 100)
+    assert policy.agent.normalizer.moments.count == before
+
+
+@pytest.mark.parametrize(
+    ("obs", "sentence"),
+    [
+        (np.zeros((2, 3)), r"obs 'state': expected shape \(4,\) or \(N, 4\), got \(2, 3\)"),
+        ({"stat": np.zeros(4)}, "obs: key 'state' is missing; expected state"),
+        (np.array(["a"] * 4), "obs 'state': expected numbers"),
+        ([[0, 0, 0, 0], [0, 0, float("nan"), 0]], r"obs 'state': expected finite float32 numbers, got nan at \[1, 2\]"),
+        ([1e39, 0, 0, 0], r"obs 'state': expected finite float32 numbers, got inf at \[0\]"),
+    ],
+)
+def test_observations_that_do_not_fit_are_refused_by_name(run: RunDirectory, obs: object, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        load_policy(run.path).predict(obs)
+
+
+def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
+    from rlcore.algorithms import ppo
+    from rlcore.config.schema import plain
+    from rlcore.judge.policy import Policy
+    from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+
+    action = ActionSpec("Discrete", (), "int64", (4,), (0,))
+    spec = EnvSpec("lake", {"state": ArraySpec((), "int64", n=16)}, action)
+    config = ppo.Config(total_steps=1)
+    agent = ppo.Agent(config, spec, "auto", torch.Generator().manual_seed(0))
+    description = {"algo": plain(config), "distribution": "auto", "spec": spec.to_json()}
+    policy = Policy(description, agent.state_dict())
+    assert policy.predict(3).ndim == 0  # one observation, one action: not a batch of one
+    assert policy.predict(np.array([3, 15])).shape == (2,)
+    for wrong in (16, -1, 1.5):
+        with pytest.raises(UserError, match="whole numbers from 0 to 15"):
+            policy.predict(wrong)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run here"):
+        load_policy(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    path = checkpoint.resolve(RunDirectory(copy), "latest")
+    file = path / "learning/tensors.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(UserError, match=r"learning/tensors.safetensors is not what was written"):
+        load_policy(path)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.errors import UserError
+from rlcore.functional.distributions import Categoricals, Normal, TanhNormal
+from rlcore.nn.policy_head import ActorConfig, PolicyHead, kind_of
+from rlcore.spec import ActionSpec
+
+INF = float("inf")
+BOX = ActionSpec("Box", (2,), "float32", low=(2.0, -1.0), high=(5.0, 1.0))
+HALF = ActionSpec("Box", (1,), "float32", low=(0.0,), high=(INF,))
+GRID = ActionSpec("MultiDiscrete", (2,), "int64", nvec=(2, 3), start=(1, -1))
+BITS = ActionSpec("MultiBinary", (2, 2), "int8", nvec=(2,) * 4, start=(0,) * 4)
+ONE = ActionSpec("Discrete", (), "int64", nvec=(3,), start=(4,))
+
+
+def head(action: ActionSpec, distribution: str = "auto", **config: object) -> PolicyHead:
+    return PolicyHead(6, action, distribution, ActorConfig(**config), torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("action", "distribution", "expected"),
+    [
+        (BOX, "auto", "normal"),
+        (BOX, "tanh_normal", "tanh_normal"),
+        (GRID, "auto", "discrete"),
+        (ONE, "discrete", "discrete"),
+    ],
+)
+def test_kind_follows_the_space_unless_asked(action: ActionSpec, distribution: str, expected: str) -> None:
+    assert kind_of(action, distribution) == expected
+
+
+def test_distributions_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match="a Discrete action takes one of auto, discrete"):
+        kind_of(ONE, "normal")
+    with pytest.raises(UserError, match="needs an action bounded on both sides"):
+        kind_of(HALF, "tanh_normal")
+
+
+@pytest.mark.parametrize(("action", "kind"), [(ONE, Categoricals), (BOX, Normal)])
+def test_policy_is_over_the_actions_columns(action: ActionSpec, kind: type) -> None:
+    module = head(action)
+    policy = module.policy(module(torch.zeros(5, 6)))
+    assert type(policy) is kind
+    sample = policy.sample(module.noise(5, np.random.default_rng(0)))
+    assert sample.shape == (5, action.size) and policy.logprob(sample).shape == (5,)
+
+
+def test_state_independent_std_is_one_parameter_a_dimension() -> None:
+    module = head(BOX, state_dependent_std=False, log_std_init=-0.5)
+    assert module.linear.out_features == 2
+    policy = module.policy(module(torch.randn(4, 6, generator=torch.Generator().manual_seed(1))))
+    torch.testing.assert_close(policy.std, torch.full((4, 2), math.exp(-0.5)))
+    policy.logprob(torch.zeros(4, 2)).sum().backward()
+    assert module.log_std.grad.all()
+
+
+def test_state_dependent_std_starts_around_log_std_init_and_follows_the_observation() -> None:
+    shifted, plain = head(BOX, log_std_init=-3.0), head(BOX)
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(shifted(x)[:, 2:], plain(x)[:, 2:] - 3)
+    torch.testing.assert_close(shifted(x)[:, :2], plain(x)[:, :2])
+    assert plain(x)[:, 2:].std(0).min() > 0
+
+
+def test_ortho_init_starts_with_nearly_equal_choices() -> None:
+    weight = head(ONE, ortho_init=True).linear.weight.detach()
+    torch.testing.assert_close(torch.linalg.svdvals(weight), torch.full((3,), 0.01))
+
+
+@pytest.mark.parametrize(
+    ("action", "columns", "expected"),
+    [
+        (ONE, [[0], [2]], [4, 6]),
+        (GRID, [[0, 0], [1, 2]], [[1, -1], [2, 1]]),
+        (BITS, [[0, 1, 1, 0]], [[[0, 1], [1, 0]]]),
+        (BOX, [[9.0, 0.5], [3.0, -7.0]], [[5.0, 0.5], [3.0, -1.0]]),  # clipped into the bounds
+        (HALF, [[-3.0], [1e6]], [[0.0], [1e6]]),
+    ],
+)
+def test_actions_reach_the_environment_in_its_own_form(action: ActionSpec, columns: list, expected: list) -> None:
+    sent = head(action).to_env(torch.tensor(columns))
+    assert sent.dtype == np.dtype(action.dtype) and sent.shape == (len(columns), *action.shape)
+    np.testing.assert_array_equal(sent, np.asarray(expected, action.dtype))
+
+
+def test_squashed_actions_span_the_box_and_stay_inside() -> None:
+    module = head(BOX, "tanh_normal")
+    assert isinstance(module.policy(module(torch.zeros(1, 6))), TanhNormal)
+    sent = module.to_env(torch.tensor([[0.0, 0.0], [100.0, 100.0], [-100.0, -100.0]]))
+    np.testing.assert_allclose(sent, [[3.5, 0.0], [5.0, 1.0], [2.0, -1.0]])
+
+
+def test_noise_is_float32_from_the_generator_and_of_the_right_law() -> None:
+    normal, exponential = (
+        head(BOX).noise(20_000, np.random.default_rng(0)),
+        head(GRID).noise(20_000, np.random.default_rng(0)),
+    )
+    assert normal.dtype == exponential.dtype == torch.float32
+    assert normal.shape == (20_000, 2) and exponential.shape == (20_000, 5)
+    # Standard normal: mean 0, std 1. Standard exponential: mean 1, never negative.
+    assert normal.mean().item() == pytest.approx(0, abs=0.03) and normal.std().item() == pytest.approx(1, abs=0.03)
+    assert exponential.mean().item() == pytest.approx(1, abs=0.03) and exponential.min() >= 0
+    assert torch.equal(normal, head(BOX).noise(20_000, np.random.default_rng(0)))

@@ -1,0 +1,82 @@
+"""Whether a run is compiled: by its config and the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore.config.groups import RunConfig
+from rlcore.errors import UserError
+from rlcore.optim.when_to_compile import AHEAD_OF_TIME, EAGER, WORTHWHILE, decide, gradient_steps
+from rlcore.store.run_config import build_config
+from tests.runs import values
+
+# Rollouts of 64 rows in 4 minibatches, 2 epochs: 8 gradient steps.
+LONG = WORTHWHILE // 8 * 64
+
+
+def config(total_steps: int = LONG, **dotted: Any) -> RunConfig:
+    return build_config(values("CartPole-v1", total_steps, **dotted))
+
+
+@pytest.fixture(autouse=True)
+def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "sh")  # whatever is there
+
+
+def test_auto_compiles_runs_that_are_long_enough() -> None:
+    assert gradient_steps(config()) == WORTHWHILE
+    assert decide(config(), None) == AHEAD_OF_TIME
+    assert decide(config(LONG - 64), None) == EAGER
+
+
+def test_auto_stays_what_it_was() -> None:
+    for begun in (EAGER, AHEAD_OF_TIME):
+        for total_steps in (64, LONG):
+            assert decide(config(total_steps), {"learning": {"compile": begun}}) == begun
+
+
+def test_true_and_false_are_obeyed_and_a_mapping_is_its_enabled() -> None:
+    assert decide(config(64, algo__compile=True), None) == AHEAD_OF_TIME
+    assert decide(config(64, algo__compile={"enabled": True}), None) == AHEAD_OF_TIME
+    assert decide(config(algo__compile=False), None) == EAGER
+    assert decide(config(algo__compile={"enabled": False}), None) == EAGER
+
+
+HINDRANCES: list[tuple[str, Any]] = [
+    ("algo.accumulate_minibatches", 2),
+    ("algo.optimizer.name", "sgd"),
+    ("algo.optimizer.amsgrad", True),
+    ("fabric.precision", "bf16-mixed"),
+    ("fabric.accelerator", "cuda"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), HINDRANCES)
+def test_what_cannot_be_compiled_is_refused_by_name_or_left_eager_by_auto(key: str, value: Any) -> None:
+    changes = {key.replace(".", "__"): value}
+    if value == "sgd":
+        changes |= {"algo__optimizer__eps": None, "algo__optimizer__betas": None}
+    shown = str(value).lower()
+    with pytest.raises(UserError, match=rf"^algo.compile=true: .*{key}={shown}"):
+        config(algo__compile=True, **changes)
+    assert decide(config(**changes), None) == EAGER
+
+
+def test_without_a_compiler_auto_is_eager_and_true_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", "")
+    assert decide(config(), None) == EAGER
+    with pytest.raises(UserError, match=r"^algo.compile=true: no C\+\+ compiler .* apt install g\+\+"):
+        decide(config(algo__compile=True), None)
+    with pytest.raises(UserError, match=r"began with a compiled step, but no C\+\+ compiler"):
+        decide(config(), {"learning": {"compile": AHEAD_OF_TIME}})
+
+
+def test_torch_in_a_folder_with_a_space_cannot_be_compiled_against(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__file__", "/home/my user/torch/__init__.py")
+    assert decide(config(), None) == EAGER
+    with pytest.raises(UserError, match=r"^algo.compile=true: .* below /home/my user/torch; install in a plain path"):
+        decide(config(algo__compile=True), None)

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlcore.errors import RunError, UserError
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path)
+
+
+def save(run: RunDirectory, env_steps: int, number: float = 1.0) -> Path:
+    learning = {"learner": {"weight": torch.full((4,), number)}, "count": env_steps}
+    return checkpoint.save(run.checkpoints, env_steps, learning, {"time": 5})
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_was_saved_is_loaded(run: RunDirectory) -> None:
+    learning, bookkeeping = checkpoint.load(save(run, 64))
+    assert learning["learner"]["weight"].tolist() == [1.0] * 4 and learning["count"] == 64
+    assert bookkeeping == {"time": 5}
+
+
+@pytest.mark.parametrize("name", ["learning/state.json", "learning/tensors.safetensors", "bookkeeping/state.json"])
+@pytest.mark.parametrize("harm", ["flip", "cut", "remove", "lengthen"])
+def test_any_harm_to_any_file_is_noticed_and_named(run: RunDirectory, name: str, harm: str) -> None:
+    path = save(run, 64)
+    file = path / name
+    if harm == "flip":
+        flip(file)
+    elif harm == "cut":
+        file.write_bytes(file.read_bytes()[:-1])
+    elif harm == "lengthen":
+        file.write_bytes(file.read_bytes() + b"x")
+    else:
+        file.unlink()
+    with pytest.raises(UserError, match=name):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 99}'])
+def test_a_manifest_that_says_nothing_is_damage(run: RunDirectory, content: bytes) -> None:
+    path = save(run, 64)
+    (path / "manifest.json").write_bytes(content)
+    assert "manifest.json" in str(checkpoint.damage(path))
+
+
+def test_a_manifest_of_another_checkpoint_is_damage(run: RunDirectory) -> None:
+    first, second = save(run, 64), save(run, 128)
+    (second / "manifest.json").write_bytes((first / "manifest.json").read_bytes())
+    assert checkpoint.damage(second) == "manifest.json does not belong to it"
+
+
+def test_a_file_that_does_not_belong_is_damage(run: RunDirectory) -> None:
+    path = save(run, 64)
+    (path / "learning" / "extra.pickle").write_bytes(b"x")
+    assert "extra.pickle" in str(checkpoint.damage(path))
+
+
+def test_the_newest_that_verifies_is_taken_and_the_skipped_is_said(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(run, 64), save(run, 128), flip(save(run, 1000) / "learning/tensors.safetensors")
+    with caplog.at_level(logging.WARNING):
+        assert checkpoint.newest_good(run.checkpoints) == run.checkpoints / "128"
+    assert "1000 is damaged and was skipped: learning/tensors.safetensors" in caplog.text
+
+
+def test_no_checkpoint_is_none(run: RunDirectory) -> None:
+    assert checkpoint.newest_good(run.checkpoints) is None
+
+
+def test_saving_again_keeps_a_good_checkpoint_and_replaces_a_damaged_one(run: RunDirectory) -> None:
+    path = save(run, 64, number=1.0)
+    save(run, 64, number=2.0)
+    assert checkpoint.load(path)[0]["learner"]["weight"][0] == 1
+    flip(path / "learning/tensors.safetensors")
+    save(run, 64, number=2.0)
+    assert checkpoint.load(path)[0]["learner"]["weight"][0] == 2
+
+
+def test_a_killed_writers_leftover_is_no_checkpoint_and_is_cleared_by_the_next(run: RunDirectory) -> None:
+    leftover = run.checkpoints / ".64.tmp-123"
+    (leftover / "learning").mkdir(parents=True)
+    assert list(checkpoint.newest_first(run.checkpoints)) == []
+    save(run, 128)
+    assert sorted(p.name for p in run.checkpoints.iterdir()) == ["128"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_disk_that_refuses_leaves_older_checkpoints_and_no_part_of_the_new(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    save(run, 64)
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(RunError, match=r"128 could not be written \(No space left on device\)"):
+        save(run, 128)
+    monkeypatch.undo()
+    assert sorted(p.name for p in run.checkpoints.iterdir()) == ["64"]
+    assert checkpoint.newest_good(run.checkpoints) == run.checkpoints / "64"
+
+
+def test_digest_is_of_the_learning_part_alone(run: RunDirectory, tmp_path: Path) -> None:
+    learning = {"weight": torch.ones(2)}
+    paths = [checkpoint.save(tmp_path / str(i), 64, learning, {"time": i}) for i in range(2)]
+    other = checkpoint.save(tmp_path / "other", 64, {"weight": torch.zeros(2)}, {"time": 0})
+    digests = [checkpoint.manifest(p)["digest"] for p in (*paths, other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_names_lead_to_checkpoints_and_a_wrong_one_lists_what_there_is(run: RunDirectory) -> None:
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        checkpoint.resolve(run, "latest")
+    save(run, 64), save(run, 128)
+    assert checkpoint.resolve(run, "latest").name == "128"
+    assert checkpoint.resolve(run, 64).name == checkpoint.resolve(run, "64").name == "64"
+    with pytest.raises(UserError, match="no best checkpoint yet; use latest or one of 128, 64"):
+        checkpoint.resolve(run, "best")
+    checkpoint.name_best(run, 64)
+    assert checkpoint.resolve(run, "best").name == "64"
+    with pytest.raises(UserError, match="--checkpoint 65: must be latest, best or one of 128, 64"):
+        checkpoint.resolve(run, 65)
+
+
+def test_pruning_keeps_the_newest_and_the_best(run: RunDirectory) -> None:
+    for env_steps in (64, 128, 1000, 2000):
+        save(run, env_steps)
+    checkpoint.name_best(run, 64)
+    checkpoint.prune(run, 2, run.checkpoints / "2000")
+    assert sorted(int(p.name) for p in checkpoint.newest_first(run.checkpoints)) == [64, 1000, 2000]
+    names = json.loads(run.names.read_text())
+    assert (names["best"], names["latest"]) == ("64", "2000")
+    checkpoint.prune(run, None, run.checkpoints / "2000")
+    assert len(list(checkpoint.newest_first(run.checkpoints))) == 3
+
+
+def test_damaged_checkpoints_beyond_the_one_resumed_from_do_not_count_as_kept(run: RunDirectory) -> None:
+    save(run, 64)
+    for env_steps in (128, 256):
+        flip(save(run, env_steps) / "learning/tensors.safetensors")
+    checkpoint.prune(run, 1, save(run, 100))  # resumed from 64, interrupted at 100
+    assert checkpoint.newest_good(run.checkpoints) == run.checkpoints / "100"
+    checkpoint.prune(run, 1, save(run, 128))
+    assert checkpoint.newest_good(run.checkpoints) == run.checkpoints / "128"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"best": "64", "latest": "128"}', bytes(100), None])
+def test_damaged_names_are_found_anew_from_the_event_log(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    log = EventLog(run.events)
+    for env_steps, mean in ((64, 5.0), (128, 9.0), (256, 9.0), (512, 3.0)):
+        path = save(run, env_steps)
+        log.append("evaluation", env_steps=env_steps, final=False, greedy={"mean": mean})
+    log.append("evaluation", env_steps=512, final=True, greedy={"mean": 100.0})
+    checkpoint.name_best(run, 256)
+    run.names.unlink() if content is None else run.names.write_bytes(content)
+    checkpoint.prune(run, 1, path)
+    assert [p.name for p in checkpoint.newest_first(run.checkpoints)] == ["512", "256"]
+    assert checkpoint.chosen(run).name == "256"
+    assert ("names.json is damaged" in caplog.text) == (content is not None)
+
+
+def test_any_flip_of_the_names_is_noticed(run: RunDirectory) -> None:
+    save(run, 64), save(run, 128)
+    EventLog(run.events).append("evaluation", env_steps=64, final=False, greedy={"mean": 5.0})
+    checkpoint.name_best(run, 64)
+    whole = run.names.read_bytes()
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        run.names.write_bytes(data)
+        assert checkpoint.resolve(run, "best").name == "64"
+
+
+def test_removing_an_old_checkpoint_takes_its_name_first(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(run, 64), save(run, 128)
+
+    def killed(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.prune(run, 1, run.checkpoints / "128")
+    monkeypatch.undo()
+    assert [p.name for p in checkpoint.newest_first(run.checkpoints)] == ["128"]
+    save(run, 256)
+    assert not list(run.checkpoints.glob(".*"))
+
+
+def test_pruning_that_the_disk_refuses_fails_no_run(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(run, 64), save(run, 128)
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    checkpoint.prune(run, 1, run.checkpoints / "128")
+    assert "older checkpoints stay for now" in caplog.text
+    assert len(list(checkpoint.newest_first(run.checkpoints))) == 2
+
+
+def test_a_manifest_that_is_damaged_is_told_in_a_sentence(run: RunDirectory) -> None:
+    path = save(run, 64)
+    (path / "manifest.json").write_bytes(b"{")
+    with pytest.raises(UserError, match="manifest.json is not what was written"):
+        checkpoint.manifest(path)

@@ -1,0 +1,83 @@
+"""What a comparison of checkpoints finds, and that it finds every bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.errors import UserError
+from rlcore.store import checkpoint
+from rlcore.store.compare import Difference, common, differences
+
+STATE = {
+    "weights": torch.arange(6, dtype=torch.float32).reshape(2, 3),
+    "envs": {"0": np.array([1, 2], np.int64)},
+    "rng": {"state": 2**100 + 1},
+    "list": [1, 2.5, None],
+}
+
+
+def saved(folder: Path, state: dict[str, Any], env_steps: int = 8) -> Path:
+    return checkpoint.save(folder, env_steps, state, {"time": str(folder)})
+
+
+def found(tmp_path: Path, changed: dict[str, Any]) -> list[Difference]:
+    return list(differences(saved(tmp_path / "a", STATE), saved(tmp_path / "b", STATE | changed)))
+
+
+def test_equal_states_differ_nowhere_whatever_their_bookkeeping(tmp_path: Path) -> None:
+    assert found(tmp_path, {}) == []
+
+
+def test_one_flipped_bit_is_found_with_entry_index_and_size(tmp_path: Path) -> None:
+    weights = STATE["weights"].clone()
+    weights.view(torch.int32)[1, 2] ^= 1
+    (difference,) = found(tmp_path, {"weights": weights})
+    assert (difference.entry, difference.index) == ("weights", (1, 2))
+    assert difference.largest == pytest.approx(2**-21)  # the last bit of a float32 in [4, 8)
+    assert "weights[1, 2]" in str(difference)
+
+
+def test_zero_and_minus_zero_are_not_the_same_bits_and_nan_is_itself(tmp_path: Path) -> None:
+    special = {"weights": torch.tensor([0.0, float("nan")])}
+    first = saved(tmp_path / "a", STATE | special)
+    assert list(differences(first, saved(tmp_path / "b", STATE | special))) == []
+    (difference,) = differences(first, saved(tmp_path / "c", STATE | {"weights": torch.tensor([-0.0, float("nan")])}))
+    assert difference.index == (0,)
+
+
+@pytest.mark.parametrize(
+    ("changed", "entry"),
+    [
+        ({"rng": {"state": 2**100 + 2}}, "rng/state"),
+        ({"list": [1, 2.5]}, "list/length"),
+        ({"list": [1, 2, None]}, "list/1"),
+        ({"envs": {"0": np.array([1, 2], np.int32)}}, "envs/0"),
+        ({"extra": 1}, "extra"),
+    ],
+)
+def test_every_kind_of_entry_is_compared(tmp_path: Path, changed: dict[str, Any], entry: str) -> None:
+    assert found(tmp_path, changed)[0].entry == entry
+
+
+def run_with(folder: Path, *steps: int) -> Path:
+    folder.mkdir()
+    (folder / "config.yaml").write_text("{}")
+    for env_steps in steps:
+        saved(folder / "checkpoints", STATE, env_steps)
+    return folder
+
+
+def test_runs_are_compared_at_the_newest_step_both_have(tmp_path: Path) -> None:
+    first, second = run_with(tmp_path / "a", 8, 16, 24), run_with(tmp_path / "b", 8, 16)
+    assert [path.name for path in common(first, second)] == ["16", "16"]
+    assert [path.name for path in common(first, second / "checkpoints/8")] == ["8", "8"]
+
+
+def test_runs_without_a_step_in_common_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="16, 8 and 32, 24"):
+        common(run_with(tmp_path / "a", 8, 16), run_with(tmp_path / "b", 24, 32))

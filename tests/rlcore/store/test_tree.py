@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.errors import UserError
+from rlcore.store import tree
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+STATE = {
+    "weights": {"0.bias": torch.randn(3), "half": torch.randn(2, 2).bfloat16(), "flag": torch.tensor([True, False])},
+    "moments": {0: {"step": torch.tensor(3.0), "exp": torch.zeros(0, dtype=torch.float64)}, 1: {}},
+    "arrays": [np.arange(6, dtype=np.uint8).reshape(2, 3), np.array(2.5), np.array([True])],
+    "rng": {"state": 2**127 + 1, "name": "PCG64"},
+    "odd": {"a/b": 1, "a": {"b": torch.tensor([2.0])}, "tensor": "not a tensor", "items": [], "": None},
+    "plain": [1, 1.5, True, None, "x", (1, 2), -0.0],
+}
+
+
+def test_state_comes_back_as_it_was_with_tuples_as_lists() -> None:
+    assert same(STATE, tree.decode(*tree.encode(STATE)))
+
+
+def test_floats_come_back_to_the_last_bit() -> None:
+    values = [0.1 + 0.2, 1e-310, 1.7976931348623157e308]
+    assert tree.decode(*tree.encode(values)) == values
+
+
+def test_keys_with_slashes_do_not_collide() -> None:
+    state = {"a/b": torch.tensor([1.0]), "a": {"b": torch.tensor([2.0])}}
+    back = tree.decode(*tree.encode(state))
+    assert back["a/b"].item() == 1 and back["a"]["b"].item() == 2
+
+
+def test_integer_and_text_keys_of_the_same_spelling_do_not_collide() -> None:
+    back = tree.decode(*tree.encode({0: torch.tensor([1.0]), "0": torch.tensor([2.0])}))
+    assert back[0].item() == 1 and back["0"].item() == 2
+
+
+def test_views_and_shared_memory_are_stored_by_value() -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    state = {"whole": base, "turned": base.T, "row": base[1], "array": np.asfortranarray(np.ones((2, 3)))}
+    assert same(state, tree.decode(*tree.encode(state)))
+
+
+def test_what_was_decoded_is_not_tied_to_what_was_encoded() -> None:
+    tensor = torch.ones(2)
+    back = tree.decode(*tree.encode([tensor]))
+    tensor += 1
+    assert back[0].tolist() == [1, 1]
+
+
+def test_the_same_state_gives_the_same_bytes() -> None:
+    assert tree.encode(STATE) == tree.encode(STATE)
+
+
+@pytest.mark.parametrize("wrong", [{"f": print}, {"s": {1, 2}}, [object()]])
+def test_anything_else_is_refused_with_its_place(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"/[fs0]: a .* cannot go into a checkpoint"):
+        tree.encode(wrong)
+
+
+def test_keys_of_another_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="a tuple cannot name a checkpoint entry"):
+        tree.encode({(1, 2): 3})
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        (b'{"items": [["w", {"tensor": "/w"}]]', "shape.json is not JSON"),
+        (b"[" * 100_000, "shape.json is not JSON"),
+        (b'{"items": [["w", {"tensor": "/v"}]]}', "shape.json holds what no checkpoint holds"),
+        (b'{"items": [["w", {"object": "/w"}]]}', "shape.json holds what no checkpoint holds"),
+        (b'{"items": [["v", {"tensor": "/w"}], ["w", {"tensor": "/w"}]]}', "shape.json holds what no checkpoint holds"),
+        (b'{"items": []}', "numbers.safetensors holds tensors that shape.json does not name"),
+    ],
+)
+def test_a_shape_that_was_never_encoded_is_refused_with_the_name_of_its_file(shape: bytes, says: str) -> None:
+    _, numbers = tree.encode({"w": torch.ones(2)})
+    with pytest.raises(UserError, match=says):
+        tree.decode(shape, numbers, ("shape.json", "numbers.safetensors"))
+
+
+def test_numbers_that_were_never_encoded_are_refused_with_the_name_of_their_file() -> None:
+    shape, numbers = tree.encode({"w": torch.ones(2)})
+    for wrong in (b"", numbers[:-1], numbers + b"x", bytes(len(numbers)), b"\xff" * 8 + numbers):
+        with pytest.raises(UserError, match="numbers.safetensors is not safetensors that can be read"):
+            tree.decode(shape, wrong, ("shape.json", "numbers.safetensors"))

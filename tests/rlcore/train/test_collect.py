@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore.store import tree
+from rlcore.train.collect import Collector
+from tests.rlcore.envs.counting_envs import CountingEnvs
+
+
+class Counter:
+    """Draws its actions from the stream and counts its own calls in the carry."""
+
+    def initial(self, batch_size: int) -> tuple[Tensor]:
+        return (torch.zeros(batch_size),)
+
+    def act(self, carry: Any, obs: dict[str, Tensor], is_first: Tensor, rng: Any, greedy: bool) -> Any:
+        count = torch.where(is_first, 0.0, carry[0]) + 1
+        action = torch.from_numpy(rng.integers(0, 4, (len(is_first), 1)))
+        return (count,), action, {"value": obs["state"].sum(-1), "count": count}
+
+    def to_env(self, action: Tensor) -> np.ndarray:
+        return action[:, 0].numpy() + 10
+
+
+def collector(*lengths: int, **more: Any) -> Collector:
+    return Collector(CountingEnvs(lengths), Counter(), np.random.default_rng(0), **more)
+
+
+def test_rows_are_in_the_alignment_of_the_types_module() -> None:
+    steps, last = collector(2, 3).collect(5)
+    # Environment 0 ends at age 2 (terminated), 1 at age 3 (truncated); the row after an end opens the next episode.
+    assert steps.obs["state"][:, 0, 1:].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]]
+    assert steps.reward.T.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
+    assert steps.terminated.T.tolist() == [[0, 0, 1, 0, 0], [0] * 5]
+    assert steps.truncated.T.tolist() == [[0] * 5, [0, 0, 0, 1, 0]]
+    assert steps.is_first.T.tolist() == [[1, 0, 0, 1, 0], [1, 0, 0, 0, 1]]
+    assert last.obs["state"].tolist() == [[0, 1, 2], [1, 1, 1]]
+    assert last.terminated.tolist() == [True, False] and last.reward.tolist() == [2, 1]
+
+
+def test_what_the_agent_said_lies_beside_the_observation_it_answered() -> None:
+    steps, _ = collector(2, 3).collect(6)
+    assert torch.equal(steps.extras["value"], steps.obs["state"].sum(-1))
+
+
+def test_actions_are_kept_as_the_agent_sees_them_and_sent_as_the_environment_wants_them() -> None:
+    one = collector(2, 3)
+    steps, _ = one.collect(6)
+    assert (np.stack(one.envs.seen[1:]) == steps.action.squeeze(-1).numpy() + 10).all()
+
+
+def test_env_steps_are_actions_taken_and_a_reset_row_is_not_one() -> None:
+    one = collector(2, 3)
+    one.collect(5)
+    # Environment 0: rows 0, 1, 3, 4; environment 1: rows 0, 1, 2, 4.
+    assert one.env_steps == 8
+    total = sum(episode.length for episode in one.envs.pop_episodes())
+    # Finished episodes and the open ones' ages.
+    assert total + sum(np.where(one.envs.over, 0, one.envs.age)) == one.env_steps
+
+
+def test_rollouts_join_without_a_gap() -> None:
+    whole, parts = collector(2, 3), collector(2, 3)
+    expected, _ = whole.collect(8)
+    pieces = [parts.collect(n)[0] for n in (3, 1, 4)]
+    # Storage is shared between calls of one length only; each piece here has its own.
+    for name in ("reward", "terminated", "truncated", "is_first", "action"):
+        assert torch.equal(torch.cat([getattr(p, name) for p in pieces]), getattr(expected, name)), name
+    assert torch.equal(torch.cat([p.obs["state"] for p in pieces]), expected.obs["state"])
+
+
+def test_carry_restarts_with_every_episode_and_the_rollouts_first_is_kept() -> None:
+    one = collector(2, 3)
+    steps, _ = one.collect(4)
+    assert steps.carry[0].tolist() == [0, 0]
+    # It counts the observations of the episode so far.
+    assert torch.equal(steps.extras["count"], steps.obs["state"][..., 2] + 1)
+    again, _ = one.collect(4)
+    assert again.carry[0].tolist() == [1, 4]
+
+
+def test_an_environment_that_writes_into_the_same_array_harms_nothing() -> None:
+    one = collector(5)
+    _, last = one.collect(2)
+    kept = last.obs["state"].clone()
+    one.envs.buffer[:] = -1
+    assert torch.equal(last.obs["state"], kept)
+    steps, _ = one.collect(3)
+    assert steps.obs["state"][0].tolist() == kept.tolist()
+
+
+def test_clipped_rewards_are_squashed_for_the_learner_alone() -> None:
+    steps, last = collector(3, clip_rewards=True).collect(3)
+    torch.testing.assert_close(steps.reward[:, 0], torch.tensor([0.0, 1.0, 2.0]).tanh())
+    torch.testing.assert_close(last.reward, torch.tensor([3.0]).tanh())
+
+
+def test_continuing_from_a_saved_state_gives_the_rows_of_never_stopping() -> None:
+    one = collector(2, 3)
+    one.collect(4)
+    state = tree.encode(one.state_dict())
+    expected, _ = one.collect(7)
+    other = Collector(CountingEnvs((2, 3)), Counter(), np.random.default_rng(99))
+    other.load_state_dict(tree.decode(*state))
+    found, _ = other.collect(7)
+    for name in ("reward", "terminated", "truncated", "is_first", "action"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert torch.equal(found.extras["count"], expected.extras["count"])
+    assert other.env_steps == one.env_steps
+
+
+def test_a_state_before_the_first_row_can_be_saved_too() -> None:
+    one, other = collector(2, 3), collector(2, 3)
+    other.load_state_dict(tree.decode(*tree.encode(one.state_dict())))
+    assert torch.equal(one.collect(3)[0].action, other.collect(3)[0].action)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from rlcore.config.groups import AggregatorConfig, MetricConfig
+from rlcore.errors import UserError
+from rlcore.train.metrics import Stopwatch, Window
+from rlcore.types import Episode
+
+
+def window(log_every: int = 100, disable_timer: bool = True, **aggregator: object) -> Window:
+    return Window(
+        MetricConfig(log_every=log_every, disable_timer=disable_timer, aggregator=AggregatorConfig(**aggregator))
+    )
+
+
+def test_a_point_is_the_mean_over_the_window_and_the_next_starts_anew() -> None:
+    one = window()
+    one.add([{"Loss/value_loss": 1.0}, {"Loss/value_loss": 3.0}], [Episode(0, 10.0, 5), Episode(1, 20.0, 7)])
+    one.add([{"Loss/value_loss": 5.0}], [])
+    assert one.close(100, 3) == {"Loss/value_loss": 3.0, "Rewards/rew_avg": 15.0, "Game/ep_len_avg": 6.0}
+    assert one.close(200, 3) == {}
+
+
+@pytest.mark.parametrize(("how", "expected"), [("mean", 2.0), ("sum", 6.0), ("max", 3.0), ("min", 1.0), ("last", 2.0)])
+def test_reductions_are_the_ones_chosen(how: str, expected: float) -> None:
+    one = window(metrics={"Loss/value_loss": how})
+    one.add([{"Loss/value_loss": v} for v in (1.0, 3.0, 2.0)], [])
+    assert one.close(100, 3)["Loss/value_loss"] == expected
+
+
+def test_points_are_due_when_a_multiple_is_passed_however_long_an_iteration_is() -> None:
+    one = window(log_every=100)
+    due = []
+    for env_steps in (64, 128, 192, 256, 512):
+        due.append(one.due(env_steps))
+        if due[-1]:
+            one.close(env_steps, 0)
+    assert due == [False, True, False, True, True]
+
+
+def test_speed_counts_what_happened_in_the_window() -> None:
+    one = window(disable_timer=False)
+    for env_steps, updates in ((100, 10), (300, 15)):
+        one.seconds["collect"] += 2.0
+        one.seconds["train"] += 5.0
+        point = one.close(env_steps, updates)
+    assert point == {"Time/sps_env_interaction": 100.0, "Time/sps_train": 1.0}
+
+
+def test_a_metric_the_algorithm_does_not_give_is_said_once_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+    one = window(metrics={"Loss/valu_loss": "mean", "Rewards/rew_avg": "max"})
+    for _ in range(2):
+        one.add([{"Loss/value_loss": 1.0}], [])
+        one.close(100, 1)
+    assert caplog.text.count("gives no 'Loss/valu_loss'; did you mean 'Loss/value_loss'?") == 1
+    strict = window(metrics={"Loss/valu_loss": "mean"}, raise_on_missing=True)
+    strict.add([{"Loss/value_loss": 1.0}], [])
+    with pytest.raises(UserError, match="gives no 'Loss/valu_loss'"):
+        strict.close(100, 1)
+
+
+def test_a_half_full_window_survives_saving_and_loading() -> None:
+    one, other = window(disable_timer=False), window(disable_timer=False)
+    one.add([{"x": 1.0}], [Episode(0, 2.0, 3)])
+    one.seconds["train"] = 4.0
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    for each in (one, other):
+        each.add([{"x": 2.0}], [])
+    assert (
+        one.close(100, 8)
+        == other.close(100, 8)
+        == {"x": 1.5, "Rewards/rew_avg": 2, "Game/ep_len_avg": 3, "Time/sps_train": 2}
+    )
+
+
+def test_a_stopwatch_counts_only_while_running_and_goes_on_from_before() -> None:
+    watch = Stopwatch(wall=100.0, cpu=50.0)
+    time.sleep(0.02)
+    assert (watch.wall, watch.cpu) == (100.0, 50.0)
+    with watch.running():
+        time.sleep(0.02)
+        assert watch.wall > 100.019
+    stopped = watch.wall
+    time.sleep(0.01)
+    assert watch.wall == stopped and watch.cpu >= 50.0
