@@ -241,5 +241,5 @@ def summary_task(run_dir: str, label: str) -> str:
 
     run = RunDirectory(run_dir)
     summary = summarise(run)
-    artifacts.show_results(label, summary, run, learning_curve(run))
+    artifacts.show_results(run, summary, learning_curve(run))
     return str(run.summary)

@@ -288,7 +288,7 @@ def _train(run: RunDirectory, label: str) -> Any:
     from flows.runs.trainer import trainer_for
     from flows.stages.train import Boundary
 
-    where, progress = str(run.path), artifacts.start_progress(label)
+    where, progress = str(run.path), artifacts.start_progress(run)
     env_steps = trainer_for(run).env_steps
     due_tasks = (("checkpoint", t.checkpoint_task), ("evaluate", t.evaluate_task))
     while True:

@@ -31,7 +31,8 @@ def follow(run: RunDirectory) -> int:
     from flows import train as training
     from flows.cli.progress import Progress
     from flows.process.network import check_servers
-    from flows.report.tables import results_table
+    from flows.report.tables import summary_table
+    from flows.report.terminal import show
     from flows.runs.trainer import release
     from rlcore.store.checkpoint import newest_good
     from rlcore.store.run_config import config_of
@@ -50,7 +51,7 @@ def follow(run: RunDirectory) -> int:
     finally:
         release(run, interrupt=True)
         progress.close()
-    print(results_table(summary, run, next_commands(run), colour=sys.stdout.isatty()))
+    show(summary_table(summary, run, next_commands(run)))
     return 0
 
 
@@ -81,6 +82,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
         The exit code.
     """
     from flows.report.tables import evaluation_table
+    from flows.report.terminal import show
     from rlcore.judge import final as judge
     from rlcore.store.directory import write_json
 
@@ -93,7 +95,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     name = f"{path.name}-round{round}-{episodes}.json"
     fields = {"env_steps": int(path.name), "checkpoint": str(path.relative_to(run.path)), "round": round, "video": film}
     write_json(run.evaluations / name, fields | results)
-    print(evaluation_table(results, run.read_baseline(), shown(path), sys.stdout.isatty()))
+    show(evaluation_table(results, run.read_baseline(), shown(path)))
     print(f"written to {shown(run.evaluations / name)}" + (f", video {shown(run.path / film)}" if film else ""))
     return 0
 
