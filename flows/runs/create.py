@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import logging
 import secrets
@@ -10,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.config.compose import compose_existing, dump
-from flows.runs.lineage import code_version
-from rlcore.system.durable import make_directory
-from rlcore.errors import UserError
-from rlcore.config.groups import RunConfig
-from rlcore.store.run_config import config_hash, config_of, learning_half
-from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.store.fingerprint import differences, may_extend
-from rlcore.config.schema import spell
+from flows.config.compose import dump
 from flows.runs.check import prepared
+from flows.runs.lineage import code_version
+from rlcore.config.groups import RunConfig
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory, write_json, write_text
+from rlcore.store.run_config import config_hash
+from rlcore.system.durable import make_directory
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +38,6 @@ def new_run(config: RunConfig, values: Mapping[str, Any], overrides: Sequence[st
     _refuse_existing(config)
     config, values, source = prepared(config, values)
     return create_run(config, values, overrides, source)
-
-
-
-
 
 
 def create_run(
@@ -77,16 +70,6 @@ def create_run(
     except OSError as error:
         raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
     return run
-
-
-
-
-
-
-
-
-
-
 
 
 def _refuse_existing(config: RunConfig) -> None:

@@ -6,21 +6,7 @@ from typing import Any
 
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, last_event, read_events
-import atexit
-import json
-import os
-import select
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from flows.settings import state_folder
-from flows.process.signals import TrainingInterrupted, time_left
-from flows.runs.lineage import code_version
-from flows.runs.listeners import tell
-from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
-from rlcore.system.lifeline import spawn, stopped
 from rlcore.train.boundary import Boundary
-from rlcore.store.events import EventLog, read_events
 
 
 def note_start(run: RunDirectory) -> None:
@@ -41,6 +27,7 @@ def note_result(run: RunDirectory, result: dict[str, Any]) -> None:
     """Put the random policy's result into the event log."""
     EventLog(run.events).append("baseline", **{key: result[key] for key in ("mean", "std", "ci95", "episodes")})
 
+
 STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run": "dry_run"}  # reason -> how it ended
 
 
@@ -51,4 +38,3 @@ def ended(run: RunDirectory, boundary: Boundary) -> None:
     ends = [event for event in read_events(run.events) if event["kind"] == "end"]
     if not ends or not here.items() <= ends[-1].items():  # it may have been interrupted after it had finished
         EventLog(run.events).append("end", env_steps=boundary.env_steps, status=status, reason=boundary.reason)
-

@@ -1,6 +1,7 @@
 """The trainer process of a run, driven from boundary to boundary."""
 
 from __future__ import annotations
+
 import atexit
 import json
 import os
@@ -9,15 +10,15 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from flows.settings import state_folder
+
 from flows.process.signals import TrainingInterrupted, time_left
 from flows.runs.lineage import code_version
 from flows.runs.listeners import tell
+from flows.settings import state_folder
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
+from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import spawn, stopped
 from rlcore.train.boundary import Boundary
-from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog, read_events
 
 GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
 LOOK_EVERY = 1.0  # seconds
@@ -177,6 +178,8 @@ class Trainer:
                 )
         line, _, self._heard = self._heard.partition(b"\n")
         return line
+
+
 _live: dict[Path, Trainer] = {}
 
 
@@ -213,4 +216,3 @@ def release(run: RunDirectory, *, interrupt: bool = False) -> None:
 def _release_all() -> None:
     for path in list(_live):
         release(RunDirectory(path))
-

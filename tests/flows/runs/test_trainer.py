@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from flows.runs.trainer import Trainer, trainer_for
 from flows.process.signals import TrainingInterrupted
+from flows.runs.trainer import Trainer, trainer_for
 from flows.stages.train import train
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint

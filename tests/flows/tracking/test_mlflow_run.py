@@ -11,13 +11,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tests.flows.synthetic_runs import synthetic_run, train_a_while
 
 from flows.tracking import background
 from flows.tracking import mlflow_run as tracking
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
+from tests.flows.synthetic_runs import synthetic_run, train_a_while
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
