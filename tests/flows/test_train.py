@@ -427,9 +427,9 @@ def start(run: RunDirectory) -> subprocess.Popen[str]:
     """Run the flow as a command does, in a process group of its own, with its own Prefect API."""
     program = f"""
         import sys
-        from flows import training
-        from flows.stages.train import TrainingInterrupted
-        from flows.watching import watching
+        from flows import train
+        from flows.process.signals import TrainingInterrupted
+        from flows.runs.listeners import watching
         from rlcore.store.directory import RunDirectory
 
         def say(kind, facts):
@@ -437,7 +437,7 @@ def start(run: RunDirectory) -> subprocess.Popen[str]:
 
         try:
             with watching(say):
-                training.run_flow(RunDirectory({str(run.path)!r}))
+                train.run_flow(RunDirectory({str(run.path)!r}))
         except (TrainingInterrupted, KeyboardInterrupt):
             sys.exit(130)
     """
