@@ -58,7 +58,7 @@ def expected(first: int, last: int) -> dict[tuple[str, int], list[float]]:
 def mirror_command(run: RunDirectory, before: str = "") -> list[str]:
     program = f"""
         import os, signal, sys
-        from flows import tracking
+        from flows.tracking import mlflow_run as tracking
         {before}
         sys.exit(tracking.main([{str(run.path)!r}]))
     """
