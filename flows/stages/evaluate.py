@@ -7,7 +7,6 @@ from typing import Any
 from flows.runs.listeners import tell
 from flows.runs.series import write_results
 from flows.runs.trainer import live, trainer_for
-from flows.stages.summary import summary
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
 
@@ -26,6 +25,8 @@ def evaluate(run: RunDirectory, env_steps: int | None = None, *, final: bool = F
         None where the trainer had died and another one stands elsewhere: train again.
     """
     if final:
+        from flows.stages.summary import summary  # torch, which who only drives a trainer need not wait for
+
         event = _finally(run)
         write_results(run, summary(run))
         made = {"evaluation": str(run.evaluations / f"{event['env_steps']}.json")}
@@ -42,14 +43,16 @@ def evaluate(run: RunDirectory, env_steps: int | None = None, *, final: bool = F
 
 def _finally(run: RunDirectory) -> dict[str, Any]:
     """The last evaluation, by the trainer where one is alive: an environment that hangs is ended there."""
+    from rlcore.judge.final import final_evaluation  # torch
+    from rlcore.store.checkpoint import chosen
+
+    chosen(run)  # refuses a run without one before anything is said
     episodes = run.read_config()["evaluation"]["final_episodes"]
     doing = f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"
     tell("stage", {"doing": doing})
     trainer = live(run)
     if trainer is not None:
         return trainer.evaluate(final=True)
-    from rlcore.judge.final import final_evaluation  # torch
-
     return final_evaluation(run)
 
 
