@@ -16,7 +16,7 @@ CHAIN = (
     "rlcore.functional.stats",
     "rlcore.functional.distributions",
     "rlcore.data.steps",
-    "rlcore.data.minibatches",
+    "rlcore.data.rollout",
     "rlcore.data.reward_scale",
     "rlcore.optim.optimizer",
     "rlcore.nn.encoder",
@@ -217,7 +217,7 @@ MUTANTS = (
         "self.torch_optimizer.step()",
         BASE,
     ),
-    Mutant("Adam with torch's ε", OPTIM, 'keys = ("eps", "betas"', 'keys = ("betas"', BASE),
+    Mutant("Adam with torch's ε", OPTIM, '"amsgrad", "eps")', '"amsgrad")', BASE),
     Mutant(
         "decoupled weight decay",
         OPTIM,
@@ -231,7 +231,9 @@ MUTANTS = (
     Mutant(
         "KL stop ends the epoch only after stepping", PPO, "self.optimizer.drop()", "self.optimizer.apply()", KL_STOP
     ),
-    Mutant("KL by the first-order estimate", PPO, "[(ratio - 1) - log_ratio,", "[-log_ratio,", KL_STOP),
+    Mutant(
+        "KL by the first-order estimate", PPO, "clipped = (ratio - 1) - log_ratio,", "clipped = -log_ratio,", KL_STOP
+    ),
     # Advantages and the time alignment.
     Mutant(
         "trace not cut at an episode's end",
@@ -299,19 +301,23 @@ MUTANTS = (
     Mutant(
         "learning rate not annealed",
         PPO,
-        'self.optimizer.set_lr(now["lr"])',
+        'self.optimizer.set_lr(coefs["lr"])',
         "self.optimizer.set_lr(config.optimizer.lr)",
         ANNEALING,
     ),
     Mutant(
         "clip not annealed",
         PPO,
-        'rows, weight, now["clip_coef"]',
+        'rows, weight, coefs["clip_coef"]',
         "rows, weight, config.clip_coef",
         ANNEALING,
     ),
     Mutant(
-        "entropy bonus not annealed", PPO, 'now["ent_coef"], total_weight,', "config.ent_coef, total_weight,", ANNEALING
+        "entropy bonus not annealed",
+        PPO,
+        'coefs["ent_coef"], total_weight,',
+        "config.ent_coef, total_weight,",
+        ANNEALING,
     ),
 )
 
