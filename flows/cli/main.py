@@ -214,8 +214,8 @@ def _agents(options: argparse.Namespace) -> int:
 
 def _envs(options: argparse.Namespace) -> int:
     from flows.report.tables import envs_table
-    from rlcore.envs.make import load_plugins
     from rlcore.envs.suites.gym import suites
+    from rlcore.envs.suites.ids import load_plugins
 
     load_plugins()
     print(envs_table(suites()))
