@@ -19,7 +19,7 @@ UNLIMITED = 10_000  # columns
 def console(stream: TextIO | None = None) -> Console:
     """Rich's console for a stream, None = standard output; `NO_COLOR` and `TERM=dumb` forbid colours."""
     stream = sys.stdout if stream is None else stream
-    terminal = stream.isatty()
+    terminal = stream is not None and stream.isatty()
     return Console(
         file=stream,
         force_terminal=terminal,  # FORCE_COLOR and notebooks do not put control characters into files
