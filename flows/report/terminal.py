@@ -16,9 +16,9 @@ from rich.text import Text
 UNLIMITED = 10_000  # columns
 
 
-def console(stream: TextIO) -> Console:
-    """Rich's console for a stream. `NO_COLOR` and `TERM=dumb` forbid colours."""
-    terminal = stream.isatty()
+def console(stream: TextIO | None) -> Console:
+    """Rich's console for a stream, None where the program has none. `NO_COLOR` and `TERM=dumb` forbid colours."""
+    terminal = stream is not None and stream.isatty()
     return Console(
         file=stream,
         force_terminal=terminal,  # FORCE_COLOR and notebooks do not put control characters into files

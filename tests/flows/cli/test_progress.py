@@ -7,11 +7,15 @@ import itertools
 import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from flows.cli.follow import following
 from flows.cli.progress import Progress
 from flows.report.sentences import duration
+from flows.runs.listeners import tell
+from rlcore.store.directory import RunDirectory
 
 
 class Clock:
@@ -257,19 +261,19 @@ def test_a_file_hears_of_other_work_every_ten_seconds_and_of_short_work_not_at_a
     ]
 
 
-def test_events_of_a_run_are_shown_as_lines_work_and_notes() -> None:
-    out, clock = Terminal(tty=False), Clock()
-    progress = Progress(1_000, out, clock)
-    progress.on_event("progress", {"env_steps": 100, "return": 1.0, "elapsed": 2.0})
-    progress.on_event("checkpoint", {"env_steps": 100})
-    progress.on_event("work", {"doing": "final evaluation", "done": 0, "total": 100})
-    clock.now = 20.0
-    progress.on_event("work", {"doing": "final evaluation", "done": 50, "total": 100})
-    progress.on_event("stage", {"doing": "stopped early"})
-    assert out.getvalue().splitlines() == [
+def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(tmp_path)
+    run.config.write_text("algo: {total_steps: 1000}")
+    with following(run):
+        tell("progress", {"env_steps": 100, "return": 1.0, "elapsed": 2.0})
+        tell("checkpoint", {"env_steps": 100})
+        tell("work", {"doing": "evaluation", "done": 3, "total": 10})  # too short for a line in a file
+        tell("stage", {"doing": "stopped early"})
+        tell("progress", {"env_steps": 101, "return": None, "elapsed": 2.0})
+    assert capsys.readouterr().err.splitlines() == [
         "train  100/1,000  10%  return 1.0  50 steps/s  ETA 0:18",
-        "final evaluation  50/100 episodes  ETA 0:20",
         "stopped early",
+        "train  101/1,000  10%  return -  50 steps/s  ETA 0:18",
     ]
 
 
