@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flows.report.command_lines import shown
+from flows.report.command_lines import short_path
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json
 
@@ -36,8 +36,10 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     name = f"{path.name}-round{round}-{episodes}.json"
     fields = {"env_steps": int(path.name), "checkpoint": str(path.relative_to(run.path)), "round": round, "video": film}
     write_json(run.evaluations / name, fields | results)
-    show(evaluation_table(results, run.read_baseline(), shown(path)))
-    print(f"written to {shown(run.evaluations / name)}" + (f", video {shown(run.path / film)}" if film else ""))
+    show(evaluation_table(results, run.read_baseline(), short_path(path)))
+    print(
+        f"written to {short_path(run.evaluations / name)}" + (f", video {short_path(run.path / film)}" if film else "")
+    )
     return 0
 
 
@@ -96,7 +98,7 @@ def enjoy(source: str, episodes: int) -> int:
         film = judge.film(run, path, "enjoy.mp4")
         if film is None:
             raise UserError(f"{source}: this environment cannot be drawn here (see the warning above)")
-        print(f"no display here: recorded {shown(run.path / film)}")
+        print(f"no display here: recorded {short_path(run.path / film)}")
         return 0
     for index, (ret, length) in enumerate(watch(run, path, episodes)):
         print(f"episode {index + 1}: return {ret:g} in {length} steps")

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from flows.report.command_lines import shown
+from flows.report.command_lines import short_path
 from flows.report.sentences import duration, number
 from flows.report.terminal import table
 from rlcore.store.directory import RunDirectory
@@ -97,7 +97,7 @@ def _facts(summary: Mapping[str, Any], run: RunDirectory) -> list[tuple[str, str
         "learning curve": run.curve if run.curve.exists() else None,
         "video": summary.get("video") and run.path / summary["video"],
     }
-    return [*_effort(summary), *((name, shown(path)) for name, path in paths.items() if path)]
+    return [*_effort(summary), *((name, short_path(path)) for name, path in paths.items() if path)]
 
 
 def _effort(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
