@@ -14,6 +14,10 @@ class RunError(Exception):
     """A run that cannot go on (a faulty environment, a NaN, a full disk), told in one sentence. Exit code 1."""
 
 
+class DiskFault(RunError):
+    """A disk that does not take what is written to it: full, read-only, broken. It may pass by itself."""
+
+
 class EnvironmentFault(RunError):
     """An environment that raised, died, hung or returned what it must not; names env index, step and key."""
 

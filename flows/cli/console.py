@@ -146,7 +146,7 @@ def enjoy(source: str, episodes: int) -> int:
         The exit code.
     """
     from rlcore.judge import final as judge
-    from rlcore.judge.show import watch
+    from rlcore.judge.film import show
 
     run, path = locate(source, None)
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
@@ -155,7 +155,7 @@ def enjoy(source: str, episodes: int) -> int:
             raise UserError(f"{source}: this environment cannot be drawn here (see the warning above)")
         print(f"no display here: recorded {shown(run.path / film)}")
         return 0
-    for index, (ret, length) in enumerate(watch(run, path, episodes)):
+    for index, (ret, length) in enumerate(show(run, path, episodes)):
         print(f"episode {index + 1}: return {ret:g} in {length} steps")
     return 0
 

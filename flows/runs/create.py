@@ -15,9 +15,8 @@ from flows.runs.lineage import code_version
 from rlcore.system.durable import make_directory
 from rlcore.errors import UserError
 from rlcore.config.groups import RunConfig
-from rlcore.store.run_config import config_hash, config_of, learning_half
+from rlcore.store.run_config import config_hash
 from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.store.fingerprint import differences, may_extend
 from rlcore.config.schema import spell
 from flows.runs.check import prepared
 

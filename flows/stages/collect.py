@@ -62,7 +62,7 @@ def collect(config: RunConfig, run: RunDirectory) -> Path:
     agent = RandomAgent(EnvSpec.from_json(card["spec"]))
     recording = Recording()
     episodes = config.evaluation.baseline_episodes
-    result = evaluate_agent(agent, config, card, episodes, greedy=False, purpose="baseline", watch=recording)
+    result = evaluate_agent(agent, config, card, episodes, greedy=False, purpose="baseline", on_step=recording)
     columns = recording.columns()
     content = save({key: np.ascontiguousarray(value) for key, value in columns.items()})
     run.dataset.mkdir(exist_ok=True)

@@ -108,13 +108,13 @@ def _plain_key(key: Any) -> str | int:
     raise TypeError(f"a {type(key).__name__} cannot name a checkpoint entry")
 
 
-def _join(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """The state of a tree that `_split` made; takes the tensors out as it comes to them, so each belongs to one."""
-    if isinstance(tree, list):
+def _join(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """The state of a shape that `_split` made; takes the tensors out as it comes to them, so each belongs to one."""
+    if isinstance(shape, list):
         raise TypeError("a list that is not marked as one")
-    if not isinstance(tree, dict):
-        return tree
-    ((kind, content),) = tree.items()
+    if not isinstance(shape, dict):
+        return shape
+    ((kind, content),) = shape.items()
     if kind == "tensor":
         return tensors.pop(content)
     if kind == "array":

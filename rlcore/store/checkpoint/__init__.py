@@ -1,0 +1,38 @@
+"""Checkpoints: directories that are either whole and verified or not there.
+
+    checkpoints/<env_steps>/manifest.json           every file's size and SHA-256; format; env_steps; its own SHA-256
+                            learning/state.json     nested state, tensors replaced by their names
+                            learning/tensors.safetensors
+                            bookkeeping/state.json  times, metrics not yet logged, versions, the fingerprint
+    checkpoints/names.json                          which are `latest` and `best`; its own SHA-256
+
+Committed by: files in a directory beside the final name, each fsynced; manifest, fsync; rename; fsync of the parent;
+only then are older ones removed. Reading never unpickles: JSON and safetensors. No other folder plays a part, not even
+TMPDIR.
+"""
+
+from rlcore.store.checkpoint.names import (
+    chosen,
+    load_newest,
+    name_best,
+    newest_first,
+    newest_good,
+    prune,
+    resolve,
+)
+from rlcore.store.checkpoint.reading import damage, load, manifest
+from rlcore.store.checkpoint.writing import save
+
+__all__ = [
+    "chosen",
+    "damage",
+    "load",
+    "load_newest",
+    "manifest",
+    "name_best",
+    "newest_first",
+    "newest_good",
+    "prune",
+    "resolve",
+    "save",
+]
