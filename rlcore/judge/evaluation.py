@@ -15,8 +15,8 @@ from rlcore.types import Agent
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-ORDINARY, KNOWN = 1_000, 2_000  # actions: never cut below, and where the environment says itself when it ends
-SHARE = 100  # of algo.total_steps an episode may take one part, so that 100 episodes take no longer than training
+ORDINARY = 2_000  # actions: Gymnasium's longest own limit; no shorter episode is ever cut
+SHARE = 100  # an episode may take one of so many parts of algo.total_steps: 100 episodes take no more than training
 log = logging.getLogger(__name__)
 
 
@@ -36,7 +36,7 @@ def episode_limit(config: RunConfig, card: dict[str, Any]) -> int | None:
     own: int | None = card["max_episode_steps"]
     limit = config.evaluation.max_episode_steps
     if limit is None:
-        limit = max(ORDINARY if own is None else min(own, KNOWN), config.algo.total_steps // SHARE)
+        limit = max(ORDINARY, config.algo.total_steps // SHARE)
     return limit if own is None or limit < own else None
 
 

@@ -57,16 +57,7 @@ def film(run: RunDirectory, path: Path, name: str = "policy.mp4") -> str | None:
 
 
 def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, int]]:
-    """Play episodes greedily in a window.
-
-    Args:
-        run: whose environment.
-        path: the checkpoint's directory.
-        episodes: how many.
-
-    Yields:
-        Return and length of each episode.
-    """
+    """Play episodes of a checkpoint greedily in a window; gives return and length of each."""
     config = config_of(run)
     limit, act = episode_limit(config, run.read_card()), greedy(load_policy(path))
     env = make(config.env, render_mode="human")

@@ -175,16 +175,7 @@ def _shape_of(value: Any) -> str:
 
 
 def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
-    """Write the policy of a checkpoint as a folder that needs nothing of the run: policy.json and its weights.
-
-    Args:
-        run: the run the checkpoint belongs to.
-        path: the checkpoint's directory.
-        destination: folder to write; made if missing.
-
-    Returns:
-        The folder.
-    """
+    """Write the policy of a run's checkpoint as a folder that needs nothing of the run: policy.json and its weights."""
     learning, _ = checkpoint.load(path)
     destination.mkdir(parents=True, exist_ok=True)
     shape, tensors = nested_state.encode(learning["learner"]["agent"])

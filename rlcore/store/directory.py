@@ -76,17 +76,7 @@ class RunDirectory:
 
     @staticmethod
     def existing(path: str | Path) -> RunDirectory:
-        """The run directory at `path`.
-
-        Args:
-            path: the run's folder.
-
-        Returns:
-            The directory; it holds a config.
-
-        Raises:
-            UserError: there is no run there.
-        """
+        """The run directory at `path`; `UserError` where no run is."""
         run = RunDirectory(path)
         if not run.config.exists():
             raise UserError(f"{path}: no run here (no config.yaml); give the folder that `shepherd train` printed")
@@ -166,14 +156,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file durably, so that a reader sees the old one or the new one, never a part.
+    """Write a text file durably, so that a reader sees the old one or the new one, never a part; makes its folder.
 
-    Args:
-        path: the file; its folder is made if missing.
-        text: its content.
-
-    Raises:
-        DiskFault: the disk refused; the old file is there unless the very last step, making the name durable, failed.
+    On `DiskFault` the old file is there unless the very last step, making the name durable, failed.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:

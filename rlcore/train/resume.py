@@ -79,12 +79,7 @@ class ResumePoint:
             ) from error
 
     def check(self, now: Mapping[str, Any], config: RunConfig) -> None:
-        """Refuse to go on with what would learn something else; say what may change the bits.
-
-        Args:
-            now: the fingerprint of this process.
-            config: the run's.
-        """
+        """Refuse to go on with what would learn something else; say what may change the bits."""
         before = self.fingerprint
         refuse_other_learning(before["learning"], now["learning"], config, self.path)
         warn_of_other_machine(before["machine"], now["machine"])

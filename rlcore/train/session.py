@@ -243,15 +243,7 @@ class Session:
 
 
 def _check_finite(state: Mapping[str, Any], env_steps: int) -> None:
-    """Refuse weights that the update after this one would find to be broken.
-
-    Args:
-        state: of the agent: tensors by name, those of its normalisers one level below.
-        env_steps: for the message.
-
-    Raises:
-        RunError: NaN or infinity in one of them.
-    """
+    """Refuse weights with NaN or infinity, which the update after this one would find to be broken."""
     for name, value in state.items():
         if isinstance(value, Mapping):
             _check_finite(value, env_steps)

@@ -11,28 +11,14 @@ only then are older ones removed. Reading never unpickles: JSON and safetensors.
 TMPDIR.
 """
 
-from rlcore.store.checkpoint.names import (
-    chosen,
-    load_newest,
-    name_best,
-    newest_first,
-    newest_good,
-    prune,
-    resolve,
-)
-from rlcore.store.checkpoint.reading import damage, load, manifest
-from rlcore.store.checkpoint.writing import save
-
-__all__ = [
-    "chosen",
-    "damage",
-    "load",
-    "load_newest",
-    "manifest",
-    "name_best",
-    "newest_first",
-    "newest_good",
-    "prune",
-    "resolve",
-    "save",
-]
+from rlcore.store.checkpoint.names import chosen as chosen
+from rlcore.store.checkpoint.names import load_newest as load_newest
+from rlcore.store.checkpoint.names import name_best as name_best
+from rlcore.store.checkpoint.names import newest_first as newest_first
+from rlcore.store.checkpoint.names import newest_good as newest_good
+from rlcore.store.checkpoint.names import prune as prune
+from rlcore.store.checkpoint.names import resolve as resolve
+from rlcore.store.checkpoint.reading import damage as damage
+from rlcore.store.checkpoint.reading import load as load
+from rlcore.store.checkpoint.reading import manifest as manifest
+from rlcore.store.checkpoint.writing import save as save

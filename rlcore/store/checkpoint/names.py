@@ -28,33 +28,16 @@ def _numbered(name: Any) -> bool:
 
 
 def newest_good(directory: Path) -> Path | None:
-    """The newest checkpoint that verifies; says loudly which were skipped and why.
+    """The newest checkpoint that verifies, or None; says loudly which were skipped and why.
 
-    Args:
-        directory: the run's `checkpoints` folder.
-
-    Returns:
-        Its directory, or None.
-
-    Raises:
-        UserError: one that may be good cannot be read: of another format, or not ours to read.
+    One that may be good and cannot be read (of another format, or not ours to read) is never passed over: `UserError`.
     """
     found = _newest_verified(directory)
     return found and found[0]
 
 
 def load_newest(directory: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
-    """The newest checkpoint that verifies, as `newest_good` finds it, and what it holds, as `load` gives it.
-
-    Args:
-        directory: the run's `checkpoints` folder.
-
-    Returns:
-        Its directory, learning and bookkeeping; None where none verifies.
-
-    Raises:
-        UserError: one that may be good cannot be read, or one that verifies holds what no `save` writes.
-    """
+    """The newest checkpoint that verifies, as `newest_good` finds it, and what it holds, as `load` gives it."""
     found = _newest_verified(directory)
     if found is None:
         return None
@@ -75,18 +58,7 @@ def _newest_verified(directory: Path) -> tuple[Path, dict[str, bytes]] | None:
 
 
 def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
-    """The checkpoint that `latest`, `best` or a number of env steps names.
-
-    Args:
-        run: whose.
-        name: latest, best or env steps.
-
-    Returns:
-        The checkpoint's directory.
-
-    Raises:
-        UserError: there is none of that name; lists those there are.
-    """
+    """The checkpoint that `latest`, `best` or a number of env steps names; else `UserError` lists those there are."""
     there = [p.name for p in newest_first(run.checkpoints)]
     if not there:
         raise UserError(f"{run.path}: no checkpoint yet")
@@ -142,7 +114,7 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
 
 
 def name_best(run: RunDirectory, env_steps: int) -> None:
-    """Let `best` name the checkpoint at `env_steps`; RunError when the disk refuses."""
+    """Let `best` name the checkpoint at `env_steps`; `DiskFault` where the disk refuses."""
     _write_names(run, _names(run) | {"best": str(env_steps)})
 
 

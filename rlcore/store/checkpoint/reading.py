@@ -36,16 +36,10 @@ class Unreadable(Damage):
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The learning and bookkeeping states of a checkpoint, from the very bytes that were verified.
+    """The learning and bookkeeping states of a checkpoint, as `save` was given them; tuples come back as lists.
 
-    Args:
-        path: the checkpoint's directory.
-
-    Returns:
-        What `save` was given; tuples come back as lists.
-
-    Raises:
-        UserError: it is damaged, of another format or holds what no `save` writes; names the file.
+    They are made of the very bytes that were verified. `UserError`, naming the file, where it is damaged, of another
+    format or holds what no `save` writes.
     """
     with in_a_sentence(path):
         return decode(read_files(path))
@@ -75,17 +69,7 @@ def in_a_sentence(path: Path) -> Iterator[None]:
 
 
 def manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, with `digest`: SHA-256 over the names and hashes of its learning part.
-
-    Args:
-        path: the checkpoint's directory.
-
-    Returns:
-        format, env_steps, files {name: {size, sha256}}, digest.
-
-    Raises:
-        UserError: the manifest is damaged.
-    """
+    """format, env_steps, files {name: {size, sha256}}, digest: SHA-256 over the learning part's names and hashes."""
     with in_a_sentence(path):
         content = read_manifest(path)
     learned = {name: entry["sha256"] for name, entry in content["files"].items() if name.startswith("learning/")}
@@ -102,17 +86,7 @@ def damage(path: Path) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint.
-
-    Args:
-        path: the checkpoint's directory.
-
-    Returns:
-        format, env_steps, files {name: {size, sha256}}.
-
-    Raises:
-        Damage: it is not there, is not what was written, is of another format or of another checkpoint.
-    """
+    """format, env_steps, files {name: {size, sha256}}; `Damage` where they are not what was written here."""
     data = _read(path, "manifest.json", None)
     try:
         content = unseal(data)
@@ -140,17 +114,7 @@ def _format(data: bytes) -> int | None:
 
 
 def read_files(path: Path) -> dict[str, bytes]:
-    """The contents of a checkpoint's files, each as the manifest says it was written.
-
-    Args:
-        path: the checkpoint's directory.
-
-    Returns:
-        Name, as in `FILES`, to content.
-
-    Raises:
-        Damage: a byte differs, a file is missing, or something else lies there.
-    """
+    """The contents of a checkpoint's `FILES` by name; `Damage` where one byte is not as its manifest says."""
     entries = read_manifest(path)["files"]
     for folder, expected in FOLDERS.items():
         _check_folder(path, folder, expected)
