@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.config.compose import available, compose, default_names, presets
+from flows.config.compose import compose
+from flows.config.files import available, default_names, presets
 from flows.config.search_path import BUILT_IN, config_folders
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig

@@ -224,9 +224,9 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _config(options: argparse.Namespace) -> int:
-    from flows.config.compose import compose, dump, parameters
+    from flows.config.compose import compose, dump, params_yaml
 
-    values = parameters(options.overrides) if options.params else compose(options.overrides)[1]
+    values = params_yaml(options.overrides) if options.params else compose(options.overrides)[1]
     print(dump(values), end="")
     return 0
 

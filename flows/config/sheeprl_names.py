@@ -73,34 +73,23 @@ ENVS_NOT_YET = {
 MODEL_KEYS = ("model_name", "description", "tags")
 
 
-def named(tree: Mapping[str, Any]) -> Tree:
-    """A resolved config tree with every class string replaced by its name here.
+def name_classes(tree: Tree) -> None:
+    """Replace every class string of a resolved config by its name here.
 
     Args:
-        tree: the composed and resolved config, as plain values; left as it is.
-
-    Returns:
-        A new tree without `_target_`, ready for the strict check.
+        tree: plain values, changed in place; no `_target_` is left.
 
     Raises:
         UserError: a string that no table has; the message names key, value and what is allowed.
     """
-    copy: Tree = _copied(tree)
     for place, rewrite in _REWRITES.items():
-        node = _at(copy, place)
+        node = _at(tree, place)
         if isinstance(node, dict):
             rewrite(node, place)
-    if isinstance(copy.get("metric"), dict) and copy["metric"].get("logger", "") is None:
-        copy["metric"]["logger"] = {"name": "none"}
-    for key, value in _targets(copy):
+    if isinstance(tree.get("metric"), dict) and tree["metric"].get("logger", "") is None:
+        tree["metric"]["logger"] = {"name": "none"}
+    for key, value in _targets(tree):
         raise UserError(f"{key}={spell(value)}: no class can be named here, and none is imported; take the key out")
-    return copy
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def _at(tree: Any, place: str) -> Any:
