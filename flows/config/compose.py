@@ -1,7 +1,7 @@
 """From a command line to a checked config: Hydra composes the files, the typed config of rlcore checks the result.
 
-    files of the groups (the user's folders, then conf/)  ->  built-in defaults beneath  ->  settings on top
-    ->  interpolations resolved  ->  class strings read as names  ->  `build_config`
+files of the groups (the user's folders, then conf/)  ->  built-in defaults beneath  ->  settings on top
+->  interpolations resolved  ->  class strings read as names  ->  `build_config`
 """
 
 from __future__ import annotations

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from flows.config.overrides import IGNORED_HYDRA_KEYS
 from flows.config.sheeprl_names import LOGGER_KEYS_DROPPED
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import REQUIRED, arguments, defaults, plain, spell
+from rlcore.config.schema import arguments, at, defaults, plain, spell
 
 
 def notices(config: RunConfig, overrides: Sequence[str] = ()) -> list[str]:
@@ -29,8 +28,8 @@ def without_effect(config: RunConfig) -> list[str]:
     values, usual = plain(config), defaults(RunConfig) | {"algo": defaults(type(config.algo))}
     found: dict[str, list[str]] = {}
     for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):
-        value = _at(values, argument.key)
-        if argument.unused and value != _at(usual, argument.key):
+        value = at(values, argument.key)
+        if argument.unused and value != at(usual, argument.key):
             found.setdefault(argument.unused, []).append(f"{argument.key}={spell(value)}")
     return [f"{', '.join(keys)}: no effect ({reason})" for reason, keys in found.items()]
 
@@ -51,9 +50,3 @@ def _dropped(overrides: Iterable[str]) -> Iterable[str]:
             yield f"{override}: no effect (Hydra only composes the config here; run_dir says where a run lies)"
         if key.removeprefix("metric.logger.") in LOGGER_KEYS_DROPPED and key.startswith("metric.logger."):
             yield f"{override}: no effect (loggers mirror the run's event log; run_dir and run_name name its folder)"
-
-
-def _at(tree: Any, key: str) -> Any:
-    for part in key.split("."):
-        tree = tree.get(part, REQUIRED) if isinstance(tree, dict) else REQUIRED
-    return tree

@@ -1,7 +1,7 @@
 """What a user types behind `shepherd train`: choices of config files (`exp=ppo`) and settings of keys (`seed=3`).
 
-Hydra's own parser reads them all. What is added: a key that takes text takes any text (`run_name=2024`), and a mistake is
-one sentence.
+Hydra's own parser reads them all. Two things are ours: a key that takes text takes any text (`run_name=2024`), and a
+mistake is one sentence.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _beyond_the_grammar(
 
 
 def _check_key(override: Override, groups: Collection[str], keys: Mapping[str, bool]) -> None:
-    """Refuse a key of no group, and one without a value. Whether the key is in its group is seen in the whole config."""
+    """Refuse a key of no group, and one without a value; whether its group has it is seen in the whole config."""
     key, typed = override.key_or_group, override.input_line
     tops = dict.fromkeys(known.partition(".")[0] for known in keys)
     if key.startswith(("hydra.", "hydra/")):

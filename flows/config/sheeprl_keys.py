@@ -7,7 +7,7 @@ from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import arguments, spell
+from rlcore.config.schema import REQUIRED, arguments, at, spell
 from rlcore.errors import UserError
 
 # Families of SheepRL's algorithms -> their keys; what stands below a key is theirs too.
@@ -49,8 +49,7 @@ def refuse_other_algorithms(tree: Mapping[str, Any]) -> None:
     Raises:
         UserError: names the key, its value, and whose it is.
     """
-    algo = tree.get("algo")
-    name = algo.get("name") if isinstance(algo, Mapping) else None
+    name = at(tree, "algo.name")
     if name not in ALGORITHMS:
         return  # that is told when the config is built
     for families, theirs in KEYS.items():
@@ -65,13 +64,12 @@ def refuse_other_algorithms(tree: Mapping[str, Any]) -> None:
             )
 
 
-def _below(tree: Any, place: str) -> Iterator[tuple[str, Any]]:
+def _below(tree: Mapping[str, Any], place: str) -> Iterator[tuple[str, Any]]:
     """The first key at or below a place in a tree, with its value; nothing where the tree has no such place."""
-    for part in place.split("."):
-        if not isinstance(tree, Mapping) or part not in tree:
-            return
-        tree = tree[part]
-    while isinstance(tree, Mapping) and tree:
-        part = next(iter(tree))
-        place, tree = f"{place}.{part}", tree[part]
-    yield place, tree
+    value = at(tree, place, REQUIRED)
+    if value is REQUIRED:
+        return
+    while isinstance(value, Mapping) and value:
+        part, value = next(iter(value.items()))
+        place = f"{place}.{part}"
+    yield place, value

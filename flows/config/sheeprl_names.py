@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rlcore.config.schema import spell
+from rlcore.config.schema import at, spell
 from rlcore.errors import UserError, nearest
 
 Tree = dict[str, Any]
@@ -83,19 +83,13 @@ def name_classes(tree: Tree) -> None:
         UserError: a string that no table has; the message names key, value and what is allowed.
     """
     for place, rewrite in _REWRITES.items():
-        node = _at(tree, place)
+        node = at(tree, place)
         if isinstance(node, dict):
             rewrite(node, place)
     if isinstance(tree.get("metric"), dict) and tree["metric"].get("logger", "") is None:
         tree["metric"]["logger"] = {"name": "none"}
     for key, value in _targets(tree):
         raise UserError(f"{key}={spell(value)}: no class can be named here, and none is imported; take the key out")
-
-
-def _at(tree: Any, place: str) -> Any:
-    for part in place.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
 
 
 def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -124,7 +118,7 @@ def _algorithm(node: Tree, place: str) -> None:
     compile_ = node.get("compile")
     if isinstance(compile_, dict):
         node["compile"] = _compile(compile_, f"{place}.compile")
-    images = _at(node, "cnn_keys.encoder")
+    images = at(node, "cnn_keys.encoder")
     if images:
         raise UserError(
             f"{place}.cnn_keys.encoder={spell(images)}: image keys are not there yet; "

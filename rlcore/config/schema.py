@@ -321,6 +321,15 @@ def plain(config: Any) -> Any:
     return config
 
 
+def at(tree: Any, key: str, absent: Any = None) -> Any:
+    """The value at a dotted key of a plain tree; `absent` where there is none."""
+    for part in key.split("."):
+        if not isinstance(tree, Mapping) or part not in tree:
+            return absent
+        tree = tree[part]
+    return tree
+
+
 def defaults(cls: type) -> dict[str, Any]:
     """The defaults of a config dataclass as a plain tree; required keys hold `???` (OmegaConf's missing)."""
     hints = typing.get_type_hints(cls)
