@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.config.compose import compose_parameters, default_names
+from flows.config.compose import compose_params
+from flows.config.files import default_names
 from flows.report.command_lines import stage_command
 from flows.runs.change import rewrite_config
 from flows.runs.check import prepared
@@ -56,7 +57,7 @@ def bring_to(run_dir: str, params: str, overrides: Sequence[str], stage: str) ->
             with, and the stage is none of those that begin anew.
     """
     typed = [*overrides, f"run_dir={run_dir}"]
-    config, values = compose_parameters(Path(params), typed)
+    config, values = compose_params(Path(params), typed)
     run = RunDirectory(Path(run_dir).absolute())
     reason = None
     if run.config.exists():
