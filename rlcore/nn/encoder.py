@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlcore.config.groups import NO_IMAGES
 from rlcore.config.schema import arg
 from rlcore.errors import UserError, nearest
 from rlcore.functional.stats import RunningMoments
@@ -28,7 +29,7 @@ class EncoderConfig(MLPConfig):
     """Vector keys, concatenated, through one perceptron."""
 
     mlp_features_dim: int | None = arg(64, "features of a last linear layer; null = no such layer", low=1)
-    cnn_features_dim: int = arg(512, "features of image keys", low=1)
+    cnn_features_dim: int = arg(512, "features of image keys", low=1, unused=NO_IMAGES)
 
 
 def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) -> None:
@@ -43,6 +44,14 @@ def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) ->
             raise UserError(
                 f"algo.mlp_keys.encoder: {spec.id} has no key {key!r}{nearest(key, spec.obs)}; "
                 f"all it gives: algo.mlp_keys.encoder=[{','.join(spec.obs)}]"
+            )
+        array = spec.obs[key]
+        if array.dtype == "uint8" and len(array.shape) == 3:
+            vectors = [k for k, other in spec.obs.items() if other.dtype != "uint8" or len(other.shape) != 3]
+            raise UserError(
+                f"algo.mlp_keys.encoder: key {key!r} of {spec.id} is an image (uint8, {list(array.shape)}), which a "
+                "perceptron would see as raw 0 to 255, and image encoders are not there yet; "
+                + (f"its other keys: algo.mlp_keys.encoder=[{','.join(vectors)}]" if vectors else "it has no other key")
             )
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.config.compose import compose, compose_parameters, dump
-from flows.config.compose import parameters as parameter_tree
+from flows.config.compose import compose, compose_params, dump, params_yaml
 from flows.runs import create as store
 from flows.runs import params as parameters
 from flows.runs.milestones import note_start
@@ -73,24 +72,24 @@ def leaves(tree: dict[str, Any], prefix: str = "") -> list[str]:
 
 def test_params_yaml_is_what_the_config_says() -> None:
     """`shepherd config exp=ppo --params > params.yaml` makes it anew."""
-    assert (ROOT / "params.yaml").read_text() == dump(parameter_tree(["exp=ppo"]))
+    assert (ROOT / "params.yaml").read_text() == dump(params_yaml(["exp=ppo"]))
 
 
 def test_parameters_compose_to_the_config_of_the_preset(params: Path) -> None:
     names = ["run_dir=x", "run_name=y"]
-    assert compose_parameters(params, names) == compose(["exp=ppo", *names])
+    assert compose_params(params, names) == compose(["exp=ppo", *names])
 
 
 def test_interpolations_follow_an_edit_and_an_override(params: Path) -> None:
     edit(params, algo__dense_units=16)
-    config, _ = compose_parameters(params, ["run_dir=x", "env.id=Acrobot-v1"])
+    config, _ = compose_params(params, ["run_dir=x", "env.id=Acrobot-v1"])
     assert config.algo.actor.dense_units == config.algo.critic.dense_units == 16
     assert config.exp_name == "ppo_Acrobot-v1"
 
 
 def test_numbers_that_other_yaml_writers_leave_are_numbers(params: Path) -> None:
     params.write_text(params.read_text().replace("    lr: 0.001", "    lr: 1e-05"))
-    assert compose_parameters(params, ["run_dir=x"])[0].algo.optimizer.lr == 1e-5
+    assert compose_params(params, ["run_dir=x"])[0].algo.optimizer.lr == 1e-5
 
 
 @pytest.mark.parametrize(
@@ -105,17 +104,17 @@ def test_numbers_that_other_yaml_writers_leave_are_numbers(params: Path) -> None
 def test_a_file_that_is_none_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "params.yaml").write_text(text)
     with pytest.raises(UserError, match=sentence):
-        compose_parameters(tmp_path / "params.yaml", [])
+        compose_params(tmp_path / "params.yaml", [])
 
 
 def test_a_mistyped_parameter_is_named(params: Path) -> None:
     edit(params, algo__gama=0.9)
     with pytest.raises(UserError, match=r"algo\.gama.*gamma"):
-        compose_parameters(params, [])
+        compose_params(params, [])
 
 
 def test_every_key_that_decides_what_is_learned_is_a_parameter_of_train(params: Path) -> None:
-    config, _ = compose_parameters(params, ["run_dir=x"])
+    config, _ = compose_params(params, ["run_dir=x"])
     decisive = [*leaves(learning_half(config)), *DECIDING]
     assert [key for key in decisive if not covered(key, keys_of("train"))] == []
 
