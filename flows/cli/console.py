@@ -187,9 +187,9 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
 def _staged(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> dict[str, Any]:
     """What the stage made."""
     if params is not None:
-        from flows.runs.params import bring_to
+        from flows.runs.params import follow_params
 
-        run = bring_to(run_dir, params, overrides, name)
+        run = follow_params(run_dir, params, overrides, name)
     elif name == "make-env":
         run = _made(run_dir, overrides)
     elif overrides:
