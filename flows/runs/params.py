@@ -130,12 +130,10 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     if run.read_identity().get("core_hash") != core_hash():
         return "rlcore has changed since the run was made"
     before = config_of(run)
-    deciding = list(DECIDING)
     # Without numbers of their own, evaluations and checkpoints fall on other steps with another budget.
     by_budget = None in (config.evaluation.every, config.checkpoint.every)
-    if by_budget or config.algo.total_steps < before.algo.total_steps:
-        deciding.insert(0, "algo.total_steps")
-    for key in deciding:
+    shorter = config.algo.total_steps < before.algo.total_steps
+    for key in ("algo.total_steps", *DECIDING) if by_budget or shorter else DECIDING:
         old, new = plain(attrgetter(key)(before)), plain(attrgetter(key)(config))
         if old != new:
             return f"{key}={spell(new)}: the run has {key}={spell(old)}"

@@ -149,6 +149,7 @@ def test_plots_hold_the_learning_curve_and_the_evaluations(repository: Repositor
     assert judged
     assert all(f'"greedy_mean": "{row.split(",")[1]}"' in page for row in judged)
     assert "learning_curve.png" in page
+    assert "CartPole-v1: return while training" in page
 
 
 def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_bits(again: Repository) -> None:

@@ -17,7 +17,7 @@ def flow_function(source: str) -> ast.FunctionDef:
     """The innermost function that calls the stages, without its docstring."""
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
     *_, function = [f for f in functions if "register_model" in {called(node) for node in ast.walk(f)}]
-    function.body = [node for node in function.body if not isinstance(getattr(node, "value", None), ast.Constant)]
+    function.body = function.body[ast.get_docstring(function) is not None :]
     return function
 
 
