@@ -32,11 +32,8 @@ from rlcore.store.run_config import config_of
 from rlcore.system.durable import make_directory
 
 MAY_SET_ASIDE = ("make-env", "collect", "train")  # a later stage would judge weights that are gone
-MEASURED = (
-    "env_card.json",
-    "env_card.md",
-    "dataset",
-)  # a new run on the same env may use them
+# Of make-env and collect; a new run on the same environment may use them.
+MEASURED = ("env_card.json", "env_card.md", "dataset")
 # Keys that change no update, but where training ends, in which bits, or which checkpoint is the best one.
 DECIDING = ("early_stop", "evaluation.every", "evaluation.episodes", "evaluation.max_episode_steps", "checkpoint.every")
 DECIDING += ("checkpoint.resume_from", "num_threads")
