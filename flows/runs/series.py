@@ -25,7 +25,7 @@ COLUMNS = {"episode_return": "Rewards/rew_avg", "episode_length": "Game/ep_len_a
 
 
 def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
-    """Write all but model.json from the run's log and its summary (`flows.stages.summary.summarise`): the folder."""
+    """Write all but model.json from the run's log and its summary (`flows.stages.summary.summary`): the folder."""
     from rlcore.judge.policy import export_policy
 
     folder = run.path / "results"

@@ -6,7 +6,6 @@ import sys
 
 import gymnasium
 import numpy as np
-from tests.rlcore.envs import probe_envs
 import pytest
 from gymnasium import spaces
 
@@ -16,6 +15,7 @@ from rlcore.envs.spaces import obs_bounds, spec_of
 from rlcore.envs.suites.gym import suites
 from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
+from tests.rlcore.envs import probe_envs
 
 
 def made(env_id: str, **options):

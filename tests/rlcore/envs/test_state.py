@@ -6,7 +6,6 @@ import json
 
 import gymnasium
 import numpy as np
-from tests.rlcore.envs import probe_envs
 import pytest
 
 from rlcore.envs.card import environment_card, readable_card, time_limit
@@ -16,6 +15,7 @@ from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.errors import EnvironmentFault, RunError
 from rlcore.spec import EnvSpec
+from tests.rlcore.envs import probe_envs
 
 
 def vector(env_id: str, tier: str, num_envs: int = 2, seed: int = 11, **options):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import numpy as np
-from tests.rlcore.envs import probe_envs
 import pytest
 
 from rlcore import streams
@@ -14,6 +13,7 @@ from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.serial import SerialVectorEnv, env_actions
 from rlcore.errors import EnvironmentFault
 from rlcore.types import Episode
+from tests.rlcore.envs import probe_envs
 
 
 def counters(num_envs: int = 1, tier: str = "snapshot", fresh_instance: bool = False, **wrapper) -> SerialVectorEnv:
