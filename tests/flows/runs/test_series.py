@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from flows.runs.series import write_model, write_results
+from flows.stages.register_model import register_model
 from rlcore.judge.policy import load_policy
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog
@@ -71,3 +74,11 @@ def test_the_model_file_holds_the_decision(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     result = {"name": "ppo-CartPole-v1", "version": 3, "aliases": ["challenger"], "decision": "Not champion: …"}
     assert json.loads(write_model(run, result).read_text()) == result
+
+
+def test_a_run_that_is_not_to_be_registered_leaves_the_model_file_too(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    run.config.write_text(yaml.safe_dump(run.read_config() | {"model_manager": {"disabled": True}}))
+    assert register_model(run)["version"] is None
+    model = json.loads((run.path / "results/model.json").read_text())
+    assert model["decision"] == "not registered: model_manager.disabled=true"
