@@ -202,7 +202,8 @@ def test_a_run_of_other_parameters_is_set_aside_by_train_and_refused_by_what_fol
 
 
 def test_a_longer_budget_continues_a_run_in_which_nothing_depends_on_it(tmp_path: Path, params: Path) -> None:
-    edit(params, algo__anneal_lr=False, evaluation__every=4096, checkpoint__every=4096)
+    own = {"evaluation__every": 4096, "evaluation__max_episode_steps": 500, "checkpoint__every": 4096}
+    edit(params, algo__anneal_lr=False, **own)
     run = begun(tmp_path, params)
     edit(params, algo__total_steps=131072)
     follow_params(str(run.path), str(params), [], "train")
