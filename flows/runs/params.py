@@ -127,7 +127,7 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     if run.read_identity().get("core_hash") != core_hash():
         return "rlcore has changed since the run was made"
     before = config_of(run)
-    # Without numbers of their own, evaluations and checkpoints fall on other steps, and last longer, with another budget.
+    # Without numbers of their own, evaluations and checkpoints fall on other steps with another budget, or last longer.
     by_budget = None in (config.evaluation.every, config.evaluation.max_episode_steps, config.checkpoint.every)
     shorter = config.algo.total_steps < before.algo.total_steps
     for key in ("algo.total_steps", *DECIDING) if by_budget or shorter else DECIDING:
