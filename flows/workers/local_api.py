@@ -19,9 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from flows.process.files import locked
 from flows.process.signals import time_left
-from flows.settings import configure_environment, state_folder
-from rlcore.errors import RunError
+from flows.settings import configure_environment, database_lock, state_folder
+from flows.workers.servers import running
+from rlcore.errors import RunError, UserError
 from rlcore.system.imports import large_imports
 from rlcore.system.lifeline import spawn
 
@@ -37,6 +39,7 @@ def prefect_api() -> Iterator[str]:
         Its URL.
 
     Raises:
+        UserError: the servers of `make up` run, and this process is not told to use them.
         RunError: it did not start; names its log.
     """
     configure_environment()
@@ -46,16 +49,22 @@ def prefect_api() -> Iterator[str]:
     if standing:
         yield standing
         return
-    server = _start()
-    try:
-        url = f"http://127.0.0.1:{_port(server)}/api"
-        with temporary_settings({PREFECT_API_URL: url}):
-            try:
-                yield url
-            finally:
-                _deliver()
-    finally:
-        _stop(server)
+    with locked(database_lock(), shared=True):
+        if any(name in ("prefect", "mlflow") for _, name in running()):
+            raise UserError(
+                "PREFECT_API_URL is not set, and the servers of `make up` have this home's databases open; load .env, "
+                "or `make down`"
+            )
+        server = _start()
+        try:
+            url = f"http://127.0.0.1:{_port(server)}/api"
+            with temporary_settings({PREFECT_API_URL: url}):
+                try:
+                    yield url
+                finally:
+                    _deliver()
+        finally:
+            _stop(server)
 
 
 def _log_path() -> Path:

@@ -14,13 +14,15 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from flows.process.network import unreachable
 from flows.settings import home, state_folder
 from rlcore.errors import RunError
-from rlcore.system.lifeline import alive, stat
+from rlcore.system.lifeline import alive
 
 MARK = "SHEPHERD_SERVED"
 KIND = "SHEPHERD_SERVER"  # which of them a process is, or was started by
@@ -35,13 +37,13 @@ class Server:
     Attributes:
         name: "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
         command: its command line.
-        variables: added to its environment.
+        variables: added to its environment; passwords among them, which a command line would show to everyone.
         health: what answers 200 once it is ready; "" = it need only live.
     """
 
     name: str
     command: tuple[str, ...]
-    variables: dict[str, str]
+    variables: dict[str, str] = field(repr=False)
     health: str = ""
 
 
@@ -71,7 +73,7 @@ def start(server: Server) -> bool:
             stderr=output,
             start_new_session=True,
         )
-    (folder() / f"{server.name}.pid").write_text(f"{process.pid} {_birth(process.pid)}")
+    (folder() / f"{server.name}.pid").write_text(f"{process.pid} {psutil.Process(process.pid).create_time()}")
     return True
 
 
@@ -94,23 +96,19 @@ def wait_until_ready(server: Server) -> None:
 def running() -> Iterator[tuple[int, str]]:
     """Pid and name of the servers themselves: those that were noted when they were started, and live."""
     for path in folder().glob("*.pid"):
-        pid, _, birth = path.read_text().partition(" ")
-        if pid.isdecimal() and birth and _birth(int(pid)) == birth and alive(int(pid)):
-            yield int(pid), path.stem
+        pid, _, began = path.read_text().partition(" ")
+        with suppress(psutil.Error, ValueError):  # it has ended, or the note is of another version
+            if psutil.Process(int(pid)).create_time() == float(began) and alive(int(pid)):
+                yield int(pid), path.stem
 
 
 def marked() -> Iterator[tuple[int, str]]:
     """Pid and name of every process that is a server of this home, or was started by one."""
-    mark, kind = f"{MARK}={state_folder()}".encode(), f"{KIND}=".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid() or not alive(int(entry.name)):
-            continue
-        try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if mark in variables:
-            yield int(entry.name), next((v for v in variables if v.startswith(kind)), b"=").partition(b"=")[2].decode()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            variables = process.environ()
+            if variables.get(MARK) == str(state_folder()) and process.pid != os.getpid() and alive(process.pid):
+                yield process.pid, variables.get(KIND, "")
 
 
 def end(names: tuple[str, ...], number: int) -> None:
@@ -138,10 +136,10 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
 def port_of(name: str) -> int | None:
     """The port that a server was started with; None when it does not run."""
     for pid in (pid for pid, other in running() if other == name):
-        with suppress(OSError):  # it has ended since
-            words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
-            if b"--port" in words:
-                return int(words[words.index(b"--port") + 1])
+        with suppress(psutil.Error):  # it has ended since
+            words = psutil.Process(pid).cmdline()
+            if "--port" in words:
+                return int(words[words.index("--port") + 1])
     return None
 
 
@@ -154,11 +152,6 @@ def occupied(port: int) -> str | None:
         except OSError as error:
             return "another program has this port" if error.errno == errno.EADDRINUSE else str(error.strerror)
     return None
-
-
-def _birth(pid: int) -> str:
-    """When a process began, in the kernel's ticks: with it a pid that was given to another one is told apart."""
-    return "".join(stat(pid)[19:20])
 
 
 def _signal(pids: list[int], number: int, seconds: float) -> None:
