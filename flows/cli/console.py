@@ -30,9 +30,9 @@ def follow(run: RunDirectory) -> int:
     farewell(f"shepherd: interrupted; continue with: {resume_command(shown(run.path))}")
     from flows import train as training
     from flows.cli.progress import Progress
-    from flows.process.network import check_servers
     from flows.report.tables import results_table
     from flows.runs.trainer import release
+    from flows.workers.servers import check_servers
     from rlcore.store.checkpoint import newest_good
     from rlcore.store.run_config import config_of
 

@@ -168,8 +168,8 @@ def _help(words: Sequence[str]) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from flows.config.compose import compose
-    from flows.process.network import check_servers
     from flows.runs.create import new_run
+    from flows.workers.servers import check_servers
 
     composed = compose(options.overrides)
     check_servers()  # a mistake leaves nothing on disk
@@ -179,8 +179,8 @@ def _train(options: argparse.Namespace) -> int:
 def _resume(options: argparse.Namespace) -> int:
     farewell(f"shepherd: interrupted; continue with: {resume_command(options.run_dir)}")
     from flows.config.compose import compose_existing
-    from flows.process.network import check_servers
     from flows.runs.change import change_run
+    from flows.workers.servers import check_servers
     from rlcore.store.directory import RunDirectory
 
     run = RunDirectory.existing(options.run_dir)

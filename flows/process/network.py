@@ -4,33 +4,8 @@ from __future__ import annotations
 
 import base64
 import http.client
-import os
 import urllib.error
 import urllib.request
-
-from rlcore.errors import UserError
-
-
-def check_servers() -> None:
-    """Ask the Prefect server named by PREFECT_API_URL, if any, whether it is there and lets us in.
-
-    Raises:
-        UserError: it does not answer, or wants another password; training would otherwise fail minutes later, with a
-            traceback.
-    """
-    url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
-    if not url:
-        return
-    if reason := unreachable(f"{url}/health"):
-        raise UserError(
-            f"PREFECT_API_URL={url}: no Prefect server answers there ({reason}); "
-            "start it, or unset the variable to run without a server"
-        )
-    login = os.environ.get("PREFECT_API_AUTH_STRING", "")
-    if not os.environ.get("PREFECT_API_KEY") and unreachable(f"{url}/admin/version", login) == "Unauthorized":
-        raise UserError(
-            f"PREFECT_API_URL={url}: the server there refuses PREFECT_API_AUTH_STRING; of `make up`'s it is in .env"
-        )
 
 
 def is_server(uri: str) -> bool:

@@ -19,11 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.process.files import locked
 from flows.process.signals import time_left
-from flows.settings import configure_environment, database_lock, state_folder
-from flows.workers.servers import running
-from rlcore.errors import RunError, UserError
+from flows.settings import configure_environment, state_folder
+from flows.workers.servers import databases_without_server
+from rlcore.errors import RunError
 from rlcore.system.imports import large_imports
 from rlcore.system.lifeline import spawn
 
@@ -49,12 +48,7 @@ def prefect_api() -> Iterator[str]:
     if standing:
         yield standing
         return
-    with locked(database_lock(), shared=True):
-        if any(name in ("prefect", "mlflow") for _, name in running()):
-            raise UserError(
-                "PREFECT_API_URL is not set, and the servers of `make up` have this home's databases open; load .env, "
-                "or `make down`"
-            )
+    with databases_without_server():
         server = _start()
         try:
             url = f"http://127.0.0.1:{_port(server)}/api"

@@ -13,15 +13,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from flows.process.files import holders, locked
 from flows.process.network import unreachable
-from flows.settings import home, state_folder
-from rlcore.errors import RunError
+from flows.settings import database_lock, home, state_folder
+from rlcore.errors import RunError, UserError
 from rlcore.system.lifeline import alive
 
 MARK = "SHEPHERD_SERVED"
@@ -75,6 +76,69 @@ def start(server: Server) -> bool:
         )
     (folder() / f"{server.name}.pid").write_text(f"{process.pid} {psutil.Process(process.pid).create_time()}")
     return True
+
+
+def check_servers() -> None:
+    """Before a command makes anything: the Prefect server that PREFECT_API_URL names is there and lets us in.
+
+    Raises:
+        UserError: it does not answer, or wants another password; or none is named, and the servers of `make up` have
+            the databases open that this command would open itself.
+    """
+    url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
+    if not url:
+        with databases_without_server():
+            return
+    if reason := unreachable(f"{url}/health"):
+        raise UserError(
+            f"PREFECT_API_URL={url}: no Prefect server answers there ({reason}); "
+            "start it, or unset the variable to run without a server"
+        )
+    login = os.environ.get("PREFECT_API_AUTH_STRING", "")
+    if not os.environ.get("PREFECT_API_KEY") and unreachable(f"{url}/admin/version", login) == "Unauthorized":
+        raise UserError(
+            f"PREFECT_API_URL={url}: the server there refuses PREFECT_API_AUTH_STRING; of `make up`'s it is in .env"
+        )
+
+
+@contextmanager
+def databases_without_server() -> Iterator[None]:
+    """Have this home's databases to commands without a server; `make up` is refused, or waited for, meanwhile.
+
+    Yields:
+        Once; other such commands may do the same.
+
+    Raises:
+        UserError: the servers of `make up` have them.
+    """
+    with locked(database_lock(), shared=True):
+        if any(name in ("prefect", "mlflow") for _, name in running()):
+            raise UserError(
+                "PREFECT_API_URL is not set, and the servers of `make up` have this home's databases open; "
+                f"load {home() / '.env'}, or `make down`"
+            )
+        yield
+
+
+@contextmanager
+def databases_for_servers() -> Iterator[None]:
+    """Start servers inside the `with`: commands without a server wait for its end, and are then refused.
+
+    Yields:
+        Once; no such command runs.
+
+    Raises:
+        UserError: one does; names it.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(database_lock(), wait=False))
+        except BlockingIOError:
+            raise UserError(
+                f"{' and '.join(holders(database_lock()))}: uses this home's databases without a server; wait for its "
+                "end, or end it: `shepherd resume` goes on with a training"
+            ) from None
+        yield
 
 
 def wait_until_ready(server: Server) -> None:

@@ -14,15 +14,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from flows.process.exits import told
-from flows.process.files import holders, locked
-from flows.process.network import check_servers
+from flows.process.files import locked
 from flows.report.command_lines import place, resume_command, shown
-from flows.settings import artifact_folder, configure_environment, database_lock, home, state_folder
+from flows.settings import artifact_folder, configure_environment, home, state_folder
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import servers
 from flows.workers.dotenv import USER, client_variables, kept_password, write_dotenv
@@ -44,7 +41,7 @@ def up() -> None:
     """
     if not (home() / "flows/train.py").exists():
         raise UserError(f"SHEPHERD_HOME={home()}: no flows/train.py there; `make up` works in a checkout")
-    with locked(servers.folder() / "lock"), _databases_alone():
+    with locked(servers.folder() / "lock"), servers.databases_for_servers():
         configure_environment()
         limits = _limits()  # a mistake is told before anything is started
         _check_ports()
@@ -99,7 +96,7 @@ def deploy_elsewhere() -> None:
     configure_environment()
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("PREFECT_API_URL is not set; `make up` starts a server here and deploys to it")
-    check_servers()
+    servers.check_servers()
     print("\n".join(f"train-{algo}/{name}" for algo in deploy(_limits()) for name in DEPLOYMENTS))
 
 
@@ -110,9 +107,11 @@ def _prefect() -> Server:
     port = _port("prefect")
     here = f"http://127.0.0.1:{port}"
     own = {"PREFECT_UI_API_URL": f"{here}/api", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false", "PREFECT_API_URL": ""}
+    # Without these `prefect deployment run --watch` shows no line of the flow's log.
+    logs = {f"PREFECT_SERVER_LOGS_STREAM_{which}_ENABLED": "true" for which in ("OUT", "PUBLISHING")}
     password = {"PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"]}
     command = (_tool("prefect"), "server", "start", "--host", "127.0.0.1", "--port", str(port))
-    return Server("prefect", command, own | password, f"{here}/api/health")
+    return Server("prefect", command, own | logs | password, f"{here}/api/health")
 
 
 def _mlflow() -> Server:
@@ -147,21 +146,6 @@ def visible_gpus() -> list[str]:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     count, chosen = int(said.stdout.strip() or 0), os.environ.get("CUDA_VISIBLE_DEVICES")
     return chosen.split(",")[:count] if chosen else [str(gpu) for gpu in range(count)]
-
-
-@contextmanager
-def _databases_alone() -> Iterator[None]:
-    """Keep commands without a server from starting while servers do; refuse where one runs."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(database_lock(), wait=False))
-        except BlockingIOError:
-            others = " and ".join(holders(database_lock()))
-            raise UserError(
-                f"{others}: writes this home's databases without a server; wait for its end, or end it: "
-                "`shepherd resume` goes on with a training"
-            ) from None
-        yield
 
 
 def _check_ports() -> None:
@@ -209,9 +193,7 @@ def _tool(name: str) -> str:
 
 
 def _page(urls: dict[str, str], algorithms: list[str], has_gpu: bool) -> str:
-    waits = (
-        "" if has_gpu else "  (no GPU here: runs wait for `prefect worker start --pool gpu` on a machine with one)"
-    )
+    waits = "" if has_gpu else "  (no GPU here: runs wait for `prefect worker start --pool gpu` on a machine with one)"
     flow = f"train-{algorithms[0] if len(algorithms) == 1 else '{' + ','.join(algorithms) + '}'}"
     # In a log nobody is to read it.
     password = os.environ["MLFLOW_TRACKING_PASSWORD"] if sys.stdout.isatty() else "$MLFLOW_TRACKING_PASSWORD"
