@@ -22,7 +22,16 @@ class EnvironmentLost(EnvironmentFault):
     """An environment's process died or hung: unlike other faults this may pass, so a run may try again by itself."""
 
 
+class DiskFault(RunError):
+    """A disk that refuses what must be durable: full, read-only, broken. It was tried again before this is raised."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
     match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, "" where it has none."""
+    return (str(error).strip().splitlines() or [""])[0]

@@ -23,6 +23,7 @@ from flows.process.files import holders, locked
 from flows.process.network import unreachable
 from flows.settings import database_lock, home, state_folder
 from rlcore.errors import RunError, UserError
+from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import alive
 
 MARK = "SHEPHERD_SERVED"
@@ -173,6 +174,17 @@ def marked() -> Iterator[tuple[int, str]]:
             variables = process.environ()
             if variables.get(MARK) == str(state_folder()) and process.pid != os.getpid() and alive(process.pid):
                 yield process.pid, variables.get(KIND, "")
+
+
+def being_trained() -> list[RunDirectory]:
+    """The runs that flow runs of these workers train just now."""
+    found = []
+    for pid, _ in marked():
+        with suppress(psutil.Error):  # it has ended since
+            words = psutil.Process(pid).cmdline()
+            if "rlcore.train.trainer" in words:
+                found.append(RunDirectory(words[words.index("rlcore.train.trainer") + 1]))
+    return found
 
 
 def end(names: tuple[str, ...], number: int) -> None:

@@ -19,11 +19,11 @@ from pathlib import Path
 from flows.process.exits import told
 from flows.process.files import locked
 from flows.report.command_lines import place, resume_command, shown
+from flows.runs.trainer import resumes
 from flows.settings import artifact_folder, configure_environment, home, state_folder
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import servers
 from flows.workers.dotenv import USER, client_variables, kept_password, write_dotenv
-from flows.workers.flow_run import being_trained, resumes
 from flows.workers.pools import DEPLOYMENTS, deploy
 from flows.workers.servers import Server
 from flows.workers.silence import BEAT
@@ -65,7 +65,7 @@ def up() -> None:
 def down() -> None:
     """End what `up` started, workers first, so that trainers can write their checkpoints; nothing else."""
     with locked(servers.folder() / "lock"):
-        trained = being_trained()
+        trained = servers.being_trained()
         # A worker told to end kills its flows at once; flows whose worker is gone end by themselves, and well.
         servers.end(("worker",), signal.SIGKILL)
         servers.wait_until(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
 
 from flows.cli import main as cli
 from flows.cli import registry as registry_command
@@ -21,6 +20,7 @@ from flows.stages.register_model import register_model
 from flows.tracking import mlflow_run as tracking
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
+from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flows.runs.trainer import Trainer, trainer_for
 from flows.process.signals import TrainingInterrupted
-from flows.stages.train import train
+from flows.runs.trainer import Trainer, trainer_for
+from flows.stages.train import to_the_end as train
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
@@ -109,7 +109,7 @@ def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
         tmp_path / "run", total_steps=never, evaluation__every=never, checkpoint__every=never, algo__compile=False
     )
     script = (
-        "import sys; from flows.stages.train import Trainer; from rlcore.store.directory import RunDirectory\n"
+        "import sys; from flows.runs.trainer import Trainer; from rlcore.store.directory import RunDirectory\n"
         "t = Trainer(RunDirectory(sys.argv[1])); print(t.process.pid, flush=True); t.advance()"
     )
     variables = environment(tmp_path)

@@ -127,8 +127,11 @@ class Site:
         return "\n".join(entry["message"] for entry in entries)
 
     def run(self, flow_run: str) -> RunDirectory:
-        note = self.home / ".shepherd/flow_runs" / flow_run
-        return RunDirectory(wait_for(lambda: note.exists() and note.read_text(), "the run directory", every=0.1))
+        def made() -> list[RunDirectory]:
+            runs = (RunDirectory(path.parent) for path in (self.home / "runs").rglob("run.json"))
+            return [run for run in runs if run.read_identity().get("flow_run") == flow_run]
+
+        return wait_for(made, "the run directory", every=0.1)[0]
 
     def trained(self, flow_run: str) -> RunDirectory:
         """The run, once it has a checkpoint."""

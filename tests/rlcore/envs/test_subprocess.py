@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rlcore.config.groups import EnvConfig
-from rlcore.envs.exact.tier import random_action
+from rlcore.envs.exact.recording import random_action
 from rlcore.envs.make import EnvSettings
 from rlcore.envs.vector.make import make_vector_env, stream_seeds
 from rlcore.envs.vector.serial import SerialVectorEnv
