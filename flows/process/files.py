@@ -9,32 +9,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rlcore.errors import UserError
+
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, *, shared: bool = False, refusal: str = "") -> Iterator[None]:
     """Hold a lock file; the operating system frees it when the process ends.
 
     Args:
         path: the lock file; made when missing.
         shared: others may hold it shared as well.
-        wait: for processes that hold it.
+        refusal: what to say, behind the names of the processes that hold it, instead of waiting for them.
 
     Yields:
         Once; the lock is held inside the `with`.
 
     Raises:
-        BlockingIOError: another process holds it, and `wait` is False.
+        UserError: the refusal.
     """
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as handle:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (fcntl.LOCK_NB if refusal else 0))
+        except BlockingIOError:
+            raise UserError(f"{' and '.join(_holders(path)) or 'another process'} {refusal}") from None
         yield
 
 
-def holders(path: Path) -> list[str]:
-    """Other processes of this user that have a lock file open: pid and what was typed."""
+def _holders(path: Path) -> list[str]:
+    """Other processes of this user that have a file open: pid and what was typed."""
     import psutil
 
     found = []

@@ -13,13 +13,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from flows.process.files import holders, locked
+from flows.process.files import locked
 from flows.process.network import unreachable
 from flows.settings import database_lock, home, state_folder
 from rlcore.errors import RunError, UserError
@@ -39,7 +39,7 @@ class Server:
     Attributes:
         name: "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
         command: its command line.
-        variables: added to its environment; passwords among them, which a command line would show to everyone.
+        variables: added to its environment; also passwords, which a command line would show to everyone.
         health: what answers 200 once it is ready; "" = it need only live.
     """
 
@@ -75,7 +75,7 @@ def start(server: Server) -> bool:
             stderr=output,
             start_new_session=True,
         )
-    (folder() / f"{server.name}.pid").write_text(f"{process.pid} {psutil.Process(process.pid).create_time()}")
+    (folder() / f"{server.name}.pid").write_text(str(process.pid))
     return True
 
 
@@ -121,27 +121,6 @@ def databases_without_server() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def databases_for_servers() -> Iterator[None]:
-    """Start servers inside the `with`: commands without a server wait for its end, and are then refused.
-
-    Yields:
-        Once; no such command runs.
-
-    Raises:
-        UserError: one does; names it.
-    """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(database_lock(), wait=False))
-        except BlockingIOError:
-            raise UserError(
-                f"{' and '.join(holders(database_lock()))}: uses this home's databases without a server; wait for its "
-                "end, or end it: `shepherd resume` goes on with a training"
-            ) from None
-        yield
-
-
 def wait_until_ready(server: Server) -> None:
     """Wait until a server answers.
 
@@ -161,19 +140,25 @@ def wait_until_ready(server: Server) -> None:
 def running() -> Iterator[tuple[int, str]]:
     """Pid and name of the servers themselves: those that were noted when they were started, and live."""
     for path in folder().glob("*.pid"):
-        pid, _, began = path.read_text().partition(" ")
-        with suppress(psutil.Error, ValueError):  # it has ended, or the note is of another version
-            if psutil.Process(int(pid)).create_time() == float(began) and alive(int(pid)):
-                yield int(pid), path.stem
+        with suppress(psutil.Error, ValueError):  # it has ended
+            pid = int(path.read_text().partition(" ")[0])
+            if alive(pid) and _mark_of(psutil.Process(pid)) == path.stem:  # and the pid was not given to another one
+                yield pid, path.stem
 
 
 def marked() -> Iterator[tuple[int, str]]:
     """Pid and name of every process that is a server of this home, or was started by one."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            variables = process.environ()
-            if variables.get(MARK) == str(state_folder()) and process.pid != os.getpid() and alive(process.pid):
-                yield process.pid, variables.get(KIND, "")
+            name = _mark_of(process)
+            if name is not None and process.pid != os.getpid() and alive(process.pid):
+                yield process.pid, name
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    """Which server of this home a process is, or was started by."""
+    variables = process.environ()
+    return variables.get(KIND, "") if variables.get(MARK) == str(state_folder()) else None
 
 
 def being_trained() -> list[RunDirectory]:

@@ -20,7 +20,7 @@ from flows.process.exits import told
 from flows.process.files import locked
 from flows.report.command_lines import place, resume_command, shown
 from flows.runs.trainer import resumes
-from flows.settings import artifact_folder, configure_environment, home, state_folder
+from flows.settings import artifact_folder, configure_environment, database_lock, home, state_folder
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import servers
 from flows.workers.dotenv import USER, client_variables, kept_password, write_dotenv
@@ -30,6 +30,9 @@ from flows.workers.silence import BEAT
 from rlcore.errors import UserError
 
 PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
+IN_USE = (
+    "uses the databases here without a server; wait for its end, or end it: `shepherd resume` goes on with a training"
+)
 
 
 def up() -> None:
@@ -41,7 +44,7 @@ def up() -> None:
     """
     if not (home() / "flows/train.py").exists():
         raise UserError(f"SHEPHERD_HOME={home()}: no flows/train.py there; `make up` works in a checkout")
-    with locked(servers.folder() / "lock"), servers.databases_for_servers():
+    with locked(servers.folder() / "lock"), locked(database_lock(), refusal=IN_USE):
         configure_environment()
         limits = _limits()  # a mistake is told before anything is started
         _check_ports()

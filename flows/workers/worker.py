@@ -98,7 +98,7 @@ class Worker(ProcessWorker):
         return await super()._submit_scheduled_flow_runs(flow_run_response)
 
     async def sync_with_backend(self) -> None:
-        """Tell the server that this worker lives; one without a limit, of which one is enough, also who does not."""
+        """Tell the server that this worker lives and, from one without a limit, which flow runs do not."""
         with outages_survived():
             await super().sync_with_backend()
             if self._places is None:

@@ -117,7 +117,7 @@ class Site:
         command = [str(Path(sys.executable).with_name("prefect")), *words]
         loaded = {name: value for name, value in self.dotenv().items() if value is not None}
         own = self.variables | loaded | {"PREFECT_HOME": str(self.home / ".shepherd/prefect")}
-        done = subprocess.run(command, cwd=self.home, env=own, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=self.home, env=own, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -155,9 +155,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(site: Site) -> RunDirectory:
-    flow_run = site.submit(*SMALL)
-    assert site.ended(flow_run)[0] == "COMPLETED"
+def watched(site: Site) -> str:
+    """What a terminal shows of a training, in one line."""
+    overrides = f"overrides={json.dumps(SMALL)}"
+    return " ".join(site.prefect("deployment", "run", "train-ppo/default", "-p", overrides, "--watch").split())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site, watched: str) -> RunDirectory:
+    (flow_run,) = re.findall(r"UUID: (\S+)", watched)
     return site.run(flow_run)
 
 
@@ -182,14 +188,17 @@ def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> No
     assert site.ask("deployments/name/train-ppo/gpu")["work_pool_name"] == "gpu"
 
 
-def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(site: Site, undisturbed: RunDirectory) -> None:
+def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(
+    site: Site, undisturbed: RunDirectory, watched: str
+) -> None:
     assert undisturbed.read_summary()["model"]["version"] == 1
     names = [task["name"] for task in site.ask("task_runs/filter", limit=200, offset=0)]
     for stage in ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model"):
         assert any(name.startswith(f"{stage} ppo CartPole-v1") for name in names), stage
     told = "\n".join(entry["message"] for entry in site.ask("logs/filter", limit=200, offset=0))
-    assert "random baseline:" in told
-    assert "final evaluation" in told
+    for words in ("random baseline:", "final evaluation"):
+        assert words in told
+        assert words in watched
 
 
 def test_nobody_without_the_password_gets_an_answer_and_it_is_kept_in_two_private_files(
