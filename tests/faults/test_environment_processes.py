@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.runs import trainer as driver
 from flows.runs.trainer import release
-from flows.stages import train as stage
 from flows.stages.train import train
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.vector.make import make_vector_env
@@ -74,7 +74,7 @@ def test_a_killed_environment_process_is_named_and_the_run_goes_on_to_the_same_b
 def test_an_engine_that_holds_the_interpreter_lock_is_ended_by_the_time_limit(
     tmp_path: Path, undisturbed: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "SILENCE", 8.0)  # the trainer says that it lives every 2 s
+    monkeypatch.setattr(driver, "SILENCE", 8.0)  # the trainer says that it lives every 2 s
     run = prepare(tmp_path / "run", "Faulty-v0", env__step_timeout=1.0, **RUN)
     monkeypatch.setenv("FAULT", "freeze:step:400")
     with pytest.raises(EnvironmentLost, match=r"Faulty-v0.* hung; .* no sign of life for 8 s \(env.step_timeout"):

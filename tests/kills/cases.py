@@ -1,7 +1,7 @@
 """The runs that are killed: every family of environments that is promised, in-process, in subprocesses, compiled.
 
-`make soak` kills all of them; `make test` one of each mechanism, for how a run is continued follows from the tier of its
-environment (rlcore/envs/exact/tier.py) and from the mode, not from the environment.
+`make soak` kills all of them; `make test` one of each mechanism, for how a run is continued follows from the tier of
+its environment (rlcore/envs/exact/tier.py) and from the mode, not from the environment.
 """
 
 from __future__ import annotations
