@@ -22,6 +22,10 @@ class EnvironmentLost(EnvironmentFault):
     """An environment's process died or hung: unlike other faults this may pass, so a run may try again by itself."""
 
 
+class DiskFault(RunError):
+    """A disk that refuses what must be durable: full, read-only, broken. It was tried again before this is raised."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
     match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)

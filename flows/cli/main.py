@@ -10,11 +10,9 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from flows.process.exits import told
 from flows.process.signals import CODE, farewell, terminable
-from flows.report.command_lines import resume_command
 from rlcore import __version__
 from rlcore.errors import UserError
 
@@ -167,44 +165,19 @@ def _help(words: Sequence[str]) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from flows.config.compose import compose
-    from flows.process.network import check_servers
-    from flows.runs.create import new_run
+    from flows.cli.train import train
 
-    composed = compose(options.overrides)
-    check_servers()  # a mistake leaves nothing on disk
-    return _run_flow(new_run(*composed, options.overrides))
+    return train(options.overrides)
 
 
 def _resume(options: argparse.Namespace) -> int:
-    farewell(f"shepherd: interrupted; continue with: {resume_command(options.run_dir)}")
-    from flows.config.compose import compose_existing
-    from flows.process.network import check_servers
-    from flows.runs.change import change_run
-    from rlcore.store.directory import RunDirectory
+    from flows.cli.train import resume
 
-    run = RunDirectory.existing(options.run_dir)
-    run.refuse_second_writer()
-    compose_existing(run.config, options.overrides)  # a mistake is told before anything is touched
-    if options.overrides:
-        check_servers()
-        change_run(run, options.overrides)
-    summary = run.read_summary()
-    if summary.get("status") in ("finished", "stopped_early", "dry_run"):
-        print(f"{options.run_dir}: finished already ({summary['env_steps']:,} env steps); nothing to do")
-        return 0
-    return _run_flow(run)
-
-
-def _run_flow(run: Any) -> int:
-    """Run the whole flow on a prepared run directory and show what came of it."""
-    from flows.cli.console import follow
-
-    return follow(run)
+    return resume(options.run_dir, options.overrides)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from flows.cli.console import evaluate
+    from flows.cli.judge import evaluate
 
     if options.episodes < 1:
         raise UserError(f"--episodes {options.episodes}: must be 1 or more")
@@ -212,7 +185,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _enjoy(options: argparse.Namespace) -> int:
-    from flows.cli.console import enjoy
+    from flows.cli.judge import enjoy
 
     return enjoy(options.source, options.episodes)
 
@@ -271,7 +244,7 @@ def _registry_rollback(options: argparse.Namespace) -> int:
 
 
 def _stage(options: argparse.Namespace) -> int:
-    from flows.cli.console import stage
+    from flows.cli.stage import stage
 
     return stage(options.name, options.run_dir, options.overrides, options.params)
 

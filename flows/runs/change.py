@@ -1,23 +1,18 @@
 """Another config for a run that is there: what may change, and what is refused."""
 
 from __future__ import annotations
-import dataclasses
-import datetime
+
 import logging
-import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
 from flows.config.compose import compose_existing, dump
-from flows.runs.lineage import code_version
-from rlcore.system.durable import make_directory
-from rlcore.errors import UserError
 from rlcore.config.groups import RunConfig
-from rlcore.store.run_config import config_hash, config_of, learning_half
+from rlcore.config.schema import spell
+from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json, write_text
 from rlcore.store.fingerprint import differences, may_extend
-from rlcore.config.schema import spell
-
+from rlcore.store.run_config import config_of, learning_half
 
 log = logging.getLogger(__name__)
 
@@ -105,4 +100,3 @@ def refuse_other_learning(run: RunDirectory, before: RunConfig, config: RunConfi
             f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "
             f"learned{why}; start a new run from its weights with init_from={run.path}"
         )
-

@@ -1,27 +1,16 @@
 """What is refused before anything is made: a config that cannot run here."""
 
 from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from rlcore.envs.card import environment_card, readable_card, warn_of_boundary
-from rlcore.errors import EnvironmentFault, UserError
-from rlcore.config.groups import RunConfig
-from rlcore.store.directory import RunDirectory, write_json
-from rlcore.spec import EnvSpec
-import dataclasses
-import datetime
-import logging
-import secrets
-from collections.abc import Mapping, Sequence
-from flows.config.compose import compose_existing, dump
-from flows.runs.lineage import code_version
-from rlcore.system.durable import make_directory
-from rlcore.errors import UserError
-from rlcore.store.run_config import config_hash, config_of, learning_half
-from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.store.fingerprint import differences, may_extend
-from rlcore.config.schema import spell
 
+from rlcore.config.groups import RunConfig
+from rlcore.errors import UserError
+from rlcore.spec import EnvSpec
+from rlcore.store.directory import RunDirectory
 
 
 def check(config: RunConfig) -> None:
@@ -63,8 +52,8 @@ def _check_sources(config: RunConfig, spec: EnvSpec) -> None:
     import torch
 
     from rlcore.algorithms import ALGORITHMS
-    from rlcore.store import checkpoint
     from rlcore.judge.policy import check_fits, load_policy
+    from rlcore.store import checkpoint
 
     if config.init_from:
         agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
@@ -73,8 +62,6 @@ def _check_sources(config: RunConfig, spec: EnvSpec) -> None:
         wrong = checkpoint.damage(Path(config.checkpoint.resume_from))
         if wrong:
             raise UserError(f"checkpoint.resume_from={config.checkpoint.resume_from}: no good checkpoint ({wrong})")
-
-
 
 
 def prepared(
@@ -105,8 +92,8 @@ def prepared(
 def _source(uri: str) -> tuple[dict[str, Any], str]:
     """What is kept of where weights come from, and the folder they lie in: an alias may point elsewhere tomorrow."""
     from flows.registry.models import resolve_uri
-    from rlcore.store.checkpoint import chosen
     from rlcore.judge.policy import load_policy
+    from rlcore.store.checkpoint import chosen
 
     registered = uri.startswith("models:/")
     try:
@@ -118,4 +105,3 @@ def _source(uri: str) -> tuple[dict[str, Any], str]:
     except UserError as error:
         raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None
     return {"given": uri, "uri": uri if registered else None, "path": path, "digest": digest}, path
-

@@ -23,10 +23,17 @@ def key(kind: str, label: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{label}".lower()).strip("-")
 
 
-def start_progress(label: str) -> str | None:
+def label_of(run: RunDirectory) -> str:
+    """Algorithm and environment."""
+    config = run.read_config()
+    return f"{config['algo']['name']} {config['env']['id']}"
+
+
+def start_progress(run: RunDirectory) -> str | None:
     """Make the progress artifact of a flow run; its id, or None where Prefect cannot be told."""
     from prefect.artifacts import create_progress_artifact
 
+    label = label_of(run)
     made = _shown(lambda: create_progress_artifact(0.0, key("progress", label), f"training of {label}"))
     return str(made) if made is not None else None
 
@@ -57,19 +64,19 @@ def show_progress(artifact: str | None, env_steps: int, total_steps: int) -> Non
     threading.Thread(target=copy_context().run, args=(show,), daemon=True).start()
 
 
-def show_results(label: str, summary: dict[str, Any], run: RunDirectory, curve: Path) -> None:
+def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> None:
     """Show a run's results as a table, as a page and as the learning curve.
 
     Args:
-        label: algorithm and environment.
-        summary: of the run.
         run: its directory.
+        summary: of the run.
         curve: the learning curve, PNG.
     """
     from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 
     from flows.report.tables import results_markdown
 
+    label = label_of(run)
     _shown(lambda: create_table_artifact(rows(summary), key("results", label), f"returns of {label}"))
     page = f"{results_markdown(summary)}\n\nRun directory: `{run.path}`\n"
     _shown(lambda: create_markdown_artifact(page, key("report", label), f"results of {label}"))

@@ -11,14 +11,12 @@ import pytest
 import yaml
 
 from flows.cli.main import main
-from flows.config.compose import compose
 from flows.runs.change import change_run
 from flows.runs.create import new_run
 from flows.stages.make_env import make_env
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import build_config
 from rlcore.train.session import Session
 from tests.runs import prepare
 
@@ -150,13 +148,13 @@ def test_init_from_a_run_names_one_checkpoint_of_it(tmp_path: Path) -> None:
         small = ["exp=ppo", "env.num_envs=2", "algo.rollout_steps=32", "algo.total_steps=512", "checkpoint.every=64"]
         return [*small, *more, f"run_dir={tmp_path / name}"]
 
-    source = new_run(*compose(typed("source")), typed("source"))
-    make_env(build_config(yaml.safe_load(source.config.read_text())), source)
+    source = new_run(typed("source"))
+    make_env(source)
     session = Session(source)
     session.advance(lambda said: None)
     session.save()
     warm = typed("warm", f"init_from={source.path}")
-    run = new_run(*compose(warm), warm)
+    run = new_run(warm)
     kept = Path(yaml.safe_load(run.config.read_text())["init_from"])
     assert kept == checkpoint.resolve(source, "latest")
     while session.env_steps == int(kept.name):  # what is owed comes first

@@ -335,12 +335,12 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_flow_on_a_run_that_another_process_trains_is_refused_before_it_notes_anything(tmp_path: Path) -> None:
-    from flows.train import _prepare
+    from flows.workers.flow_run import _run_of
 
     run = prepare(tmp_path / "run")
     with run.writing():
         before = contents(run.path)
         with pytest.raises(UserError, match=f"pid {os.getpid()} .* is writing this run"):
-            _prepare("ppo", [], str(run.path))
+            _run_of("ppo", [], str(run.path), None)
         assert contents(run.path) == before
-    _prepare("ppo", [], str(run.path))
+    _run_of("ppo", [], str(run.path), None)

@@ -69,11 +69,11 @@ def new_run(folder: Path, *overrides: str) -> RunDirectory:
 def finished(api: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, dict[str, Any], list[str]]:
     """A run that a deployment took from overrides to a registered model; its summary; what watchers were told."""
     from flows import train as training
-    from flows.runs.listeners import watching
+    from flows.runs.listeners import listening
 
     told: list[str] = []
     folder = tmp_path_factory.mktemp("runs") / "finished"
-    with watching(lambda kind, facts: told.append(kind)):
+    with listening(lambda kind, facts: told.append(kind)):
         made = training.train_ppo(overrides=TINY, run_dir=str(folder))
     run = RunDirectory(made["run_dir"])
     assert run.path == folder
@@ -242,7 +242,7 @@ def test_a_finished_run_given_a_larger_budget_ends_with_results_of_what_it_is_no
     from flows import train as training
     from flows.cli import main as cli
     from flows.registry import models as registry
-    from flows.settings import tracking_uri
+    from flows.tracking.mlflow_run import tracking_uri
     from flows.tracking.mlflow_store import connect
 
     name = "model_manager.models.agent.model_name=longer"
@@ -349,7 +349,7 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
     from flows import train as training
-    from flows.runs.listeners import watching
+    from flows.runs.listeners import listening
     from flows.runs.trainer import trainer_for
 
     run, killed = new_run(tmp_path / "killed"), []
@@ -361,7 +361,7 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
             process.kill()
             process.wait()
 
-    with watching(kill_once):
+    with listening(kill_once):
         summary = training.run_flow(run)
     assert len(killed) == 1
     assert summary["status"] == "finished"
@@ -383,16 +383,16 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
 def test_a_mistake_of_the_user_is_told_at_once_and_not_retried(
     api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from flows import tasks
     from flows import train as training
-    from flows.stages import make_env
 
     calls = []
 
-    def refuse(config: Any, run: RunDirectory) -> Path:
+    def refuse(run: RunDirectory) -> None:
         calls.append(run)
         raise UserError("env.id=Nowhere-v0: no such environment")
 
-    monkeypatch.setattr(make_env, "make_env", refuse)
+    monkeypatch.setattr(tasks, "make_env_stage", refuse)
     run = new_run(tmp_path / "mistake", "env.action_repeat=3")  # no card of it is cached
     with pytest.raises(UserError, match="Nowhere-v0"):
         training.run_flow(run)
@@ -427,17 +427,17 @@ def start(run: RunDirectory) -> subprocess.Popen[str]:
     """Run the flow as a command does, in a process group of its own, with its own Prefect API."""
     program = f"""
         import sys
-        from flows import train
+        from flows import train as training
         from flows.process.signals import TrainingInterrupted
-        from flows.runs.listeners import watching
+        from flows.runs.listeners import listening
         from rlcore.store.directory import RunDirectory
 
         def say(kind, facts):
             print(kind, facts.get("env_steps"), flush=True)
 
         try:
-            with watching(say):
-                train.run_flow(RunDirectory({str(run.path)!r}))
+            with listening(say):
+                training.run_flow(RunDirectory({str(run.path)!r}))
         except (TrainingInterrupted, KeyboardInterrupt):
             sys.exit(130)
     """
@@ -510,7 +510,7 @@ def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_
             raise ValueError("Task run is not set") from None  # as prefect 3.8, when it comes while a task begins
 
     run = new_run(tmp_path / "run")
-    monkeypatch.setattr(tasks, "train_task", interrupted)
+    monkeypatch.setattr(tasks, "_train", interrupted)
     with pytest.raises(TrainingInterrupted):
         training.run_flow(run)
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"][-1] == "interrupted"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flows.runs.trainer import Trainer, trainer_for
 from flows.process.signals import TrainingInterrupted
-from flows.stages.train import train
+from flows.runs.trainer import Trainer, trainer_for
+from flows.stages.train import to_the_end as train
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
