@@ -30,3 +30,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
     match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, "" where it has none."""
+    return (str(error).strip().splitlines() or [""])[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from flows.report.command_lines import shown
@@ -25,6 +24,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
         The exit code.
     """
     from flows.report.tables import evaluation_table
+    from flows.report.terminal import show
     from rlcore.judge import final as judge
 
     run, path = locate(source, checkpoint)
@@ -36,7 +36,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     name = f"{path.name}-round{round}-{episodes}.json"
     fields = {"env_steps": int(path.name), "checkpoint": str(path.relative_to(run.path)), "round": round, "video": film}
     write_json(run.evaluations / name, fields | results)
-    print(evaluation_table(results, run.read_baseline(), shown(path), sys.stdout.isatty()))
+    show(evaluation_table(results, run.read_baseline(), shown(path)))
     print(f"written to {shown(run.evaluations / name)}" + (f", video {shown(run.path / film)}" if film else ""))
     return 0
 

@@ -205,27 +205,29 @@ def _config(options: argparse.Namespace) -> int:
 
 
 def _agents(options: argparse.Namespace) -> int:
-    from flows.report.tables import agents_table
+    from flows.report.catalogue import agents_table
+    from flows.report.terminal import show
     from rlcore.algorithms import ALGORITHMS
 
-    print(agents_table(ALGORITHMS))
+    show(agents_table(ALGORITHMS))
     return 0
 
 
 def _envs(options: argparse.Namespace) -> int:
-    from flows.report.tables import envs_table
-    from rlcore.envs.make import load_plugins
+    from flows.report.catalogue import envs_table
+    from flows.report.terminal import show
     from rlcore.envs.suites.gym import suites
+    from rlcore.envs.suites.ids import load_plugins
 
     load_plugins()
-    print(envs_table(suites()))
+    show(envs_table(suites()))
     return 0
 
 
 def _registry_list(options: argparse.Namespace) -> int:
-    from flows.cli.registry import show
+    from flows.cli.registry import list_versions
 
-    print(show(options.name))
+    list_versions(options.name)
     return 0
 
 

@@ -45,7 +45,8 @@ def _flow(run: RunDirectory) -> int:
     farewell(f"shepherd: interrupted; continue with: {resume_command(shown(run.path))}")
     check_servers()
     from flows.cli.follow import following, without_tracebacks
-    from flows.report.tables import results_table
+    from flows.report.tables import summary_table
+    from flows.report.terminal import show
     from flows.train import run_flow  # Prefect
     from rlcore.store.checkpoint import newest_good
 
@@ -58,7 +59,7 @@ def _flow(run: RunDirectory) -> int:
     print(f"{about} · {shown(run.path)}{going_on}", file=sys.stderr)
     with following(run), without_tracebacks():
         summary = run_flow(run)
-    print(results_table(summary, run, next_commands(run), colour=sys.stdout.isatty()))
+    show(summary_table(summary, run, next_commands(run)))
     return 0
 
 

@@ -319,17 +319,19 @@ def test_early_stop_ends_the_flow_with_a_judged_and_registered_model(
 
 
 def test_without_the_final_test_a_run_is_registered_and_says_that_it_was_not_evaluated(
-    api: str, tmp_path: Path
+    api: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from flows import train as training
-    from flows.report.tables import results_table
+    from flows.report.tables import summary_table
+    from flows.report.terminal import show
 
     run = new_run(tmp_path / "untested", "algo.run_test=false", "model_manager.models.agent.model_name=untested")
     summary = training.run_flow(run)
     assert final_events(run) == []
     assert summary["eval"] == {"greedy": None, "stochastic": None}
     assert (summary["status"], summary["model"]["version"]) == ("finished", 1)
-    table = results_table(summary, run)
+    show(summary_table(summary, run))
+    table = capsys.readouterr().out
     assert "random baseline" in table
     assert "greedy" not in table
     assert summary["checkpoint"] == str(checkpoint.chosen(run).relative_to(run.path))

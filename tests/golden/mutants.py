@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant("gradient not clipped", "Optimizer.apply", swap("A.max_grad_norm or B", "B"), BASE),
     Mutant("gradient clipped elsewhere", "Optimizer.apply", swap("A.max_grad_norm or B", "1.0"), BASE),
     Mutant("gradients never forgotten", "Optimizer.apply", swap("A.zero_grad()", "None"), BASE),
-    Mutant("Adam with torch's ε", "OptimizerConfig.make", swap('"eps"', '"betas"'), BASE),
+    Mutant("Adam with torch's ε", "OptimizerConfig.make", swap("OPTIONAL", "OPTIONAL[:-1]"), BASE),
     Mutant("decoupled weight decay", "OptimizerConfig.make", swap("OPTIMIZERS[A]", "torch.optim.AdamW"), DECAY),
     # The KL stop.
     Mutant("KL stop ignored", UPDATE, swap("1.5", "1e9"), KL_STOP),

@@ -10,9 +10,10 @@ import pytest
 from gymnasium import spaces
 
 from rlcore.config.groups import ActionsAsObservation, EnvConfig
-from rlcore.envs.make import EnvSettings, known_id, load_plugins, make
+from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import obs_bounds, spec_of
 from rlcore.envs.suites.gym import suites
+from rlcore.envs.suites.ids import known_id, load_plugins
 from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
 from tests.rlcore.envs import probe_envs
