@@ -7,13 +7,14 @@ its environment (rlcore/envs/exact/tier.py) and from the mode, not from the envi
 from __future__ import annotations
 
 import importlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, shepherd
-from tests.runs import SMALL, prepare
+from tests.runs import COMPILED, SMALL, prepare
 
 PLUGIN = "tests.faults.faulty_envs"
 ENVIRONMENTS = (
@@ -60,12 +61,13 @@ class Case:
     @property
     def variables(self) -> dict[str, str]:
         """Of the environment; MLflow is part of "flow" alone, the others would wait for it."""
-        return {"SHEPHERD_PLUGINS": PLUGIN} | ({} if self.mode == "flow" else NO_STORE)
+        shared = {"SHEPHERD_CACHE": f"{os.environ['TESTS_SHARED']}/compiled"} if "TESTS_SHARED" in os.environ else {}
+        return {"SHEPHERD_PLUGINS": PLUGIN} | shared | ({} if self.mode == "flow" else NO_STORE)
 
     def settings(self) -> dict[str, Any]:
         """Keys of the config."""
         mode: dict[str, Any] = {"env__sync_env": self.mode != "subprocess", "algo__compile": self.mode == "compiled"}
-        return LEARNING | SCHEDULE | mode
+        return LEARNING | (COMPILED if self.mode == "compiled" else {}) | SCHEDULE | mode
 
     def prepare(self, folder: Path) -> RunDirectory:
         """A run directory ready to be trained; for "flow" nothing yet, the command makes it."""
