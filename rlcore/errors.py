@@ -14,16 +14,16 @@ class RunError(Exception):
     """A run that cannot go on (a faulty environment, a NaN, a full disk), told in one sentence. Exit code 1."""
 
 
+class DiskFault(RunError):
+    """A disk that does not take what is written to it: full, read-only, broken. It may pass by itself."""
+
+
 class EnvironmentFault(RunError):
     """An environment that raised, died, hung or returned what it must not; names env index, step and key."""
 
 
 class EnvironmentLost(EnvironmentFault):
     """An environment's process died or hung: unlike other faults this may pass, so a run may try again by itself."""
-
-
-class DiskFault(RunError):
-    """A disk that refuses what must be durable: full, read-only, broken. It was tried again before this is raised."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from flows.cli.follow import following
 from flows.report.command_lines import shown
+from flows.runs.listeners import working
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json
 
@@ -25,19 +27,28 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     """
     from flows.report.tables import evaluation_table
     from flows.report.terminal import show
-    from rlcore.judge import final as judge
+    from rlcore.judge.film import film
+    from rlcore.judge.final import evaluate_checkpoint  # torch
 
     run, path = locate(source, checkpoint)
-    results = {
-        mode: judge.evaluate_checkpoint(run, path, episodes, greedy=mode == "greedy", round=round)
-        for mode in ("greedy", "stochastic")
-    }
-    film = judge.film(run, path, "evaluation.mp4") if video else None
+    with following(run):
+        results = {
+            mode: evaluate_checkpoint(
+                run, path, episodes, greedy=mode == "greedy", round=round, on_progress=working(f"evaluation, {mode}")
+            )
+            for mode in ("greedy", "stochastic")
+        }
+    recorded = film(run, path, "evaluation.mp4") if video else None
     name = f"{path.name}-round{round}-{episodes}.json"
-    fields = {"env_steps": int(path.name), "checkpoint": str(path.relative_to(run.path)), "round": round, "video": film}
+    fields = {
+        "env_steps": int(path.name),
+        "checkpoint": str(path.relative_to(run.path)),
+        "round": round,
+        "video": recorded,
+    }
     write_json(run.evaluations / name, fields | results)
     show(evaluation_table(results, run.read_baseline(), shown(path)))
-    print(f"written to {shown(run.evaluations / name)}" + (f", video {shown(run.path / film)}" if film else ""))
+    print(f"written to {shown(run.evaluations / name)}" + (f", video {shown(run.path / recorded)}" if recorded else ""))
     return 0
 
 
@@ -54,8 +65,7 @@ def locate(source: str, checkpoint: str | None) -> tuple[RunDirectory, Path]:
     Raises:
         UserError: there is none, or two are named.
     """
-    from rlcore.judge import final as judge
-    from rlcore.store import checkpoint as checkpoints
+    from rlcore.store import checkpoint as checkpoints  # torch
 
     path = Path(source).absolute()
     registered = source.startswith("models:/")
@@ -75,7 +85,7 @@ def locate(source: str, checkpoint: str | None) -> tuple[RunDirectory, Path]:
             raise UserError(f"checkpoint {source}: {wrong}")
         return run, path
     run = RunDirectory.existing(path)
-    return run, judge.chosen(run) if checkpoint is None else checkpoints.resolve(run, checkpoint)
+    return run, checkpoints.chosen(run) if checkpoint is None else checkpoints.resolve(run, checkpoint)
 
 
 def enjoy(source: str, episodes: int) -> int:
@@ -88,16 +98,15 @@ def enjoy(source: str, episodes: int) -> int:
     Returns:
         The exit code.
     """
-    from rlcore.judge import final as judge
-    from rlcore.judge.show import watch
+    from rlcore.judge.film import film, show
 
     run, path = locate(source, None)
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        film = judge.film(run, path, "enjoy.mp4")
-        if film is None:
+        recorded = film(run, path, "enjoy.mp4")
+        if recorded is None:
             raise UserError(f"{source}: this environment cannot be drawn here (see the warning above)")
-        print(f"no display here: recorded {shown(run.path / film)}")
+        print(f"no display here: recorded {shown(run.path / recorded)}")
         return 0
-    for index, (ret, length) in enumerate(watch(run, path, episodes)):
+    for index, (ret, length) in enumerate(show(run, path, episodes)):
         print(f"episode {index + 1}: return {ret:g} in {length} steps")
     return 0

@@ -28,6 +28,11 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
 
 
+def working(doing: str) -> Callable[[int, int], None]:
+    """What tells of long work as it is done: to be called with how much is done, and of how much."""
+    return lambda done, total: tell("work", {"doing": doing, "done": done, "total": total})
+
+
 def tell(kind: str, facts: dict[str, Any]) -> None:
     """Tell all listeners."""
     for listener in tuple(_listeners):  # one may leave while it is told

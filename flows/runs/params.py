@@ -18,7 +18,7 @@ from typing import Any
 
 from flows.config.compose import compose_parameters, default_names
 from flows.report.command_lines import stage_command
-from flows.runs.change import refuse_other_learning, rewrite_config
+from flows.runs.change import rewrite_config
 from flows.runs.check import prepared
 from flows.runs.create import create_run
 from flows.runs.lineage import core_hash
@@ -26,6 +26,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
+from rlcore.store.resume_rules import refuse_other_config
 from rlcore.store.run_config import config_of
 from rlcore.system.durable import make_directory
 
@@ -136,7 +137,7 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
         if old != new:
             return f"{key}={spell(new)}: the run has {key}={spell(old)}"
     try:
-        refuse_other_learning(run, before, config)
+        refuse_other_config(run, before, config)
     except UserError as error:
         return str(error).split(", and a resumed run")[0]
     return None

@@ -16,7 +16,7 @@ from flows.process.signals import TrainingInterrupted, interrupted, time_left
 from flows.runs.lineage import code_version
 from flows.runs.listeners import tell
 from flows.settings import state_folder
-from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
+from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import spawn, stopped
 from rlcore.train.boundary import Boundary
@@ -25,7 +25,7 @@ GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a check
 LOOK_EVERY = 1.0  # seconds
 START_SILENCE = 180.0  # seconds, the same before it is ready
 SILENCE = 30.0  # seconds without a sign of life that are no cause for alarm; it gives one every 2 s
-FAILURES = {kind.__name__: kind for kind in (UserError, EnvironmentFault, EnvironmentLost)}
+FAILURES = {kind.__name__: kind for kind in (UserError, DiskFault, EnvironmentFault, EnvironmentLost)}
 OnProgress = Callable[[dict[str, Any]], None]
 
 
@@ -139,6 +139,8 @@ class Trainer:
                 return said
             if event == "progress" and on_progress is not None:
                 on_progress(said)
+            if event == "work":
+                tell("work", said)
             if event == "doing":
                 tell("stage", {"doing": said["sentence"]})
             if event == "error":

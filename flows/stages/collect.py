@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.runs.listeners import tell
+from flows.runs.listeners import tell, working
 from flows.runs.milestones import note_result
 from rlcore.spec import EnvSpec
 from rlcore.store.directory import RunDirectory, write_json
@@ -60,7 +60,16 @@ def collect(run: RunDirectory) -> dict[str, Any]:
     agent = RandomAgent(EnvSpec.from_json(card["spec"]))
     recording = Recording()
     episodes = config.evaluation.baseline_episodes
-    result = evaluate_agent(agent, config, card, episodes, greedy=False, purpose="baseline", watch=recording)
+    result = evaluate_agent(
+        agent,
+        config,
+        card,
+        episodes,
+        greedy=False,
+        purpose="baseline",
+        on_step=recording,
+        on_progress=working("random baseline"),
+    )
     columns = recording.columns()
     content = save({key: np.ascontiguousarray(value) for key, value in columns.items()})
     run.dataset.mkdir(exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.runs.listeners import tell
+from flows.runs.listeners import tell, working
 from flows.runs.series import write_results
 from flows.runs.trainer import live, trainer_for
 from rlcore.store.directory import RunDirectory
@@ -53,7 +53,7 @@ def _finally(run: RunDirectory) -> dict[str, Any]:
     trainer = live(run)
     if trainer is not None:
         return trainer.evaluate(final=True)
-    return final_evaluation(run)
+    return final_evaluation(run, working("last evaluation"))
 
 
 def judged(run: RunDirectory) -> bool:

@@ -44,6 +44,14 @@ def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) ->
                 f"algo.mlp_keys.encoder: {spec.id} has no key {key!r}{nearest(key, spec.obs)}; "
                 f"all it gives: algo.mlp_keys.encoder=[{','.join(spec.obs)}]"
             )
+        array = spec.obs[key]
+        if array.dtype == "uint8" and len(array.shape) == 3:
+            vectors = [k for k, other in spec.obs.items() if other.dtype != "uint8" or len(other.shape) != 3]
+            raise UserError(
+                f"algo.mlp_keys.encoder: key {key!r} of {spec.id} is an image (uint8, {list(array.shape)}), which a "
+                "perceptron would see as raw 0 to 255, and image encoders are not there yet; "
+                + (f"its other keys: algo.mlp_keys.encoder=[{','.join(vectors)}]" if vectors else "it has no other key")
+            )
 
 
 def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead: int) -> Tensor:

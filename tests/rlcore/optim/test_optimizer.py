@@ -10,7 +10,7 @@ from torch import nn
 from rlcore.config.schema import build
 from rlcore.errors import UserError
 from rlcore.optim.optimizer import OPTIMIZERS, Optimizer, OptimizerConfig
-from rlcore.store import tree
+from rlcore.store.checkpoint import nested_state
 from tests.learning.assembly import fabric
 
 
@@ -71,7 +71,7 @@ def test_state_survives_saving_and_loading(name: str) -> None:
         module, optimizer = made(name=name, **keys)
         for step in range(4):
             if interrupted and step == 2:
-                state = tree.decode(*tree.encode(optimizer.state_dict()))
+                state = nested_state.decode(*nested_state.encode(optimizer.state_dict()))
                 weight = module.weight.detach().clone()
                 module, optimizer = made(name=name, **keys)
                 optimizer.load_state_dict(state)
@@ -106,7 +106,7 @@ def test_a_step_is_to_the_bit_the_one_of_torch_optim(name: str) -> None:
             optimizer.step()
     for parameter, expected in zip(*(module.parameters() for module in modules), strict=True):
         np.testing.assert_array_equal(parameter.detach().numpy(), expected.detach().numpy())
-    assert tree.encode(ours.state_dict()) == tree.encode(theirs.state_dict())
+    assert nested_state.encode(ours.state_dict()) == nested_state.encode(theirs.state_dict())
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
