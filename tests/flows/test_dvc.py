@@ -18,6 +18,7 @@ from flows.runs.diff import diff
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from tests import processes
+from tests.soaking import soak
 
 pytestmark = pytest.mark.slow
 STAGES = ["make-env", "collect", "train", "evaluate", "register-model"]
@@ -198,6 +199,7 @@ def test_when_dvc_alone_is_killed_its_stage_ends_with_a_checkpoint(again: Reposi
     again.run.refuse_second_writer()
 
 
+@soak
 def test_experiments_are_queued_with_what_follows_from_their_parameter(again: Repository, tmp_path: Path) -> None:
     again.dvc("exp", "run", "--queue", "--name", "wide", "-S", "algo.dense_units=32", "evaluate@CartPole-v1")
     again.dvc("exp", "run", "--run-all", "--jobs", "1", "evaluate@CartPole-v1")

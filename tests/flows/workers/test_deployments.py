@@ -53,7 +53,7 @@ LONG = changed(
     "evaluation.every=1000000",
     "metric.log_every=64",
 )
-SLOW = {"SHEPHERD_PLUGINS": "faulty_envs", "PYTHONPATH": str(ROOT / "tests/faults"), "FAULT": "slow:step:4000"}
+SLOW = {"SHEPHERD_PLUGINS": "tests.faults.faulty_envs", "FAULT": "slow:step:4000"}
 
 
 class Site:
