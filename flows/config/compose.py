@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.config.overrides import Setting, not_an_option, parse, refuse_choices
 from flows.config.search_path import BUILT_IN, config_folders
+from flows.config.secrets import refuse_secrets
 from flows.config.sheeprl_names import Tree, named
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
@@ -370,6 +371,7 @@ def _require(config: DictConfig, key: str, fix: str) -> None:
 
 
 def _checked(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
+    refuse_secrets(tree)
     config = build_config(named(tree))
     return config, plain(config)
 

@@ -242,7 +242,7 @@ def test_a_finished_run_given_a_larger_budget_ends_with_results_of_what_it_is_no
     from flows import train as training
     from flows.cli import main as cli
     from flows.registry import models as registry
-    from flows.tracking.mlflow_run import tracking_uri
+    from flows.settings import tracking_uri
     from flows.tracking.mlflow_store import connect
 
     name = "model_manager.models.agent.model_name=longer"
