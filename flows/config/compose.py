@@ -371,9 +371,10 @@ def _require(config: DictConfig, key: str, fix: str) -> None:
 
 
 def _checked(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
-    refuse_secrets(tree)
     config = build_config(named(tree))
-    return config, plain(config)
+    values = plain(config)
+    refuse_secrets(values)
+    return config, values
 
 
 def _hydra_sentence(error: Exception, choices: Sequence[str], files: Files) -> str:

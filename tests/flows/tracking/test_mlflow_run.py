@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,34 @@ def test_points_are_there_once_when_a_resumed_run_repeats_some(home: Path, tmp_p
     EventLog(run.events).append("resume", env_steps=500)
     train_a_while(run, 500, 1000)
     assert stored(home, bring(run)) == expected(0, 1000)
+
+
+def test_an_update_asks_for_no_histories_and_brings_what_is_new(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    asked: list[str] = []
+    real = MlflowClient.get_metric_history
+    monkeypatch.setattr(
+        MlflowClient, "get_metric_history", lambda self, run, key: asked.append(key) or real(self, run, key)
+    )
+    run = synthetic_run(tmp_path / "run", "long")
+    for first in (0, 1000, 2000):
+        train_a_while(run, first, first + 1000)
+        mlflow_run = bring(run)
+    assert asked == []
+    # The best checkpoint of a run that was given more steps may be an earlier one; it may be judged on more episodes.
+    judged = [(2000, 100, 5.0), (1000, 100, 7.0), (1000, 200, 6.0)]
+    for env_steps, episodes, mean in judged:
+        EventLog(run.events).append(
+            "evaluation", env_steps=env_steps, final=True, greedy={"mean": mean, "episodes": episodes}
+        )
+        bring(run)
+    bring(run)
+    assert set(asked) == {"Test/cumulative_reward"}
+    test = {("Test/cumulative_reward", 1000): [6.0, 7.0], ("Test/cumulative_reward", 2000): [5.0]}
+    assert {point: sorted(values) for point, values in stored(home, mlflow_run).items()} == expected(0, 3000) | test
 
 
 def test_points_are_there_once_after_a_kill_between_batches(home: Path, tmp_path: Path) -> None:
@@ -285,3 +315,17 @@ def test_a_run_deleted_in_mlflow_is_not_made_again(home: Path, tmp_path: Path) -
 
 def test_long_values_are_cut_where_mlflow_would_refuse_them() -> None:
     assert len(flat({"a": {"b": "x" * 9000}})["a.b"]) == 500
+
+
+def test_a_run_is_found_among_more_experiments_than_mlflow_tells_at_once(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "one-of-many")
+    mlflow_run = bring(run)
+    later = int(time.time() * 1000) + 1_000_000  # MLflow tells the newest first
+    rows = [(7_000_000 + i, f"many-{i}", "file:///nowhere", "active", later, later) for i in range(1100)]
+    columns = "experiment_id, name, artifact_location, lifecycle_stage, creation_time, last_update_time"
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        store.executemany(f"insert into experiments ({columns}) values (?, ?, ?, ?, ?, ?)", rows)
+    assert bring(run) == mlflow_run  # noted in the folder
+    shutil.rmtree(run.path / ".mlflow")
+    assert bring(run) == mlflow_run  # searched
+    assert count_runs(home, "one-of-many") == 1
