@@ -19,7 +19,7 @@ import pytest
 import flows
 from flows.registry import champions
 from flows.registry import models as registry
-from flows.runs.listeners import watching
+from flows.runs.listeners import listening
 from flows.settings import tracking_uri
 from flows.stages.register_model import register_model
 from flows.tracking.backends import bring
@@ -304,7 +304,7 @@ def test_a_comparison_of_champions_says_how_far_it_is(
     runs = [named(checkpointed_run(tmp_path / str(i), f"told-{i}", weights=75 + i), "told") for i in range(2)]
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     told: list[dict[str, Any]] = []
-    with watching(lambda kind, facts: told.append(facts) if kind == "work" else None):
+    with listening(lambda kind, facts: told.append(facts) if kind == "work" else None):
         for run in runs:
             register_model(run)
     first, second = told[:100], told[100:]
