@@ -17,7 +17,7 @@ from flows.process.signals import farewell
 from flows.report.command_lines import stage_command
 from flows.runs.milestones import note_start
 from flows.runs.trainer import released
-from flows.tracking.background import finish_mirror, mirror_in_background
+from flows.tracking.mirror import finish_mirror, mirror_in_background
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 

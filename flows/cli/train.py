@@ -12,6 +12,7 @@ from flows.report.command_lines import place, resume_command, shown
 from flows.settings import tracking_uri
 from flows.workers.servers import check_servers
 from rlcore.store.directory import RunDirectory
+from rlcore.system.secrets import redacted
 
 
 def train(overrides: Sequence[str]) -> int:
@@ -67,8 +68,10 @@ def _flow(run: RunDirectory) -> int:
 def next_commands(run: RunDirectory) -> list[str]:
     """What is worth typing after a training; for MLflow the address of its server, when there is one."""
     where, store = shlex.quote(shown(run.path)), tracking_uri()
+    # The address of a database with a password in it is left to the shell, which has it from the environment or `.env`.
+    typed = shlex.quote(store) if redacted(store) == store else '"$MLFLOW_TRACKING_URI"'
     return [
         f"{place()}shepherd enjoy {where}",
         f"{place()}shepherd evaluate {where} --episodes 100 --video",
-        store if is_server(store) else f"{place()}mlflow ui --backend-store-uri {shlex.quote(store)}",
+        redacted(store) if is_server(store) else f"{place()}mlflow ui --backend-store-uri {typed}",
     ]

@@ -24,6 +24,7 @@ PLACES = (
     ("rlcore/algorithms/ppo.py", "update", "update"),
     ("flows/stages/register_model.py", "", "registration"),
     ("flows/registry/models.py", "", "registration"),
+    ("flows/registry/upload.py", "", "registration"),
     ("flows/stages/make_env.py", "", "make-env"),
     ("flows/stages/collect.py", "", "collect"),
     ("flows/stages/summary.py", "", "summary"),
