@@ -17,7 +17,7 @@ from flows.process.signals import farewell
 from flows.report.command_lines import stage_command
 from flows.runs.milestones import note_start
 from flows.runs.trainer import released
-from flows.tracking.background import finish_mirror, mirror_in_background
+from flows.tracking.mirror import finish_mirror, mirror_in_background
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
@@ -71,9 +71,9 @@ def _made(name: str, run: RunDirectory) -> dict[str, Any]:
 def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> RunDirectory:
     """The run in a folder, brought to its parameter file or made by make-env."""
     if params is not None:
-        from flows.runs.params import bring_to  # torch
+        from flows.runs.params import follow_params  # torch
 
-        return bring_to(run_dir, params, overrides, name)
+        return follow_params(run_dir, params, overrides, name)
     run = RunDirectory(Path(run_dir).absolute())
     if name == "make-env" and (overrides or not run.config.exists()):
         from flows.runs.create import new_run  # torch

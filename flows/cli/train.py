@@ -6,11 +6,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from flows.process.network import check_servers, is_server
+from flows.process.network import is_server
 from flows.process.signals import farewell
 from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.settings import tracking_uri
+from flows.workers.servers import check_servers
 from rlcore.store.directory import RunDirectory
+from rlcore.system.secrets import redacted
 
 
 def train(overrides: Sequence[str]) -> int:
@@ -66,8 +68,10 @@ def _flow(run: RunDirectory) -> int:
 def next_commands(run: RunDirectory) -> list[str]:
     """What is worth typing after a training; for MLflow the address of its server, when there is one."""
     where, store = shlex.quote(short_path(run.path)), tracking_uri()
+    # The address of a database with a password in it is left to the shell, which has it from the environment or `.env`.
+    typed = shlex.quote(store) if redacted(store) == store else '"$MLFLOW_TRACKING_URI"'
     return [
         f"{bin_folder()}shepherd enjoy {where}",
         f"{bin_folder()}shepherd evaluate {where} --episodes 100 --video",
-        store if is_server(store) else f"{bin_folder()}mlflow ui --backend-store-uri {shlex.quote(store)}",
+        redacted(store) if is_server(store) else f"{bin_folder()}mlflow ui --backend-store-uri {typed}",
     ]

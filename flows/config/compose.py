@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.config import files, mistakes
 from flows.config.overrides import Typed, parse
+from flows.config.secrets import refuse_secrets
 from flows.config.sheeprl_keys import refuse_other_algorithms
 from flows.config.sheeprl_names import name_classes
 from rlcore.algorithms import ALGORITHMS
@@ -196,7 +197,9 @@ def _checked(config: DictConfig | dict[str, Any]) -> tuple[RunConfig, dict[str, 
     refuse_other_algorithms(tree)
     name_classes(tree)
     checked = build_config(tree)
-    return checked, plain(checked)
+    values = plain(checked)
+    refuse_secrets(values)
+    return checked, values
 
 
 def _interpolated(checked: Any, written: Any) -> Any:

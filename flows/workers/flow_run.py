@@ -24,10 +24,11 @@ from flows.runs.listeners import listening
 from flows.runs.milestones import note_broken_off, note_start
 from flows.runs.trainer import expect_trainer, released, resumes
 from flows.settings import configure_environment
-from flows.tracking.background import finish_mirror, mirror_in_background
+from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.workers import artifacts
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
+from rlcore.system.secrets import redacted
 
 configure_environment()  # Prefect reads its settings when it is imported
 
@@ -171,7 +172,7 @@ def _mirrored(run: RunDirectory) -> Iterator[None]:
             yield
     except BaseException as error:
         failed = isinstance(error, Exception) and not interrupted()
-        note_broken_off(run, *(("failed", str(error)) if failed else ("interrupted", type(error).__name__)))
+        note_broken_off(run, *(("failed", redacted(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)
         raise
     finish_mirror(run)

@@ -166,7 +166,7 @@ def _nested(annotation: Any) -> type | None:
     return None
 
 
-def build(cls: type, values: Mapping[str, Any], prefix: str = "") -> Any:
+def build(cls: type, values: Any, prefix: str = "") -> Any:
     """A config dataclass from a mapping, strictly.
 
     Args:

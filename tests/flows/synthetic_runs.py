@@ -124,10 +124,22 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
 
     asked: list[tuple[str, int, int]] = []
 
-    def play(run: RunDirectory, path: Path, episodes: int, *, greedy: bool = True, round: int = 1) -> dict[str, Any]:
+    def play(
+        run: RunDirectory,
+        path: Path,
+        episodes: int,
+        *,
+        greedy: bool = True,
+        round: int = 1,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> dict[str, Any]:
         digest = load_policy(path).description["digest"]
         asked.append((digest, round, episodes))
-        values = [returns(digest, i) for i in range(episodes)]
+        values = []
+        for i in range(episodes):
+            values.append(returns(digest, i))
+            if on_progress is not None:
+                on_progress(i + 1, episodes)
         return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)), "episodes": episodes} | {
             "returns": values
         }
@@ -143,6 +155,12 @@ def digest_of(run: RunDirectory) -> str:
     return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
 
 
-def named(run: RunDirectory, name: str) -> RunConfig:
-    """The checked config of a run whose model has a name of its own."""
-    return config_of(run, model_manager={"disabled": False, "models": {"agent": {"model_name": name}}})
+def named(run: RunDirectory, name: str) -> RunDirectory:
+    """The run, whose model gets a name of its own in its config."""
+    return configured(run, model_manager={"disabled": False, "models": {"agent": {"model_name": name}}})
+
+
+def configured(run: RunDirectory, **changes: Any) -> RunDirectory:
+    """The run with other top-level keys in its config."""
+    run.config.write_text(yaml.safe_dump(yaml.safe_load(run.config.read_text()) | changes))
+    return run
