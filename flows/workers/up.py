@@ -18,7 +18,7 @@ from pathlib import Path
 
 from flows.process.exits import told
 from flows.process.files import locked
-from flows.report.command_lines import place, resume_command, shown
+from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.runs.trainer import resumes
 from flows.settings import artifact_folder, configure_environment, database_lock, home, state_folder
 from flows.tracking.mlflow_store import prepare_store
@@ -79,7 +79,7 @@ def down() -> None:
         write_dotenv({})
         for run in trained:
             if not run.taken() and run.read_summary().get("status") != "finished":
-                print(f"interrupted: `{resume_command(shown(run.path))}` goes on {resumes(run)}")
+                print(f"interrupted: `{resume_command(short_path(run.path))}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")
         print("  unset PREFECT_API_URL MLFLOW_TRACKING_URI")
 
@@ -202,7 +202,7 @@ def _page(urls: dict[str, str], algorithms: list[str], has_gpu: bool) -> str:
     password = os.environ["MLFLOW_TRACKING_PASSWORD"] if sys.stdout.isatty() else "$MLFLOW_TRACKING_PASSWORD"
     where = shlex.quote(str(home() / ".env"))
     activate = Path(sys.executable).with_name("activate")
-    first = f". {shlex.quote(str(activate))}; " if place() and activate.exists() else ""
+    first = f". {shlex.quote(str(activate))}; " if bin_folder() and activate.exists() else ""
     return f"""
   Prefect         {urls["prefect"]}
   MLflow          {urls["mlflow"]}
