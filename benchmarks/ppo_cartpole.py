@@ -32,16 +32,15 @@ model.learn(int(sys.argv[2]))
 
 OURS = """
 import sys
-from pathlib import Path
-from flows.config import compose
-from flows.stages import make_env, train
-from flows.runs.create import create_run
+from flows.runs.create import new_run
+from flows.runs.trainer import released
+from flows.stages.make_env import make_env
+from flows.stages.train import to_the_end
 overrides = ["exp=ppo_benchmarks", f"seed={sys.argv[1]}", f"algo.total_steps={sys.argv[2]}", f"run_dir={sys.argv[3]}"]
-config, values = compose(overrides)
-run = create_run(config, values, overrides)
-make_env.make_env(config, run)
-train.train(run)
-train.release(run)
+run = new_run(overrides)
+with released(run):
+    make_env(run)
+    to_the_end(run)
 """
 
 

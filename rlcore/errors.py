@@ -14,6 +14,10 @@ class RunError(Exception):
     """A run that cannot go on (a faulty environment, a NaN, a full disk), told in one sentence. Exit code 1."""
 
 
+class DiskFault(RunError):
+    """A disk that does not take what is written to it: full, read-only, broken. It may pass by itself."""
+
+
 class EnvironmentFault(RunError):
     """An environment that raised, died, hung or returned what it must not; names env index, step and key."""
 
@@ -26,3 +30,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
     match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, "" where it has none."""
+    return (str(error).strip().splitlines() or [""])[0]

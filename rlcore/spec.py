@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # environment workers import this file and must stay light
-    pass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,10 +29,7 @@ class ArraySpec:
         """Numbers this key contributes to the flat observation vector."""
         if self.n is not None:
             return self.n
-        size = 1
-        for side in self.shape:
-            size *= side
-        return size
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)

@@ -75,11 +75,13 @@ class Process:
 
     @property
     def kind(self) -> str:
-        """trainer, worker, ephemeral, tracking, or the command itself."""
+        """trainer, worker, local_api, mirror, cli, or the command itself."""
         module = next((word for word in self.words if word.startswith(("rlcore.", "flows."))), "")
         if module == "rlcore.system.lifeline":
             module = self.words[self.words.index(module) + 2]
-        return module.rpartition(".")[2] or self.words[0]
+        rooms = {"flows.cli.": "cli", "flows.tracking.": "mirror"}
+        named = next((name for room, name in rooms.items() if module.startswith(room)), module.rpartition(".")[2])
+        return named or self.words[0]
 
 
 def processes(home: Path) -> list[Process]:

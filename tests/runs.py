@@ -49,5 +49,5 @@ def prepare(path: Path, env_id: str = "CartPole-v1", total_steps: int = 512, **d
     run.config.write_text(yaml.safe_dump(plain(config)))
     identity = {"run_id": path.name, "algo": "ppo", "env_id": env_id, "seed": config.seed}
     write_json(run.identity, identity | {"commit": "unknown", "dirty": "unknown", "lock_hash": "unknown"})
-    make_env(config, run)
+    make_env(run)
     return run

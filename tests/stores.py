@@ -15,11 +15,12 @@ from flows.process.files import locked
 from tests.processes import environment
 
 MAKE = """
-from flows import tracking
-from flows.ephemeral import prefect_api
+from flows.tracking.mlflow_store import prepare_store
+from flows.settings import tracking_uri
+from flows.workers.local_api import prefect_api
 
 with prefect_api():
-    tracking.prepare_store(tracking.tracking_uri())
+    prepare_store(tracking_uri())
 """
 
 

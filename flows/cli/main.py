@@ -51,7 +51,7 @@ def _warn_in_sentences() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command: a function that returns its exit code, or the text it shows."""
+    """Run one command: a function that returns its exit code, or text to be printed, or nothing."""
     if not arguments:
         parser().print_help()
         return 2
@@ -63,10 +63,9 @@ def _run(arguments: list[str]) -> int:
         configure_environment()
     module, _, name = calls.partition(":")
     result = getattr(import_module(module), name)(**values)
-    if isinstance(result, int):
-        return result
-    print(result)
-    return 0
+    if isinstance(result, str):
+        print(result)
+    return result if isinstance(result, int) else 0
 
 
 if __name__ == "__main__":

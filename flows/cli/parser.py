@@ -62,7 +62,10 @@ def parser() -> Parser:
     _judging(group)
     _showing(group)
     registry = _add(
-        group, "registry", "flows.cli.registry:show", "registered models: list them, make one champion, go back"
+        group,
+        "registry",
+        "flows.cli.registry:list_versions",
+        "registered models: list them, make one champion, go back",
     )
     registry.set_defaults(name=None)
     _registry(registry.add_subparsers(metavar="ACTION"))
@@ -87,9 +90,9 @@ def _training(group: Any) -> None:
 
 def _judging(group: Any) -> None:
     about = "judge a run, a checkpoint or a registered model over whole episodes"
-    evaluate = _add(group, "evaluate", "flows.cli.console:evaluate", about)
+    evaluate = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
     about = "watch a policy play; without a display: make a video"
-    enjoy = _add(group, "enjoy", "flows.cli.console:enjoy", about)
+    enjoy = _add(group, "enjoy", "flows.cli.judge:enjoy", about)
     for command, episodes, about in (
         (evaluate, 100, "episodes, greedy and stochastic each (100)"),
         (enjoy, 3, "episodes to show (3)"),
@@ -117,7 +120,7 @@ def _showing(group: Any) -> None:
 
 def _registry(group: Any) -> None:
     about = "every version, newest first; of one model also who was champion, and why"
-    command = _add(group, "list", "flows.cli.registry:show", about)
+    command = _add(group, "list", "flows.cli.registry:list_versions", about)
     command.add_argument("name", nargs="?", help="of one model, as ppo-CartPole-v1")
     promote = _add(group, "promote", "flows.cli.registry:promote", "make a version the champion by hand")
     about = "make the champion before the present one champion again"
@@ -130,7 +133,7 @@ def _registry(group: Any) -> None:
 
 def _staging(group: Any) -> None:
     about = "run one stage on a run directory (make-env makes it from overrides)"
-    command = _add(group, "stage", "flows.cli.console:stage", about)
+    command = _add(group, "stage", "flows.cli.stage:stage", about)
     command.add_argument("name", choices=STAGES)
     command.add_argument("run_dir", help="the run's folder")
     command.add_argument("overrides", nargs="*", default=[], help=f"make-env, or with --params: {KEYS}")

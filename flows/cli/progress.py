@@ -1,55 +1,84 @@
-"""The progress line: one line rewritten in place on a terminal, plain lines now and then in a file."""
+"""Progress of long work: one line rewritten in place on a terminal, a plain line now and then in a file.
+
+rich decides on colours, width and characters; `rich.progress` itself is not used (docs/decisions.md says why).
+"""
 
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TextIO
+from dataclasses import dataclass
+from typing import Any, TextIO
 
-from flows.report.sentences import duration
+from rich.text import Text
+
+from flows.report.sentences import describe, duration
+from flows.report.terminal import console
 
 REDRAW_EVERY = 0.1  # s between two drawings on a terminal
 LINE_EVERY = 10.0  # s between two lines in a file
 LINE_SHARE = 0.05  # part of the budget, or of the time so far, that is worth a line in a file
 MEMORY = 20.0  # s over which the rate behind the ETA forgets: longer than an evaluation, so that those do not shake it
-BAR = 16
+LONGEST_BAR, SHORTEST_BAR = 16, 5  # columns
 CLEAR = "\r\x1b[K"
-DIM, CYAN, PLAIN = "\x1b[2m", "\x1b[36m", "\x1b[0m"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is being done, how much of it is (0 to 1), and what else there is to say, the time left last."""
+
+    doing: str
+    share: float
+    parts: list[str]
 
 
 class Progress:
-    """Shows how far training is: steps, share, mean return, speed, time left.
+    """Shows how far training, an evaluation or a comparison is.
 
-    On a terminal the line is rewritten in place; elsewhere whole lines without control characters are written, one for
-    each 5 % or 10 s, and in long runs one for each twentieth of the time so far. Safe to call from several threads.
+    On a terminal the line is rewritten in place; elsewhere whole lines without control characters are written: of
+    training one for each 5 % or 10 s, of other work one for each 10 s, and in the long run one for each twentieth of
+    the time so far. Safe to call from several threads. A terminal or pipe that is gone ends the showing, nothing else.
 
     Args:
         total_steps: env steps at which training is done.
         stream: where to write; None = the standard error of the moment.
-        clock: seconds, only for deciding when to write.
+        clock: seconds, for deciding when to write and for the time that work beside training has left.
     """
 
     def __init__(
-        self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self, total_steps: int = 1, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.total_steps = max(1, total_steps)
-        self.stream = sys.stderr if stream is None else stream
-        self.live = self.stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.colour = self.live and not os.environ.get("NO_COLOR")
-        self._clock = clock
-        self._start = clock()
-        self._lock = threading.Lock()
-        self._rate: float | None = None
-        self._last: tuple[int, float] | None = None  # env steps and elapsed seconds of the last update
-        self._parts: list[str] = []
-        self._written = (-math.inf, 0)  # when, and at how many env steps
-        self._shown = True  # the parts are on the screen or in the file
+        self._console = console(sys.stderr if stream is None else stream)
+        self._live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._clock, self._start = clock, clock()
+        self._lock = threading.RLock()
+        self._training: Line | None = None
+        self._work: Line | None = None  # what goes on beside training
+        self._began = (0.0, 0)  # when that began, and how much of it was done then
+        self._rate: float | None = None  # env steps a second of late
+        self._last = (0, 0.0)  # env steps and elapsed seconds of the last update
+        self._written = -math.inf  # when a line was last written
+        self._steps_written: int | None = None  # the env steps in the last line on training
         self._closed = False
+
+    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
+        """Show an event of the run, as `flows.runs.listeners` tells it.
+
+        Args:
+            kind: `progress` of training, `work` beside it, or what `describe` has a sentence for.
+            facts: as told.
+        """
+        if kind == "progress":
+            rate = facts["env_steps"] / facts["elapsed"] if facts["elapsed"] > 0 else 0.0
+            self.update(facts["env_steps"], facts["return"], rate, facts["elapsed"])
+        elif kind == "work":
+            self.work(facts["doing"], facts["done"], facts["total"])
+        elif (sentence := describe(kind, facts)) is not None:
+            self.note(sentence)
 
     def update(self, env_steps: int, episode_return: float | None, steps_per_second: float, elapsed: float) -> None:
         """Tell where training stands; draws only when it is time.
@@ -61,119 +90,113 @@ class Progress:
             elapsed: seconds of training so far, those before a resume included.
         """
         with self._lock:
-            if self._closed:
-                return
-            self._smooth(env_steps, steps_per_second, elapsed)
-            done = env_steps >= self.total_steps
-            left = max(0, self.total_steps - env_steps)
-            end = f"took {duration(elapsed)}" if done else f"ETA {self._eta(left)}"
-            self._parts = [
+            self._follow_rate(env_steps, steps_per_second, elapsed)
+            finished = env_steps >= self.total_steps
+            eta = duration((self.total_steps - env_steps) / self._rate) if self._rate and self._rate > 0 else "-"
+            parts = [
                 f"{env_steps:,}/{self.total_steps:,}",
-                f"{min(100, 100 * env_steps // self.total_steps):d}%",
+                f"{min(100, 100 * env_steps // self.total_steps)}%",
                 f"return {'-' if episode_return is None else format(episode_return, '.1f')}",
                 f"{steps_per_second:,.0f} steps/s",
-                end,
+                f"took {duration(elapsed)}" if finished else f"ETA {eta}",
             ]
-            self._shown = False
-            if done or self._due(env_steps):
-                self._write(env_steps)
+            self._training, self._work = Line("train", min(1.0, env_steps / self.total_steps), parts), None
+            since = env_steps - (self._steps_written or 0)
+            if finished or self._due(self._start) or (not self._live and since >= LINE_SHARE * self.total_steps):
+                self._write(self._training)
 
-    def note(self, text: str) -> None:
-        """Write a line of its own above the progress line: an evaluation, a checkpoint.
+    def work(self, doing: str, done: int, total: int, unit: str = "episodes") -> None:
+        """Tell where other long work stands; until it is done its line stands in place of training's.
 
         Args:
-            text: one line.
+            doing: as "final evaluation".
+            done: how many so far.
+            total: of how many.
+            unit: of what.
         """
         with self._lock:
-            if self.live and not self._closed:
-                self._emit(f"{CLEAR}{text}\n")
-                if self._parts:
-                    self._draw()
-            else:
-                self._emit(f"{text}\n")
+            now = self._clock()
+            if self._work is None or self._work.doing != doing:
+                self._began = (now, done)
+            began, first = self._began
+            parts = [f"{done:,}/{total:,} {unit}"]
+            if done > first:
+                parts.append(f"ETA {duration((total - done) * (now - began) / (done - first))}")
+            self._work = Line(doing, done / max(1, total), parts)
+            if done >= total:
+                self._work = None
+                self._redraw()
+            elif self._due(began) and (self._live or now - began >= LINE_EVERY):
+                self._write(self._work)
+
+    def note(self, text: str) -> None:
+        """Write a line of its own above the progress line: an evaluation, a checkpoint."""
+        with self._lock:
+            self._emit(f"{CLEAR if self._live and not self._closed else ''}{text}\n")
+            self._redraw()
 
     def close(self) -> None:
-        """Show the last state, whatever the time, and leave the line; further updates are not shown."""
+        """Show the last state of training, whatever the time, and leave the line; nothing is drawn after that."""
         with self._lock:
-            if self._closed:
-                return
-            if self._parts and not self._shown:
-                self._write(self._last[0] if self._last else 0)
-            if self.live and self._parts:
+            if self._training is not None and self._last[0] != self._steps_written:
+                self._write(self._training)
+            self._work = None
+            self._redraw()
+            if self._live and self._training is not None and not self._closed:
                 self._emit("\n")
             self._closed = True
 
-    def _smooth(self, env_steps: int, steps_per_second: float, elapsed: float) -> None:
+    def _follow_rate(self, env_steps: int, steps_per_second: float, elapsed: float) -> None:
         """Follow the rate, forgetting exponentially; seconds without steps (evaluations) count too."""
-        if self._last is None or self._rate is None:
+        seconds = elapsed - self._last[1]
+        if self._rate is None:
             self._rate = steps_per_second
-        elif elapsed > self._last[1]:
-            seconds = elapsed - self._last[1]
+        elif seconds > 0:
             rate = (env_steps - self._last[0]) / seconds
             self._rate += (1 - math.exp(-seconds / MEMORY)) * (rate - self._rate)
         self._last = (env_steps, elapsed)
 
-    def _eta(self, left: int) -> str:
-        return duration(left / self._rate) if self._rate and self._rate > 0 else "-"
-
-    def _due(self, env_steps: int) -> bool:
+    def _due(self, began: float) -> bool:
         now = self._clock()
-        since = now - self._written[0]
-        if self.live:
-            return since >= REDRAW_EVERY
-        share = (env_steps - self._written[1]) / self.total_steps
-        return share >= LINE_SHARE or since >= max(LINE_EVERY, LINE_SHARE * (now - self._start))
+        wait = REDRAW_EVERY if self._live else max(LINE_EVERY, LINE_SHARE * (now - began))
+        return now - self._written >= wait
 
-    def _write(self, env_steps: int) -> None:
-        if self._shown:
-            return
-        self._written = (self._clock(), env_steps)
-        if self.live:
-            self._draw()
-        else:
-            self._emit("  ".join(["train", *self._parts]) + "\n")
-            self._shown = True
+    def _write(self, line: Line) -> None:
+        self._written = self._clock()
+        if line is self._training:
+            self._steps_written = self._last[0]
+        if self._live:
+            self._redraw()
+        elif not self._closed:
+            self._emit("  ".join([line.doing, *line.parts]) + "\n")
 
-    def _draw(self) -> None:
-        """Rewrite the line, leaving out what does not fit: the bar, then speed, return, time left, share."""
-        width = max(0, self._width() - 1)  # a full last column would wrap
-        shown = ["train", *self._parts]
-        if len("  ".join(shown)) + BAR + 2 <= width:
-            line = "  ".join([shown[0], self._bar(), *shown[1:]])
-        else:
-            for index in (4, 3, 3, 2):
-                if len("  ".join(shown)) > width:
-                    shown.pop(index)
-            line = "  ".join(shown)[:width]
-        self._emit(CLEAR + line)
-        self._shown = True
+    def _redraw(self) -> None:
+        """Bring the line on a terminal up to date."""
+        line = self._work or self._training
+        if self._live and not self._closed:
+            self._emit(CLEAR, line)
 
-    def _bar(self) -> str:
-        done = round(BAR * min(1.0, (self._last[0] if self._last else 0) / self.total_steps))
-        full, empty = ("━", "─") if _can_write(self.stream, "━─") else ("=", "-")
-        if self.colour:
-            return f"{CYAN}{full * done}{PLAIN}{DIM}{empty * (BAR - done)}{PLAIN}"
-        return full * done + empty * (BAR - done)
+    def _painted(self, line: Line) -> str:
+        """A line that fits: the bar shrinks, then it goes, then the speed, the return, the time left, the share."""
+        width = self._console.width - 1  # a full last column would wrap
+        parts = [line.doing, *line.parts]
+        text = Text("  ".join(parts))
+        bar = min(LONGEST_BAR, width - len(text) - 2)
+        if bar >= SHORTEST_BAR:
+            full, empty = "=-" if self._console.options.ascii_only else "━─"
+            done = round(bar * line.share)
+            drawn = ((full * done, "cyan"), (empty * (bar - done), "dim"))
+            text = Text.assemble(f"{line.doing}  ", *drawn, "  ", "  ".join(line.parts))
+        while len(text) > width and len(parts) > 2:
+            parts.pop(-2 if len(parts) > 4 else -1)
+            text = Text("  ".join(parts))
+        with self._console.capture() as painted:
+            self._console.print(text[:width], end="", soft_wrap=True)
+        return painted.get()
 
-    def _width(self) -> int:
-        if not os.environ.get("COLUMNS"):
-            try:
-                return os.get_terminal_size(self.stream.fileno()).columns or 80
-            except (OSError, ValueError, AttributeError):
-                return shutil.get_terminal_size().columns
-        return shutil.get_terminal_size().columns
-
-    def _emit(self, text: str) -> None:
+    def _emit(self, text: str, line: Line | None = None) -> None:
         try:
-            self.stream.write(text)
-            self.stream.flush()
+            self._console.file.write(text + (self._painted(line) if line else ""))
+            self._console.file.flush()
         except (OSError, ValueError):  # the terminal or pipe is gone: training is not to die of it
             self._closed = True
-
-
-def _can_write(stream: TextIO, text: str) -> bool:
-    try:
-        text.encode(getattr(stream, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

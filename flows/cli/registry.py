@@ -11,6 +11,7 @@ from flows.process.network import is_server, unreachable
 from flows.registry import champions
 from flows.registry import models as registry
 from flows.report.command_lines import shown
+from flows.report.terminal import show, table
 from flows.settings import configure_environment, tracking_uri
 from flows.tracking.mlflow_store import connect, prepare_store
 from rlcore.errors import UserError
@@ -24,14 +25,11 @@ HEAD = ("name", "version", "aliases", "env steps", "greedy mean", "decision", "r
 NUMBERS = ("version", "env steps", "greedy mean")
 
 
-def show(name: str | None = None) -> str:
-    """The registered models and their versions, newest first; of a single model also the history of its champion.
+def list_versions(name: str | None = None) -> None:
+    """Print the registered models and their versions, newest first; of a single model also the history of its champion.
 
     Args:
         name: of one model; None = all.
-
-    Returns:
-        Lines without a newline at the end.
 
     Raises:
         UserError: there is no such model, or the store does not answer.
@@ -43,11 +41,11 @@ def show(name: str | None = None) -> str:
     rows = [row for one in chosen for row in _rows(client, one)]
     if not rows:
         what = f"{name} has no version" if name is not None else "no model is registered yet"
-        return f"{what}; `shepherd train exp=ppo` ends with one"
-    lines = _table(HEAD, rows)
-    if len(chosen) == 1:
-        lines += _history(client, chosen[0])
-    return "\n".join(lines)
+        print(f"{what}; `shepherd train exp=ppo` ends with one")
+        return
+    show(table(HEAD, rows, NUMBERS))
+    if len(chosen) == 1 and (moves := _history(client, chosen[0])):
+        show("", table(("champion since", "", "", "moved by", "why"), moves))
 
 
 def promote(name: str, version: str, why: str = "") -> str:
@@ -130,7 +128,7 @@ def _row(version: ModelVersion, aliases: Sequence[str]) -> tuple[str, ...]:
         f"{float(mean):,.1f}" if mean else "-",
         _decision(version),
         _minute(datetime.datetime.fromtimestamp(version.creation_timestamp / 1000, datetime.UTC)),
-        _typed(Path(folder), tags.get("run_id", "")) if folder else "not of this project",
+        _folder(Path(folder), tags.get("run_id", "")) if folder else "not of this project",
     )
 
 
@@ -145,11 +143,8 @@ def _decision(version: ModelVersion) -> str:
     return f"{verb} {other}: {float(tags['difference']):+.1f} [{low:.1f}, {high:.1f}]"
 
 
-def _history(client: MlflowClient, name: str) -> list[str]:
-    moves = champions.history(client, name)
-    if not moves:
-        return []
-    rows = [
+def _history(client: MlflowClient, name: str) -> list[tuple[str, ...]]:
+    return [
         (
             _minute(datetime.datetime.fromisoformat(move.when)),
             f"version {move.version}",
@@ -157,23 +152,8 @@ def _history(client: MlflowClient, name: str) -> list[str]:
             f"{move.how} by {move.by}",
             move.why,
         )
-        for move in reversed(moves)
+        for move in reversed(champions.history(client, name))
     ]
-    return ["", *_table(("champion since", "", "", "moved by", "why"), rows)]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell, numbers to the right; the last one is never padded or cut."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [
-            cell.rjust(width) if title in NUMBERS else cell.ljust(width)
-            for title, cell, width in zip(head, row, widths, strict=True)
-        ]
-        return "  ".join(cells).rstrip()
-
-    return [line(head), *map(line, rows)]
 
 
 def _minute(when: datetime.datetime) -> str:
@@ -181,8 +161,8 @@ def _minute(when: datetime.datetime) -> str:
     return when.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def _typed(path: Path, run_id: str) -> str:
-    """A run's folder as a person would type it here, or where it was set aside; with a word when it is gone."""
+def _folder(path: Path, run_id: str) -> str:
+    """Where a version's run lies: its folder, the place it was set aside to, or a word that it is gone."""
     aside = RunDirectory(path).set_aside / run_id
     if run_id and aside.is_dir():
         return shown(aside)

@@ -12,19 +12,21 @@ def config(overrides: Sequence[str], params: bool = False) -> str:
     return dump(params_yaml(overrides) if params else compose(overrides)[1]).removesuffix("\n")
 
 
-def agents() -> str:
-    """The algorithms and what each can be trained on."""
-    from flows.report.tables import agents_table
+def agents() -> None:
+    """Print the algorithms and what each can be trained on."""
+    from flows.report.catalogue import agents_table
+    from flows.report.terminal import show
     from rlcore.algorithms import ALGORITHMS
 
-    return agents_table(ALGORITHMS)
+    show(agents_table(ALGORITHMS))
 
 
-def envs() -> str:
-    """The suites of environments, those of plugins among them, and which extra is missing."""
-    from flows.report.tables import envs_table
-    from rlcore.envs.make import load_plugins
+def envs() -> None:
+    """Print the suites of environments, those of plugins among them, and which extra is missing."""
+    from flows.report.catalogue import envs_table
+    from flows.report.terminal import show
     from rlcore.envs.suites.gym import suites
+    from rlcore.envs.suites.ids import load_plugins
 
     load_plugins()
-    return envs_table(suites())
+    show(envs_table(suites()))

@@ -1,33 +1,31 @@
-"""`shepherd train` and `shepherd resume`."""
+"""`shepherd train` and `shepherd resume`: the whole flow, on a new run or on one that is there."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 
+from flows.process.network import check_servers, is_server
 from flows.process.signals import farewell
-from flows.report.command_lines import resume_command
+from flows.report.command_lines import place, resume_command, shown
+from flows.settings import tracking_uri
+from rlcore.store.directory import RunDirectory
 
 
 def train(overrides: Sequence[str]) -> int:
-    """Train a new run from a config to a registered model; returns the exit code."""
-    from flows.cli.console import follow
-    from flows.config.compose import compose
-    from flows.process.network import check_servers
-    from flows.runs.create import new_run
+    """Make a run of what was typed and train it; returns the exit code."""
+    from flows.runs.create import new_run  # torch
 
-    composed = compose(overrides)
-    check_servers()  # a mistake leaves nothing on disk
-    return follow(new_run(*composed, overrides))
+    check_servers()
+    return _flow(new_run(overrides))
 
 
 def resume(run_dir: str, overrides: Sequence[str]) -> int:
-    """Go on with a run, whose config may be changed where that changes nothing learned; returns the exit code."""
+    """Go on with a run, after keys of it were set anew; returns the exit code."""
     farewell(f"shepherd: interrupted; continue with: {resume_command(run_dir)}")
-    from flows.cli.console import follow
     from flows.config.compose import compose_existing
-    from flows.process.network import check_servers
-    from flows.runs.change import change_run
-    from rlcore.store.directory import RunDirectory
+    from flows.runs.change import change_run  # torch
 
     run = RunDirectory.existing(run_dir)
     run.refuse_second_writer()
@@ -39,4 +37,37 @@ def resume(run_dir: str, overrides: Sequence[str]) -> int:
     if summary.get("status") in ("finished", "stopped_early", "dry_run"):
         print(f"{run_dir}: finished already ({summary['env_steps']:,} env steps); nothing to do")
         return 0
-    return follow(run)
+    return _flow(run)
+
+
+def _flow(run: RunDirectory) -> int:
+    """Run the whole flow on a run directory, new or half-done, and show what comes of it."""
+    farewell(f"shepherd: interrupted; continue with: {resume_command(shown(run.path))}")
+    check_servers()
+    from flows.cli.follow import following, without_tracebacks
+    from flows.report.tables import summary_table
+    from flows.report.terminal import show
+    from flows.train import run_flow  # Prefect
+    from rlcore.store.checkpoint import newest_good
+
+    config = run.read_config()
+    newest = newest_good(run.checkpoints)  # says which were skipped
+    going_on = f" · continues at {int(newest.name):,} env steps" if newest else ""
+    if newest is None and run.events.exists():
+        going_on = " · no checkpoint yet: from the beginning"
+    about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
+    print(f"{about} · {shown(run.path)}{going_on}", file=sys.stderr)
+    with following(run), without_tracebacks():
+        summary = run_flow(run)
+    show(summary_table(summary, run, next_commands(run)))
+    return 0
+
+
+def next_commands(run: RunDirectory) -> list[str]:
+    """What is worth typing after a training; for MLflow the address of its server, when there is one."""
+    where, store = shlex.quote(shown(run.path)), tracking_uri()
+    return [
+        f"{place()}shepherd enjoy {where}",
+        f"{place()}shepherd evaluate {where} --episodes 100 --video",
+        store if is_server(store) else f"{place()}mlflow ui --backend-store-uri {shlex.quote(store)}",
+    ]

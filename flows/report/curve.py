@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,21 +96,10 @@ def _draw_training(axes: Axes, events: Iterable[Mapping[str, Any]]) -> None:
 
 
 def running_mean(values: Sequence[float], reach: int) -> list[float]:
-    """The mean of each value with `reach` neighbours on either side; fewer on both sides near the ends.
-
-    Args:
-        values: N numbers.
-        reach: neighbours on one side; 0 leaves the values as they are.
-
-    Returns:
-        N means, each centred on its value.
-    """
-    means = []
-    for i in range(len(values)):
-        near = min(reach, i, len(values) - 1 - i)
-        part = values[i - near : i + near + 1]
-        means.append(sum(part) / len(part))
-    return means
+    """The mean of each value and `reach` neighbours on either side; fewer on both sides near the ends."""
+    sums = [0.0, *accumulate(values)]
+    near = [min(reach, i, len(values) - 1 - i) for i in range(len(values))]
+    return [(sums[i + n + 1] - sums[i - n]) / (2 * n + 1) for i, n in enumerate(near)]
 
 
 def _draw_evaluations(axes: Axes, events: Iterable[Mapping[str, Any]]) -> None:

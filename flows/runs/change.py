@@ -1,23 +1,18 @@
 """Another config for a run that is there: what may change, and what is refused."""
 
 from __future__ import annotations
-import dataclasses
-import datetime
-import logging
-import secrets
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-from flows.config.compose import compose_existing, dump
-from flows.runs.lineage import code_version
-from rlcore.system.durable import make_directory
-from rlcore.errors import UserError
-from rlcore.config.groups import RunConfig
-from rlcore.store.run_config import config_hash, config_of, learning_half
-from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.store.fingerprint import differences, may_extend
-from rlcore.config.schema import spell
 
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.config.compose import compose_existing, dump
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import spell
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory, write_json, write_text
+from rlcore.store.resume_rules import refuse_other_config
+from rlcore.store.run_config import config_of
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +32,7 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
         before = config_of(run)
         config, values = compose_existing(run.config, overrides)
         _refuse_other_place(run, before, config)
-        refuse_other_learning(run, before, config)
+        refuse_other_config(run, before, config)
         if config.num_threads != before.num_threads:
             log.warning(
                 "num_threads is %d, was %d: the run goes on, but not to the same bits",
@@ -50,7 +45,7 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
 
 
 def rewrite_config(run: RunDirectory, values: Mapping[str, Any]) -> None:
-    """Give a run another config that decides nothing it has learned so far (see `refuse_other_learning`).
+    """Give a run another config that decides nothing it has learned so far (see `refuse_other_config`).
 
     Args:
         run: not being trained at the moment.
@@ -82,27 +77,3 @@ def _refuse_other_place(run: RunDirectory, before: RunConfig, config: RunConfig)
             f"checkpoint.resume_from={spell(chosen)}: this run goes on from its own checkpoints; "
             f"give it to `shepherd train` with another run_dir"
         )
-
-
-def refuse_other_learning(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
-    """Refuse a config with which a run would learn something else than it has begun to.
-
-    Args:
-        run: whose.
-        before: its config.
-        config: the new one.
-
-    Raises:
-        UserError: names the key, both values and what to do.
-    """
-    extensible = may_extend(before, run.read_card()["tier"] if run.card.exists() else "")
-    for key, old, new in differences(learning_half(before), learning_half(config)):
-        if extensible and key == "algo.total_steps":
-            continue
-        annealed = ", ".join(f"algo.{name}" for name in before.algo.annealed) if key == "algo.total_steps" else ""
-        why = f" ({annealed}: the coefficient falls until there)" if annealed else ""
-        raise UserError(
-            f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "
-            f"learned{why}; start a new run from its weights with init_from={run.path}"
-        )
-

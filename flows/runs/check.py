@@ -1,27 +1,18 @@
 """What is refused before anything is made: a config that cannot run here."""
 
 from __future__ import annotations
-from pathlib import Path
-from typing import Any
-from rlcore.envs.card import environment_card, readable_card, warn_of_boundary
-from rlcore.errors import EnvironmentFault, UserError
-from rlcore.config.groups import RunConfig
-from rlcore.store.directory import RunDirectory, write_json
-from rlcore.spec import EnvSpec
-import dataclasses
-import datetime
-import logging
-import secrets
-from collections.abc import Mapping, Sequence
-from flows.config.compose import compose_existing, dump
-from flows.runs.lineage import code_version
-from rlcore.system.durable import make_directory
-from rlcore.errors import UserError
-from rlcore.store.run_config import config_hash, config_of, learning_half
-from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.store.fingerprint import differences, may_extend
-from rlcore.config.schema import spell
 
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
+    from rlcore.spec import EnvSpec
 
 
 def check(config: RunConfig) -> None:
@@ -47,7 +38,7 @@ def check(config: RunConfig) -> None:
     check_compiler(config)
     env = make(config.env)
     try:
-        spec: EnvSpec = spec_of(env)
+        spec = spec_of(env)
     finally:
         env.close()
     if not config.model_manager.disabled:
@@ -55,26 +46,46 @@ def check(config: RunConfig) -> None:
         agent_settings(config)
     check_keys(spec, config.algo.mlp_keys.encoder, config.algo.cnn_keys.encoder)
     kind_of(spec.action, config.distribution.type)
-    _check_sources(config, spec)
+    if config.init_from:
+        _check_weights(config, config.init_from, spec)
+    if config.checkpoint.resume_from:
+        _check_resumable(config, Path(config.checkpoint.resume_from))
 
 
-def _check_sources(config: RunConfig, spec: EnvSpec) -> None:
-    """Hold what the run is to start from, if anything, against what it needs."""
+def _check_weights(config: RunConfig, source: str, spec: EnvSpec) -> None:
+    """Hold the weights that the run is to start from against the agent that is to take them."""
     import torch
 
     from rlcore.algorithms import ALGORITHMS
-    from rlcore.store import checkpoint
     from rlcore.judge.policy import check_fits, load_policy
 
-    if config.init_from:
-        agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
-        check_fits(load_policy(config.init_from), agent, config.init_from)
-    if config.checkpoint.resume_from:
-        wrong = checkpoint.damage(Path(config.checkpoint.resume_from))
-        if wrong:
-            raise UserError(f"checkpoint.resume_from={config.checkpoint.resume_from}: no good checkpoint ({wrong})")
+    agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
+    check_fits(load_policy(source), agent, source)
 
 
+def _check_resumable(config: RunConfig, source: Path) -> None:
+    """Hold the checkpoint that the run is to go on from against what the run would learn, as its trainer will."""
+    from rlcore.optim.when_to_compile import decide
+    from rlcore.store import checkpoint
+    from rlcore.store.fingerprint import what_is_learned
+    from rlcore.store.resume_rules import refuse_other_learning
+    from rlcore.train.resume import ResumePoint
+
+    key = f"checkpoint.resume_from={source}"
+    if RunDirectory(source).config.exists():
+        newest = checkpoint.newest_good(RunDirectory(source).checkpoints)
+        into = f"another run from it: checkpoint.resume_from={newest}" if newest else "it has no good checkpoint yet"
+        raise UserError(f"{key}: this is a run, not a checkpoint; to go on with it: shepherd resume {source}; {into}")
+    if not source.is_dir():
+        raise UserError(f"{key}: no checkpoint there; give its folder, as runs/a/checkpoints/8192")
+    wrong = checkpoint.damage(source)
+    if wrong:
+        raise UserError(f"{key}: no good checkpoint ({wrong})")
+    before = ResumePoint.at(source).fingerprint
+    # The environment has not been measured; its tier follows from `env`, in which the two must not differ anyway.
+    tier = before["learning"]["tier"]
+    now = what_is_learned(config, tier, decide(config, before))
+    refuse_other_learning(before["learning"], now, config, source)
 
 
 def prepared(
@@ -92,8 +103,6 @@ def prepared(
     Raises:
         UserError: the config cannot run here.
     """
-    from flows.runs.check import check
-
     source = None
     if config.init_from:
         source, path = _source(config.init_from)
@@ -105,8 +114,8 @@ def prepared(
 def _source(uri: str) -> tuple[dict[str, Any], str]:
     """What is kept of where weights come from, and the folder they lie in: an alias may point elsewhere tomorrow."""
     from flows.registry.models import resolve_uri
-    from rlcore.store.checkpoint import chosen
     from rlcore.judge.policy import load_policy
+    from rlcore.store.checkpoint import chosen
 
     registered = uri.startswith("models:/")
     try:
@@ -118,4 +127,3 @@ def _source(uri: str) -> tuple[dict[str, Any], str]:
     except UserError as error:
         raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None
     return {"given": uri, "uri": uri if registered else None, "path": path, "digest": digest}, path
-

@@ -1,54 +1,51 @@
-"""Creating run directories: the one place where a composed config becomes a folder, and where it is changed."""
+"""Creating run directories: the one place where a composed config becomes a folder."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.config.compose import compose_existing, dump
-from flows.runs.lineage import code_version
-from rlcore.system.durable import make_directory
-from rlcore.errors import UserError
-from rlcore.config.groups import RunConfig
-from rlcore.store.run_config import config_hash, config_of, learning_half
-from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.store.fingerprint import differences, may_extend
-from rlcore.config.schema import spell
+from flows.config.compose import compose, dump
 from flows.runs.check import prepared
+from flows.runs.lineage import code_version
+from rlcore.config.groups import RunConfig
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory, write_json, write_text
+from rlcore.store.run_config import config_hash
+from rlcore.system.durable import make_directory
 
-log = logging.getLogger(__name__)
 
-
-def new_run(config: RunConfig, values: Mapping[str, Any], overrides: Sequence[str]) -> RunDirectory:
-    """Check a composed config against the world, then make the folder of its run; a mistake leaves nothing behind.
+def new_run(
+    overrides: Sequence[str], flow_run: str = "", composed: tuple[RunConfig, Mapping[str, Any]] | None = None
+) -> RunDirectory:
+    """Compose a config, check it against the world, then make the folder of its run; a mistake leaves nothing behind.
 
     Args:
-        config: as composed; `init_from` may be a models:/ URI.
-        values: the same, as plain values.
         overrides: as typed.
+        flow_run: id of the Prefect flow run that makes it on a worker.
+        composed: what `compose` made of the overrides, where that is known already.
 
     Returns:
         The run directory. Its config names what it starts from as a local folder; run.json has the URI too.
 
     Raises:
-        UserError: there is a run already, or the config cannot run here.
+        UserError: an override is wrong, there is a run already, or the config cannot run here.
     """
+    config, values = composed or compose(overrides)
     _refuse_existing(config)
     config, values, source = prepared(config, values)
-    return create_run(config, values, overrides, source)
-
-
-
-
+    return create_run(config, values, overrides, source, flow_run)
 
 
 def create_run(
-    config: RunConfig, values: Mapping[str, Any], overrides: Sequence[str], source: Mapping[str, Any] | None = None
+    config: RunConfig,
+    values: Mapping[str, Any],
+    overrides: Sequence[str],
+    source: Mapping[str, Any] | None = None,
+    flow_run: str = "",
 ) -> RunDirectory:
     """Make the folder of a new run with its config and identity. config.yaml comes last: with it the run is there.
 
@@ -57,6 +54,7 @@ def create_run(
         values: the same, composed and resolved, as plain values.
         overrides: as typed.
         source: given, uri, path and digest of the weights it starts from, for run.json.
+        flow_run: as for `new_run`.
 
     Returns:
         The run directory.
@@ -66,27 +64,18 @@ def create_run(
         RunError: the disk refused one of its files.
     """
     run = RunDirectory(Path(config.run_dir).absolute())
+    origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
     try:
         make_directory(run.path)
         with run.writing():
             _refuse_existing(config)
             write_text(run.overrides, "".join(f"{o}\n" for o in overrides))
             make_directory(run.media)
-            write_json(run.identity, _identity(config) | ({"init_from": dict(source)} if source else {}))
+            write_json(run.identity, _identity(config) | origin)
             write_text(run.config, dump(values))
     except OSError as error:
         raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
     return run
-
-
-
-
-
-
-
-
-
-
 
 
 def _refuse_existing(config: RunConfig) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.store.directory import RunDirectory
 from flows.process.files import file_hash
+from rlcore.store.directory import RunDirectory
 
 if TYPE_CHECKING:  # it imports torch, for which the mirror's process need not wait
     from rlcore.config.groups import RunConfig
@@ -45,8 +45,6 @@ def lock_hash() -> str:
 def core_hash() -> str:
     """The hash of `rlcore`, the code that decides what is learned: names and contents of its modules."""
     return _tree_hash(CODE / "rlcore", sorted((CODE / "rlcore").rglob("*.py")))
-
-
 
 
 def dataset_digest(run: RunDirectory) -> str:

@@ -1,6 +1,6 @@
-"""Who in this process is told how a run is going: the command line's progress line, a notebook, a test.
+"""Who in this process is told how a run is going: the terminal, a flow run's log, the mirrors, a notebook, a test.
 
-A Prefect task cannot be handed a callback (its parameters are JSON), so whoever wants to watch registers here.
+A Prefect task cannot be handed a callback (its parameters are JSON), so whoever wants to hear of a run listens here.
 """
 
 from __future__ import annotations
@@ -9,30 +9,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Watcher = Callable[[str, dict[str, Any]], None]
+Listener = Callable[[str, dict[str, Any]], None]
 
-_watchers: list[Watcher] = []
+_listeners: list[Listener] = []
 
 
 @contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
-    """Have `watcher(kind, facts)` called inside the `with`.
+def listening(listener: Listener) -> Iterator[None]:
+    """Have `listener(kind, facts)` called inside the `with`.
 
-    Args:
-        watcher: gets `progress` {env_steps, return, elapsed} after each iteration, and `baseline`, `checkpoint`,
-            `evaluation` and `registered` with what the stage gave.
-
-    Yields:
-        Nothing.
+    Kinds: `progress` {env_steps, return, elapsed} after an iteration; `work` {doing, done, total} in what takes long;
+    `stage` {doing}, a sentence; `baseline`, `checkpoint`, `evaluation` and `registered` with what the stage made.
     """
-    _watchers.append(watcher)
+    _listeners.append(listener)
     try:
         yield
     finally:
-        _watchers.remove(watcher)
+        _listeners.remove(listener)
+
+
+def working(doing: str) -> Callable[[int, int], None]:
+    """What tells of long work as it is done: to be called with how much is done, and of how much."""
+    return lambda done, total: tell("work", {"doing": doing, "done": done, "total": total})
 
 
 def tell(kind: str, facts: dict[str, Any]) -> None:
-    """Tell all watchers."""
-    for watcher in tuple(_watchers):  # one may leave while it is told
-        watcher(kind, facts)
+    """Tell all listeners."""
+    for listener in tuple(_listeners):  # one may leave while it is told
+        listener(kind, facts)

@@ -1,33 +1,30 @@
-"""What a run's event log is told by whoever drives it: its start and the random baseline, each once."""
+"""The milestones in a run's event log that its trainer does not see: start, random baseline, end; each once."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from flows.runs.listeners import tell
+from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, last_event, read_events
-import atexit
-import json
-import os
-import select
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from flows.settings import state_folder
-from flows.process.signals import TrainingInterrupted, time_left
-from flows.runs.lineage import code_version
-from flows.runs.listeners import tell
-from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
-from rlcore.system.lifeline import spawn, stopped
 from rlcore.train.boundary import Boundary
-from rlcore.store.events import EventLog, read_events
+
+STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run": "dry_run"}  # reason -> how it ended
 
 
 def note_start(run: RunDirectory) -> None:
-    """Begin a run's event log, unless it has begun."""
+    """Begin a run's event log, unless it has begun, and tell once what of its config has no effect."""
     if last_event(read_events(run.events), "start") is None:
+        from flows.config.notices import notices  # torch
+        from rlcore.store.run_config import config_of
+
         identity = run.read_identity()
         EventLog(run.events).append("start", **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")})
+        typed = run.overrides.read_text().splitlines() if run.overrides.exists() else []
+        for notice in notices(config_of(run), typed):
+            tell("stage", {"doing": notice})
 
 
 def note_baseline(run: RunDirectory) -> None:
@@ -37,18 +34,26 @@ def note_baseline(run: RunDirectory) -> None:
         note_result(run, result)
 
 
-def note_result(run: RunDirectory, result: dict[str, Any]) -> None:
-    """Put the random policy's result into the event log."""
-    EventLog(run.events).append("baseline", **{key: result[key] for key in ("mean", "std", "ci95", "episodes")})
-
-STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run": "dry_run"}  # reason -> how it ended
+def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
+    """Put the random policy's result into the event log; returns the event."""
+    return EventLog(run.events).append("baseline", **{key: result[key] for key in ("mean", "std", "ci95", "episodes")})
 
 
-def ended(run: RunDirectory, boundary: Boundary) -> None:
-    """Write the end of training into the event log, once."""
+def note_end(run: RunDirectory, boundary: Boundary) -> None:
+    """Write that training is done."""
     status = STATUS.get(boundary.reason or "", "finished")
     here = {"kind": "end", "env_steps": boundary.env_steps, "status": status}
     ends = [event for event in read_events(run.events) if event["kind"] == "end"]
     if not ends or not here.items() <= ends[-1].items():  # it may have been interrupted after it had finished
         EventLog(run.events).append("end", env_steps=boundary.env_steps, status=status, reason=boundary.reason)
 
+
+def note_broken_off(run: RunDirectory, status: str, reason: str) -> None:
+    """Write that training was `interrupted` or has `failed`, unless it had ended before."""
+    events = list(read_events(run.events))
+    lifecycle = [event for event in events if event["kind"] in ("start", "resume", "end")]
+    if lifecycle and lifecycle[-1]["kind"] == "end":
+        return
+    steps = [event["env_steps"] for event in events if event["kind"] in ("metrics", "checkpoint")]
+    with suppress(RunError):  # on a full disk, say: what ended training is told, not that it could not be noted
+        EventLog(run.events).append("end", status=status, env_steps=max(steps, default=0), reason=reason)

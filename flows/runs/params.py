@@ -18,17 +18,18 @@ from typing import Any
 
 from flows.config.compose import compose_params
 from flows.config.files import default_names
-from flows.runs.lineage import core_hash
-from flows.runs.change import refuse_other_learning, rewrite_config
+from flows.report.command_lines import stage_command
+from flows.runs.change import rewrite_config
 from flows.runs.check import prepared
 from flows.runs.create import create_run
-from flows.report.command_lines import stage_command
-from rlcore.system.durable import make_directory
-from rlcore.errors import UserError
+from flows.runs.lineage import core_hash
 from rlcore.config.groups import RunConfig
-from rlcore.store.run_config import config_of
-from rlcore.store.directory import RunDirectory
 from rlcore.config.schema import plain, spell
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.store.resume_rules import refuse_other_config
+from rlcore.store.run_config import config_of
+from rlcore.system.durable import make_directory
 
 MAY_SET_ASIDE = ("make-env", "collect", "train")  # the stages behind which all that is learned is made anew
 SHARED = ("env_card.json", "env_card.md", "dataset")  # outputs of make-env and collect: they may be good for a new run
@@ -137,7 +138,7 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
         if old != new:
             return f"{key}={spell(new)}: the run has {key}={spell(old)}"
     try:
-        refuse_other_learning(run, before, config)
+        refuse_other_config(run, before, config)
     except UserError as error:
         return str(error).split(", and a resumed run")[0]
     return None

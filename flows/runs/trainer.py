@@ -1,30 +1,32 @@
 """The trainer process of a run, driven from boundary to boundary."""
 
 from __future__ import annotations
+
 import atexit
 import json
 import os
 import select
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from flows.settings import state_folder
-from flows.process.signals import TrainingInterrupted, time_left
+
+from flows.process.signals import TrainingInterrupted, interrupted, time_left
 from flows.runs.lineage import code_version
 from flows.runs.listeners import tell
-from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
+from flows.settings import state_folder
+from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, RunError, UserError
+from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import spawn, stopped
 from rlcore.train.boundary import Boundary
-from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog, read_events
 
 GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
 LOOK_EVERY = 1.0  # seconds
 START_SILENCE = 180.0  # seconds, the same before it is ready
 SILENCE = 30.0  # seconds without a sign of life that are no cause for alarm; it gives one every 2 s
-FAILURES = {kind.__name__: kind for kind in (UserError, EnvironmentFault, EnvironmentLost)}
-Progress = Callable[[dict[str, Any]], None]
+FAILURES = {kind.__name__: kind for kind in (UserError, DiskFault, EnvironmentFault, EnvironmentLost)}
+OnProgress = Callable[[dict[str, Any]], None]
 
 
 class Trainer:
@@ -42,7 +44,7 @@ class Trainer:
     def __init__(self, run: RunDirectory, begin: bool = True) -> None:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
-        self._heard, self._ready = b"", False
+        self._heard, self.ready = b"", False
         env = run.read_config()["env"]
         self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
         environment = {"SHEPHERD_CACHE": str(state_folder() / "compiled")} | os.environ
@@ -62,19 +64,19 @@ class Trainer:
 
     def begin(self) -> None:
         """Let it build its session from the run as it is now, unless it has done so."""
-        if self._ready:
+        if self.ready:
             return
         self._tell("begin")
         try:
             ready = self._until("ready")
-            self._ready = True
+            self.ready = True
         except KeyboardInterrupt:
             self.interrupt()  # nobody holds it yet, so nobody else could end it
             raise
         self.env_steps: int = ready["env_steps"]
         self.total_steps: int = ready["total_steps"]
 
-    def advance(self, on_progress: Progress | None = None) -> Boundary:
+    def advance(self, on_progress: OnProgress | None = None) -> Boundary:
         """Train to the next boundary that the config sets."""
         self._tell("advance")
         said = self._until("boundary", on_progress)
@@ -129,7 +131,7 @@ class Trainer:
         except BrokenPipeError:
             self._until("")  # what the trainer said before it ended tells why
 
-    def _until(self, wanted: str, on_progress: Progress | None = None) -> dict[str, Any]:
+    def _until(self, wanted: str, on_progress: OnProgress | None = None) -> dict[str, Any]:
         while (line := self._line()) is not None:
             said = json.loads(line)
             event = said.pop("event")
@@ -137,6 +139,8 @@ class Trainer:
                 return said
             if event == "progress" and on_progress is not None:
                 on_progress(said)
+            if event == "work":
+                tell("work", said)
             if event == "doing":
                 tell("stage", {"doing": said["sentence"]})
             if event == "error":
@@ -158,7 +162,7 @@ class Trainer:
         """
         assert self.process.stdout is not None
         # Until it is ready it may load an engine, and torch from a slow disk.
-        limit = max(SILENCE, self._step_timeout if self._ready else START_SILENCE)
+        limit = max(SILENCE, self._step_timeout if self.ready else START_SILENCE)
         silent = 0.0
         while b"\n" not in self._heard:
             if select.select([self.process.stdout], [], [], LOOK_EVERY)[0]:
@@ -177,16 +181,42 @@ class Trainer:
                 )
         line, _, self._heard = self._heard.partition(b"\n")
         return line
+
+
 _live: dict[Path, Trainer] = {}
+
+
+def live(run: RunDirectory) -> Trainer | None:
+    """The trainer of a run in this process, if one is alive and at work."""
+    trainer = _live.get(run.path.absolute())
+    return trainer if trainer is not None and trainer.ready and trainer.process.poll() is None else None
+
+
+def standing(run: RunDirectory) -> int:
+    """Env steps at which the run's trainer stands or, where there is none, would go on from its checkpoints."""
+    trainer = _live.get(run.path.absolute())
+    if trainer is not None and trainer.ready:
+        return trainer.env_steps
+    from rlcore.store.checkpoint import newest_first  # torch, which who only drives a trainer need not wait for
+
+    return int(next((path.name for path in newest_first(run.checkpoints)), 0))
+
+
+def resumes(run: RunDirectory) -> str:
+    """From where a run would go on, for a sentence."""
+    from rlcore.store.checkpoint import newest_good  # torch
+
+    newest = newest_good(run.checkpoints)
+    return f"from its checkpoint at {int(newest.name):,} env steps" if newest else "from the beginning"
 
 
 def trainer_for(run: RunDirectory) -> Trainer:
     """The live trainer of a run in this process, or a new one from its last checkpoint (so a retried task goes on)."""
-    key = run.path.absolute()
-    trainer = _live.get(key)
-    if trainer is None or trainer.process.poll() is not None:
+    expect_trainer(run)
+    trainer = _live[run.path.absolute()]
+    if trainer.process.poll() is not None:
         release(run)
-        trainer = _live[key] = Trainer(run, begin=False)
+        trainer = _live[run.path.absolute()] = Trainer(run, begin=False)
     trainer.begin()
     return trainer
 
@@ -209,8 +239,19 @@ def release(run: RunDirectory, *, interrupt: bool = False) -> None:
         trainer.interrupt() if interrupt else trainer.stop()
 
 
+@contextmanager
+def released(run: RunDirectory) -> Iterator[None]:
+    """End the run's trainer after the `with`; when a signal or Prefect broke it off, with a checkpoint."""
+    try:
+        yield
+    except BaseException as error:
+        release(run, interrupt=not isinstance(error, Exception) or interrupted())
+        raise
+    finally:
+        release(run)
+
+
 @atexit.register
 def _release_all() -> None:
     for path in list(_live):
         release(RunDirectory(path))
-

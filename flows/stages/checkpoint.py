@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.runs.trainer import release, trainer_for
+from flows.runs.listeners import tell
+from flows.runs.trainer import trainer_for
 from rlcore.store.directory import RunDirectory
 
 
-def checkpoint(run: RunDirectory) -> dict[str, Any]:
-    """Make the run's present state durable (a new run's first weights too): {path, env_steps, digest}."""
-    try:
-        return trainer_for(run).checkpoint()
-    finally:
-        release(run)
+def checkpoint(run: RunDirectory, env_steps: int | None = None) -> dict[str, Any] | None:
+    """Make the run's present state durable (a new run's first weights too).
+
+    Args:
+        run: prepared by make-env.
+        env_steps: where the trainer must stand; None = anywhere.
+
+    Returns:
+        path, env_steps, digest. None where the trainer had died and another one stands elsewhere: train again.
+    """
+    trainer = trainer_for(run)
+    if env_steps not in (None, trainer.env_steps):
+        return None
+    saved = trainer.checkpoint()
+    tell("checkpoint", saved)
+    return saved

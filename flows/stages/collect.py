@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from flows.runs.listeners import tell, working
 from flows.runs.milestones import note_result
 from rlcore.spec import EnvSpec
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.system.durable import write_synced
 from rlcore.types import Arrival
-
-if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
 
 FORMAT = 1
 CHUNK_BYTES = 64 * 2**20  # rows are stored up to here; returns always
@@ -43,26 +40,36 @@ class Recording:
         return {key: np.stack(rows) for key, rows in self.rows.items()}
 
 
-def collect(config: RunConfig, run: RunDirectory) -> Path:
+def collect(run: RunDirectory) -> dict[str, Any]:
     """Play `evaluation.baseline_episodes` episodes at random and keep them.
 
     Args:
-        config: of the run.
         run: its card must be there; dataset/ is written, the manifest last.
 
     Returns:
-        dataset/manifest.json: format, policy, seed, result {mean, ci95, ...}, rows, files {name: {size, sha256}}.
+        The path `dataset` of dataset/manifest.json: format, policy, seed, result {mean, ci95, ...}, rows,
+        files {name: {size, sha256}}.
     """
     from safetensors.numpy import save
 
     from rlcore.judge.evaluation import evaluate_agent
     from rlcore.judge.random_agent import RandomAgent
+    from rlcore.store.run_config import config_of
 
-    card: dict[str, Any] = run.read_card()
+    config, card = config_of(run), run.read_card()
     agent = RandomAgent(EnvSpec.from_json(card["spec"]))
     recording = Recording()
     episodes = config.evaluation.baseline_episodes
-    result = evaluate_agent(agent, config, card, episodes, greedy=False, purpose="baseline", watch=recording)
+    result = evaluate_agent(
+        agent,
+        config,
+        card,
+        episodes,
+        greedy=False,
+        purpose="baseline",
+        on_step=recording,
+        on_progress=working("random baseline"),
+    )
     columns = recording.columns()
     content = save({key: np.ascontiguousarray(value) for key, value in columns.items()})
     run.dataset.mkdir(exist_ok=True)
@@ -79,5 +86,5 @@ def collect(config: RunConfig, run: RunDirectory) -> Path:
         "files": {name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
     }
     write_json(run.dataset / "manifest.json", manifest)
-    note_result(run, result)
-    return run.dataset / "manifest.json"
+    tell("baseline", note_result(run, result))
+    return {"dataset": str(run.dataset / "manifest.json")}

@@ -1,29 +1,73 @@
-"""evaluate: judge a checkpoint, a run or a registered model."""
+"""evaluate: judge the policy that is being trained; at the end the run's chosen checkpoint."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from flows.runs.listeners import tell, working
+from flows.runs.series import write_results
+from flows.runs.trainer import live, trainer_for
 from rlcore.store.directory import RunDirectory
+from rlcore.store.events import last_event, read_events
 
 
-def evaluate_checkpoint(
-    run: RunDirectory, checkpoint: str | int = "latest", episodes: int = 100, greedy: bool = True, round: int = 1
-) -> dict[str, Any]:
-    """Play whole episodes with the policy of a checkpoint.
+def evaluate(run: RunDirectory, env_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
+    """Judge a policy over whole episodes.
 
     Args:
-        run: whose environment and seed.
-        checkpoint: latest, best or a number of env steps.
-        episodes: N.
-        greedy: most likely actions instead of samples.
-        round: set of environment seeds; 0 judges while training, 1 at the end, any other is fresh.
+        run: with a checkpoint.
+        env_steps: where the trainer must stand; None = anywhere.
+        final: judge the run's chosen checkpoint, greedily and sampling, and leave what the results consist of:
+            evaluations/, media/, summary.json, results/.
 
     Returns:
-        mean, std, ci95, episodes, returns, mean_length.
+        env_steps, greedy (and stochastic) without the single returns; of the final one also the file `evaluation`.
+        None where the trainer had died and another one stands elsewhere: train again.
     """
-    from rlcore.judge import final as judge
-    from rlcore.store import checkpoint as checkpoints
+    if final:
+        from flows.stages.summary import summary  # torch, which who only drives a trainer need not wait for
 
-    path = checkpoints.resolve(run, checkpoint)
-    return judge.evaluate_checkpoint(run, path, episodes, greedy=greedy, round=round)
+        event = _finally(run)
+        write_results(run, summary(run))
+        made = {"evaluation": str(run.evaluations / f"{event['env_steps']}.json")}
+    else:
+        trainer = trainer_for(run)
+        if env_steps not in (None, trainer.env_steps):
+            return None
+        event, made = trainer.evaluate(), {}
+    tell("evaluation", event)
+    modes = {mode: event[mode] for mode in ("greedy", "stochastic") if event.get(mode)}
+    figures = {mode: {k: v for k, v in result.items() if k != "returns"} for mode, result in modes.items()}
+    return {"env_steps": event["env_steps"], "final": final, **figures, **made}
+
+
+def _finally(run: RunDirectory) -> dict[str, Any]:
+    """The last evaluation, by the trainer where one is alive: an environment that hangs is ended there."""
+    from rlcore.judge.final import final_evaluation  # torch
+    from rlcore.store.checkpoint import chosen
+
+    chosen(run)  # refuses a run without one before anything is said
+    episodes = run.read_config()["evaluation"]["final_episodes"]
+    doing = f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"
+    tell("stage", {"doing": doing})
+    trainer = live(run)
+    if trainer is not None:
+        return trainer.evaluate(final=True)
+    return final_evaluation(run, working("last evaluation"))
+
+
+def judged(run: RunDirectory) -> bool:
+    """Whether a last evaluation is not wanted, or there is one of the checkpoint and the episodes that count now.
+
+    A resumed run may have trained on, and may want other episodes than before.
+    """
+    from rlcore.store.checkpoint import chosen
+    from rlcore.store.run_config import config_of  # torch
+
+    config = config_of(run)
+    final = last_event(read_events(run.events), "evaluation", final=True)
+    if not config.algo.run_test:
+        return True
+    if final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path)):
+        return False
+    return final["greedy"]["episodes"] == config.evaluation.final_episodes

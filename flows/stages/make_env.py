@@ -5,30 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlcore.config.groups import RunConfig
 from rlcore.envs.card import environment_card, readable_card, warn_of_boundary
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.run_config import config_of
 
 
-def make_env(config: RunConfig, run: RunDirectory) -> Path:
+def make_env(run: RunDirectory) -> dict[str, Any]:
     """Measure the environment and write env_card.json and env_card.md.
 
     Args:
-        config: of the run.
-        run: where.
+        run: with config.yaml.
 
     Returns:
-        The card's path.
+        The path `env_card`.
 
     Raises:
         UserError: the environment misbehaves; nothing has been trained on it yet.
     """
+    config = config_of(run)
     try:
         card = environment_card(config.env, config.seed)
     except EnvironmentFault as error:
         raise UserError(f"env.id={config.env.id}: {error}") from error
-    return write_card(run, card)
+    return {"env_card": str(write_card(run, card))}
 
 
 def write_card(run: RunDirectory, card: dict[str, Any]) -> Path:

@@ -10,11 +10,15 @@ from flows.registry import champions
 from flows.registry import models as registry
 from flows.registry.gate import Verdict, against_baseline, paired
 from flows.runs.lineage import lineage
+from flows.runs.listeners import tell
+from flows.runs.series import write_model
+from flows.stages.summary import summary
 from flows.tracking.mlflow_run import mirror
 from flows.tracking.mlflow_store import connect, store_uri
 from rlcore.config.schema import spell
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, last_event, read_events
+from rlcore.store.run_config import config_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -25,14 +29,13 @@ if TYPE_CHECKING:
 EPISODES = 100  # fewest that a champion is decided on
 
 
-def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
+def register_model(run: RunDirectory) -> dict[str, Any]:
     """Register a run's policy: the best checkpoint by greedy evaluation, else the latest.
 
     Who is champion is decided with it. The same checkpoint registered again is the same version; what an interrupted
     call left open is finished.
 
     Args:
-        config: the run's checked configuration.
         run: its directory, with a checkpoint.
 
     Returns:
@@ -42,6 +45,7 @@ def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
     Raises:
         UserError: the run has no checkpoint.
     """
+    config = config_of(run)
     # One iteration learns nothing worth a version, and a first version might become the champion.
     switches = {"dry_run": config.dry_run, "model_manager.disabled": config.model_manager.disabled}
     for key, on in switches.items():
@@ -60,6 +64,9 @@ def register_model(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
         decision = f"the same weights as {version.tags.get('run_dir', version.run_id)} registered: {decision}"
     result = {"name": name, "version": int(version.version), "aliases": aliases, "decision": decision}
     _record(run, result)
+    summary(run)
+    write_model(run, result)
+    tell("registered", result)
     return result
 
 

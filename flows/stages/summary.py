@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from flows.report.curve import learning_curve
 from rlcore.errors import RunError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import last_event, read_events
 
 
-def summarise(run: RunDirectory) -> dict[str, Any]:
-    """Write summary.json.
+def summary(run: RunDirectory) -> dict[str, Any]:
+    """Write summary.json and the learning curve.
 
     Args:
         run: with a checkpoint; what it has not come to yet is null.
@@ -37,7 +38,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     env_steps = int(path.name)
     baseline = run.read_baseline()
     wall = bookkeeping["wall_s"]
-    summary = {
+    results = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
         "env_steps": env_steps,
         "updates": bookkeeping["updates"],
@@ -52,5 +53,6 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "fingerprint": bookkeeping["fingerprint"],
         "status": (last_event(events, "end") or {"status": "training"})["status"],
     }
-    write_json(run.summary, summary)
-    return summary
+    write_json(run.summary, results)
+    learning_curve(run)
+    return results

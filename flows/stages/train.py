@@ -1,32 +1,58 @@
-"""train, checkpoint, evaluate: drive the trainer process of a run from boundary to boundary."""
+"""train: advance a run to its next boundary, in the trainer process, which stays alive until the next."""
 
 from __future__ import annotations
 
-from flows.runs.milestones import ended
-from flows.runs.trainer import Progress, trainer_for
+from collections.abc import Callable, Iterator
+
+from flows.runs.listeners import tell
+from flows.runs.milestones import note_baseline, note_end
+from flows.runs.trainer import standing, trainer_for
+from flows.stages.checkpoint import checkpoint
+from flows.stages.evaluate import evaluate
 from rlcore.store.directory import RunDirectory
 from rlcore.train.boundary import Boundary
 
 
-def train(run: RunDirectory, on_progress: Progress | None = None, on_event: Progress | None = None) -> Boundary:
-    """Train a run to its end, making checkpoints and evaluations where they are due; the trainer stays alive.
+def train(run: RunDirectory) -> Boundary:
+    """Train to the next boundary that the config sets.
 
     Args:
         run: prepared by make-env; a half-trained one continues.
-        on_progress: called after each iteration.
-        on_event: called with each checkpoint and evaluation.
 
     Returns:
-        The last boundary.
+        Where it stands, what is due there, and whether training is done.
     """
+    return trainer_for(run).advance(lambda said: tell("progress", said))
+
+
+def boundaries(run: RunDirectory, advance: Callable[[], Boundary] | None = None) -> Iterator[Boundary]:
+    """Train from boundary to boundary until training is done. What is due at one is the caller's to do before the next.
+
+    Args:
+        run: prepared by make-env.
+        advance: trains to the next boundary; None = `train`.
+
+    Yields:
+        Each boundary. One at which the trainer died comes again: another goes on from the last checkpoint.
+    """
+    note_baseline(run)
     while True:
-        trainer = trainer_for(run)
-        boundary = trainer.advance(on_progress)
-        for name, action in (("checkpoint", trainer.checkpoint), ("evaluate", trainer.evaluate)):
-            if name in boundary.due:
-                said = action()
-                if on_event is not None:
-                    on_event(said)
-        if boundary.done:
-            ended(run, boundary)
-            return boundary
+        at = advance() if advance else train(run)
+        yield at
+        if at.done and standing(run) == at.env_steps:
+            break
+    note_end(run, at)
+    if at.reason in ("target_return", "plateau"):
+        tell("stage", {"doing": f"stopped early at {at.env_steps:,} env steps: early_stop, {at.reason}"})
+
+
+def to_the_end(run: RunDirectory) -> Boundary:
+    """Train to the end, with the checkpoints and evaluations that are due on the way; returns the last boundary."""
+    at = None
+    for at in boundaries(run):
+        if "checkpoint" in at.due:
+            checkpoint(run, at.env_steps)
+        if "evaluate" in at.due:
+            evaluate(run, at.env_steps)
+    assert at is not None
+    return at

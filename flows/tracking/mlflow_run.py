@@ -257,9 +257,9 @@ def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
     summary = run.read_summary()
     if not summary.get("eval"):
         return
-    from flows.report.tables import results_markdown
+    from flows.report.tables import summary_markdown
 
-    results, there = results_markdown(summary), found.data.tags.get(NOTE) or ""
+    results, there = summary_markdown(summary), found.data.tags.get(NOTE) or ""
     ours = not there or there.splitlines()[0] == results.splitlines()[0]
     if ours and there != results:
         client.set_tag(found.info.run_id, NOTE, results)

@@ -18,28 +18,18 @@ log = logging.getLogger(__name__)
 _on_its_way = threading.Lock()
 
 
-def key(kind: str, label: str) -> str:
-    """An artifact's key: Prefect allows lowercase letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{label}".lower()).strip("-")
-
-
-def start_progress(label: str) -> str | None:
-    """Make the progress artifact of a flow run; its id, or None where Prefect cannot be told."""
+def start_progress(run: RunDirectory) -> str | None:
+    """Make the progress artifact of a run; its id, or None where Prefect cannot be told."""
     from prefect.artifacts import create_progress_artifact
 
-    made = _shown(lambda: create_progress_artifact(0.0, key("progress", label), f"training of {label}"))
+    made = _try(create_progress_artifact, 0.0, _key("progress", run), f"training of {_name(run)}")
     return str(made) if made is not None else None
 
 
 def show_progress(artifact: str | None, env_steps: int, total_steps: int) -> None:
-    """Bring the progress artifact up to date, in a thread: while a server is away a call takes a minute to give up.
+    """Bring a progress artifact up to date, in a thread: while a server is away a call takes a minute to give up.
 
-    One that comes while the last is still on its way is left out.
-
-    Args:
-        artifact: its id; None does nothing.
-        env_steps: taken so far.
-        total_steps: the budget.
+    Without an id nothing is done, and an update that comes while the last is still on its way is left out.
     """
     from prefect.artifacts import update_progress_artifact
 
@@ -49,7 +39,7 @@ def show_progress(artifact: str | None, env_steps: int, total_steps: int) -> Non
 
     def show() -> None:
         try:
-            _shown(lambda: update_progress_artifact(UUID(artifact), percent))
+            _try(update_progress_artifact, UUID(artifact), percent)
         finally:
             _on_its_way.release()
 
@@ -57,43 +47,49 @@ def show_progress(artifact: str | None, env_steps: int, total_steps: int) -> Non
     threading.Thread(target=copy_context().run, args=(show,), daemon=True).start()
 
 
-def show_results(label: str, summary: dict[str, Any], run: RunDirectory, curve: Path) -> None:
-    """Show a run's results as a table, as a page and as the learning curve.
-
-    Args:
-        label: algorithm and environment.
-        summary: of the run.
-        run: its directory.
-        curve: the learning curve, PNG.
-    """
+def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> None:
+    """Show a run's summary as a table and as a page, and its learning curve (PNG)."""
     from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 
-    from flows.report.tables import results_markdown
+    from flows.report.tables import summary_markdown
 
-    _shown(lambda: create_table_artifact(rows(summary), key("results", label), f"returns of {label}"))
-    page = f"{results_markdown(summary)}\n\nRun directory: `{run.path}`\n"
-    _shown(lambda: create_markdown_artifact(page, key("report", label), f"results of {label}"))
+    name = _name(run)
+    page = f"{summary_markdown(summary)}\n\nRun directory: `{run.path}`\n"
     # Prefect's pages are served from elsewhere and cannot open a file of this machine: the picture goes with the link.
     picture = "data:image/png;base64," + base64.b64encode(curve.read_bytes()).decode()
-    _shown(lambda: create_image_artifact(picture, key("learning-curve", label), f"learning curve: {curve}"))
+    _try(create_table_artifact, rows(summary), _key("results", run), f"returns of {name}")
+    _try(create_markdown_artifact, page, _key("report", run), f"results of {name}")
+    _try(create_image_artifact, picture, _key("learning-curve", run), f"learning curve: {curve}")
 
 
 def rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """One row a policy: what was played, mean return, its 95 % interval, episodes."""
-    judged = {f"{mode} policy": summary["eval"].get(mode) for mode in ("greedy", "stochastic")}
-    table = []
-    for name, result in {**judged, "random baseline": summary.get("baseline")}.items():
-        if result and result.get("mean") is not None:
-            low, high = result["ci95"]
-            interval = f"[{low:.1f}, {high:.1f}]"
-            row = {"policy": name, "mean return": round(result["mean"], 1), "95 % interval": interval}
-            table.append(row | {"episodes": result["episodes"]})
-    return table
+    judged = {f"{mode} policy": result for mode, result in summary["eval"].items()}
+    return [
+        {
+            "policy": name,
+            "mean return": round(result["mean"], 1),
+            "95 % interval": "[{:.1f}, {:.1f}]".format(*result["ci95"]),
+            "episodes": result["episodes"],
+        }
+        for name, result in {**judged, "random baseline": summary.get("baseline")}.items()
+        if result and result.get("mean") is not None
+    ]
 
 
-def _shown(show: Callable[[], Any]) -> Any:
+def _name(run: RunDirectory) -> str:
+    """Algorithm and environment."""
+    return "{algo} {env_id}".format(**run.read_identity())
+
+
+def _key(kind: str, run: RunDirectory) -> str:
+    """An artifact's key: Prefect allows lowercase letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{_name(run)}".lower()).strip("-")
+
+
+def _try(show: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return show()
+        return show(*arguments)
     except Exception as error:  # a page that is not there is no reason to lose a training
         log.warning("not shown in Prefect: %s: %s", type(error).__name__, error)
         return None

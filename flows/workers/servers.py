@@ -20,6 +20,7 @@ from pathlib import Path
 from flows.process.network import unreachable
 from flows.settings import home, state_folder
 from rlcore.errors import RunError
+from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import alive, stat
 
 MARK = "SHEPHERD_SERVED"
@@ -111,6 +112,17 @@ def marked() -> Iterator[tuple[int, str]]:
             continue
         if mark in variables:
             yield int(entry.name), next((v for v in variables if v.startswith(kind)), b"=").partition(b"=")[2].decode()
+
+
+def being_trained() -> list[RunDirectory]:
+    """The runs that flow runs of these workers train just now."""
+    found = []
+    for pid, _ in marked():
+        with suppress(OSError):  # it has ended since
+            words = Path("/proc", str(pid), "cmdline").read_bytes().decode().split("\0")
+            if "rlcore.train.trainer" in words:
+                found.append(RunDirectory(words[words.index("rlcore.train.trainer") + 1]))
+    return found
 
 
 def end(names: tuple[str, ...], number: int) -> None:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 from flows.process.exits import told
 from flows.process.files import locked
 from flows.report.command_lines import place, resume_command, shown
+from flows.runs.trainer import resumes
 from flows.settings import artifact_folder, configure_environment, home, state_folder
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import servers as served
-from flows.workers.flow_run import being_trained, resumes
 from flows.workers.servers import Server
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import write_text
@@ -74,7 +74,7 @@ def up() -> None:
 def down() -> None:
     """End what `up` started, workers first, so that trainers can write their checkpoints; nothing else."""
     with locked(served.folder() / "lock"):
-        trained = being_trained()
+        trained = served.being_trained()
         # A worker told to end kills its flows at once; flows whose worker is gone end by themselves, and well.
         served.end(("worker",), signal.SIGKILL)
         served.wait_until(

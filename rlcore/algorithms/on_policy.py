@@ -56,14 +56,7 @@ class OnPolicyConfig:
     optimizer: OptimizerConfig = arg(OptimizerConfig(), "one for actor and critic")
 
     def check(self, prefix: str) -> None:
-        """Refuse schedules that contradict each other.
-
-        Args:
-            prefix: the dotted place of this group, for messages.
-
-        Raises:
-            UserError: names the key.
-        """
+        """Refuse schedules that contradict each other; `prefix` is the dotted place of this group, for messages."""
         for name in self.scheduled():
             points = getattr(self, f"{name}_schedule")
             if points is None:

@@ -25,10 +25,8 @@ from torch import Tensor, nn
 from rlcore import streams
 from rlcore.algorithms.on_policy import OnPolicyConfig, Schedule
 from rlcore.config.schema import arg
-from rlcore.data.buffers import Rollout
-from rlcore.data.minibatches import minibatches
 from rlcore.data.reward_scale import RewardScaler
-from rlcore.data.samples import Samples
+from rlcore.data.rollout import Rollout, Samples, minibatches
 from rlcore.data.steps import shifted, transitions
 from rlcore.errors import RunError
 from rlcore.functional.returns import gae
@@ -36,6 +34,7 @@ from rlcore.functional.stats import standardize
 from rlcore.nn.encoder import Normalizer, VectorEncoder, check_keys, flatten
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
+from rlcore.optim.compiled import CompiledOptimizer
 from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Metrics, Plan, State
@@ -43,7 +42,10 @@ from rlcore.types import Batch, Metrics, Plan, State
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from rlcore.optim.compiled import CompiledOptimizer
+# The means that `Learner.loss` gives for the log, in this order.
+LOGGED = ("Loss/policy_loss", "Loss/value_loss", "Loss/entropy_loss", "Info/approx_kl", "Info/clip_fraction")
+KL = LOGGED.index("Info/approx_kl")
+SAVED = ("agent", "optimizer", "reward_scaler")  # parts of the learner with a state of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +108,7 @@ class Agent(nn.Module):
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
-    """-L^CLIP, eq. 7: -min(ρ Â, clip(ρ, 1-ε, 1+ε) Â); with dual clip c > 1, at most -c Â where Â < 0.
-
-    ratio, advantage [N] -> [N].
-    """
+    """-L^CLIP, eq. 7: -min(ρ Â, clip(ρ, 1-ε, 1+ε) Â); dual clip c > 1: at most -c Â where Â < 0. All [N] -> [N]."""
     assert ratio.shape == advantage.shape, (ratio.shape, advantage.shape)
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_coef, 1 + clip_coef) * advantage)
     if dual_clip is not None:
@@ -132,52 +131,55 @@ class Learner:
 
     def __init__(self, agent: Agent, config: Config, fabric: Fabric) -> None:
         self.agent, self.config, self.fabric = agent, config, fabric
-        self.trained = (agent, self.minibatch_loss, config.optimizer, config.max_grad_norm)
-        self.optimizer: Optimizer | CompiledOptimizer = Optimizer(*self.trained, fabric)
+        self.training = (
+            agent,
+            self.minibatch_loss,
+            config.optimizer,
+            config.max_grad_norm,
+        )  # for either optimizer
+        self.optimizer: Optimizer | CompiledOptimizer = Optimizer(*self.training, fabric)
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip)
         self.updates = 0
 
     def compile(self, count: int) -> None:
         """Compile the minibatch step, as one function, for rollouts of `count` = T·B samples."""
-        from rlcore.optim.compiled import CompiledOptimizer
-
         size = min(self.config.per_rank_batch_size, count)
-        parts = Samples.example(count, self.agent.size, self.agent.spec.action)[:-1]
-        example = (torch.arange(size), torch.ones(size), 0.2, 0.01, torch.tensor(float(size)), *parts)
-        self.optimizer = CompiledOptimizer(*self.trained, example)
+        samples = Samples.example(count, self.agent.size, self.agent.spec.action)
+        example = (torch.arange(size), torch.ones(size), 0.2, 0.01, torch.tensor(float(size)), *samples[:-1])
+        self.optimizer = CompiledOptimizer(*self.training, example)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Fit the agent to a rollout [T, B]; returns averages over the minibatches."""
         config = self.config
-        now = {name: config.coefficient(name, batch.env_steps) for name in config.scheduled()}
-        self.optimizer.set_lr(now["lr"])
-        flat = flatten(batch.steps.obs, self.agent.spec, self.agent.keys, lead=2)
-        samples = self.prepare(batch, self.agent.normalizer(flat))
-        shape = (config.per_rank_batch_size, config.update_epochs, config.accumulate_minibatches)
-        terms, norms = [], []
-        for group in minibatches(samples.weight, *shape, rng):
+        coefs = {name: config.coefficient(name, batch.env_steps) for name in config.scheduled()}
+        self.optimizer.set_lr(coefs["lr"])
+        obs = flatten(batch.steps.obs, self.agent.spec, self.agent.keys, lead=2)  # [T, B, F]
+        samples = self.prepare(batch, self.agent.normalizer(obs))
+        sizes = (config.per_rank_batch_size, config.update_epochs, config.accumulate_minibatches)
+        logged, norms = [], []
+        for group in minibatches(samples.weight, *sizes, rng):
             total_weight = torch.stack([weight.sum() for _, weight in group]).sum()
             for rows, weight in group:
-                minibatch = (rows, weight, now["clip_coef"], now["ent_coef"], total_weight, *samples[:-1])
-                terms.append(self.optimizer.accumulate(*minibatch))
-            if config.target_kl is not None and terms[-1][3].item() > 1.5 * config.target_kl:
+                minibatch = (rows, weight, coefs["clip_coef"], coefs["ent_coef"], total_weight, *samples[:-1])
+                logged.append(self.optimizer.accumulate(*minibatch))
+            if config.target_kl is not None and logged[-1][KL].item() > 1.5 * config.target_kl:
                 self.optimizer.drop()
                 break
             norms.append(self.optimizer.apply())
             self.updates += 1
         if isinstance(self.agent.normalizer, Normalizer):
-            self.agent.normalizer.update(flat.flatten(0, 1))
-        return self.metrics(terms, norms, now)
+            self.agent.normalizer.update(obs.flatten(0, 1))
+        return self.metrics(logged, norms, coefs)
 
     def minibatch_loss(
-        self, rows: Tensor, weight: Tensor, clip_coef: float, ent_coef: float, total_weight: Tensor, *parts: Tensor
+        self, rows: Tensor, weight: Tensor, clip_coef: float, ent_coef: float, total_weight: Tensor, *columns: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """`loss` of rows [M] of samples (less their own weight), weighted [M]; a compiled one has coefficients []."""
-        minibatch = Samples._make([*(part.index_select(0, rows) for part in parts), weight])
+        """`loss` of rows [M] of the samples' columns [N, ...], with weights [M]; compiled, coefficients are tensors."""
+        minibatch = Samples._make([*(column.index_select(0, rows) for column in columns), weight])
         return self.loss(minibatch, clip_coef, ent_coef, total_weight)
 
     def loss(self, samples: Samples, clip_coef: float, ent_coef: float, total_weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Eq. 9 as a loss [], and means [policy, value, entropy loss, approximate KL, clipped share] for the log."""
+        """Eq. 9 as a loss [], and the means [5] that `LOGGED` names."""
         config = self.config
         with self.fabric.autocast():
             parameters, value = self.agent(samples.features)
@@ -196,8 +198,9 @@ class Learner:
         sums = objective @ samples.weight
         total = sums[0] + config.vf_coef * sums[1] + ent_coef * sums[2]
         with torch.no_grad():  # k3 of Schulman 2020, joschu.net/blog/kl-approx.html
-            watched = torch.stack([(ratio - 1) - log_ratio, ((ratio - 1).abs() > clip_coef).float()]) @ samples.weight
-        means = torch.cat([sums.detach(), watched]) / samples.weight.sum()
+            approx_kl, clipped = (ratio - 1) - log_ratio, ((ratio - 1).abs() > clip_coef).float()
+            diagnostics = torch.stack([approx_kl, clipped]) @ samples.weight
+        means = torch.cat([sums.detach(), diagnostics]) / samples.weight.sum()
         return total if config.loss_reduction == "sum" else total / total_weight, means
 
     @torch.no_grad()
@@ -211,32 +214,27 @@ class Learner:
         trace = config.gae_lambda * (~step.done).float()
         value = steps.extras["value"]
         advantage = gae(reward, discount, value, shifted(value, last_value), trace, config.gae_method)
-        parts = (features, steps.action, steps.extras["logprob"], value, advantage, advantage + value, step.weight)
-        return Samples._make(part.flatten(0, 1) for part in parts)
+        columns = (features, steps.action, steps.extras["logprob"], value, advantage, advantage + value, step.weight)
+        return Samples._make(column.flatten(0, 1) for column in columns)
 
-    def metrics(self, terms: list[Tensor], norms: list[Tensor], now: dict[str, float]) -> Metrics:
+    def metrics(self, logged: list[Tensor], norms: list[Tensor], coefs: dict[str, float]) -> Metrics:
         """What the log shows of an update; raises RunError where a loss or a gradient is not finite."""
-        names = ("Loss/policy_loss", "Loss/value_loss", "Loss/entropy_loss", "Info/approx_kl", "Info/clip_fraction")
-        metrics: Metrics = dict(zip(names, torch.stack(terms).mean(0).tolist(), strict=True)) if terms else {}
+        metrics: Metrics = dict(zip(LOGGED, torch.stack(logged).mean(0).tolist(), strict=True)) if logged else {}
         norm = torch.stack(norms) if norms else torch.zeros(1)
         finite = norm.isfinite()
         if not all(map(np.isfinite, metrics.values())) or not (finite.all() or self.optimizer.scales_loss):
             raise RunError(f"not finite after {self.updates} updates: {metrics}, gradient norm {norm[~finite]}")
         metrics["Info/grad_norm"] = norm[finite].mean().item() if finite.any() else 0.0
-        return metrics | {
-            "Info/learning_rate": now["lr"],
-            "Info/ent_coef": now["ent_coef"],
-            "Info/clip_coef": now["clip_coef"],
-        }
+        scheduled = {"learning_rate": coefs["lr"], "ent_coef": coefs["ent_coef"], "clip_coef": coefs["clip_coef"]}
+        return metrics | {f"Info/{name}": value for name, value in scheduled.items()}
 
     def state_dict(self) -> State:
         """Parameters, normalisers, optimizer and counter."""
-        parts = {"agent": self.agent, "optimizer": self.optimizer, "reward_scaler": self.reward_scaler}
-        return {name: part.state_dict() for name, part in parts.items()} | {"updates": self.updates}
+        return {name: getattr(self, name).state_dict() for name in SAVED} | {"updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`."""
-        for name in ("agent", "optimizer", "reward_scaler"):
+        for name in SAVED:
             getattr(self, name).load_state_dict(state[name])
         self.updates = state["updates"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,7 +167,9 @@ class EvaluationConfig:
     final_episodes: int = arg(100, "episodes of the last evaluation, greedy and stochastic each", low=1)
     baseline_episodes: int = arg(100, "episodes of the random baseline", low=1)
     num_envs: int = arg(10, "environments stepped together while evaluating", low=1)
-    max_episode_steps: int = arg(100_000, "an evaluation episode without end is cut here", low=1)
+    max_episode_steps: int | None = arg(
+        None, "an evaluation episode is cut here; null = 1 % of algo.total_steps, 2,000 at least", low=1
+    )
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,14 @@ class RunConfig:
     run_dir: str = arg("", "the run's own folder; default <log_root>/<root_dir>/<run_name>", learning=False)
     group: str | None = arg(None, "label that MLflow comparisons group by", learning=False)
     init_from: str | None = arg(None, "run, checkpoint or models:/ URI whose weights start this run")
-    run_benchmarks: bool = arg(
-        False, "of SheepRL's files", learning=False, unused="nothing reads it here"
-    )
+    run_benchmarks: bool = arg(False, "of SheepRL's files", learning=False, unused="nothing reads it here")
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Env steps between checkpoints."""
+        return self.checkpoint.every or max(1, math.ceil(self.algo.total_steps / 20))
+
+    @property
+    def evaluation_every(self) -> int:
+        """Env steps between evaluations while training."""
+        return self.evaluation.every or max(1, math.ceil(self.algo.total_steps / 10))

@@ -1,1 +1,1 @@
-"""Steps along time, minibatches and buffers."""
+"""Steps along time, the rollout and its minibatches, reward scaling."""

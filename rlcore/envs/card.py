@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -22,16 +22,16 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from rlcore import streams
-from rlcore.envs.exact.tier import TierReport, measure_tier, random_action
-from rlcore.envs.make import EnvSettings, known_id, make
+from rlcore.config.groups import EnvConfig
+from rlcore.envs.exact.recording import random_action
+from rlcore.envs.exact.tier import TierReport, measure_tier
+from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import obs_spaces, spec_of
 from rlcore.envs.suites.gym import family_of
+from rlcore.envs.suites.ids import known_id
 from rlcore.envs.vector.make import make_vector_env
-from rlcore.envs.vector.watchdog import Watchdog, Watched, step_limit
-from rlcore.envs.wrappers import ActionRepeat
-
-if TYPE_CHECKING:  # the config package imports torch
-    from rlcore.config.groups import EnvConfig
+from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
+from rlcore.envs.wrappers import ActionRepeat, layers
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ TIERS = {
 
 
 def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, Any]:
-    """Make the environment, look at it and probe it with random actions for a few seconds at most.
+    """Make the environment, read its spaces and play it with random actions for a few seconds at most.
 
     Args:
         config: the env group.
@@ -62,11 +62,11 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     """
     settings = EnvSettings.of(config)
     began = time.perf_counter()
-    card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _look(settings)
-    outside = _try(config, seed)
+    card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _declared(settings)
+    out_of_bounds = _play_checked(config, seed)
     watchdog = Watchdog(step_limit(config))
     try:
-        report = measure_tier(lambda: Watched(make(settings), watchdog), seed)
+        report = measure_tier(lambda: StepTimeout(make(settings), watchdog), seed)
     finally:
         watchdog.close()
     card |= {
@@ -82,21 +82,21 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
             "capped_by": report.capped,
             "longest_episode": report.longest,
             "seed": seed,
-            "values_out_of_bounds": outside,
+            "values_out_of_bounds": out_of_bounds,
             "seconds": round(time.perf_counter() - began, 2),
         },
     }
     return json.loads(json.dumps(card, allow_nan=False))  # tuples become lists now, not when it is read back
 
 
-def _look(settings: EnvSettings) -> dict[str, Any]:
+def _declared(settings: EnvSettings) -> dict[str, Any]:
     """What the environment says of itself, before any step."""
     env = make(settings)
     try:
         spec = spec_of(env)
         return {
             "id": spec.id,
-            "layers": _layer_names(env),
+            "layers": [type(layer).__name__ for layer in layers(env)],
             "packages": package_versions(settings.id),
             "observation_space": {key: readable_space(space) for key, space in obs_spaces(env).items()},
             "action_space": readable_space(env.action_space),
@@ -109,7 +109,7 @@ def _look(settings: EnvSettings) -> dict[str, Any]:
         env.close()
 
 
-def _try(config: EnvConfig | EnvSettings, seed: int) -> dict[str, int]:
+def _play_checked(config: EnvConfig | EnvSettings, seed: int) -> dict[str, int]:
     """A few random actions with every check of training on; returns how many values were out of bounds, by key."""
     rng = streams.generator(seed, "probe", 2)
     envs = make_vector_env(config, num_envs=1, seed=seed, purpose="probe", tier="replay")
@@ -123,11 +123,7 @@ def _try(config: EnvConfig | EnvSettings, seed: int) -> dict[str, int]:
 
 
 def warn_of_boundary(card: Mapping[str, Any]) -> None:
-    """Say once, loudly, that checkpoints cut the episodes of this environment; nothing for one of another tier.
-
-    Args:
-        card: as `environment_card` gives it.
-    """
+    """Warn, where a card's tier is "boundary", that scheduled checkpoints cut the episodes of this environment."""
     if card["tier"] != "boundary":
         return
     exact = "a resumed run still ends in the bits of one that nobody stopped, at that price"
@@ -142,14 +138,9 @@ def warn_of_boundary(card: Mapping[str, Any]) -> None:
 
 
 def card_key(config: EnvConfig | EnvSettings, seed: int) -> str | None:
-    """What a card depends on, as one hash: settings, seed, versions, the code of the environment and of this package.
+    """SHA-256 of what a card depends on: settings, seed, versions, the code of the environment and of this package.
 
-    Args:
-        config: the env group.
-        seed: of the probing.
-
-    Returns:
-        SHA-256 in hexadecimal; None where the code of the environment is not to be found, so that nobody can tell.
+    None where the files of the environment's code cannot be found: then no card may stand for another.
     """
     settings = EnvSettings.of(config)
     sources = source_files(settings.id)
@@ -163,15 +154,9 @@ def card_key(config: EnvConfig | EnvSettings, seed: int) -> str | None:
 
 
 def source_files(env_id: str) -> list[Path] | None:
-    """The Python files that an environment is made of: every package that its class or what it inherits from is in.
+    """The Python files, sorted, of every package that an environment's class, or a class it inherits from, is in.
 
-    Of a module without a package: the modules beside it, unless it was installed.
-
-    Args:
-        env_id: as `env.id`.
-
-    Returns:
-        Sorted; None where one of them has no file.
+    Of a module without a package: the modules beside it, unless it was installed. None where one of them has no file.
     """
     entry = gymnasium.spec(known_id(env_id)).entry_point
     maker: Any = load_env_creator(entry) if isinstance(entry, str) else entry
@@ -204,17 +189,16 @@ def package_versions(env_id: str) -> dict[str, str]:
 
 def time_limit(env: gymnasium.Env) -> int | None:
     """Longest possible episode in actions, by the time limits around an environment; None without any."""
-    limits, repeat, layer = [], 1, env
-    while isinstance(layer, gymnasium.Wrapper):
+    limits, repeat = [], 1
+    for layer in layers(env):
         if isinstance(layer, ActionRepeat):
             repeat *= layer.amount  # limits further in count environment steps
         if isinstance(layer, TimeLimit):
             limits.append(math.ceil(layer._max_episode_steps / repeat))
-        layer = layer.env
     return min(limits, default=None)
 
 
-def readable_space(space: spaces.Space) -> str:
+def readable_space(space: spaces.Space[Any]) -> str:
     """A space in one line: long bounds as the smallest and largest of them."""
     if not isinstance(space, spaces.Box):
         return str(space)
@@ -241,23 +225,8 @@ def _declared_reward(env: gymnasium.Env) -> list[float | None] | None:
     return [float(v) if math.isfinite(v) else None for v in declared]
 
 
-def _layer_names(env: gymnasium.Env) -> list[str]:
-    names, layer = [], env
-    while isinstance(layer, gymnasium.Wrapper):
-        names.append(type(layer).__name__)
-        layer = layer.env
-    return [*names, type(layer).__name__]
-
-
 def readable_card(card: dict[str, Any]) -> str:
-    """The card as a short page of Markdown.
-
-    Args:
-        card: from `environment_card`.
-
-    Returns:
-        A heading and two lists.
-    """
+    """The card as a short page of Markdown: a heading and two lists."""
     tested = card["tested"]
     low, high = card["reward_seen"]
     lines = [

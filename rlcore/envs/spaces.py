@@ -15,16 +15,9 @@ Bounds = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def spec_of(env: gymnasium.Env) -> EnvSpec:
-    """The spec of an environment from `make`.
+    """Id, observation keys and action of an environment from `make`, whose observations are a flat dict.
 
-    Args:
-        env: an environment whose observation space is a flat Dict.
-
-    Returns:
-        Its id, observation keys and action.
-
-    Raises:
-        UserError: a space that no agent here can take; names key and space.
+    A UserError names the key and the space where no agent here can take it.
     """
     obs = {key: _array_spec(key, space) for key, space in obs_spaces(env).items()}
     spec = env.unwrapped.spec
@@ -32,34 +25,17 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
 
 
 def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:
-    """Observation key -> space of an environment from `make`.
-
-    Args:
-        env: an environment whose observation space is a flat Dict.
-
-    Returns:
-        The spaces in the order of the keys.
-
-    Raises:
-        TypeError: the environment is not from `make`.
-    """
+    """Observation key -> space of an environment from `make`."""
     space = env.observation_space
     if not isinstance(space, spaces.Dict):
         raise TypeError(f"expected an environment from rlcore.envs.make, got observations {space}")
     return dict(space.spaces)
 
 
-def action_spec(space: spaces.Space) -> ActionSpec:
-    """The action an environment takes.
+def action_spec(space: spaces.Space[Any]) -> ActionSpec:
+    """The action that a space describes; sub-actions are counted in C order of the space's shape.
 
-    Args:
-        space: its action space.
-
-    Returns:
-        Its spec; sub-actions are counted in C order of the space's shape.
-
-    Raises:
-        UserError: neither a Box of real numbers, nor Discrete, MultiDiscrete or MultiBinary.
+    A UserError unless it is a Box of real numbers, Discrete, MultiDiscrete or MultiBinary.
     """
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
         low, high = (tuple(float(v) for v in bound.reshape(-1)) for bound in (space.low, space.high))
@@ -92,7 +68,7 @@ def obs_bounds(env: gymnasium.Env) -> Bounds:
     return bounds
 
 
-def _array_spec(key: str, space: spaces.Space) -> ArraySpec:
+def _array_spec(key: str, space: spaces.Space[Any]) -> ArraySpec:
     if isinstance(space, spaces.Discrete):
         return ArraySpec((), "int64", int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rlcore.envs.spaces import action_spec
 from rlcore.errors import UserError, nearest
 
 # Positions of velocities in the observation vector of each id (SheepRL's table, and Acrobot).
@@ -24,13 +25,16 @@ VELOCITIES = {
 }
 
 
-class ActionRepeat(gymnasium.Wrapper):
-    """Take every action `amount` times, fewer when the episode ends; rewards are summed.
+def layers(env: Any) -> Iterator[Any]:
+    """The wrappers of an environment from the outside in, then the environment itself."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
 
-    Args:
-        env: the environment.
-        amount: environment steps per action, at least 1.
-    """
+
+class ActionRepeat(gymnasium.Wrapper):
+    """Take every action `amount` times (at least 1), fewer when the episode ends; rewards are summed."""
 
     def __init__(self, env: gymnasium.Env, amount: int) -> None:
         super().__init__(env)
@@ -47,21 +51,17 @@ class ActionRepeat(gymnasium.Wrapper):
         return obs, total, terminated, truncated, info
 
 
-class FlatDictObservation(gymnasium.Wrapper):
+class FlatDictObservation(gymnasium.ObservationWrapper):
     """Observations as one flat dict: `state` for a bare one, `state_0`… for a tuple, `a.b` for nested dicts.
 
-    Args:
-        env: the environment.
-
-    Raises:
-        UserError: two parts of the observation get the same key.
+    A UserError where two parts of the observation would get the same key.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         space = env.observation_space
         self.paths: dict[str, tuple[Any, ...]] = {}
-        flat: dict[str, spaces.Space] = {}
+        flat: dict[str, spaces.Space[Any]] = {}
         for key, path, leaf in _leaves(space, "", ()):
             if key in flat:
                 raise UserError(f"two observations of this environment get the key {key!r}; rename one in its space")
@@ -69,24 +69,17 @@ class FlatDictObservation(gymnasium.Wrapper):
         self.bare = not isinstance(space, (spaces.Dict, spaces.Tuple))
         self.observation_space = spaces.Dict(flat)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Open an episode; the observation as a flat dict."""
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self.flat(obs), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one action; the observation as a flat dict."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return {"state": obs} if self.bare else self.flat(obs), reward, terminated, truncated, info
-
-    def flat(self, obs: Any) -> dict[str, Any]:
-        """A new flat dict with the leaves of `obs`."""
+    def observation(self, observation: Any) -> dict[str, Any]:
+        """A new flat dict with the leaves of an observation."""
         if self.bare:
-            return {"state": obs}
-        return {key: _follow(obs, path) for key, path in self.paths.items()}
+            return {"state": observation}
+        return {key: _follow(observation, path) for key, path in self.paths.items()}
 
 
-def _leaves(space: spaces.Space, key: str, path: tuple[Any, ...]) -> list[tuple[str, tuple[Any, ...], spaces.Space]]:
+Leaf = tuple[str, tuple[Any, ...], spaces.Space[Any]]  # flat key, path inside the observation, its space
+
+
+def _leaves(space: spaces.Space[Any], key: str, path: tuple[Any, ...]) -> list[Leaf]:
     if isinstance(space, spaces.Dict):
         parts = [(f"{key}.{name}" if key else str(name), name, inner) for name, inner in space.spaces.items()]
     elif isinstance(space, spaces.Tuple):
@@ -103,13 +96,9 @@ def _follow(obs: Any, path: tuple[Any, ...]) -> Any:
 
 
 class MaskVelocities(gymnasium.ObservationWrapper):
-    """Zero the velocities in key `state`, which makes the task partly observed.
+    """Zero the velocities in key `state` of a flat dict, which makes the task partly observed.
 
-    Args:
-        env: the environment, its observations already flat dicts.
-
-    Raises:
-        UserError: no velocities are known for this id.
+    A UserError where no velocities are known for the id.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -132,7 +121,7 @@ class MaskVelocities(gymnasium.ObservationWrapper):
 
 
 class ActionsAsObservation(gymnasium.Wrapper):
-    """Past actions as key `action_stack`: float32, oldest first, one-hot for discrete actions.
+    """Past actions as key `action_stack` of a flat dict: float32, oldest first, one-hot for discrete actions.
 
     At an episode's start all of them are the no-op. With dilation d only every d-th of the last n·d actions is
     shown, the newest always.
@@ -150,18 +139,18 @@ class ActionsAsObservation(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, num_stack: int, noop: Any, dilation: int) -> None:
         super().__init__(env)
         self.dilation = dilation
-        self.shape, self.nvec, self.start = _sub_actions(env.action_space)
-        self.noop = self.encode(self._checked_noop(noop))
+        action = action_spec(env.action_space)
+        self.nvec = None if action.continuous else np.array(action.nvec)
+        self.start = None if action.continuous else np.array(action.start)
+        self.noop = self.encode(self._checked_noop(noop, action.size))
         self.history = np.tile(self.noop, (num_stack * dilation, 1))  # row -1 is the newest
         low, high = np.float32(0), np.float32(1)
-        if isinstance(env.action_space, spaces.Box):
-            low = np.tile(env.action_space.low.reshape(-1), num_stack).astype(np.float32)
-            high = np.tile(env.action_space.high.reshape(-1), num_stack).astype(np.float32)
+        if action.continuous:
+            low, high = (np.tile(bound, num_stack).astype(np.float32) for bound in (action.low, action.high))
         box = spaces.Box(low, high, (self.noop.size * num_stack,), np.float32)
         self.observation_space = _with_key(env.observation_space, "action_stack", box, "actions_as_observation")
 
-    def _checked_noop(self, noop: Any) -> np.ndarray:
-        size = int(np.prod(self.shape))
+    def _checked_noop(self, noop: Any, size: int) -> np.ndarray:
         try:
             flat = np.asarray(noop, np.float64).reshape(-1)
         except (TypeError, ValueError):
@@ -208,28 +197,10 @@ class ActionsAsObservation(gymnasium.Wrapper):
         return self.history[self.dilation - 1 :: self.dilation].reshape(-1).copy()
 
 
-def _sub_actions(space: spaces.Space) -> tuple[tuple[int, ...], np.ndarray | None, np.ndarray | None]:
-    """(shape, choices of each sub-action, their smallest values); choices None for a Box."""
-    if isinstance(space, spaces.Discrete):
-        return (1,), np.array([int(space.n)]), np.array([int(space.start)])
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.shape, space.nvec.reshape(-1), space.start.reshape(-1)
-    if isinstance(space, spaces.MultiBinary):
-        size = int(np.prod(space.shape))
-        return space.shape, np.full(size, 2), np.zeros(size, np.int64)
-    if isinstance(space, spaces.Box):
-        return space.shape, None, None
-    raise UserError(f"action space {space}: only Box, Discrete, MultiDiscrete and MultiBinary can be trained")
-
-
 class RewardAsObservation(gymnasium.Wrapper):
-    """The reward that arrived with an observation as its key `reward`: float32 (1,), 0 at an episode's start.
+    """The reward that arrived with a flat dict as its key `reward`: float32 (1,), 0 at an episode's start.
 
-    Args:
-        env: the environment, its observations already flat dicts.
-
-    Raises:
-        UserError: the environment has such a key already.
+    A UserError where the environment has such a key already.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -251,8 +222,8 @@ class RewardAsObservation(gymnasium.Wrapper):
         return obs, reward, terminated, truncated, info
 
 
-def _with_key(space: spaces.Space, key: str, box: spaces.Box, option: str) -> spaces.Dict:
-    parts: Mapping[str, spaces.Space] = space.spaces if isinstance(space, spaces.Dict) else {}
+def _with_key(space: spaces.Space[Any], key: str, box: spaces.Box, option: str) -> spaces.Dict:
+    parts: Mapping[str, spaces.Space[Any]] = space.spaces if isinstance(space, spaces.Dict) else {}
     if key in parts:
         raise UserError(f"env.{option}: this environment has an observation {key!r} of its own; switch the option off")
     return spaces.Dict({**parts, key: box})

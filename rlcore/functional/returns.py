@@ -46,16 +46,9 @@ def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
 
 
 def discounted_scan(x: Tensor, decay: Tensor) -> Tensor:
-    """The same sum in log2(T) rounds (Hillis and Steele 1986): each round joins windows twice as long.
+    """The same sum in log2(T) rounds (Hillis and Steele 1986), each over twice as many rows. x, decay: [T, ...].
 
     Pairs (decay, x) compose as (d, x)∘(d', x') = (d d', x + d x').
-
-    Args:
-        x: [T, ...].
-        decay: [T, ...].
-
-    Returns:
-        [T, ...].
     """
     assert x.shape == decay.shape, (x.shape, decay.shape)
     length = x.shape[0]

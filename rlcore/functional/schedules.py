@@ -14,15 +14,9 @@ def anneal(initial: float, env_steps: int, total_steps: int) -> float:
 
 
 def piecewise(points: Points, env_steps: int, kind: str = "linear") -> float:
-    """The value at `env_steps` of a curve through (env_steps, value) points.
+    """The value at `env_steps` of a curve through (env_steps, value) points in rising order of env_steps.
 
-    Args:
-        points: in rising order of env_steps; the first value holds before, the last after.
-        env_steps: where to read the curve.
-        kind: "linear" interpolates; "step" holds each value until the next point.
-
-    Returns:
-        The value.
+    "linear" interpolates, "step" holds each value until the next point; the first value holds before, the last after.
     """
     before = points[0]
     for after in points:
@@ -36,7 +30,7 @@ def piecewise(points: Points, env_steps: int, kind: str = "linear") -> float:
 
 
 def check_points(points: Points) -> str | None:
-    """What is wrong with the points of a schedule, in words, or None."""
+    """What is wrong with the points of a schedule, in words; None where nothing is."""
     if not points:
         return "needs at least one [env_steps, value] pair"
     steps = [p[0] for p in points]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
-    """Mean of x [N] over the rows that count; weight [N]. [] ."""
+    """Mean [] of x [N] over the rows that count; weight [N]."""
     assert x.shape == weight.shape, (x.shape, weight.shape)
     return (x * weight).sum() / weight.sum()
 

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from contextlib import nullcontext
+import logging
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
 from rlcore.envs.vector.make import make_vector_env
-from rlcore.judge.play import play
-from rlcore.types import Agent, Arrival
+from rlcore.judge.play import OnProgress, OnStep, play
+from rlcore.types import Agent
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-Watch = Callable[[Arrival, np.ndarray], None]
+ORDINARY = 2_000  # actions: Gymnasium's longest own limit; no shorter episode is ever cut
+SHARE = 100  # an episode may take one of so many parts of algo.total_steps: 100 episodes take no more than training
+log = logging.getLogger(__name__)
+
+
+def episode_limit(config: RunConfig, card: dict[str, Any]) -> int | None:
+    """Actions after which an evaluation cuts an episode; None where the environment ends it by then.
+
+    `evaluation.max_episode_steps`, else in proportion to training: a policy that never arrives must not be watched for
+    longer than it was trained.
+
+    Args:
+        config: of the run.
+        card: the environment card.
+
+    Returns:
+        The limit, or None.
+    """
+    own: int | None = card["max_episode_steps"]
+    limit = config.evaluation.max_episode_steps
+    if limit is None:
+        limit = max(ORDINARY, config.algo.total_steps // SHARE)
+    return limit if own is None or limit < own else None
 
 
 def evaluate_agent(
@@ -31,7 +50,8 @@ def evaluate_agent(
     round: int = 0,
     purpose: str = "env_eval",
     fabric: Fabric | None = None,
-    watch: Watch | None = None,
+    on_step: OnStep | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
     """Play episodes 0..N-1 of a round of evaluation.
 
@@ -44,14 +64,15 @@ def evaluate_agent(
         round: picks a set of environment seeds; 0 is the standing one, any other is fresh.
         purpose: stream of the environments' seeds.
         fabric: device and precision of the agent; None = CPU, float32.
-        watch: called with every arrival and action.
+        on_step: called with every arrival and action.
+        on_progress: called after every step with the number of episodes that have ended, and N.
 
     Returns:
-        mean, std, ci95, episodes, returns, mean_length.
+        mean, std, ci95, episodes, returns, mean_length, cut (how many episodes had no end in sight).
     """
-    env = dataclasses.replace(config.env, sync_env=True)
-    if card["max_episode_steps"] is None:
-        env = dataclasses.replace(env, max_episode_steps=config.evaluation.max_episode_steps)
+    env, limit = dataclasses.replace(config.env, sync_env=True), episode_limit(config, card)
+    if limit is not None:
+        env = dataclasses.replace(env, max_episode_steps=limit)
     count = min(config.evaluation.num_envs, episodes)
     envs = make_vector_env(
         env,
@@ -64,10 +85,19 @@ def evaluate_agent(
         ),
     )
     rng = None if greedy else streams.generator(config.seed, "policy_eval", round, streams.PURPOSES[purpose])
-    device = fabric.device if fabric is not None else "cpu"
-    autocast = fabric.autocast if fabric is not None else nullcontext
+    where = {} if fabric is None else {"device": fabric.device, "autocast": fabric.autocast}
     try:
-        result = play(agent, envs, episodes, rng, greedy=greedy, device=device, autocast=autocast, watch=watch)
+        result = play(
+            agent, envs, episodes, rng, greedy=greedy, limit=limit, on_step=on_step, on_progress=on_progress, **where
+        )
     finally:
         envs.close()
+    if result.cut:
+        log.warning(
+            "%d of %d episodes were cut at %s steps: no end in sight (evaluation.max_episode_steps sets where; "
+            "env.max_episode_steps ends them in training too)",
+            result.cut,
+            episodes,
+            f"{limit:,}",
+        )
     return result.to_json()

@@ -1,4 +1,4 @@
-"""Playing whole episodes on seeds of their own: evaluation, the random baseline, fresh comparisons."""
+"""Playing whole episodes on seeds of their own: evaluations, the random baseline, comparisons of champions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,26 @@ import torch
 
 from rlcore.types import Agent, Arrival, VectorEnv
 
+OnStep = Callable[[Arrival, np.ndarray], None]
+OnProgress = Callable[[int, int], None]
+
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Returns of N episodes, in order of episode, undiscounted, in the environment's unit; lengths in actions."""
+    """What N episodes came to, in order of episode.
+
+    Attributes:
+        returns: undiscounted, in the environment's unit.
+        lengths: in actions.
+        cut: how many of them the evaluation's own limit ended.
+    """
 
     returns: list[float]
     lengths: list[int]
+    cut: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """mean, std (unbiased), ci95 [low, high] of the mean (Student's t), episodes, returns, mean_length."""
+        """mean, std (unbiased), ci95 [low, high] of the mean (Student's t), episodes, returns, mean_length, cut."""
         count = len(self.returns)
         mean = statistics.fmean(self.returns)
         std = statistics.stdev(self.returns) if count > 1 else 0.0
@@ -35,6 +45,7 @@ class EvalResult:
             "episodes": count,
             "returns": self.returns,
             "mean_length": statistics.fmean(self.lengths),
+            "cut": self.cut,
         }
 
 
@@ -62,9 +73,11 @@ def play(
     rng: np.random.Generator | None,
     *,
     greedy: bool,
+    limit: int | None = None,
     device: torch.device | str = "cpu",
     autocast: Any = nullcontext,
-    watch: Callable[[Arrival, np.ndarray], None] | None = None,
+    on_step: OnStep | None = None,
+    on_progress: OnProgress | None = None,
 ) -> EvalResult:
     """Play whole episodes: environment k of B plays episodes k, k+B, k+2B, ...
 
@@ -76,17 +89,19 @@ def play(
         episodes: N.
         rng: action noise; None when greedy.
         greedy: most likely actions instead of samples.
+        limit: actions after which the environments were told to truncate; such episodes are counted as cut.
         device: where the agent computes.
         autocast: entered around the agent (mixed precision).
-        watch: called with every arrival and the action (in the environment's form) that answers it.
+        on_step: called with every arrival and the action (in the environment's form) that answers it.
+        on_progress: called after every step with the number of episodes that have ended, and N.
 
     Returns:
-        Returns and lengths in order of episode.
+        Returns and lengths in order of episode, and how many were cut.
     """
     count = envs.num_envs
     left = [len(range(k, episodes, count)) for k in range(count)]
     done: dict[int, tuple[float, int]] = {}
-    played = [0] * count
+    played, cut = [0] * count, 0
     arrival, carry = envs.reset(), agent.initial(count)
     while any(left):
         obs = {key: torch.from_numpy(value).to(device) for key, value in arrival.obs.items()}
@@ -94,8 +109,8 @@ def play(
             is_first = torch.from_numpy(arrival.is_first).to(device)
             carry, action, _ = agent.act(carry, obs, is_first, rng, greedy)
         env_action = agent.to_env(action)
-        if watch is not None:
-            watch(arrival, env_action)
+        if on_step is not None:
+            on_step(arrival, env_action)
         arrival = envs.step(env_action)
         for episode in envs.pop_episodes():
             index = episode.env_index
@@ -103,5 +118,8 @@ def play(
                 left[index] -= 1
                 done[index + played[index] * count] = (episode.ret, episode.length)
                 played[index] += 1
+                cut += episode.length == limit and not arrival.terminated[index]
+        if on_progress is not None:
+            on_progress(len(done), episodes)
     ordered = [done[i] for i in range(episodes)]
-    return EvalResult([ret for ret, _ in ordered], [length for _, length in ordered])
+    return EvalResult([ret for ret, _ in ordered], [length for _, length in ordered], cut)

@@ -14,7 +14,8 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import build
 from rlcore.errors import UserError
 from rlcore.spec import ArraySpec, EnvSpec
-from rlcore.store import checkpoint, tree
+from rlcore.store import checkpoint
+from rlcore.store.checkpoint import nested_state
 from rlcore.store.directory import RunDirectory, write_json
 
 FORMAT = 1
@@ -134,11 +135,11 @@ def _exported(path: Path, seed: int) -> Policy:
     """The policy of an exported folder, which may be anybody's."""
     names = ("agent.json", "agent.safetensors")
     try:
-        description = tree.read_json((path / "policy.json").read_bytes(), "policy.json")
+        description = nested_state.read_json((path / "policy.json").read_bytes(), "policy.json")
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise UserError(f"policy.json is of another format than {FORMAT}, which this version reads")
         shape, tensors = ((path / name).read_bytes() for name in names)
-        return Policy(description, tree.decode(shape, tensors, names), seed)
+        return Policy(description, nested_state.decode(shape, tensors, names), seed)
     except OSError as error:
         raise UserError(f"{path}: {Path(error.filename).name} cannot be read ({error.strerror})") from None
     except UserError as error:
@@ -174,19 +175,10 @@ def _shape_of(value: Any) -> str:
 
 
 def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
-    """Write the policy of a checkpoint as a folder that needs nothing of the run: policy.json and its weights.
-
-    Args:
-        run: the run the checkpoint belongs to.
-        path: the checkpoint's directory.
-        destination: folder to write; made if missing.
-
-    Returns:
-        The folder.
-    """
+    """Write the policy of a run's checkpoint as a folder that needs nothing of the run: policy.json and its weights."""
     learning, _ = checkpoint.load(path)
     destination.mkdir(parents=True, exist_ok=True)
-    shape, tensors = tree.encode(learning["learner"]["agent"])
+    shape, tensors = nested_state.encode(learning["learner"]["agent"])
     (destination / "agent.json").write_bytes(shape)
     (destination / "agent.safetensors").write_bytes(tensors)
     write_json(destination / "policy.json", describe(run, path))

@@ -33,16 +33,7 @@ class EncoderConfig(MLPConfig):
 
 
 def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) -> None:
-    """Refuse keys that the environment does not give or that a vector encoder cannot read.
-
-    Args:
-        spec: the environment.
-        keys: `algo.mlp_keys.encoder`.
-        image_keys: `algo.cnn_keys.encoder`.
-
-    Raises:
-        UserError: names the key and what the environment gives.
-    """
+    """Refuse `algo.mlp_keys.encoder` and `algo.cnn_keys.encoder` where the environment or the encoder lacks a key."""
     if image_keys:
         raise UserError(f"algo.cnn_keys.encoder={list(image_keys)}: image keys are not there yet; set it to []")
     known = ", ".join(spec.obs)
@@ -54,19 +45,20 @@ def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) ->
                 f"algo.mlp_keys.encoder: {spec.id} has no key {key!r}{nearest(key, spec.obs)}; "
                 f"all it gives: algo.mlp_keys.encoder=[{','.join(spec.obs)}]"
             )
+        array = spec.obs[key]
+        if array.dtype == "uint8" and len(array.shape) == 3:
+            vectors = [k for k, other in spec.obs.items() if other.dtype != "uint8" or len(other.shape) != 3]
+            raise UserError(
+                f"algo.mlp_keys.encoder: key {key!r} of {spec.id} is an image (uint8, {list(array.shape)}), which a "
+                "perceptron would see as raw 0 to 255, and image encoders are not there yet; "
+                + (f"its other keys: algo.mlp_keys.encoder=[{','.join(vectors)}]" if vectors else "it has no other key")
+            )
 
 
 def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead: int) -> Tensor:
-    """Concatenate observation keys into vectors.
+    """Concatenate observation keys, in their order: key -> [*lead dims, *shape] -> [*lead dims, F] float32.
 
-    Args:
-        obs: key -> [*lead dims, *shape].
-        spec: tells which keys are Discrete (they become one-hot).
-        keys: in this order.
-        lead: how many leading dimensions to keep.
-
-    Returns:
-        [*lead dims, F] float32.
+    `lead` leading dimensions are kept; Discrete keys become one-hot.
     """
     parts = [_flat(obs[key], spec.obs[key], lead) for key in keys]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -79,14 +71,10 @@ def _flat(x: Tensor, spec: ArraySpec, lead: int) -> Tensor:
 
 
 class Normalizer(nn.Module):
-    """Observations brought to mean 0 and variance 1 by what was seen in training, then clipped.
+    """Observations [..., F] brought to mean 0 and variance 1 by the statistics of training, then clipped to ±`clip`.
 
     The statistics change only when the learner says so (once an update), so that a rollout and the losses on it see
     the same numbers and the first ratio is exactly 1. They are kept in float64 whatever the precision of the networks.
-
-    Args:
-        size: F.
-        clip: largest absolute value handed on.
     """
 
     def __init__(self, size: int, clip: float) -> None:
@@ -120,13 +108,7 @@ class Normalizer(nn.Module):
 
 
 class VectorEncoder(nn.Module):
-    """Perceptron over the flat observation; the identity when it has no layer.
-
-    Args:
-        inputs: F.
-        config: layers.
-        rng: CPU generator for the initialisation.
-    """
+    """Perceptron over the flat observation [..., F]; the identity when it has no layer."""
 
     def __init__(self, inputs: int, config: EncoderConfig, rng: torch.Generator) -> None:
         super().__init__()

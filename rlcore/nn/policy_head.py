@@ -27,17 +27,9 @@ class ActorConfig(MLPConfig):
 
 
 def kind_of(action: ActionSpec, distribution: str) -> str:
-    """The distribution an action space gets: "discrete", "normal" or "tanh_normal".
+    """The distribution an action space gets, "discrete", "normal" or "tanh_normal", under `distribution.type`.
 
-    Args:
-        action: the environment's action.
-        distribution: `distribution.type`; "auto" decides by the space.
-
-    Returns:
-        The kind.
-
-    Raises:
-        UserError: the space cannot have that distribution.
+    A UserError where the space cannot have the one that was asked for.
     """
     fitting = ("normal", "tanh_normal") if action.continuous else ("discrete",)
     kind = fitting[0] if distribution == "auto" else distribution

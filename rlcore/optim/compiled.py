@@ -14,18 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from rlcore.optim import package as ahead_of_time
+from rlcore.optim import package
 from rlcore.optim.optimizer import Loss, OptimizerConfig
 
 LINE = 16  # float32 numbers in a cache line: parameters are aligned as if each had memory of its own
 
 
 class FlatParameters:
-    """The parameters of a module as parts of one vector.
-
-    Args:
-        module: its parameters (float32, on the CPU) become views into `vector`.
-    """
+    """The parameters of a module (float32, on the CPU), which become views into one `vector`."""
 
     def __init__(self, module: nn.Module) -> None:
         named = dict(module.named_parameters())
@@ -80,13 +76,13 @@ class CompiledOptimizer:
         step = make_step(module, self.parameters, loss, config, max_grad_norm)
         inputs = [*self._state(), *map(_tensor, example)]
         self._layout = [(i.shape, i.dtype) for i in inputs]
-        self._step = ahead_of_time.compiled(ahead_of_time.trace(step, inputs), inputs)
+        self._step = package.compiled(package.trace(step, inputs), inputs)
 
     def _state(self) -> tuple[Tensor, ...]:
         return (self.parameters.vector, *self.moments, self.count, self.lr)
 
     def accumulate(self, *inputs: Tensor | float) -> Tensor:
-        """Compute the next step on the loss of these inputs, without taking it; returns what the loss says beside."""
+        """Compute the next step on the loss of these inputs, without taking it; returns the loss's means."""
         assert not self._proposed, "one minibatch a step"
         given = [*self._state(), *map(_tensor, inputs)]
         assert [(i.shape, i.dtype) for i in given] == self._layout, "the compiled step was built for other shapes"
@@ -139,16 +135,8 @@ def make_step(
 ) -> Callable[..., tuple[Tensor, ...]]:
     """The whole step as a function without side effects.
 
-    Args:
-        module: whose parameters `parameters` are.
-        parameters: how the vectors are divided.
-        loss: of the module, given the step's inputs.
-        config: adam or adamw.
-        max_grad_norm: 0 = never clip.
-
-    Returns:
-        (vector, exp_avg, exp_avg_sq, count, lr, *inputs) -> the first four after the step, the gradient's norm, and
-        what the loss says beside.
+    (vector, exp_avg, exp_avg_sq, count, lr, *inputs) -> the first four after the step, the gradient's norm before
+    clipping, and the loss's means.
     """
     objective = _Objective(module, loss)
 
@@ -156,12 +144,12 @@ def make_step(
         return functional_call(objective, {f"module.{name}": part for name, part in named.items()}, inputs)
 
     def step(vector: Tensor, first: Tensor, second: Tensor, count: Tensor, lr: Tensor, *inputs: Tensor) -> Any:
-        gradients, (_, aux) = grad_and_value(value, has_aux=True)(parameters.split(vector), inputs)
+        gradients, (_, means) = grad_and_value(value, has_aux=True)(parameters.split(vector), inputs)
         gradient = parameters.join(gradients)
         norm = gradient.norm()
         if max_grad_norm:
             gradient = gradient * (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
-        return *adam(config, vector, gradient, first, second, count, lr), norm, aux
+        return *adam(config, vector, gradient, first, second, count, lr), norm, means
 
     return step
 

@@ -16,7 +16,7 @@ from rlcore.errors import UserError
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Inputs -> the scalar to minimise, and what else is worth knowing of them (no gradient flows through it).
+# Inputs -> the scalar to minimise, and means for the log (no gradient flows through them).
 Loss = Callable[..., tuple[Tensor, Tensor]]
 
 OPTIMIZERS = {
@@ -25,6 +25,8 @@ OPTIMIZERS = {
     "rmsprop": torch.optim.RMSprop,
     "sgd": torch.optim.SGD,
 }
+# Settings that not every optimizer has.
+OPTIONAL = ("betas", "alpha", "centered", "momentum", "dampening", "nesterov", "amsgrad", "eps")
 # Decorated for torch.compile: the first call of any of them imports the compiler, for as long as torch itself.
 DECORATED = ("step", "zero_grad", "add_param_group", "state_dict", "load_state_dict")
 
@@ -46,16 +48,9 @@ class OptimizerConfig:
     amsgrad: bool | None = arg(None, "AMSGrad (Adam)")
 
     def check(self, prefix: str) -> None:
-        """Refuse a setting that the chosen optimizer does not have.
-
-        Args:
-            prefix: the dotted place of this group, for messages.
-
-        Raises:
-            UserError: names the key and the optimizer.
-        """
+        """Refuse a setting that the chosen optimizer does not have; `prefix` is the group's place, for messages."""
         known = OPTIMIZERS[self.name].__init__.__code__.co_varnames
-        for key in ("betas", "alpha", "centered", "momentum", "dampening", "nesterov", "amsgrad", "eps"):
+        for key in OPTIONAL:
             value = getattr(self, key)
             default = OptimizerConfig.__dataclass_fields__[key].default
             if value is not None and key not in known and value != default:
@@ -66,33 +61,27 @@ class OptimizerConfig:
             raise UserError(f"{prefix}nesterov=true: needs {prefix}momentum above 0 and no dampening")
 
     def make(self, module: nn.Module, fused: bool = True) -> torch.optim.Optimizer:
-        """The torch optimizer over all parameters of `module`.
+        """The torch optimizer over all parameters of `module`, in one group.
 
-        Args:
-            module: whose parameters.
-            fused: one kernel for the whole step, where torch has it; it would undo a scaled loss by itself, after its
-                gradient was clipped.
-
-        Returns:
-            One parameter group.
+        `fused` takes one kernel for the whole step, where torch has it. Not with a scaled loss: such a kernel undoes
+        the scale by itself, after the gradient was clipped.
         """
         cls = OPTIMIZERS[self.name]
         known = cls.__init__.__code__.co_varnames
-        keys = ("eps", "betas", "alpha", "centered", "momentum", "dampening", "nesterov", "amsgrad")
-        settings = {k: getattr(self, k) for k in keys if k in known and getattr(self, k) is not None}
+        settings = {k: getattr(self, k) for k in OPTIONAL if k in known and getattr(self, k) is not None}
         if "fused" in known:
             settings["fused"] = fused
         return eager(cls)(module.parameters(), lr=self.lr, weight_decay=self.weight_decay, **settings)
 
 
 def eager(cls: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """`cls` with the plain methods below those decorators; a step never records a gradient (`differentiable`)."""
+    """`cls` with its methods freed from those decorators; its step never records a gradient."""
     methods = {name: inspect.unwrap(getattr(cls, name)) for name in DECORATED}
     return type(cls.__name__, (cls,), methods | {"step": torch.no_grad()(methods["step"])})
 
 
 class Optimizer:
-    """Owns the gradients of one loss with respect to one module: `step(*inputs)` is loss, backward, clip, step.
+    """Owns the gradients of one loss with respect to one module: `accumulate` them, then `apply` or `drop` them.
 
     Args:
         module: its parameters are trained.
@@ -112,10 +101,10 @@ class Optimizer:
         self.wrapped, self.torch_optimizer = fabric.setup(module, config.make(module, fused=not self.scales_loss))
 
     def accumulate(self, *inputs: Any) -> Tensor:
-        """Add the gradient of the loss of these inputs to what the next `apply` uses; returns what it says beside."""
-        loss, aux = self.loss(*inputs)
+        """Add the gradient of the loss of these inputs to what the next `apply` uses; returns the loss's means."""
+        loss, means = self.loss(*inputs)
         self.fabric.backward(loss)
-        return aux
+        return means
 
     def apply(self) -> Tensor:
         """Clip and step. Returns the gradient's global norm before clipping, [] on the device, never synchronised."""
@@ -129,11 +118,6 @@ class Optimizer:
         self.torch_optimizer.zero_grad()
         assert norm is not None
         return norm
-
-    def step(self, *inputs: Any) -> Tensor:
-        """One whole step on the loss of these inputs; returns the gradient norm before clipping."""
-        self.accumulate(*inputs)
-        return self.apply()
 
     def drop(self) -> None:
         """Forget the accumulated gradient."""

@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 FORMAT = 1  # raise it when the same graph must be compiled in another way
-PLAIN = re.compile(r"[\w/.+-]+", re.ASCII)
-# Run a command, and beside it a watch on standard input: at its end (the parent is gone) the whole process group dies.
-# A shell does it because Python cannot look up while it imports torch.
-WATCHED = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
-PATIENCE = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150
+PLAIN_PATH = re.compile(r"[\w/.+-]+", re.ASCII)
+# Run a command; when standard input ends (the parent is gone), kill the whole process group. A shell does it because
+# Python notices nothing while it imports torch.
+KILLED_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
+BUILD_LIMIT = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 log = logging.getLogger(__name__)
 
 
 def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> GraphModule:
     """The operations that a function performs on tensors of the example's shapes, its gradients among them."""
-    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.proxy_tensor import make_fx  # 30 ms, for compiled runs alone
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -60,17 +60,10 @@ def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
 
 
 def compiled(graph: GraphModule, example: Sequence[Tensor]) -> Compiled:
-    """Machine code for a traced function, from the cache or built now.
+    """Machine code for a traced function, from the cache or built now: list of inputs -> list of outputs.
 
-    Args:
-        graph: as `trace` gives it.
-        example: its inputs; only tensors of the same shapes, types and contiguous layout may be handed in later.
-
-    Returns:
-        A function from the list of inputs to the list of outputs.
-
-    Raises:
-        RunError: the compiler failed, or the cache cannot be written.
+    Only tensors of the example's shapes, types and contiguous layout may be handed in. A RunError where the compiler
+    failed or the cache cannot be written.
     """
     folder = cache_folder()
     key = content_key(graph, example)
@@ -101,25 +94,24 @@ def find_compiler() -> str | None:
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
 
-def obstacle() -> str | None:
-    """Why nothing can be compiled on this machine, and what to do about it; None = it can."""
+def missing_requirement() -> str | None:
+    """Why nothing can be compiled on this machine, and what to do about it; None where it can."""
     if find_compiler() is None:
         return "no C++ compiler (CXX, g++, clang++) is on this machine; Debian and Ubuntu: apt install g++"
-    if PLAIN.fullmatch(torch.__file__) is None:
+    if PLAIN_PATH.fullmatch(torch.__file__) is None:
         return f"a compiler cannot read torch's headers below {Path(torch.__file__).parent}; install in a plain path"
     return None
 
 
 @functools.cache
 def compiler_version(path: str) -> str:
-    """The first line that a compiler says of itself."""
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    return said.partition("\n")[0]
+    """The first line of `<compiler> --version`."""
+    return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
 
 
 @functools.cache
 def processor() -> dict[str, str]:
-    """What of the processor decides which instructions are used: its model and their sets, as Linux names them."""
+    """The processor's model and instruction sets, which decide what code is generated, under Linux's names."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -155,20 +147,20 @@ def _digest(tensor: Tensor) -> str:
 
 
 def _switches() -> list[Any]:
-    """Settings of this process that code generation looks at; the child gets the same."""
+    """Settings of this process that code generation depends on; the child gets the same."""
     return [torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()]
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One builder at a time for each key: who comes second finds the package of the first."""
+    """One builder at a time for each key: the second one finds the package of the first."""
     with open(path, "a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def find(folder: Path, key: str) -> bytes | None:
-    """The package kept under a key, every byte as it was written; damaged ones are said and removed."""
+    """The package kept under a key, if it is whole; a damaged one is removed, with a warning."""
     for path in sorted(folder.glob(f"{key}.*.pt2")):
         package = path.read_bytes()
         if path.name == _name(key, package):
@@ -194,7 +186,7 @@ def _build(folder: Path, key: str, graph: GraphModule, example: Sequence[Tensor]
 
 
 def _compile(work: Path, graph: GraphModule, example: Sequence[Tensor]) -> bytes:
-    if PLAIN.fullmatch(str(work)) is None:  # torch hands paths to the compiler unquoted
+    if PLAIN_PATH.fullmatch(str(work)) is None:  # torch hands paths to the compiler unquoted
         with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
             return _compile(Path(elsewhere), graph, example)
     with warnings.catch_warnings():
@@ -207,7 +199,7 @@ def _compile(work: Path, graph: GraphModule, example: Sequence[Tensor]) -> bytes
 
 
 def _environment(work: Path) -> dict[str, str]:
-    """What the child sees: nothing of the user's that changes how code is generated, and nothing kept but in `work`."""
+    """The child's variables: none of the user's that change how code is generated, and caches in `work` alone."""
     private = ("TORCHINDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_")
     return {name: value for name, value in os.environ.items() if not name.startswith(private)} | {
         "PYTHONPATH": import_path(),
@@ -215,8 +207,8 @@ def _environment(work: Path) -> dict[str, str]:
         "TMPDIR": str(work),
         "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        # Else it tries out instruction sets by compiling and running programs under a time limit: on a busy machine the
-        # same processor would now and then get another one, and a package built again other bits.
+        # Without it the compiler tries out instruction sets by running programs under a time limit: a busy machine
+        # would now and then get another set, and a package built again other bits.
         "TORCHINDUCTOR_VEC_ISA_OK": "1",
     }
 
@@ -226,7 +218,7 @@ def _run_compiler(work: Path) -> None:
     python = [sys.executable, "-P", "-m", "rlcore.optim.package", str(work), json.dumps(_switches())]
     with open(work / "output", "w+b") as output:
         child = subprocess.Popen(
-            ["sh", "-c", WATCHED, "sh", *python],
+            ["sh", "-c", KILLED_WITH_PARENT, "sh", *python],
             stdin=subprocess.PIPE,  # never written to
             stdout=output,
             stderr=output,
@@ -234,14 +226,14 @@ def _run_compiler(work: Path) -> None:
             start_new_session=True,
         )
         try:
-            code = child.wait(PATIENCE)
+            code = child.wait(BUILD_LIMIT)
         except subprocess.TimeoutExpired:
             raise RunError(
-                f"the C++ compiler gave nothing for {PATIENCE:.0f} s; algo.compile=false does without"
+                f"the C++ compiler gave nothing for {BUILD_LIMIT:.0f} s; algo.compile=false does without"
             ) from None
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # the watch, and compilers that a dead child has left
+                os.killpg(child.pid, signal.SIGKILL)  # the shell's cat, and compilers that a dead child has left
             child.wait()
             assert child.stdin is not None
             child.stdin.close()
@@ -260,11 +252,11 @@ def _check(run: Compiled, graph: GraphModule, example: Sequence[Tensor]) -> None
     """Refuse a package that computes something else than what was traced: compilers have faults."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted = graph(*example)
-    for got, want in zip(run(list(example)), wanted, strict=True):
-        if not torch.allclose(got, want, rtol=1e-3, atol=1e-4, equal_nan=True):
+        expected = graph(*example)
+    for actual, wanted in zip(run(list(example)), expected, strict=True):
+        if not torch.allclose(actual, wanted, rtol=1e-3, atol=1e-4, equal_nan=True):
             raise RunError(
-                f"the compiled minibatch step is wrong by {(got - want).abs().max().item():.2g}, a fault of the "
+                f"the compiled minibatch step is wrong by {(actual - wanted).abs().max().item():.2g}, a fault of the "
                 "compiler; train with algo.compile=false"
             )
 
@@ -273,14 +265,14 @@ _mapped: list[int] = []
 
 
 def _load(package: bytes) -> Compiled:
-    """A package as a function. Nothing is written to disk for it, where the system allows.
+    """A package as a function, loaded from memory.
 
     torch's own loaders unpack into a folder of /tmp and remove it when the interpreter shuts down in good order, which
     a trainer never does.
     """
     runner = getattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu", None)
     if runner is None or not hasattr(os, "memfd_create"):
-        from torch._inductor import aoti_load_package
+        from torch._inductor import aoti_load_package  # the compiler, which takes seconds to import
 
         model = aoti_load_package(io.BytesIO(package))
         return lambda inputs: list(model(*inputs))
@@ -300,7 +292,7 @@ def main(work: Path, switches: list[Any]) -> None:
     torch.set_float32_matmul_precision(switches[1])
     torch.use_deterministic_algorithms(switches[2])
     program = torch.export.load(work / "program.pt2")
-    from torch._inductor import aoti_compile_and_package, config
+    from torch._inductor import aoti_compile_and_package, config  # in the child alone: it takes seconds to import
 
     if hasattr(config.aot_inductor, "precompile_headers"):
         config.aot_inductor.precompile_headers = False  # they would be kept in /tmp for ever

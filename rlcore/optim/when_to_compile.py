@@ -6,15 +6,13 @@ Its config and this machine decide, never what a cache holds: a run resumed late
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
-from rlcore.optim.package import obstacle
-
-if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
+from rlcore.optim.package import missing_requirement
 
 # Gradient steps of a run from which `auto` compiles. A step of 64 samples takes about 1.4 ms, compiled 0.25; the first
 # build for a configuration takes 15 to 30 s. At this many steps that has come back twice over, on a busy machine once.
@@ -22,8 +20,8 @@ WORTHWHILE = 40_000
 EAGER, AHEAD_OF_TIME = "eager", "ahead-of-time"
 
 
-def hindrance(config: RunConfig) -> str | None:
-    """The key, with its value, that a compiled step cannot have yet and what it must be; None = nothing hinders."""
+def unsupported_setting(config: RunConfig) -> str | None:
+    """The key whose value no compiled step supports yet, and what it must be; None where all are fine."""
     algo, fabric = config.algo, config.fabric
     if algo.accumulate_minibatches != 1:
         return f"algo.accumulate_minibatches={algo.accumulate_minibatches}; set it to 1"
@@ -39,31 +37,17 @@ def hindrance(config: RunConfig) -> str | None:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse `algo.compile=true` with what is never compiled.
-
-    Args:
-        config: each key of which is fine by itself.
-
-    Raises:
-        UserError: names both keys.
-    """
-    hindered = hindrance(config)
-    if config.algo.compile_mode is True and hindered:
-        raise UserError(f"algo.compile=true: there is no compiled step with {hindered}, or take algo.compile=auto")
+    """Refuse `algo.compile=true` beside a setting that is never compiled; the UserError names both keys."""
+    setting = unsupported_setting(config)
+    if config.algo.compile_mode is True and setting:
+        raise UserError(f"algo.compile=true: there is no compiled step with {setting}, or take algo.compile=auto")
 
 
 def check_compiler(config: RunConfig) -> None:
-    """Refuse `algo.compile=true` on a machine that cannot compile.
-
-    Args:
-        config: of the run that is to begin here.
-
-    Raises:
-        UserError: says why, and what to install.
-    """
-    hindered = obstacle()
-    if config.algo.compile_mode is True and hindered:
-        raise UserError(f"algo.compile=true: {hindered}, or take algo.compile=auto")
+    """Refuse `algo.compile=true` on a machine that cannot compile; the UserError says why, and what to install."""
+    missing = missing_requirement()
+    if config.algo.compile_mode is True and missing:
+        raise UserError(f"algo.compile=true: {missing}, or take algo.compile=auto")
 
 
 def gradient_steps(config: RunConfig) -> int:
@@ -74,13 +58,13 @@ def gradient_steps(config: RunConfig) -> int:
     return updates * getattr(algo, "update_epochs", 1) * math.ceil(rows / algo.per_rank_batch_size)
 
 
-def decide(config: RunConfig, begun: dict[str, Any] | None) -> str:
+def decide(config: RunConfig, saved: dict[str, Any] | None) -> str:
     """How a run computes its minibatch steps.
 
     Args:
         config: the run's.
-        begun: the fingerprint it began with, where it goes on: `auto` stays what it was then, also when
-            `algo.total_steps` has become another since.
+        saved: the fingerprint of the checkpoint that the run continues from, None for a new run. `auto` stays what it
+            was then, also when `algo.total_steps` has become another since.
 
     Returns:
         EAGER or AHEAD_OF_TIME.
@@ -88,16 +72,18 @@ def decide(config: RunConfig, begun: dict[str, Any] | None) -> str:
     Raises:
         UserError: it must be compiled, and that is impossible here.
     """
-    mode, hindered = config.algo.compile_mode, hindrance(config)
-    if mode is not False and hindered and begun is not None and begun["learning"]["compile"] == AHEAD_OF_TIME:
-        raise UserError(f"this run began with a compiled step, which there is not with {hindered}")
-    if mode is False or hindered:
+    mode, setting = config.algo.compile_mode, unsupported_setting(config)
+    before = saved["learning"]["compile"] if saved is not None else None
+    if mode is not False and setting and before == AHEAD_OF_TIME:
+        raise UserError(f"this run began with a compiled step, which there is not with {setting}")
+    if mode is False or setting:
         return EAGER
     check_compiler(config)
     if mode is True:
         return AHEAD_OF_TIME
-    if begun is None:
-        return AHEAD_OF_TIME if obstacle() is None and gradient_steps(config) >= WORTHWHILE else EAGER
-    if begun["learning"]["compile"] == AHEAD_OF_TIME and (hindered := obstacle()):
-        raise UserError(f"algo.compile=auto: this run began with a compiled step, but {hindered}")
-    return begun["learning"]["compile"]
+    missing = missing_requirement()
+    if before is None:
+        return AHEAD_OF_TIME if missing is None and gradient_steps(config) >= WORTHWHILE else EAGER
+    if before == AHEAD_OF_TIME and missing:
+        raise UserError(f"algo.compile=auto: this run began with a compiled step, but {missing}")
+    return before

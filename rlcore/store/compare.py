@@ -90,15 +90,7 @@ def _list(choices: Mapping[int, Path]) -> str:
 
 
 def differences(first: Path, second: Path) -> Iterator[Difference]:
-    """Every entry of the learning states in which two checkpoints differ, in the order of the first.
-
-    Args:
-        first: a checkpoint directory that verifies.
-        second: likewise.
-
-    Yields:
-        One `Difference` an entry; nothing when every bit is the same.
-    """
+    """Every entry of the learning states in which two good checkpoints differ, in the order of the first."""
     states = [dict(_leaves(checkpoint.load(path)[0])) for path in (first, second)]
     for entry in [*states[0], *(e for e in states[1] if e not in states[0])]:
         if entry not in states[0] or entry not in states[1]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from rlcore.errors import RunError, UserError
+from rlcore.errors import DiskFault, UserError
 from rlcore.system.durable import make_directory, sync_directory, write_synced
 
 ATTEMPTS, PAUSE = 4, 0.05  # at a lock: who only looks whether it is free holds it for a moment
@@ -76,17 +76,7 @@ class RunDirectory:
 
     @staticmethod
     def existing(path: str | Path) -> RunDirectory:
-        """The run directory at `path`.
-
-        Args:
-            path: the run's folder.
-
-        Returns:
-            The directory; it holds a config.
-
-        Raises:
-            UserError: there is no run there.
-        """
+        """The run directory at `path`; `UserError` where no run is."""
         run = RunDirectory(path)
         if not run.config.exists():
             raise UserError(f"{path}: no run here (no config.yaml); give the folder that `shepherd train` printed")
@@ -94,28 +84,13 @@ class RunDirectory:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the run's only writer's place; the operating system frees it when the process ends in any way.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            UserError: another process holds it (names its pid and host), or the folder cannot be written.
-        """
+        """Be the run's only writer inside; `UserError` where another process is. One that ends is none any more."""
         with self._holding(self.lock):
             yield
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Hold the place of the process that leads the run from stage to stage; its trainer is the writer.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            UserError: another process holds it or writes the run (names its pid and host), or the folder cannot be
-                written.
-        """
+        """Be the process that leads the run from stage to stage (its trainer writes); `UserError` where another is."""
         self.refuse_second_writer()  # before a lock file is made in a run that is somebody else's
         with self._holding(self.driver):
             yield
@@ -181,14 +156,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file durably, so that a reader sees the old one or the new one, never a part.
+    """Write a text file durably, so that a reader sees the old one or the new one, never a part; makes its folder.
 
-    Args:
-        path: the file; its folder is made if missing.
-        text: its content.
-
-    Raises:
-        RunError: the disk refused; the old file is there unless the very last step, making the name durable, failed.
+    On `DiskFault` the old file is there unless the very last step, making the name durable, failed.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
@@ -200,7 +170,7 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise RunError(f"{path} could not be written ({error.strerror or error})") from error
+        raise DiskFault(f"{path} could not be written ({error.strerror or error})") from error
 
 
 def _discard_leftovers(path: Path) -> None:

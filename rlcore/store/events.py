@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlcore.errors import RunError
+from rlcore.errors import DiskFault
 from rlcore.system.durable import make_directory, sync_directory
 
 # What readers rely on; a line without it is no event.
@@ -76,7 +76,7 @@ class EventLog:
             The event.
 
         Raises:
-            RunError: the disk refused. A part of the line that was written is cut off before the next event.
+            DiskFault: the disk refused. A part of the line that was written is cut off before the next event.
         """
         event = {"kind": kind, "time": round(time.time(), 3), **fields}
         line = json.dumps(event, allow_nan=False) + "\n"
@@ -94,7 +94,7 @@ class EventLog:
             if size == 0:
                 sync_directory(self.path.parent)
         except OSError as error:
-            raise RunError(f"{self.path}: no event can be written ({error.strerror or error})") from error
+            raise DiskFault(f"{self.path}: no event can be written ({error.strerror or error})") from error
         return event
 
     def sync(self) -> None:
@@ -104,11 +104,11 @@ class EventLog:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise RunError(f"{self.path}: no event can be written ({error.strerror})") from error
+            raise DiskFault(f"{self.path}: no event can be written ({error.strerror})") from error
         try:
             os.fsync(descriptor)
         except OSError as error:
-            raise RunError(f"{self.path}: events cannot be made durable ({error.strerror})") from error
+            raise DiskFault(f"{self.path}: events cannot be made durable ({error.strerror})") from error
         finally:
             os.close(descriptor)
 

@@ -21,22 +21,19 @@ from rlcore.store.run_config import learning_half
 LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
 
 
-def fingerprint(
-    config: RunConfig, device: torch.device, tier: str, boundary: Mapping[str, Any] | None, compiled: str
-) -> dict[str, Any]:
+def fingerprint(config: RunConfig, device: torch.device, tier: str, compiled: str) -> dict[str, Any]:
     """The fingerprint of a run in this process.
 
     Args:
         config: its learning half decides what is learned.
         device: where the networks live.
-        tier: how the environment is resumed; part of learning, since it decides how episodes are seeded.
-        boundary: keys that decide what is learned where checkpoints end episodes; None for the other tiers.
+        tier: how the environment is resumed.
         compiled: how minibatch steps are computed, as `rlcore.optim.when_to_compile.decide` says.
 
     Returns:
         `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.
     """
-    learning = {"config": learning_half(config), "tier": tier, "boundary": boundary, "compile": compiled}
+    learning = what_is_learned(config, tier, compiled)
     cuda = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     compiler = find_compiler() if compiled == AHEAD_OF_TIME else None
     machine = {
@@ -52,12 +49,16 @@ def fingerprint(
     return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
 
 
-def may_extend(config: RunConfig, tier: str) -> bool:
-    """Whether a begun run may get another `algo.total_steps` and learn the same: nothing so far depends on its end.
+def what_is_learned(config: RunConfig, tier: str, compiled: str) -> dict[str, Any]:
+    """The learning half: the config's, the tier (it decides how episodes are seeded) and how steps are computed.
 
-    Annealed coefficients do; and where checkpoints cut open episodes, so does the last one.
+    For tier "boundary" also what decides where episodes are cut, and which environments share a process.
     """
-    return not config.algo.annealed and tier != "boundary"
+    boundary = None
+    if tier == "boundary":
+        boundary = {"checkpoint.every": config.checkpoint_every, "evaluation.every": config.evaluation_every}
+        boundary |= {"env.sync_env": config.env.sync_env}
+    return {"config": learning_half(config), "tier": tier, "boundary": boundary, "compile": compiled}
 
 
 def processor_name() -> str:

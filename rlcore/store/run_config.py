@@ -18,16 +18,10 @@ from rlcore.store.directory import RunDirectory
 
 
 def build_config(values: Mapping[str, Any]) -> RunConfig:
-    """The checked configuration of a run from a composed mapping.
+    """The checked configuration of a run from plain values, as from YAML.
 
-    Args:
-        values: plain values, as from YAML.
-
-    Returns:
-        The config; `algo` is the `Config` of the algorithm that `algo.name` names.
-
-    Raises:
-        UserError: an unknown key, a wrong type, an impossible value or combination.
+    `algo` becomes the `Config` of the algorithm that `algo.name` names. A `UserError` names an unknown key, a
+    wrong type, an impossible value or combination.
     """
     algo = values.get("algo")
     name = algo.get("name") if isinstance(algo, Mapping) else None
@@ -48,14 +42,7 @@ def config_of(run: RunDirectory) -> RunConfig:
 
 
 def cross_check(config: RunConfig) -> None:
-    """Refuse combinations of keys that are impossible together.
-
-    Args:
-        config: each key of which is fine by itself.
-
-    Raises:
-        UserError: names the keys.
-    """
+    """Refuse combinations of keys that are impossible together, each of which is fine by itself."""
     if config.buffer.size not in (None, config.algo.rollout_steps):
         raise UserError(
             f"buffer.size={config.buffer.size}: an on-policy buffer holds one rollout; "

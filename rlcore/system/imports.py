@@ -14,16 +14,10 @@ COMPILER = "torch._dynamo"
 
 @contextmanager
 def large_imports(module: str) -> Iterator[None]:
-    """Import without looking for garbage, then leave out of every later look what is there now.
+    """Import `module` inside the `with` without garbage collection, and leave its objects out of every later one.
 
     Modules make hundreds of thousands of objects, and all of them stay. Python looks through them again and again while
     there are more, and once more at its end: up to a third of the processor time of a short process.
-
-    Args:
-        module: imported inside the `with`; where that is done already, nothing changes.
-
-    Yields:
-        Nothing.
     """
     if module in sys.modules:
         yield
@@ -40,10 +34,7 @@ def large_imports(module: str) -> Iterator[None]:
 def without_compiler() -> Iterator[None]:
     """Import lightning_fabric without torch's compiler, whose import takes as long as that of torch itself.
 
-    Fabric wants one class of it, to know a compiled module by. Whoever compiles imports the compiler then.
-
-    Yields:
-        Nothing.
+    Fabric wants one class of it, to recognise compiled modules. Whoever compiles imports the compiler then.
     """
     import torch  # noqa: F401 - first: torch itself must not meet the stand-in while it starts
 

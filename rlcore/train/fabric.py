@@ -31,14 +31,7 @@ def set_switches(config: RunConfig) -> None:
 
 
 def check_device(config: FabricConfig) -> None:
-    """Refuse a device or precision that this machine does not have.
-
-    Args:
-        config: the fabric group.
-
-    Raises:
-        UserError: names the key.
-    """
+    """Refuse a device or precision that this machine does not have."""
     cuda = torch.cuda.is_available()
     if config.accelerator in ("cuda", "gpu") and not cuda:
         raise UserError(
@@ -50,17 +43,7 @@ def check_device(config: FabricConfig) -> None:
 
 
 def make_fabric(config: FabricConfig) -> Fabric:
-    """The Fabric of this process, launched.
-
-    Args:
-        config: device and precision.
-
-    Returns:
-        One device's Fabric.
-
-    Raises:
-        UserError: the machine lacks the device.
-    """
+    """The Fabric of this process for one device, launched."""
     check_device(config)
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     with warnings.catch_warnings():

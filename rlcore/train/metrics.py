@@ -22,7 +22,7 @@ REDUCTIONS = {
 log = logging.getLogger(__name__)
 
 
-class Window:
+class MetricsWindow:
     """Collects until `metric.log_every` env steps are full. Its content is bookkeeping: it changes no weight.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import spell
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.store.fingerprint import differences, may_extend
-
-log = logging.getLogger(__name__)
+from rlcore.store.resume_rules import refuse_other_learning, warn_of_other_machine
 
 
 @dataclass(frozen=True)
-class Begun:
+class ResumePoint:
     """A verified checkpoint and what it holds.
 
     Attributes:
@@ -36,7 +32,7 @@ class Begun:
     own: bool
 
     @staticmethod
-    def find(run: RunDirectory, resume_from: str | None) -> Begun | None:
+    def find(run: RunDirectory, resume_from: str | None) -> ResumePoint | None:
         """The newest good checkpoint of a run, else the one that its config names, else None.
 
         Args:
@@ -51,14 +47,19 @@ class Begun:
         """
         newest = checkpoint.load_newest(run.checkpoints)
         if newest is not None:
-            return Begun(*newest, own=True)
+            return ResumePoint(*newest, own=True)
         there = [path.name for path in checkpoint.newest_first(run.checkpoints)]
         if there:
             raise UserError(
                 f"{run.path}: every checkpoint is damaged ({', '.join(there)}; {run.log} says how); "
                 "remove its folder `checkpoints` to train from the beginning"
             )
-        return Begun(Path(resume_from), *checkpoint.load(Path(resume_from)), own=False) if resume_from else None
+        return ResumePoint.at(Path(resume_from)) if resume_from else None
+
+    @staticmethod
+    def at(path: Path) -> ResumePoint:
+        """A checkpoint of another run; `UserError` where it is damaged."""
+        return ResumePoint(path, *checkpoint.load(path), own=False)
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -68,14 +69,7 @@ class Begun:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Tell what cannot be made sense of, whole as it may be, in a sentence.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            UserError: names the files.
-        """
+        """Turn every way in which a state can be another than this run's into a `UserError` that names the files."""
         try:
             yield
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -85,28 +79,7 @@ class Begun:
             ) from error
 
     def check(self, now: Mapping[str, Any], config: RunConfig) -> None:
-        """Refuse to go on with what would learn something else; say what may change the bits.
-
-        Args:
-            now: the fingerprint of this process.
-            config: the run's.
-
-        Raises:
-            UserError: names the key, both values and the way to start anew.
-        """
-        extensible = may_extend(config, now["learning"]["tier"])
-        for key, before, after in differences(self.fingerprint["learning"], now["learning"]):
-            name = key.removeprefix("config.").removeprefix("boundary.")
-            if name == "init_from" or (extensible and name == "algo.total_steps"):
-                continue
-            raise UserError(
-                f"{name}={spell(after)}: {self.path} was trained with {spell(before)}; set it back, "
-                f"or start a new run from its weights with init_from={self.path}"
-            )
-        for key, before, after in differences(self.fingerprint["machine"], now["machine"]):
-            bits = (
-                "to the same bits unless what learns has changed"
-                if key.startswith("code.")
-                else "but not to the same bits"
-            )
-            log.warning("%s is %s, was %s: the run goes on, %s", key, after, before, bits)
+        """Refuse to go on with what would learn something else; say what may change the bits."""
+        before = self.fingerprint
+        refuse_other_learning(before["learning"], now["learning"], config, self.path)
+        warn_of_other_machine(before["machine"], now["machine"])

@@ -15,6 +15,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.errors import RunError
 from rlcore.judge.evaluation import evaluate_agent
+from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import check_fits, load_policy
 from rlcore.optim.when_to_compile import AHEAD_OF_TIME, decide
 from rlcore.spec import EnvSpec
@@ -22,13 +23,14 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
 from rlcore.store.fingerprint import fingerprint
+from rlcore.store.patience import patiently
 from rlcore.store.run_config import config_of
-from rlcore.train.boundary import Boundary
+from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
 from rlcore.train.collect import Collector
 from rlcore.train.fabric import make_fabric, set_switches
 from rlcore.train.loop import train
-from rlcore.train.metrics import Stopwatch, Window
-from rlcore.train.resume import Begun
+from rlcore.train.metrics import MetricsWindow, Stopwatch
+from rlcore.train.resume import ResumePoint
 from rlcore.types import Metrics
 
 Progress = Callable[[dict[str, Any]], None]
@@ -73,11 +75,11 @@ class Session:
             self.fabric.autocast,
             config.env.clip_rewards,
         )
-        begun = Begun.find(run, config.checkpoint.resume_from)
-        compiled = decide(config, begun and begun.fingerprint)
-        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], self._boundary_keys(), compiled)
-        self.window = Window(config.metric)
-        self.watch = Stopwatch()
+        earlier = ResumePoint.find(run, config.checkpoint.resume_from)
+        compiled = decide(config, earlier and earlier.fingerprint)
+        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], compiled)
+        self.window = MetricsWindow(config.metric)
+        self.stopwatch = Stopwatch()
         self.owed: list[str] = []
         self.scores = {
             e["env_steps"]: e["greedy"]["mean"]
@@ -87,20 +89,20 @@ class Session:
         self.interrupted = False
         self.iterations = 0
         self._recent: list[float] = []
-        self._start(begun)
+        self._start(earlier)
 
     # Continuing -------------------------------------------------------------------------------------------------------
 
-    def _start(self, begun: Begun | None) -> None:
+    def _start(self, earlier: ResumePoint | None) -> None:
         """Continue from what there is, else from the weights that the config names, else from nothing."""
-        if begun is not None:
-            begun.check(self.fingerprint, self.config)
+        if earlier is not None:
+            earlier.check(self.fingerprint, self.config)
         if self.fingerprint["learning"]["compile"] == AHEAD_OF_TIME:
             self.learner.compile(self.plan.collect_length * self.config.env.num_envs)
-        if begun is not None:
-            with begun.reading():
-                self._continue(begun.learning, begun.bookkeeping)
-            if begun.own:
+        if earlier is not None:
+            with earlier.reading():
+                self._continue(earlier.learning, earlier.bookkeeping)
+            if earlier.own:
                 self.events.append("resume", env_steps=self.env_steps)
         elif self.config.init_from:
             self._initialise(self.config.init_from)
@@ -112,7 +114,7 @@ class Session:
         streams.load_generator_state(self.rng, learning["rng"])
         self.iterations = learning["iterations"]
         self.window.load_state_dict(bookkeeping["window"])
-        self.watch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
+        self.stopwatch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
         self._recent = [float(ret) for ret in bookkeeping.get("recent", ())]
         # The log may have lost some to a disk fault, and may reach beyond this checkpoint.
         self.scores = {int(steps): float(score) for steps, score in bookkeeping["scores"].items()} | self.scores
@@ -124,29 +126,12 @@ class Session:
         check_fits(policy, self.learner.agent, source)
         self.learner.agent.load_state_dict(policy.agent.state_dict())
 
-    def _boundary_keys(self) -> dict[str, Any] | None:
-        """What decides where episodes are cut, and which environments share a process, for tier "boundary"."""
-        if self.savable:
-            return None
-        keys = {"checkpoint.every": self.checkpoint_every, "evaluation.every": self.evaluate_every}
-        return keys | {"env.sync_env": self.config.env.sync_env}
-
     # Training ---------------------------------------------------------------------------------------------------------
 
     @property
     def env_steps(self) -> int:
         """Actions taken so far."""
         return self.collector.env_steps
-
-    @property
-    def checkpoint_every(self) -> int:
-        """Env steps between checkpoints."""
-        return self.config.checkpoint.every or max(1, math.ceil(self.plan.total_steps / 20))
-
-    @property
-    def evaluate_every(self) -> int:
-        """Env steps between evaluations."""
-        return self.config.evaluation.every or max(1, math.ceil(self.plan.total_steps / 10))
 
     def advance(self, on_progress: Progress) -> Boundary:
         """Train to the next boundary.
@@ -158,27 +143,25 @@ class Session:
         Returns:
             What is due there. After a resume, first what a killed process still owed.
         """
-        if self.owed:
+        reason = self._reason()
+        if self.owed or reason is not None:
             due, self.owed = tuple(self.owed), []
-            return Boundary(self.env_steps, due, self._reason() is not None, self._reason())
-        if self._reason() is not None:
-            return Boundary(self.env_steps, (), True, self._reason())
-        start = self.env_steps
-        target = min(
-            (start // self.checkpoint_every + 1) * self.checkpoint_every,
-            (start // self.evaluate_every + 1) * self.evaluate_every,
-            self.plan.total_steps,
-        )
-        mark = [time.perf_counter()]
+            return Boundary(self.env_steps, due, reason is not None, reason)
+        start, mark = self.env_steps, time.perf_counter()
 
         def on_iteration(env_steps: int, metrics: list[Metrics]) -> bool:
-            self._account(env_steps, metrics, time.perf_counter() - mark[0], on_progress)
-            mark[0] = time.perf_counter()
+            nonlocal mark
+            self._account(env_steps, metrics, time.perf_counter() - mark, on_progress)
+            mark = time.perf_counter()
             return self.interrupted or self.config.dry_run
 
-        with self.watch.running():
-            train(self.learner, self.collector, self.buffer, self.plan, self.rng, target, on_iteration)
-        return self._boundary(start)
+        until = next_stop(self.config, start)
+        with self.stopwatch.running():
+            train(self.learner, self.collector, self.buffer, self.plan, self.rng, until, on_iteration)
+        boundary = boundary_at(self.config, start, self.env_steps, self._reason())
+        # Also when interrupted here: the resumed process pays first.
+        self.owed = ["evaluate"] if "evaluate" in boundary.due else []
+        return boundary
 
     def _account(self, env_steps: int, metrics: list[Metrics], seconds: float, on_progress: Progress) -> None:
         episodes = self.envs.pop_episodes()
@@ -191,43 +174,13 @@ class Session:
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None
         if self.config.metric.log_level and (self.window.due(env_steps) or last):
-            self.events.append(
-                "metrics", env_steps=env_steps, values=self.window.close(env_steps, self.learner.updates)
-            )
+            point = self.window.close(env_steps, self.learner.updates)
+            patiently(lambda: self.events.append("metrics", env_steps=env_steps, values=point))
         recent = sum(self._recent) / len(self._recent) if self._recent else None
-        on_progress({"env_steps": env_steps, "return": recent, "elapsed": self.watch.wall})
-
-    def _boundary(self, start: int) -> Boundary:
-        now, reason = self.env_steps, self._reason()
-        evaluate = now // self.evaluate_every > start // self.evaluate_every
-        save = evaluate or now // self.checkpoint_every > start // self.checkpoint_every
-        if reason is not None:
-            save, evaluate = self.config.checkpoint.save_last or evaluate, evaluate and reason != "dry_run"
-        due = tuple(name for name, is_due in (("checkpoint", save), ("evaluate", evaluate)) if is_due)
-        self.owed = ["evaluate"] if evaluate else []  # also when interrupted here: the resumed process pays first
-        return Boundary(now, due, reason is not None, reason)
+        on_progress({"env_steps": env_steps, "return": recent, "elapsed": self.stopwatch.wall})
 
     def _reason(self) -> str | None:
-        """Why training is over, or None: it is not."""
-        if self.env_steps >= self.plan.total_steps:
-            return "finished"
-        if self.config.dry_run and self.iterations:
-            return "dry_run"
-        return self._early()
-
-    def _early(self) -> str | None:
-        rule = self.config.early_stop
-        if rule.target_return is None and rule.patience is None:
-            return None
-        # Those up to here: a log may reach beyond the checkpoint that was resumed.
-        scores = [self.scores[steps] for steps in sorted(self.scores) if steps <= self.env_steps]
-        if rule.target_return is not None and any(s >= rule.target_return for s in scores):
-            return "target_return"
-        best, stale = -math.inf, 0
-        for score in scores:
-            stale = 0 if score > best + rule.min_delta else stale + 1
-            best = max(best, score)
-        return "plateau" if rule.patience is not None and stale >= rule.patience else None
+        return why_over(self.config, self.env_steps, self.iterations, self.scores)
 
     # Saving and judging -----------------------------------------------------------------------------------------------
 
@@ -253,29 +206,36 @@ class Session:
             "owed": self.owed,
             "scores": self.scores,
             "recent": self._recent,
-            "wall_s": self.watch.wall,
-            "cpu_s": self.watch.cpu,
+            "wall_s": self.stopwatch.wall,
+            "cpu_s": self.stopwatch.cpu,
             "updates": self.learner.updates,
             "time": time.time(),
         }
-        self.events.sync()
-        path = checkpoint.save(self.run.checkpoints, self.env_steps, learning, bookkeeping)
+        patiently(self.events.sync)
+        path = patiently(lambda: checkpoint.save(self.run.checkpoints, self.env_steps, learning, bookkeeping))
         checkpoint.prune(self.run, self.config.checkpoint.keep_last, path)
         digest = checkpoint.manifest(path)["digest"]
         saved = {"path": str(path.relative_to(self.run.path)), "env_steps": self.env_steps, "digest": digest}
-        self.events.append("checkpoint", **saved)
+        patiently(lambda: self.events.append("checkpoint", **saved))
         return saved
 
-    def evaluate(self) -> dict[str, Any]:
+    def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
         """Judge the present policy greedily while training; the best so far names the best checkpoint."""
-        episodes = self.config.evaluation.episodes
-        greedy = evaluate_agent(self.learner.agent, self.config, self.card, episodes, fabric=self.fabric)
+        greedy = evaluate_agent(
+            self.learner.agent,
+            self.config,
+            self.card,
+            self.config.evaluation.episodes,
+            fabric=self.fabric,
+            on_progress=on_progress,
+        )
         earlier = [score for steps, score in self.scores.items() if steps < self.env_steps]
         if (self.run.checkpoints / str(self.env_steps)).exists() and greedy["mean"] >= max(earlier, default=-math.inf):
-            checkpoint.name_best(self.run, self.env_steps)
+            patiently(lambda: checkpoint.name_best(self.run, self.env_steps))
         self.scores[self.env_steps] = greedy["mean"]
         self.owed = []
-        return self.events.append("evaluation", env_steps=self.env_steps, final=False, greedy=greedy)
+        fields: dict[str, Any] = {"env_steps": self.env_steps, "final": False, "greedy": greedy}
+        return patiently(lambda: self.events.append("evaluation", **fields))
 
     def close(self) -> None:
         """End the environments' processes."""
@@ -283,15 +243,7 @@ class Session:
 
 
 def _check_finite(state: Mapping[str, Any], env_steps: int) -> None:
-    """Refuse weights that the update after this one would find to be broken.
-
-    Args:
-        state: of the agent: tensors by name, those of its normalisers one level below.
-        env_steps: for the message.
-
-    Raises:
-        RunError: NaN or infinity in one of them.
-    """
+    """Refuse weights with NaN or infinity, which the update after this one would find to be broken."""
     for name, value in state.items():
         if isinstance(value, Mapping):
             _check_finite(value, env_steps)

@@ -7,7 +7,8 @@ Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" 
 Events on stdout:   ready {env_steps, total_steps} · progress {env_steps, return, elapsed} (while advancing)
                     boundary {env_steps, due, done, reason} · checkpoint {path, env_steps, digest}
                     evaluation {env_steps, final, greedy, ...} · stopped · interrupted {env_steps, path}
-                    doing {sentence} (before what takes long) · error {sentence, kind, exit}
+                    doing {sentence} (before what takes long, and warnings) · error {sentence, kind, exit}
+                    work {doing, done, total} (about every second of an evaluation: episodes)
                     alive (every few seconds, whatever else goes on)
 
 Boundaries come from the config alone; the caller decides nothing that moves a bit. SIGTERM, SIGINT or SIGHUP: the
@@ -28,7 +29,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -38,6 +39,9 @@ from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import large_imports, without_compiler
 
 ALIVE_EVERY = 2.0  # seconds
+WORK_EVERY = 1.0  # seconds
+# Loggers whose messages the driver is told: a minute of compiling, a disk that is full, episodes without end.
+TOLD = ("rlcore.optim.package", "rlcore.store.patience", "rlcore.judge.evaluation")
 
 
 class Interrupted(BaseException):
@@ -90,14 +94,7 @@ class Trainer:
 
     @contextmanager
     def carefully(self) -> Iterator[None]:
-        """Put off the end that a signal asks for.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            Interrupted: a signal came in the meantime.
-        """
+        """Put off the end that a signal asks for until here; then `Interrupted` is raised."""
         self.careful = True
         yield
         self.careful = False
@@ -136,11 +133,23 @@ class Trainer:
                     saved = self.session.save()
                 self.say("checkpoint", **saved)
             elif command == "evaluate":
-                self.say("evaluation", **self.session.evaluate())
+                self.say("evaluation", **self.session.evaluate(self._work("evaluation")))
             elif command == "finish":
                 from rlcore.judge.final import final_evaluation
 
-                self.say("evaluation", **final_evaluation(self.run))
+                self.say("evaluation", **final_evaluation(self.run, self._work("last evaluation")))
+
+    def _work(self, doing: str) -> Callable[[int, int], None]:
+        """What an evaluation calls with the number of episodes done and of all; it is said every now and then."""
+        said = time.monotonic()
+
+        def on_progress(done: int, total: int) -> None:
+            nonlocal said
+            if time.monotonic() - said >= WORK_EVERY:
+                said = time.monotonic()
+                self.say("work", doing=doing, done=done, total=total)
+
+        return on_progress
 
     def _advance(self) -> None:
         """Train to the next boundary, or to the end of the iteration in which a signal comes."""
@@ -213,7 +222,8 @@ def main() -> None:
     os.dup2(2, 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     trainer = Trainer(RunDirectory(sys.argv[1]), output)
-    logging.getLogger("rlcore.optim.package").addHandler(Announcer(trainer))  # a minute in which nothing else is heard
+    for name in TOLD:
+        logging.getLogger(name).addHandler(Announcer(trainer))
     code = trainer.main()
     with contextlib.suppress(OSError):  # the log's disk may be full: the exit code is the same
         sys.stderr.flush()

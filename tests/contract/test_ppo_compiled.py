@@ -24,7 +24,7 @@ from rlcore.nn.policy_head import ActorConfig
 from rlcore.optim import package as ahead_of_time
 from rlcore.optim.optimizer import OptimizerConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.store import tree
+from rlcore.store.checkpoint import nested_state
 from rlcore.types import Batch, Steps
 from tests.learning.assembly import fabric
 
@@ -130,7 +130,7 @@ def test_compiled_step_gives_the_same_bits_every_time(cache: Path) -> None:
     first, second = (compiled("discrete") for _ in range(2))
     trained(first)
     trained(second)
-    assert tree.encode(first.state_dict()) == tree.encode(second.state_dict())
+    assert nested_state.encode(first.state_dict()) == nested_state.encode(second.state_dict())
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -194,9 +194,9 @@ def test_training_goes_on_from_a_stored_state_to_the_same_bits() -> None:
     whole.update(rollout(whole.agent, 400), rng)
     rng = streams.generator(0, "minibatch")
     first.update(rollout(first.agent), rng)
-    second.load_state_dict(tree.decode(*tree.encode(first.state_dict())))
+    second.load_state_dict(nested_state.decode(*nested_state.encode(first.state_dict())))
     second.update(rollout(second.agent, 400), rng)
-    assert tree.encode(second.state_dict()) == tree.encode(whole.state_dict())
+    assert nested_state.encode(second.state_dict()) == nested_state.encode(whole.state_dict())
 
 
 # The cache ------------------------------------------------------------------------------------------------------------

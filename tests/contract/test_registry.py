@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.store import tree
+from rlcore.store.checkpoint import nested_state
 from rlcore.train.session import Session
 from tests.learning.assembly import Training, assemble
 from tests.runs import prepare
@@ -52,7 +52,7 @@ def small(
 
 def content(training: Training) -> tuple[bytes, bytes]:
     """The whole state as a checkpoint writes it: equal exactly when every bit is."""
-    return tree.encode(training.state())
+    return nested_state.encode(training.state())
 
 
 def moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
@@ -90,10 +90,10 @@ def test_continuing_from_a_checkpoint_gives_the_bits_of_never_stopping(algo: str
 @every_env
 def test_learner_state_survives_saving_and_loading(algo: str, env_id: str) -> None:
     state = small(algo, env_id).run(150).learner.state_dict()
-    stored = tree.encode(state)
+    stored = nested_state.encode(state)
     other = small(algo, env_id, seed=9).learner
-    other.load_state_dict(tree.decode(*stored))
-    assert tree.encode(other.state_dict()) == stored
+    other.load_state_dict(nested_state.decode(*stored))
+    assert nested_state.encode(other.state_dict()) == stored
 
 
 @every_algorithm
@@ -109,9 +109,9 @@ def test_update_changes_every_parameter(algo: str, env_id: str) -> None:
 @every_env
 def test_collecting_and_acting_change_no_parameter(algo: str, env_id: str) -> None:
     training = small(algo, env_id)
-    before = tree.encode(training.learner.state_dict())
+    before = nested_state.encode(training.learner.state_dict())
     training.collector.collect(30)
-    assert tree.encode(training.learner.state_dict()) == before
+    assert nested_state.encode(training.learner.state_dict()) == before
 
 
 @every_algorithm

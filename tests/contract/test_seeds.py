@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlcore.algorithms import ppo
-from rlcore.envs.vector.lane import Lane
+from rlcore.envs.vector.single import SingleEnv
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.train.session import Session
 from tests.runs import prepare
@@ -22,10 +22,10 @@ def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch)
     """Everything random that enters some iterations of 4 environments and an evaluation, as bytes."""
     seen: Drawn = {"start": [], "evaluation start": [], "noise": [], "order": [], "weights": []}
     training = [True]
-    reset, noise, minibatches = Lane.reset, PolicyHead.noise, ppo.minibatches
+    reset, noise, minibatches = SingleEnv.reset, PolicyHead.noise, ppo.minibatches
 
     def watched_reset(
-        self: Lane, seed: int | None, obs: dict[str, np.ndarray], row: int, rebuild: bool = False
+        self: SingleEnv, seed: int | None, obs: dict[str, np.ndarray], row: int, rebuild: bool = False
     ) -> None:
         reset(self, seed, obs, row, rebuild)
         seen["start" if training[0] else "evaluation start"].append(obs["state"][row].tobytes())
@@ -41,7 +41,7 @@ def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch)
         return iter(groups)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lane, "reset", watched_reset)
+        patch.setattr(SingleEnv, "reset", watched_reset)
         patch.setattr(PolicyHead, "noise", watched_noise)
         patch.setattr(ppo, "minibatches", watched_minibatches)
         run = prepare(folder, env_id, seed=seed, total_steps=640, env__num_envs=4, env__max_episode_steps=20)

@@ -212,10 +212,9 @@ def test_a_boundary_run_dropped_anywhere_ends_in_the_bits_of_one_that_was_not(tm
 
 
 def test_an_environment_that_no_seed_decides_is_told_of(tmp_path, caplog):
-    config = build_config(values("Shared-v0", 512, env__wrapper={"lottery": True}))
     run = prepare(tmp_path / "run", "Shared-v0", env__wrapper={"lottery": True})
     assert caplog.text.count("no seed decides what it does: two runs of one config differ") == 1
-    make_env(config, run)
+    make_env(run)
     card = json.loads(run.card.read_text())
     assert (card["tier"], card["deterministic"]) == ("boundary", False)
     assert "Same seed and actions, same episode: **no**" in Path(run.path / "env_card.md").read_text()

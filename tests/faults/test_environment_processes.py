@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.runs import trainer as driver
+from flows.runs.listeners import listening
 from flows.runs.trainer import release
-from flows.stages import train as stage
-from flows.stages.train import train
+from flows.stages.train import to_the_end as train
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
@@ -56,14 +57,14 @@ def test_a_killed_environment_process_is_named_and_the_run_goes_on_to_the_same_b
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     run, killed = prepare(tmp_path / "run", "Faulty-v0", env__sync_env=False, **RUN), []
 
-    def kill_one(said: dict[str, Any]) -> None:
-        if said["env_steps"] > 300 and not killed:
+    def kill_one(kind: str, facts: dict[str, Any]) -> None:
+        if kind == "progress" and facts["env_steps"] > 300 and not killed:
             killed.append(max(p.pid for p in processes(tmp_path) if p.kind == "worker"))
             os.kill(killed[0], signal.SIGKILL)
 
     says = r"^environment 1, step \d+ of its episode: its process died \(exit code -9, SIGKILL\)$"
-    with pytest.raises(EnvironmentLost, match=says):
-        train(run, kill_one)
+    with pytest.raises(EnvironmentLost, match=says), listening(kill_one):
+        train(run)
     release(run)
     mine = [p for p in orphans(tmp_path) if p.kind in ("trainer", "worker")]
     assert not mine
@@ -74,7 +75,7 @@ def test_a_killed_environment_process_is_named_and_the_run_goes_on_to_the_same_b
 def test_an_engine_that_holds_the_interpreter_lock_is_ended_by_the_time_limit(
     tmp_path: Path, undisturbed: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "SILENCE", 8.0)  # the trainer says that it lives every 2 s
+    monkeypatch.setattr(driver, "SILENCE", 8.0)  # the trainer says that it lives every 2 s
     run = prepare(tmp_path / "run", "Faulty-v0", env__step_timeout=1.0, **RUN)
     monkeypatch.setenv("FAULT", "freeze:step:400")
     with pytest.raises(EnvironmentLost, match=r"Faulty-v0.* hung; .* no sign of life for 8 s \(env.step_timeout"):

@@ -19,11 +19,12 @@ import torch
 
 from rlcore.errors import UserError
 from rlcore.judge.policy import export_policy, load_policy
-from rlcore.store import checkpoint, tree
+from rlcore.store import checkpoint
+from rlcore.store.checkpoint import nested_state
+from rlcore.store.checkpoint.reading import FILES
+from rlcore.store.checkpoint.sealed_json import seal, unseal
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from rlcore.store.sealed import seal, unseal
-from rlcore.store.verified import FILES
 from rlcore.train.session import Session
 from tests.runs import prepare
 
@@ -161,14 +162,14 @@ def test_a_folder_that_lies_elsewhere_is_refused(run: RunDirectory, tmp_path: Pa
 def test_a_file_that_changes_after_it_was_verified_changes_nothing(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, decode = save(run), tree.decode
+    path, decode = save(run), nested_state.decode
 
     def late(*arguments: Any, **named: Any) -> Any:
         for name in EVERY_FILE:
             (path / name).write_bytes(b"changed")
         return decode(*arguments, **named)
 
-    monkeypatch.setattr(tree, "decode", late)
+    monkeypatch.setattr(nested_state, "decode", late)
     learning, bookkeeping = checkpoint.load(path)
     assert (learning["count"], bookkeeping["time"]) == (64, 64)
 
@@ -418,7 +419,7 @@ def test_a_state_of_something_else_is_refused_in_a_sentence(
 ) -> None:
     run = RunDirectory(tmp_path / "copy")
     shutil.copytree(trained.path, run.path)
-    shape, numbers = tree.encode(state)
+    shape, numbers = nested_state.encode(state)
     forge(checkpoint.resolve(run, "latest"), state=shape, tensors=numbers)
     with pytest.raises(UserError, match=r"learning/state.json or bookkeeping/state.json holds no state of this run"):
         Session(run)

@@ -142,13 +142,13 @@ def test_nothing_of_a_killed_flow_lives_on(home: Path) -> None:
     ]
     furnish(home)
     process = start(home, "train", *flow)
-    parts = {"cli", "ephemeral", "trainer", "tracking"}  # the last: the mirror
+    parts = {"cli", "local_api", "trainer", "mirror"}
     wait_for(lambda: parts <= {p.kind for p in processes(home)}, f"all of {parts}")
     wait_for(lambda: checkpoint.newest_good(RunDirectory(home / "run").checkpoints), "a checkpoint")
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(1.0)
     alive = {p.kind for p in processes(home)}
-    assert {"cli", "ephemeral", "trainer"} <= alive  # a paused parent is no dead one
+    assert {"cli", "local_api", "trainer"} <= alive  # a paused parent is no dead one
     process.kill()
     assert not orphans(home, 2.0)
     process.communicate()
@@ -170,7 +170,7 @@ def script(home: Path, text: str) -> subprocess.Popen[str]:
 
 PARENT = """
     import subprocess, sys, time
-    from rlcore.lifeline import spawn
+    from rlcore.system.lifeline import spawn
     child = spawn("tests.faults.holds_the_lock", stdout=subprocess.PIPE)
     child.stdout.readline()  # it does now
     print(child.pid, flush=True)
@@ -192,10 +192,10 @@ def test_a_child_that_holds_the_interpreter_lock_for_ever_ends_with_its_parent_a
 
 STUBBORN = """
     import signal, sys, time
-    from flows import interruption
-    interruption.LIMIT = 6.0
-    with interruption.terminable():
-        interruption.farewell("continue with: this")
+    from flows.process import signals
+    signals.LIMIT = 6.0
+    with signals.terminable():
+        signals.farewell("continue with: this")
         words = ["ready"]
         while True:
             try:
@@ -229,7 +229,7 @@ def test_a_signal_that_comes_twice_at_once_counts_once_and_an_ignored_one_not_at
         """
         import os, signal, time
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
-        from flows.interruption import TrainingInterrupted, terminable
+        from flows.process.signals import TrainingInterrupted, terminable
         try:
             with terminable():
                 os.kill(os.getpid(), signal.SIGHUP)

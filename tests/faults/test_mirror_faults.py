@@ -57,12 +57,13 @@ def elsewhere(folder: Path, uri: str) -> RunDirectory:
 # One process imports MLflow, which takes most of a mirror's time, and forks those that are killed.
 KILLED = """
     import os, random, signal, sys, time
-    from flows import tracking
     from flows.settings import configure_environment, tracking_uri
+    from flows.tracking import mlflow_run as tracking
+    from flows.tracking.mlflow_store import prepare_store
     from rlcore.store.directory import RunDirectory
     path, rng = sys.argv[1], random.Random(int(sys.argv[2]))
     configure_environment()
-    tracking.prepare_store(tracking_uri())
+    prepare_store(tracking_uri())
     tracking.BATCH_METRICS = 25
     os.nice, killed, longest = (lambda by: 0), 0, 3.0
     while killed < 6:
@@ -108,7 +109,7 @@ def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_wit
         silent.settimeout(60)
         connection, _ = silent.accept()  # it waits for an answer now
         background.mirror_in_background(run)
-        assert [p.kind for p in processes(home)] == ["tracking"]  # one at a time
+        assert [p.kind for p in processes(home)] == ["mirror"]  # one at a time
         monkeypatch.setattr(background, "SETTLE", 0.5)
         began = time.monotonic()
         background.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,12 @@ import pytest
 import yaml
 
 from flows.cli.main import main
-from flows.config.compose import compose
 from flows.runs.change import change_run
 from flows.runs.create import new_run
 from flows.stages.make_env import make_env
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import build_config
 from rlcore.train.session import Session
 from tests.runs import prepare
 
@@ -145,18 +144,79 @@ def test_a_run_may_be_made_longer_unless_its_last_checkpoint_cut_episodes(
         assert yaml.safe_load(run.config.read_text())["algo"]["total_steps"] == 1024
 
 
+SMALL = ["exp=ppo", "env.num_envs=2", "algo.rollout_steps=32", "algo.per_rank_batch_size=16", "algo.anneal_lr=false"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    folder = tmp_path_factory.mktemp("source")
+    typed = [*SMALL, "algo.total_steps=512", "checkpoint.every=64", f"run_dir={folder / 'run'}"]
+    run = new_run(typed)
+    make_env(run)
+    session = Session(run)
+    for _ in range(2):
+        session.advance(lambda said: None)
+        session.save()
+    session.close()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        (
+            "algo.gamma=0.5",
+            r"algo.gamma=0.5: {0}/checkpoints/\d+ was trained with 0.99; set it back, or .*init_from={0}",
+        ),
+        ("seed=7", r"seed=7: {0}/checkpoints/\d+ was trained with 42"),
+        ("env.id=Acrobot-v1", r"env.id=Acrobot-v1: {0}/checkpoints/\d+ was trained with CartPole-v1"),
+    ],
+)
+def test_going_on_from_a_checkpoint_of_other_settings_is_refused_before_anything_is_made(
+    source: RunDirectory, tmp_path: Path, override: str, says: str
+) -> None:
+    newest = checkpoint.resolve(source, "latest")
+    typed = [*SMALL, "algo.total_steps=512", override, f"checkpoint.resume_from={newest}", f"run_dir={tmp_path / 'b'}"]
+    with pytest.raises(UserError, match=says.format(re.escape(str(source.path)))):
+        new_run(typed)
+    assert not (tmp_path / "b").exists()
+
+
+def test_going_on_from_a_checkpoint_of_the_same_settings_may_train_longer(source: RunDirectory, tmp_path: Path) -> None:
+    newest = checkpoint.resolve(source, "latest")
+    same = [*SMALL, "algo.total_steps=1024", "evaluation.episodes=3"]
+    typed = [*same, f"checkpoint.resume_from={newest}", f"run_dir={tmp_path / 'b'}"]
+    run = new_run(typed)
+    make_env(run)
+    session = Session(run)
+    session.close()
+    assert session.env_steps == int(newest.name)
+
+
+def test_going_on_from_a_run_says_which_of_its_checkpoints_to_type(source: RunDirectory, tmp_path: Path) -> None:
+    newest = checkpoint.resolve(source, "latest")
+    for place, says in (
+        (source.path, f"this is a run.*shepherd resume {source.path};.*checkpoint.resume_from={newest}$"),
+        (tmp_path / "nowhere", "no checkpoint there; give its folder"),
+    ):
+        typed = [*SMALL, f"checkpoint.resume_from={place}", f"run_dir={tmp_path / 'b'}"]
+        with pytest.raises(UserError, match=f"^checkpoint.resume_from={place}: {says}"):
+            new_run(typed)
+    assert not (tmp_path / "b").exists()
+
+
 def test_init_from_a_run_names_one_checkpoint_of_it(tmp_path: Path) -> None:
     def typed(name: str, *more: str) -> list[str]:
         small = ["exp=ppo", "env.num_envs=2", "algo.rollout_steps=32", "algo.total_steps=512", "checkpoint.every=64"]
         return [*small, *more, f"run_dir={tmp_path / name}"]
 
-    source = new_run(*compose(typed("source")), typed("source"))
-    make_env(build_config(yaml.safe_load(source.config.read_text())), source)
+    source = new_run(typed("source"))
+    make_env(source)
     session = Session(source)
     session.advance(lambda said: None)
     session.save()
     warm = typed("warm", f"init_from={source.path}")
-    run = new_run(*compose(warm), warm)
+    run = new_run(warm)
     kept = Path(yaml.safe_load(run.config.read_text())["init_from"])
     assert kept == checkpoint.resolve(source, "latest")
     while session.env_steps == int(kept.name):  # what is owed comes first

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from flows.runs.trainer import Trainer
-from rlcore.errors import RunError, UserError
-from rlcore.store import checkpoint
+from rlcore.errors import DiskFault, UserError
+from rlcore.store import checkpoint, patience
+from rlcore.store.checkpoint import writing
 from rlcore.store.compare import differences
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
@@ -190,7 +191,7 @@ def test_a_trainer_on_disks_that_fail_ends_with_a_sentence_and_at_last_in_the_sa
     with nothing_lost(run), monkeypatch.context() as patch:
         for name, value in environment(library, run.events, 8, full).items():
             patch.setenv(name, value)
-        with pytest.raises(RunError, match=r"events.jsonl: no event can be written \(No space left on device\)"):
+        with pytest.raises(DiskFault, match=r"events.jsonl: no event can be written \(No space left on device\)"):
             train(run)
     assert good(run)
 
@@ -200,11 +201,11 @@ def test_a_trainer_on_disks_that_fail_ends_with_a_sentence_and_at_last_in_the_sa
     with nothing_lost(run), monkeypatch.context() as patch:
         for name, value in environment(library, run.path, at, readonly).items():
             patch.setenv(name, value)
-        with pytest.raises(RunError, match=r"\(Read-only file system\)"):
+        with pytest.raises(DiskFault, match=r"\(Read-only file system\)"):
             train(run)
 
     # A real limit: tensors do not fit.
-    with nothing_lost(run), pytest.raises(RunError, match=r"checkpoint .* could not be written \(File too large\)"):
+    with nothing_lost(run), pytest.raises(DiskFault, match=r"checkpoint .* could not be written \(File too large\)"):
         train(run, limit=20_000)
 
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
@@ -215,6 +216,50 @@ def test_a_trainer_on_disks_that_fail_ends_with_a_sentence_and_at_last_in_the_sa
     assert last[0].name == last[1].name
     assert list(differences(*last)) == []
     assert not list(run.path.rglob(".*"))
+
+
+def full_for(attempts: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Checkpoints find the disk full so many times; the pauses that are then made, instead of making them."""
+    write, tries, pauses = writing.write_synced, iter(range(attempts)), []
+
+    def refuse(path: Path, content: bytes) -> None:
+        if path.name == "manifest.json" and next(tries, None) is not None:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(writing, "write_synced", refuse)
+    monkeypatch.setattr(patience.time, "sleep", pauses.append)
+    return pauses
+
+
+def test_what_is_in_memory_is_saved_when_a_full_disk_has_space_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = prepare(tmp_path / "run")
+    session = Session(run)
+    session.advance(lambda said: None)
+    at = session.env_steps
+    pauses = full_for(2, monkeypatch)
+    saved = session.save()
+    session.close()
+    assert (saved["env_steps"], session.env_steps) == (at, at)  # nothing was trained again
+    assert checkpoint.damage(run.path / saved["path"]) is None
+    assert pauses == [1.0, 2.0]
+    assert caplog.text.count("(No space left on device); older ones are untouched; trying again in") == 2
+
+
+def test_a_disk_that_stays_full_ends_after_a_few_tries_with_a_failure_of_its_own_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = prepare(tmp_path / "run")
+    session = Session(run)
+    session.advance(lambda said: None)
+    pauses = full_for(1000, monkeypatch)
+    with pytest.raises(DiskFault, match=r"checkpoint .* could not be written \(No space left on device\)"):
+        session.save()
+    session.close()
+    assert pauses == [1.0, 2.0]
+    assert not list(run.checkpoints.iterdir())
 
 
 def test_evaluations_that_the_log_has_lost_still_count_for_stopping_early(tmp_path: Path) -> None:
@@ -335,12 +380,12 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_flow_on_a_run_that_another_process_trains_is_refused_before_it_notes_anything(tmp_path: Path) -> None:
-    from flows.train import _prepare
+    from flows.workers.flow_run import _run_of
 
     run = prepare(tmp_path / "run")
     with run.writing():
         before = contents(run.path)
         with pytest.raises(UserError, match=f"pid {os.getpid()} .* is writing this run"):
-            _prepare("ppo", [], str(run.path))
+            _run_of("ppo", [], str(run.path), None)
         assert contents(run.path) == before
-    _prepare("ppo", [], str(run.path))
+    _run_of("ppo", [], str(run.path), None)

@@ -69,11 +69,11 @@ def new_run(folder: Path, *overrides: str) -> RunDirectory:
 def finished(api: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, dict[str, Any], list[str]]:
     """A run that a deployment took from overrides to a registered model; its summary; what watchers were told."""
     from flows import train as training
-    from flows.runs.listeners import watching
+    from flows.runs.listeners import listening
 
     told: list[str] = []
     folder = tmp_path_factory.mktemp("runs") / "finished"
-    with watching(lambda kind, facts: told.append(kind)):
+    with listening(lambda kind, facts: told.append(kind)):
         made = training.train_ppo(overrides=TINY, run_dir=str(folder))
     run = RunDirectory(made["run_dir"])
     assert run.path == folder
@@ -329,17 +329,19 @@ def test_early_stop_ends_the_flow_with_a_judged_and_registered_model(
 
 
 def test_without_the_final_test_a_run_is_registered_and_says_that_it_was_not_evaluated(
-    api: str, tmp_path: Path
+    api: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from flows import train as training
-    from flows.report.tables import results_table
+    from flows.report.tables import summary_table
+    from flows.report.terminal import show
 
     run = new_run(tmp_path / "untested", "algo.run_test=false", "model_manager.models.agent.model_name=untested")
     summary = training.run_flow(run)
     assert final_events(run) == []
     assert summary["eval"] == {"greedy": None, "stochastic": None}
     assert (summary["status"], summary["model"]["version"]) == ("finished", 1)
-    table = results_table(summary, run)
+    show(summary_table(summary, run))
+    table = capsys.readouterr().out
     assert "random baseline" in table
     assert "greedy" not in table
     assert summary["checkpoint"] == str(checkpoint.chosen(run).relative_to(run.path))
@@ -349,7 +351,7 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
 ) -> None:
     from flows import train as training
-    from flows.runs.listeners import watching
+    from flows.runs.listeners import listening
     from flows.runs.trainer import trainer_for
 
     run, killed = new_run(tmp_path / "killed"), []
@@ -361,7 +363,7 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
             process.kill()
             process.wait()
 
-    with watching(kill_once):
+    with listening(kill_once):
         summary = training.run_flow(run)
     assert len(killed) == 1
     assert summary["status"] == "finished"
@@ -383,16 +385,16 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
 def test_a_mistake_of_the_user_is_told_at_once_and_not_retried(
     api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from flows import tasks
     from flows import train as training
-    from flows.stages import make_env
 
     calls = []
 
-    def refuse(config: Any, run: RunDirectory) -> Path:
+    def refuse(run: RunDirectory) -> None:
         calls.append(run)
         raise UserError("env.id=Nowhere-v0: no such environment")
 
-    monkeypatch.setattr(make_env, "make_env", refuse)
+    monkeypatch.setattr(tasks, "make_env_stage", refuse)
     run = new_run(tmp_path / "mistake", "env.action_repeat=3")  # no card of it is cached
     with pytest.raises(UserError, match="Nowhere-v0"):
         training.run_flow(run)
@@ -427,16 +429,16 @@ def start(run: RunDirectory) -> subprocess.Popen[str]:
     """Run the flow as a command does, in a process group of its own, with its own Prefect API."""
     program = f"""
         import sys
-        from flows import training
-        from flows.stages.train import TrainingInterrupted
-        from flows.watching import watching
+        from flows import train as training
+        from flows.process.signals import TrainingInterrupted
+        from flows.runs.listeners import listening
         from rlcore.store.directory import RunDirectory
 
         def say(kind, facts):
             print(kind, facts.get("env_steps"), flush=True)
 
         try:
-            with watching(say):
+            with listening(say):
                 training.run_flow(RunDirectory({str(run.path)!r}))
         except (TrainingInterrupted, KeyboardInterrupt):
             sys.exit(130)
@@ -510,7 +512,7 @@ def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_
             raise ValueError("Task run is not set") from None  # as prefect 3.8, when it comes while a task begins
 
     run = new_run(tmp_path / "run")
-    monkeypatch.setattr(tasks, "train_task", interrupted)
+    monkeypatch.setattr(tasks, "_train", interrupted)
     with pytest.raises(TrainingInterrupted):
         training.run_flow(run)
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"][-1] == "interrupted"

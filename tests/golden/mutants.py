@@ -1,38 +1,19 @@
-"""Wrong versions of PPO: one replaced piece of source each, with the check that has to notice it."""
+"""Wrong versions of PPO: one change of one named function each, with the check that has to notice it."""
 
 from __future__ import annotations
 
-import importlib
+import ast
+import copy
+import functools
 import inspect
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, FunctionType
+from typing import Any
 
-# In the order of import: whatever comes after the changed module is executed anew, so that it uses the change.
-CHAIN = (
-    "rlcore.functional.returns",
-    "rlcore.functional.stats",
-    "rlcore.functional.distributions",
-    "rlcore.data.steps",
-    "rlcore.data.minibatches",
-    "rlcore.data.reward_scale",
-    "rlcore.optim.optimizer",
-    "rlcore.nn.encoder",
-    "rlcore.nn.policy_head",
-    "rlcore.algorithms.on_policy",
-    "rlcore.algorithms.ppo",
-)
-PPO, RETURNS, STATS, DISTRIBUTIONS, STEPS, MINIBATCHES, OPTIM = (
-    CHAIN[-1],
-    CHAIN[0],
-    CHAIN[1],
-    CHAIN[2],
-    CHAIN[3],
-    CHAIN[4],
-    CHAIN[6],
-)
+Change = Callable[[ast.FunctionDef], None]
 
 
 @dataclass(frozen=True)
@@ -41,304 +22,260 @@ class Mutant:
 
     Attributes:
         name: what is wrong.
-        module: where.
-        right: source that is there exactly once.
-        wrong: what takes its place.
+        function: which function is changed; its module's name goes before it where others have one of that name.
+        change: a `swap`, `given` or `returned`.
         check: name of the check in `oracle`, with its arguments, that must fail.
     """
 
     name: str
-    module: str
-    right: str
-    wrong: str
+    function: str
+    change: Change
     check: tuple[str, ...]
+
+
+# What may be changed --------------------------------------------------------------------------------------------------
+
+
+def swap(old: str, new: str) -> Change:
+    """The one expression that looks like `old` becomes `new`; capital letters stand for any expression in both."""
+
+    def change(function: ast.FunctionDef) -> None:
+        swapping = _Swap(_expression(old), _expression(new))
+        swapping.visit(function)
+        assert swapping.count == 1, f"{function.name} holds {swapping.count} times: {old}"
+
+    return change
+
+
+def given(**values: str) -> Change:
+    """The function sees other values in place of its arguments."""
+
+    def change(function: ast.FunctionDef) -> None:
+        for name, value in values.items():
+            arguments = function.args.args + function.args.kwonlyargs
+            assert name in [a.arg for a in arguments], f"{function.name} has no argument {name}"
+            function.body[:0] = ast.parse(f"{name} = {value}").body
+
+    return change
+
+
+def returned(value: str) -> Change:
+    """What the function returns, called `it`, becomes something else."""
+
+    def change(function: ast.FunctionDef) -> None:
+        returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
+        assert returns, f"{function.name} returns nothing"
+        for node in returns:
+            wrapper = _expression(f"(lambda it: {value})(A)")
+            node.value = _Fill({"A": node.value}).visit(wrapper)
+
+    return change
 
 
 BASE = ("check_update", "discrete", "base")
 NORMAL = ("check_update", "continuous", "base")
 PARTS = ("check_update", "multi_discrete", "base")
 RAW = ("check_update", "discrete", "raw_advantages")
+ALONE = ("check_update", "discrete", "one_sample_minibatch")
 VALUE_CLIP = ("check_update", "discrete", "clip_vloss")
 DUAL_CLIP = ("check_update", "discrete", "dual_clip")
 KL_STOP = ("check_update", "discrete", "target_kl")
 SUMMED = ("check_update", "discrete", "accumulate")
-GAE = ("check_advantages",)
+GAE = ("check_advantages", "loop")
+SCAN = ("check_advantages", "log_scan")
 ROLLOUT = ("check_rollout",)
 ANNEALING = ("check_annealing",)
+DECAY = ("check_weight_decay",)
 
+LOSS, PREPARE, UPDATE = "ppo.Learner.loss", "ppo.Learner.prepare", "ppo.Learner.update"
 MUTANTS = (
     # The surrogate.
-    Mutant("maximum instead of minimum", PPO, "surrogate = torch.minimum(", "surrogate = torch.maximum(", BASE),
-    Mutant("no clip", PPO, "ratio.clamp(1 - clip_coef, 1 + clip_coef) * advantage", "ratio * advantage", BASE),
-    Mutant(
-        "clipped from above only",
-        PPO,
-        "ratio.clamp(1 - clip_coef, 1 + clip_coef)",
-        "ratio.clamp(max=1 + clip_coef)",
-        BASE,
-    ),
-    Mutant(
-        "clipped from below only",
-        PPO,
-        "ratio.clamp(1 - clip_coef, 1 + clip_coef)",
-        "ratio.clamp(min=1 - clip_coef)",
-        BASE,
-    ),
-    Mutant("advantage of the wrong sign", PPO, "return -surrogate", "return surrogate", BASE),
-    Mutant("ratio upside down", PPO, "ratio = log_ratio.exp()", "ratio = (-log_ratio).exp()", BASE),
-    Mutant(
-        "dual clip where the advantage is positive",
-        PPO,
-        "torch.where(advantage < 0, torch.maximum",
-        "torch.where(advantage > 0, torch.maximum",
-        DUAL_CLIP,
-    ),
-    Mutant(
-        "dual clip the wrong way",
-        PPO,
-        "torch.maximum(surrogate, dual_clip * advantage)",
-        "torch.minimum(surrogate, dual_clip * advantage)",
-        DUAL_CLIP,
-    ),
-    Mutant("dual clip ignored", PPO, "if dual_clip is not None", "if False", DUAL_CLIP),
+    Mutant("maximum instead of minimum", "policy_loss", swap("torch.minimum(A, B)", "torch.maximum(A, B)"), BASE),
+    Mutant("no clip", "policy_loss", swap("A.clamp(B, C)", "A"), BASE),
+    Mutant("clipped from above only", "policy_loss", swap("A.clamp(B, C)", "A.clamp(None, C)"), BASE),
+    Mutant("clipped from below only", "policy_loss", swap("A.clamp(B, C)", "A.clamp(B, None)"), BASE),
+    Mutant("advantage of the wrong sign", "policy_loss", returned("-it"), BASE),
+    Mutant("ratio upside down", LOSS, swap("A.exp()", "(-A).exp()"), BASE),
+    Mutant("dual clip where the advantage is positive", "policy_loss", swap("A < 0", "A > 0"), DUAL_CLIP),
+    Mutant("dual clip the wrong way", "policy_loss", swap("torch.maximum(A, B)", "torch.minimum(A, B)"), DUAL_CLIP),
+    Mutant("dual clip ignored", "policy_loss", given(dual_clip="None"), DUAL_CLIP),
     # Advantage normalisation.
-    Mutant(
-        "advantages not normalised", PPO, "if normalize else samples.advantage", "if False else samples.advantage", BASE
-    ),
-    Mutant(
-        "advantages always normalised",
-        PPO,
-        "if normalize else samples.advantage",
-        "if True else samples.advantage",
-        RAW,
-    ),
-    Mutant("biased std", STATS, "/ (count - 1).clamp(min=1)", "/ count", BASE),
-    Mutant("padding in the mean", STATS, "mean = (x * weight).sum() / count", "mean = x.mean()", BASE),
-    Mutant(
-        "a single advantage is wiped out",
-        STATS,
-        "return torch.where(count > 1, (x - mean) / (variance.sqrt() + eps), x)",
-        "return (x - mean) / (variance.sqrt() + eps)",
-        ("check_update", "discrete", "one_sample_minibatch"),
-    ),
+    Mutant("advantages not normalised", LOSS, swap("A.normalize_advantages", "False"), BASE),
+    Mutant("advantages always normalised", LOSS, swap("A.normalize_advantages", "True"), RAW),
+    Mutant("biased std", "standardize", swap("(A - 1).clamp(min=1)", "A"), BASE),
+    Mutant("padding in the mean", "standardize", swap("(x * weight).sum() / A", "x.mean()"), BASE),
+    Mutant("a single advantage is wiped out", "standardize", swap("torch.where(A, B, C)", "B"), ALONE),
     # The value loss.
-    Mutant(
-        "½ in the value loss", PPO, "loss = (value - returns).square()", "loss = 0.5 * (value - returns).square()", BASE
-    ),
+    Mutant("½ in the value loss", "value_loss", returned("0.5 * it"), BASE),
     Mutant(
         "(N, 1) against (N,)",
-        PPO,
-        "loss = (value - returns).square()",
-        "loss = (value.unsqueeze(-1) - returns).square().mean(-1)",
+        "value_loss",
+        swap("(value - returns).square()", "(value.unsqueeze(-1) - returns).square().mean(-1)"),
         BASE,
     ),
+    Mutant("value clip missing", "value_loss", given(clip_coef="None"), VALUE_CLIP),
+    Mutant("value clip alone", "value_loss", swap("torch.maximum(A, B)", "B"), VALUE_CLIP),
     Mutant(
-        "value clip missing", PPO, "return torch.maximum(loss, (clipped - returns).square())", "return loss", VALUE_CLIP
+        "value clip to the smaller loss", "value_loss", swap("torch.maximum(A, B)", "torch.minimum(A, B)"), VALUE_CLIP
     ),
-    Mutant(
-        "value clip alone",
-        PPO,
-        "return torch.maximum(loss, (clipped - returns).square())",
-        "return (clipped - returns).square()",
-        VALUE_CLIP,
-    ),
-    Mutant(
-        "value clip by the smaller loss",
-        PPO,
-        "return torch.maximum(loss, (clipped",
-        "return torch.minimum(loss, (clipped",
-        VALUE_CLIP,
-    ),
-    Mutant("value clipped unasked", PPO, "clip_coef if config.clip_vloss else None", "clip_coef", BASE),
-    Mutant("vf_coef dropped", PPO, "config.vf_coef * sums[1]", "sums[1]", BASE),
-    Mutant(
-        "returns are the advantages",
-        PPO,
-        "advantage, advantage + value, step.weight",
-        "advantage, advantage, step.weight",
-        GAE,
-    ),
+    Mutant("value clipped unasked", LOSS, swap("A.clip_vloss", "True"), BASE),
+    Mutant("vf_coef dropped", LOSS, swap("A.vf_coef", "1"), BASE),
+    Mutant("returns are the advantages", PREPARE, swap("A + B", "A"), GAE),
     # Entropy and log-probability.
-    Mutant("entropy of the wrong sign", PPO, "-policy.entropy(),", "policy.entropy(),", BASE),
-    Mutant("ent_coef dropped", PPO, " + ent_coef * sums[2]", "", BASE),
-    Mutant(
-        "entropy of one sub-action",
-        DISTRIBUTIONS,
-        "[-(p.exp() * p).sum(-1) for p in self.parts], -1).sum(-1)",
-        "[-(p.exp() * p).sum(-1) for p in self.parts], -1).mean(-1)",
-        PARTS,
-    ),
-    Mutant(
-        "log-probability averaged over sub-actions",
-        DISTRIBUTIONS,
-        "torch.stack(columns, -1).sum(-1)",
-        "torch.stack(columns, -1).mean(-1)",
-        PARTS,
-    ),
-    Mutant(
-        "log-probability without the std",
-        DISTRIBUTIONS,
-        "-0.5 * z.square() - self.log_std",
-        "-0.5 * z.square()",
-        NORMAL,
-    ),
-    Mutant(
-        "entropy of a normal without the std",
-        DISTRIBUTIONS,
-        "(self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)",
-        "(0 * self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)",
-        NORMAL,
-    ),
+    Mutant("entropy of the wrong sign", LOSS, swap("-A.entropy()", "A.entropy()"), BASE),
+    Mutant("ent_coef dropped", LOSS, given(ent_coef="0"), BASE),
+    Mutant("entropy of one sub-action", "Categoricals.entropy", returned("it / len(self.parts)"), PARTS),
+    Mutant("log-probability of one sub-action", "Categoricals.logprob", returned("it / len(self.parts)"), PARTS),
+    Mutant("log-probability without the std", "Normal.logprob", swap("self.log_std", "0"), NORMAL),
+    Mutant("entropy of a normal without the std", "Normal.entropy", swap("self.log_std", "0 * self.log_std"), NORMAL),
     # Means, minibatches, the optimizer.
-    Mutant("padding counted in the losses", PPO, "sums = objective @ samples.weight", "sums = objective.sum(-1)", BASE),
-    Mutant("sum instead of mean", PPO, 'config.loss_reduction == "sum"', 'config.loss_reduction == "mean"', RAW),
-    Mutant("one epoch only", MINIBATCHES, "in range(epochs)", "in range(1)", BASE),
+    Mutant("padding counted in the losses", LOSS, swap("objective @ A", "objective.sum(-1)"), BASE),
+    Mutant("sum instead of mean", LOSS, swap('A == "sum"', 'A == "mean"'), RAW),
+    Mutant("one epoch only", "minibatches", given(epochs="1"), BASE),
     Mutant(
         "rest of an epoch thrown away",
-        MINIBATCHES,
-        "fill = math.ceil(len(rows) / size) * size - len(rows)",
-        "rows = rows[: len(rows) // size * size]; fill = 0",
+        "minibatches",
+        swap("rng.permutation(A)", "rng.permutation(A)[: len(A) // size * size]"),
         BASE,
     ),
-    Mutant(
-        "every minibatch of a group weighs alike",
-        PPO,
-        "total / total_weight",
-        "total / samples.weight.sum() / 2",
-        SUMMED,
-    ),
-    Mutant("one step a minibatch although summed", PPO, "config.accumulate_minibatches)", "1)", SUMMED),
-    Mutant("gradient not clipped", OPTIM, 'max_norm=self.max_grad_norm or float("inf")', 'max_norm=float("inf")', BASE),
-    Mutant("gradient clipped elsewhere", OPTIM, 'max_norm=self.max_grad_norm or float("inf")', "max_norm=1.0", BASE),
-    Mutant(
-        "gradients never forgotten",
-        OPTIM,
-        "self.torch_optimizer.step()\n        self.torch_optimizer.zero_grad()",
-        "self.torch_optimizer.step()",
-        BASE,
-    ),
-    Mutant("Adam with torch's ε", OPTIM, 'keys = ("eps", "betas"', 'keys = ("betas"', BASE),
-    Mutant(
-        "decoupled weight decay",
-        OPTIM,
-        '"adam": torch.optim.Adam,',
-        '"adam": torch.optim.AdamW,',
-        ("check_weight_decay",),
-    ),
+    Mutant("every minibatch of a group weighs alike", LOSS, given(total_weight="2 * samples.weight.sum()"), SUMMED),
+    Mutant("one step a minibatch although summed", UPDATE, swap("A.accumulate_minibatches", "1"), SUMMED),
+    Mutant("gradient not clipped", "Optimizer.apply", swap("A.max_grad_norm or B", "B"), BASE),
+    Mutant("gradient clipped elsewhere", "Optimizer.apply", swap("A.max_grad_norm or B", "1.0"), BASE),
+    Mutant("gradients never forgotten", "Optimizer.apply", swap("A.zero_grad()", "None"), BASE),
+    Mutant("Adam with torch's ε", "OptimizerConfig.make", swap("OPTIONAL", "OPTIONAL[:-1]"), BASE),
+    Mutant("decoupled weight decay", "OptimizerConfig.make", swap("OPTIMIZERS[A]", "torch.optim.AdamW"), DECAY),
     # The KL stop.
-    Mutant("KL stop ignored", PPO, "> 1.5 * config.target_kl", "> 1e9", KL_STOP),
-    Mutant("KL stop without its 1.5", PPO, "> 1.5 * config.target_kl", "> config.target_kl", KL_STOP),
-    Mutant(
-        "KL stop ends the epoch only after stepping", PPO, "self.optimizer.drop()", "self.optimizer.apply()", KL_STOP
-    ),
-    Mutant("KL by the first-order estimate", PPO, "[(ratio - 1) - log_ratio,", "[-log_ratio,", KL_STOP),
+    Mutant("KL stop ignored", UPDATE, swap("1.5", "1e9"), KL_STOP),
+    Mutant("KL stop without its 1.5", UPDATE, swap("1.5", "1.0"), KL_STOP),
+    Mutant("KL stop ends the epoch only after stepping", UPDATE, swap("A.drop()", "A.apply()"), KL_STOP),
+    Mutant("KL by the first-order estimate", LOSS, swap("A - 1 - B", "-B"), KL_STOP),
     # Advantages and the time alignment.
     Mutant(
         "trace not cut at an episode's end",
-        PPO,
-        "trace = config.gae_lambda * (~step.done).float()",
-        "trace = config.gae_lambda * torch.ones_like(step.reward)",
+        PREPARE,
+        swap("A.gae_lambda * B", "A.gae_lambda * torch.ones_like(B)"),
         GAE,
     ),
-    Mutant(
-        "truncation as termination",
-        PPO,
-        "discount = config.gamma * (~step.terminated).float()",
-        "discount = config.gamma * (~step.done).float()",
-        GAE,
-    ),
-    Mutant(
-        "termination as truncation",
-        PPO,
-        "discount = config.gamma * (~step.terminated).float()",
-        "discount = config.gamma * torch.ones_like(step.reward)",
-        GAE,
-    ),
-    Mutant("λ dropped", PPO, "trace = config.gae_lambda *", "trace = 1.0 *", GAE),
-    Mutant(
-        "no bootstrap after the last row",
-        PPO,
-        "shifted(value, last_value)",
-        "shifted(value, torch.zeros_like(last_value))",
-        GAE,
-    ),
-    Mutant(
-        "value of the same observation as the next",
-        RETURNS,
-        "discount * next_value - value",
-        "discount * value - value",
-        GAE,
-    ),
-    Mutant(
-        "γ missing from the trace",
-        RETURNS,
-        "return discounted_sum(delta, discount * trace)",
-        "return discounted_sum(delta, trace)",
-        GAE,
-    ),
-    Mutant(
-        "log_scan one round short",
-        RETURNS,
-        "while width < length",
-        "while 2 * width < length",
-        ("check_advantages", "log_scan"),
-    ),
-    Mutant(
-        "reward one row late", STEPS, "Transitions(shifted(steps.reward, last.reward)", "Transitions(steps.reward", GAE
-    ),
-    Mutant(
-        "termination one row late",
-        STEPS,
-        "terminated = shifted(steps.terminated, last.terminated)",
-        "terminated = steps.terminated",
-        GAE,
-    ),
-    Mutant("truncation one row late", STEPS, "shifted(steps.truncated, last.truncated)", "steps.truncated", GAE),
-    Mutant("reset rows counted", STEPS, "(~reset).float()", "torch.ones_like(reset).float()", ROLLOUT),
+    Mutant("truncation as termination", PREPARE, swap("A.terminated", "A.done"), GAE),
+    Mutant("termination as truncation", PREPARE, swap("A.gamma * B", "A.gamma * torch.ones_like(B)"), GAE),
+    Mutant("λ dropped", PREPARE, swap("A.gae_lambda", "1.0"), GAE),
+    Mutant("no bootstrap after the last row", PREPARE, swap("shifted(A, B)", "shifted(A, torch.zeros_like(B))"), GAE),
+    Mutant("value of the same observation as the next", "gae", given(next_value="value"), GAE),
+    Mutant("γ missing from the trace", "gae", swap("discounted_sum(A, B * C)", "discounted_sum(A, C)"), GAE),
+    Mutant("log_scan one round short", "discounted_scan", swap("A < B", "2 * A < B"), SCAN),
+    Mutant("reward one row late", "transitions", swap("shifted(A.reward, B)", "A.reward"), GAE),
+    Mutant("termination one row late", "transitions", swap("shifted(A.terminated, B)", "A.terminated"), GAE),
+    Mutant("truncation one row late", "transitions", swap("shifted(A.truncated, B)", "A.truncated"), GAE),
+    Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
     # Annealing.
-    Mutant(
-        "learning rate not annealed",
-        PPO,
-        'self.optimizer.set_lr(now["lr"])',
-        "self.optimizer.set_lr(config.optimizer.lr)",
-        ANNEALING,
-    ),
-    Mutant(
-        "clip not annealed",
-        PPO,
-        'rows, weight, now["clip_coef"]',
-        "rows, weight, config.clip_coef",
-        ANNEALING,
-    ),
-    Mutant(
-        "entropy bonus not annealed", PPO, 'now["ent_coef"], total_weight,', "config.ent_coef, total_weight,", ANNEALING
-    ),
+    Mutant("learning rate not annealed", UPDATE, swap("A.set_lr(B)", "A.set_lr(self.config.optimizer.lr)"), ANNEALING),
+    Mutant("clip not annealed", UPDATE, swap('A["clip_coef"]', "self.config.clip_coef"), ANNEALING),
+    Mutant("entropy bonus not annealed", UPDATE, swap('A["ent_coef"]', "self.config.ent_coef"), ANNEALING),
 )
 
 
+# How it is changed ----------------------------------------------------------------------------------------------------
+
+
+def wrong(name: str) -> AbstractContextManager[None]:
+    """rlcore with the mutant of that name."""
+    (mutant,) = (each for each in MUTANTS if each.name == name)
+    return changed(mutant.function, mutant.change)
+
+
 @contextmanager
-def executed(module: str | None = None, right: str = "", wrong: str = "") -> Iterator[ModuleType]:
-    """The PPO module executed anew from source, with one piece of the chain's source replaced.
-
-    Args:
-        module: where to replace; None replaces nothing.
-        right: what must be there exactly once.
-        wrong: what takes its place.
-
-    Yields:
-        The module, in force until the block ends.
-    """
-    originals = {name: importlib.import_module(name) for name in CHAIN}
+def changed(name: str, change: Change) -> Iterator[None]:
+    """A function of rlcore with a change, for everyone who has imported it: its code is exchanged in its place."""
+    function = find(name)
+    tree = copy.deepcopy(_parsed(function.__module__))
+    (definition,) = _definitions(tree, function.__qualname__)
+    change(definition)
+    code = compile(ast.fix_missing_locations(tree), f"<{name}, mutated>", "exec")
+    original = function.__code__
+    function.__code__ = _within(code, function.__qualname__)
     try:
-        for name in CHAIN:
-            source = inspect.getsource(originals[name])
-            if name == module:
-                assert source.count(right) == 1, f"{name} holds {source.count(right)} times: {right}"
-                source = source.replace(right, wrong)
-            anew = ModuleType(name)
-            anew.__file__ = originals[name].__file__
-            sys.modules[name] = anew
-            exec(compile(source, f"<{name}, mutated>", "exec"), anew.__dict__)
-        yield sys.modules[CHAIN[-1]]
+        yield
     finally:
-        sys.modules.update(originals)
+        function.__code__ = original
+
+
+def find(name: str) -> FunctionType:
+    """The function of that name, wherever it is in what rlcore has loaded."""
+    found = set()
+    for path, module in list(sys.modules.items()):
+        if path.startswith("rlcore."):
+            inside = name.removeprefix(path.rpartition(".")[2] + ".")
+            value: Any = functools.reduce(lambda held, part: getattr(held, part, None), inside.split("."), module)
+            function = inspect.unwrap(value) if callable(value) else None
+            if isinstance(function, FunctionType) and (function.__module__, function.__qualname__) == (path, inside):
+                found.add(function)
+    assert len(found) == 1, f"rlcore has {len(found)} functions {name}"
+    return found.pop()
+
+
+@functools.cache
+def _parsed(module: str) -> ast.Module:
+    return ast.parse(inspect.getsource(sys.modules[module]))
+
+
+def _definitions(node: ast.AST, qualname: str) -> list[ast.FunctionDef]:
+    first, _, rest = qualname.partition(".")
+    children = [n for n in ast.iter_child_nodes(node) if getattr(n, "name", None) == first]
+    if rest:
+        return [found for child in children for found in _definitions(child, rest)]
+    return [child for child in children if isinstance(child, ast.FunctionDef)]
+
+
+def _within(code: CodeType, qualname: str) -> CodeType:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    for each in inner:
+        if each.co_qualname == qualname:
+            return each
+    (scope,) = (each for each in inner if qualname.startswith(f"{each.co_qualname}."))
+    return _within(scope, qualname)
+
+
+def _expression(source: str) -> ast.expr:
+    return ast.parse(source, mode="eval").body
+
+
+def _stands_for_any(node: Any) -> bool:
+    return isinstance(node, ast.Name) and len(node.id) == 1 and node.id.isupper()
+
+
+def _match(pattern: Any, node: Any, held: dict[str, ast.expr]) -> bool:
+    """Whether a tree looks like a pattern; what its capital letters stand for is put into `held`."""
+    if _stands_for_any(pattern):
+        held[pattern.id] = node
+        return isinstance(node, ast.expr)
+    if isinstance(pattern, list):
+        return len(pattern) == len(node) and all(map(_match, pattern, node, [held] * len(node)))
+    if not isinstance(pattern, ast.AST):
+        return type(pattern) is type(node) and pattern == node
+    fields = [name for name in pattern._fields if name not in ("ctx", "kind")]
+    return type(pattern) is type(node) and all(_match(getattr(pattern, f), getattr(node, f), held) for f in fields)
+
+
+class _Fill(ast.NodeTransformer):
+    """Put in what the capital letters stand for."""
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        self.held = held
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return copy.deepcopy(self.held[node.id]) if node.id in self.held else node
+
+
+class _Swap(ast.NodeTransformer):
+    """Exchange all that looks like a pattern, and count."""
+
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self.old, self.new, self.count = old, new, 0
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        held: dict[str, ast.expr] = {}
+        if _match(self.old, node, held):
+            self.count += 1
+            return _Fill(held).visit(copy.deepcopy(self.new))
+        return self.generic_visit(node)

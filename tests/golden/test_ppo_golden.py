@@ -30,6 +30,10 @@ def test_annealed_coefficients_reach_the_update() -> None:
     oracle.check_annealing(ppo)
 
 
+def test_weight_decay_of_adam_is_a_penalty_on_the_loss() -> None:
+    oracle.check_weight_decay(ppo)
+
+
 def test_gae_alone_equals_the_oracles_in_float64() -> None:
     data = oracle.fixture("gae")
     done = data["terminated"] | data["truncated"]

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line \d+ in (?P<function>\S+)')
 # The innermost frame of ours that names a phase decides; "" = any function of that file.
 PLACES = (
-    ("rlcore/store/checkpoint.py", "save", "checkpoint"),
-    ("rlcore/store/checkpoint.py", "prune", "checkpoint"),
+    ("rlcore/store/checkpoint/writing.py", "save", "checkpoint"),
+    ("rlcore/store/checkpoint/names.py", "prune", "checkpoint"),
     ("rlcore/train/session.py", "save", "checkpoint"),
     ("rlcore/judge/play.py", "", "evaluation"),
     ("rlcore/judge/evaluation.py", "", "evaluation"),
     ("rlcore/judge/final.py", "", "evaluation"),
-    ("rlcore/judge/video.py", "", "evaluation"),
+    ("rlcore/judge/film.py", "", "evaluation"),
     ("rlcore/judge/random_agent.py", "", "collect"),
     ("rlcore/train/session.py", "_continue", "restore"),
     ("rlcore/train/session.py", "_account", "log"),

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore.algorithms import ALGORITHMS
-from tests.golden.mutants import PPO, STEPS, executed
+from tests.golden.mutants import wrong
 from tests.learning.assembly import assemble
 
 pytestmark = pytest.mark.slow
@@ -71,9 +70,8 @@ def test_cartpole_is_learned() -> None:
     assert cartpole(0, 2) > 430
 
 
-def test_cartpole_is_not_learned_when_termination_bootstraps(monkeypatch: pytest.MonkeyPatch) -> None:
-    with executed(PPO, "(~step.terminated).float()", "torch.ones_like(step.reward)") as module:
-        monkeypatch.setitem(ALGORITHMS, "ppo", module)
+def test_cartpole_is_not_learned_when_termination_bootstraps() -> None:
+    with wrong("termination as truncation"):
         assert cartpole(1) < 430
 
 
@@ -82,17 +80,7 @@ def test_frozen_lake_is_learned(seed: int) -> None:
     assert lake(seed) > 0.9
 
 
-@pytest.mark.parametrize(
-    "replacement",
-    [
-        (PPO, "return -surrogate", "return surrogate"),
-        (STEPS, "Transitions(shifted(steps.reward, last.reward)", "Transitions(steps.reward"),
-    ],
-    ids=["advantage of the wrong sign", "reward a row late"],
-)
-def test_frozen_lake_is_not_learned_when_broken(
-    replacement: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with executed(*replacement) as module:
-        monkeypatch.setitem(ALGORITHMS, "ppo", module)
+@pytest.mark.parametrize("mistake", ["advantage of the wrong sign", "reward one row late"])
+def test_frozen_lake_is_not_learned_when_broken(mistake: str) -> None:
+    with wrong(mistake):
         assert lake() < 0.5

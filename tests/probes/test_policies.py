@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
-from tests.golden.mutants import PPO, executed
+from tests.golden.mutants import wrong
 from tests.learning.assembly import Training, assemble
 from tests.probes import envs
 
@@ -65,9 +64,8 @@ def test_a_key_that_the_agent_is_not_shown_cannot_be_learned_from() -> None:
     assert recent(training) < 0.65
 
 
-def test_advantage_of_the_wrong_sign_finds_the_worst_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    with executed(PPO, "return -surrogate", "return surrogate") as module:
-        monkeypatch.setitem(ALGORITHMS, "ppo", module)
+def test_advantage_of_the_wrong_sign_finds_the_worst_answer() -> None:
+    with wrong("advantage of the wrong sign"):
         assert recent(signal("discrete", "box")) < 0.1
 
 

@@ -1,10 +1,10 @@
 """The state of an environment, saved and restored without pickling anything.
 
 A state is read from the plain attributes of every layer of the wrapper chain: numbers, text, arrays, generators and
-containers of them. Whatever else an attribute holds (a physics engine, say) means that there is no such state, and
-`capture` says so by returning None instead of a state that looks complete. Objects that describe rather than change
-(spaces, functions, Gymnasium's specs) are left where they are; tables that are not data of an array kind (transition
-tables of the toy-text tasks) are only checked to be equal.
+containers of them. An attribute that holds anything else (a physics engine, say) makes `capture` raise instead of
+returning a state that looks complete. Objects that describe rather than change (spaces, functions, Gymnasium's specs)
+are left where they are; tables that are not arrays of numbers (transition tables of the toy-text tasks) are only
+checked to be equal.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.envs.registration import WrapperSpec
 
+from rlcore.envs.wrappers import layers
 from rlcore.errors import RunError
 from rlcore.types import State
 
@@ -44,56 +45,43 @@ CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, 
 BIT_GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
 
-class _OpaqueError(Exception):
+class OpaqueStateError(Exception):
+    """An environment holds something whose state cannot be read; the text names it, as `LunarLander.world`."""
+
+
+class _OpaqueValueError(Exception):
     """A value whose state cannot be read."""
 
 
-class _ConstantError(Exception):
-    """A value that describes and never changes."""
-
-
-def capture(env: gymnasium.Env) -> State | None:
-    """The state of an environment, or None when an attribute of it cannot be read.
+def capture(env: gymnasium.Env) -> State:
+    """The state of an environment, which is not changed.
 
     Args:
-        env: any environment; it is not changed.
+        env: any environment.
 
     Returns:
-        Nested dicts of arrays and JSON scalars for `restore`; None with anything opaque inside.
+        Nested dicts of arrays and JSON scalars for `restore`.
+
+    Raises:
+        OpaqueStateError: an attribute cannot be read; names the first one.
     """
-    layers: State = {}
-    try:
-        for index, layer in enumerate(_layers(env)):
-            layers[str(index)] = {"class": type(layer).__name__, "attributes": _encode_attributes(layer)}
-    except _OpaqueError:
-        return None
-    return {"layers": layers}
-
-
-def opaque_attribute(env: gymnasium.Env) -> str:
-    """Name of the first attribute that `capture` cannot read, as `LunarLander.world`; "" when there is none."""
-    for layer in _layers(env):
-        if not hasattr(layer, "__dict__"):
-            return type(layer).__name__
-        for name, value in _attributes(layer):
-            try:
-                _encode(value)
-            except _OpaqueError:
-                return f"{type(layer).__name__}.{name}"
-            except _ConstantError:
-                continue
-    return ""
+    return {
+        "layers": {
+            str(index): {"class": type(layer).__name__, "attributes": _encode_attributes(layer)}
+            for index, layer in enumerate(layers(env))
+        }
+    }
 
 
 def _encode_attributes(layer: Any) -> State:
     if not hasattr(layer, "__dict__"):
-        raise _OpaqueError
+        raise OpaqueStateError(type(layer).__name__)
     attributes: State = {}
     for name, value in _attributes(layer):
         try:
             attributes[name] = _encode(value)
-        except _ConstantError:
-            continue
+        except _OpaqueValueError:
+            raise OpaqueStateError(f"{type(layer).__name__}.{name}") from None
     return attributes
 
 
@@ -107,63 +95,42 @@ def restore(env: gymnasium.Env, state: State) -> None:
     Raises:
         RunError: the state belongs to another kind of environment.
     """
-    layers = list(_layers(env))
+    own = list(layers(env))
     saved = [state["layers"][str(i)] for i in range(len(state["layers"]))]
-    names = [type(layer).__name__ for layer in layers]
+    names = [type(layer).__name__ for layer in own]
     if names != [layer["class"] for layer in saved]:
         raise RunError(
             f"the saved environment state is of {' > '.join(layer['class'] for layer in saved)}, "
             f"this environment is {' > '.join(names)}"
         )
-    for layer, part in zip(layers, saved, strict=True):
+    for layer, part in zip(own, saved, strict=True):
         _restore_layer(layer, part["attributes"])
 
 
 def _restore_layer(layer: Any, attributes: State) -> None:
-    for name, value in list(_attributes(layer)):
-        if name not in attributes and not _is_constant(value):
+    for name, _ in list(_attributes(layer)):
+        if name not in attributes:
             delattr(layer, name)  # came into being after the state was taken
     for name, encoded in attributes.items():
-        now = layer.__dict__.get(name)
+        present = layer.__dict__.get(name)
         if isinstance(encoded, dict) and encoded["kind"] == "table":
-            if now is None or _digest(now) != encoded["sha256"]:
+            if present is None or _digest(present) != encoded["sha256"]:
                 raise RunError(f"{type(layer).__name__}.{name} differs from the one the state was saved with")
-        elif isinstance(encoded, dict) and encoded["kind"] == "generator" and _same_generator(now, encoded):
-            now.bit_generator.state = _decode(encoded["state"])  # in place: others may hold the same generator
+        elif isinstance(encoded, dict) and encoded["kind"] == "generator" and _same_generator(present, encoded):
+            present.bit_generator.state = _decode(encoded["state"])  # in place: others may hold the same generator
         else:
             layer.__dict__[name] = _decode(encoded)
 
 
-def _layers(env: gymnasium.Env) -> Iterator[Any]:
-    layer: Any = env
-    while True:
-        yield layer
-        if not isinstance(layer, gymnasium.Wrapper):
-            return
-        layer = layer.env
-
-
 def _attributes(layer: Any) -> Iterator[tuple[str, Any]]:
-    return ((name, value) for name, value in vars(layer).items() if name not in CONSTANT_NAMES)
-
-
-def _is_constant(value: Any) -> bool:
-    try:
-        _encode(value)
-    except _ConstantError:
-        return True
-    except _OpaqueError:
-        return False
-    return False
+    """The attributes of a layer that may change."""
+    for name, value in vars(layer).items():
+        if name not in CONSTANT_NAMES and not isinstance(value, CONSTANT):
+            yield name, value
 
 
 def _encode(value: Any) -> Any:
-    """A value as JSON scalars, arrays and dicts with a `kind`.
-
-    Raises:
-        _OpaqueError: it has state that cannot be read.
-        _ConstantError: it has no state.
-    """
+    """A value as JSON scalars, arrays and dicts with a `kind`; _OpaqueValueError where its state cannot be read."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -180,13 +147,11 @@ def _encode(value: Any) -> Any:
     if kind is np.random.Generator:
         name = type(value.bit_generator).__name__
         if name not in BIT_GENERATORS:
-            raise _OpaqueError
+            raise _OpaqueValueError
         return {"kind": "generator", "name": name, "state": _encode(value.bit_generator.state)}
     if kind in CONTAINERS.values() or kind is dict:
         return _encode_container(value)
-    if isinstance(value, CONSTANT):
-        raise _ConstantError
-    raise _OpaqueError
+    raise _OpaqueValueError
 
 
 def _encode_container(value: Any) -> Any:
@@ -202,13 +167,9 @@ def _encode_container(value: Any) -> Any:
 
 
 def _encode_inner(value: Any) -> Any:
-    # A container is rebuilt on restore, so nothing inside it may be left where it is.
-    try:
-        encoded = _encode(value)
-    except _ConstantError:
-        raise _OpaqueError from None
-    if isinstance(encoded, dict) and encoded["kind"] == "table":
-        raise _OpaqueError
+    encoded = _encode(value)
+    if isinstance(encoded, dict) and encoded["kind"] == "table":  # a container is rebuilt, a table can only be checked
+        raise _OpaqueValueError
     return encoded
 
 
@@ -236,22 +197,18 @@ def _decode(encoded: Any) -> Any:
     return CONTAINERS[kind](_decode(item) for item in items)
 
 
-def _same_generator(now: Any, encoded: State) -> bool:
-    return type(now) is np.random.Generator and type(now.bit_generator).__name__ == encoded["name"]
+def _same_generator(value: Any, encoded: State) -> bool:
+    return type(value) is np.random.Generator and type(value.bit_generator).__name__ == encoded["name"]
 
 
 def _digest(value: Any) -> str:
     digest = hashlib.sha256()
-    _feed(digest, value)
+    _hash_into(digest, value)
     return digest.hexdigest()
 
 
-def _feed(digest: Any, value: Any) -> None:
-    """Hash a table of plain values.
-
-    Raises:
-        _OpaqueError: something in it is not plain.
-    """
+def _hash_into(digest: Any, value: Any) -> None:
+    """Hash a table of plain values; _OpaqueValueError where something in it is not plain."""
     kind = type(value)
     digest.update(kind.__name__.encode())
     if value is None or kind in (bool, int, float, str, bytes) or isinstance(value, np.generic):
@@ -260,11 +217,11 @@ def _feed(digest: Any, value: Any) -> None:
         digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
     elif kind is dict:
         for key, inner in value.items():
-            _feed(digest, key)
-            _feed(digest, inner)
+            _hash_into(digest, key)
+            _hash_into(digest, inner)
     elif kind in (list, tuple):
         digest.update(str(len(value)).encode())
         for inner in value:
-            _feed(digest, inner)
+            _hash_into(digest, inner)
     else:
-        raise _OpaqueError
+        raise _OpaqueValueError

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-import numpy as np
 
-from rlcore import streams
-from rlcore.envs.exact.state import capture, opaque_attribute, restore
+from rlcore.envs.exact.recording import Build, Recording, arrival_bytes, episode_seed, record_episodes
+from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.spaces import spec_of
-from rlcore.errors import EnvironmentFault
-from rlcore.spec import ActionSpec
 from rlcore.types import State
 
-MAX_EPISODES = 20
-MAX_STEPS = 4000  # of one pass over all its episodes
-LONGEST_HOLD = 20  # steps for which every other episode holds an action: uniform noise alone never makes a robot fall
-MAX_SECONDS = 3.0  # of the first pass, on the processor: what else the machine does must not decide what is found
-MAX_WAIT = 20.0  # seconds on the clock, for environments that mostly wait
 CAPTURES = 6  # moments at which a snapshot is taken and continued elsewhere
-
-Build = Callable[[], gymnasium.Env]
 
 
 @dataclass(frozen=True)
@@ -37,9 +26,9 @@ class TierReport:
             played to be sure that a used one does.
         deterministic: the same seed and actions give the same episode.
         reason: why it is not a better tier, "" when it is the best.
-        episodes: played in one pass.
-        steps: actions in one pass.
-        capped: what ended the pass: "episodes", "steps" or "seconds".
+        episodes: how many were recorded.
+        steps: actions in all of them.
+        capped: which limit ended them: "episodes", "steps" or "seconds".
         longest: length of the longest finished episode, in actions.
         truncated_at: lengths at which episodes were truncated.
         reward: smallest and largest reward seen.
@@ -55,17 +44,6 @@ class TierReport:
     longest: int
     truncated_at: tuple[int, ...]
     reward: tuple[float, float]
-
-
-@dataclass
-class Tape:
-    """What happened in one episode: every arrival as bytes, the actions, and how it ended."""
-
-    arrivals: list[bytes] = field(default_factory=list)
-    actions: list[Any] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    ended: bool = False
-    truncated: bool = False
 
 
 def measure_tier(make_env: Build, seed: int) -> TierReport:
@@ -85,276 +63,170 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
     Raises:
         EnvironmentFault: the environment raises under random actions.
     """
-    spec = spec_of(make_env()).action
-    tapes, capped = _first_pass(make_env, spec, seed)
-    again = [_play(make_env, tape.actions, _seed(seed, e)) for e, tape in enumerate(tapes)]
-    deterministic = all(a.arrivals == b.arrivals for a, b in zip(tapes, again, strict=True))
-    reason = _no_snapshot(make_env, tapes, seed)
-    used = _used_instance(make_env, tapes, seed)
-    shared = _shared(make_env, tapes, seed) if deterministic else ""
+    with make_env() as env:
+        spec = spec_of(env).action
+    episodes, capped = record_episodes(make_env, spec, seed)
+    deterministic = _deterministic(make_env, episodes, seed)
+    no_snapshot = _why_no_snapshot(make_env, episodes, seed)
+    not_reusable = _why_not_reusable(make_env, episodes, seed)
+    shared = _what_is_shared(make_env, episodes, seed) if deterministic else ""
+    fresh = False
     if shared:
-        tier, fresh = "boundary", True
-        reason = f"{reason}; {shared}" if reason else shared
-    elif not reason:
-        tier, fresh = "snapshot", used != ""
+        tier, reasons = "boundary", [no_snapshot, shared]
+    elif not no_snapshot:
+        tier, reasons = "snapshot", []
     elif deterministic:
-        # Cut short by time, another try might have come further: what it would have found must not matter.
-        tier, fresh = "replay", used != "" or capped == "seconds"
-        reason += f"; {used}" if used else ""
+        tier, reasons = "replay", [no_snapshot, not_reusable]
+        # Where time ended the recording, another try might come further and find more: play safe.
+        fresh = not_reusable != "" or capped == "seconds"
     else:
-        tier, fresh = "boundary", True
-        reason += "; the same seed and actions gave another episode in a newly built environment"
-    rewards = [r for tape in tapes for r in tape.rewards] or [0.0]
+        another = "the same seed and actions gave another episode in a newly built environment"
+        tier, reasons = "boundary", [no_snapshot, another]
+    rewards = [r for episode in episodes for r in episode.rewards] or [0.0]
     return TierReport(
-        tier,
-        fresh and tier != "snapshot",
-        deterministic,
-        reason,
-        len(tapes),
-        sum(len(tape.actions) for tape in tapes),
-        capped,
-        max((len(tape.actions) for tape in tapes if tape.ended), default=0),
-        tuple(sorted({len(tape.actions) for tape in tapes if tape.truncated})),
-        (min(rewards), max(rewards)),
+        tier=tier,
+        fresh_instance=fresh or tier == "boundary",
+        deterministic=deterministic,
+        reason="; ".join(reason for reason in reasons if reason),
+        episodes=len(episodes),
+        steps=sum(len(episode.actions) for episode in episodes),
+        capped=capped,
+        longest=max((len(episode.actions) for episode in episodes if episode.ended), default=0),
+        truncated_at=tuple(sorted({len(episode.actions) for episode in episodes if episode.truncated})),
+        reward=(min(rewards), max(rewards)),
     )
 
 
-def _first_pass(make_env: Build, spec: ActionSpec, seed: int) -> tuple[list[Tape], str]:
-    """Episodes of random actions, each in a newly built environment, and what ended the pass."""
-    in_time, left, tapes = _timer(), MAX_STEPS, []
-    for episode in range(MAX_EPISODES):
-        env, tape = make_env(), Tape()
-        try:
-            _explore(env, tape, spec, streams.generator(seed, "probe", 0, episode), episode, seed, left, in_time)
-        except Exception as error:
-            raise EnvironmentFault(
-                f"this environment fails under random actions: episode {episode}, step {len(tape.actions)} raised "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        finally:
-            env.close()
-        tapes.append(tape)
-        left -= len(tape.actions)
-        if left <= 0:
-            return tapes, "steps"
-        if not in_time():
-            return tapes, "seconds"
-    return tapes, "episodes"
-
-
-def _timer() -> Callable[[], bool]:
-    """A function that says whether there is time left, from now on."""
-    cpu, wall = time.process_time() + MAX_SECONDS, time.monotonic() + MAX_WAIT
-    return lambda: time.process_time() < cpu and time.monotonic() < wall
-
-
-def _explore(
-    env: gymnasium.Env,
-    tape: Tape,
-    spec: ActionSpec,
-    rng: np.random.Generator,
-    episode: int,
-    seed: int,
-    left: int,
-    in_time: Callable[[], bool],
-) -> None:
-    """Record one episode of random actions, until it ends or a limit is reached."""
-    obs, _ = env.reset(seed=_seed(seed, episode))
-    tape.arrivals.append(_bytes(obs, 0.0, False, False))
-    held: list[Any] = []
-    while not tape.ended and len(tape.actions) < left and in_time():
-        hold = int(rng.integers(1, LONGEST_HOLD + 1)) if episode % 2 else 1
-        held = held[1:] or [random_action(spec, rng)] * hold
-        tape.actions.append(held[0])
-        _step(env, held[0], tape)
-
-
-def _play(make_env: Build, actions: list[Any], seed: int) -> Tape:
-    """One episode in a newly built environment."""
-    env = make_env()
-    try:
-        return _episode(env, actions, seed)
-    finally:
-        env.close()
-
-
-def _episode(env: gymnasium.Env, actions: list[Any], seed: int | None) -> Tape:
-    tape = Tape()
-    obs, _ = env.reset(seed=seed)
-    tape.arrivals.append(_bytes(obs, 0.0, False, False))
-    for action in actions:
-        _step(env, action, tape)
-        if tape.ended:
+def _replay(env: gymnasium.Env, recorded: Recording, seed: int) -> list[bytes]:
+    """The arrivals of a recorded episode's seed and actions, played again."""
+    again = Recording()
+    again.reset(env, seed)
+    for action in recorded.actions:
+        again.step(env, action)
+        if again.ended:
             break
-    return tape
+    return again.arrivals
 
 
-def _used_instance(make_env: Build, tapes: list[Tape], seed: int) -> str:
+def _deterministic(make_env: Build, episodes: list[Recording], seed: int) -> bool:
+    """Whether every episode comes out the same in another newly built environment."""
+    for index, recorded in enumerate(episodes):
+        with make_env() as env:
+            if _replay(env, recorded, episode_seed(seed, index)) != recorded.arrivals:
+                return False
+    return True
+
+
+def _why_not_reusable(make_env: Build, episodes: list[Recording], seed: int) -> str:
     """Empty when one environment, used for all episodes, gives each as a new one did; else where it first did not."""
-    if len(tapes) < 2:
+    if len(episodes) < 2:
         return "no second episode was reached that could show whether a used environment is as good as a new one"
-    env = make_env()
-    try:
-        for episode, tape in [*enumerate(tapes), (0, tapes[0])]:
-            played = _episode(env, tape.actions, _seed(seed, episode))
-            if played.arrivals != tape.arrivals:
-                step = _first_difference(played.arrivals, tape.arrivals)
-                return f"a used environment differs from a new one at step {step} of episode {episode}"
-    finally:
-        env.close()
+    with make_env() as env:
+        for index, recorded in [*enumerate(episodes), (0, episodes[0])]:
+            arrivals = _replay(env, recorded, episode_seed(seed, index))
+            if arrivals != recorded.arrivals:
+                step = _first_difference(arrivals, recorded.arrivals)
+                return f"a used environment differs from a new one at step {step} of episode {index}"
     return ""
 
 
-def _shared(make_env: Build, tapes: list[Tape], seed: int) -> str:
+def _what_is_shared(make_env: Build, episodes: list[Recording], seed: int) -> str:
     """Empty when two environments of one process, stepped in turn, each give what they gave alone; else what differed.
 
     Neither a snapshot nor a replay of one brings back what several of them have in common.
     """
-    pair = [0, min(1, len(tapes) - 1)]
-    envs, played = [make_env() for _ in pair], []
-    try:
-        for env, episode in zip(envs, pair, strict=True):
-            obs, _ = env.reset(seed=_seed(seed, episode))
-            played.append(Tape([_bytes(obs, 0.0, False, False)]))
-        for step in range(max(len(tapes[episode].actions) for episode in pair)):
-            for env, tape, episode in zip(envs, played, pair, strict=True):
-                if step < len(tapes[episode].actions):
-                    _step(env, tapes[episode].actions[step], tape)
-    finally:
-        for env in envs:
-            env.close()
-    for tape, episode in zip(played, pair, strict=True):
-        if tape.arrivals != tapes[episode].arrivals:
-            step = _first_difference(tape.arrivals, tapes[episode].arrivals)
-            return f"two environments in one process influence each other, as at step {step} of episode {episode}"
+    pair = [0, min(1, len(episodes) - 1)]
+    both = [Recording() for _ in pair]
+    with ExitStack() as stack:
+        envs = [stack.enter_context(make_env()) for _ in pair]
+        for env, again, index in zip(envs, both, pair, strict=True):
+            again.reset(env, episode_seed(seed, index))
+        for step in range(max(len(episodes[index].actions) for index in pair)):
+            for env, again, index in zip(envs, both, pair, strict=True):
+                if step < len(episodes[index].actions):
+                    again.step(env, episodes[index].actions[step])
+    for again, index in zip(both, pair, strict=True):
+        if again.arrivals != episodes[index].arrivals:
+            step = _first_difference(again.arrivals, episodes[index].arrivals)
+            return f"two environments in one process influence each other, as at step {step} of episode {index}"
     return ""
 
 
-def _no_snapshot(make_env: Build, tapes: list[Tape], seed: int) -> str:
+def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> str:
     """Empty when captured states continue exactly in newly built environments; else why not.
 
-    The pass is that of training: seeded once, later episodes go on with the environment's own generator.
+    Played as in training: seeded once, later episodes go on with the environment's own generator.
     """
-    plan = [action for tape in tapes for action in tape.actions]
-    moments = sorted({round(len(plan) * i / CAPTURES) for i in range(CAPTURES)} | _near_ends(tapes, len(plan)))
-    env = make_env()
-    try:
-        env.reset(seed=_seed(seed, 0))
-        if opaque := opaque_attribute(env):
-            return f"{opaque} cannot be saved"
-        quiet = _stream(make_env, plan, _seed(seed, 0), [])[0]
+    plan = [action for recorded in episodes for action in recorded.actions]
+    moments = {round(len(plan) * i / CAPTURES) for i in range(CAPTURES)}
+    # At the first episode's end, and one action before: counters and the pending reset matter there.
+    first = len(episodes[0].actions)
+    moments |= {moment for moment in (first - 1, first) if 0 <= moment < len(plan)}
+    first_seed = episode_seed(seed, 0)
+    with make_env() as env:
+        env.reset(seed=first_seed)
         try:
-            stream, states = _stream(make_env, plan, _seed(seed, 0), moments)
-        except _UnsavedError as opaque:
+            capture(env)
+        except OpaqueStateError as opaque:
+            return f"{opaque} cannot be saved"
+        undisturbed, _ = _play_through(make_env, plan, first_seed, set())
+        try:
+            arrivals, states = _play_through(make_env, plan, first_seed, moments)
+        except OpaqueStateError as opaque:
             return str(opaque)
-        if quiet != stream:
+        if undisturbed != arrivals:
             return "the same seed and actions gave another episode, or saving the state changed it"
-        for moment, (state, done) in zip(moments, states, strict=True):
-            difference = _continue(make_env, state, done, plan, stream, moment)
+        for moment, (state, done) in states.items():
+            difference = _continue(make_env, state, done, plan, arrivals, moment)
             if difference is not None:
                 return f"a state saved at step {moment} went on differently at step {difference}"
-    finally:
-        env.close()
     return ""
 
 
-class _UnsavedError(Exception):
-    """An attribute that cannot be read has come up while the environment was stepped."""
-
-
-def _near_ends(tapes: list[Tape], total: int) -> set[int]:
-    """The last action of the first episode and the one before: where counters and the pending reset matter."""
-    first = len(tapes[0].actions)
-    return {moment for moment in (first - 1, first) if 0 <= moment < total}
-
-
-def _stream(
-    make_env: Build, plan: list[Any], seed: int, moments: list[int]
-) -> tuple[list[bytes], list[tuple[State, bool]]]:
+def _play_through(
+    make_env: Build, plan: list[Any], seed: int, moments: set[int]
+) -> tuple[list[bytes], dict[int, tuple[State, bool]]]:
     """All arrivals of one environment that resets itself, and (state, done) before the actions of `moments`."""
-    env = make_env()
-    arrivals, states = [], []
-    try:
+    states: dict[int, tuple[State, bool]] = {}
+    with make_env() as env:
         obs, _ = env.reset(seed=seed)
-        arrivals.append(_bytes(obs, 0.0, False, False))
-        done = False
+        arrivals, done = [arrival_bytes(obs)], False
         for index, action in enumerate(plan):
             if index in moments:
-                state = capture(env)
-                if state is None:
-                    raise _UnsavedError(f"{opaque_attribute(env)} cannot be saved at step {index}")
-                states.append((state, done))
-            arrival, done = _autoreset(env, action, done)
+                try:
+                    states[index] = (capture(env), done)
+                except OpaqueStateError as opaque:
+                    raise OpaqueStateError(f"{opaque} cannot be saved at step {index}") from None
+            arrival, done = _step_or_reset(env, action, done)
             arrivals.append(arrival)
-    finally:
-        env.close()
     return arrivals, states
 
 
 def _continue(
-    make_env: Build, state: State, done: bool, plan: list[Any], stream: list[bytes], moment: int
+    make_env: Build, state: State, done: bool, plan: list[Any], arrivals: list[bytes], moment: int
 ) -> int | None:
     """The first step that differs after a state was put into a new environment; None to the end of the next episode."""
-    env = make_env()
-    try:
+    with make_env() as env:
         restore(env, state)
         ends = 0
         for index in range(moment, len(plan)):
-            arrival, done = _autoreset(env, plan[index], done)
-            if arrival != stream[index + 1]:
+            arrival, done = _step_or_reset(env, plan[index], done)
+            if arrival != arrivals[index + 1]:
                 return index + 1
             ends += done
             if ends == 2:
                 return None
-    finally:
-        env.close()
     return None
 
 
-def _autoreset(env: gymnasium.Env, action: Any, done: bool) -> tuple[bytes, bool]:
+def _step_or_reset(env: gymnasium.Env, action: Any, done: bool) -> tuple[bytes, bool]:
     if done:
         obs, _ = env.reset()
-        return _bytes(obs, 0.0, False, False), False
+        return arrival_bytes(obs), False
     obs, reward, terminated, truncated, _ = env.step(action)
-    return _bytes(obs, float(reward), bool(terminated), bool(truncated)), bool(terminated or truncated)
-
-
-def _step(env: gymnasium.Env, action: Any, tape: Tape) -> None:
-    obs, reward, terminated, truncated, _ = env.step(action)
-    tape.arrivals.append(_bytes(obs, float(reward), bool(terminated), bool(truncated)))
-    tape.rewards.append(float(reward))
-    tape.ended, tape.truncated = bool(terminated or truncated), bool(truncated)
-
-
-def _bytes(obs: dict[str, Any], reward: float, terminated: bool, truncated: bool) -> bytes:
-    parts = [np.asarray(value).tobytes() for value in obs.values()]
-    return b"|".join([*parts, np.float64(reward).tobytes(), bytes([terminated, truncated])])
+    return arrival_bytes(obs, float(reward), bool(terminated), bool(truncated)), bool(terminated or truncated)
 
 
 def _first_difference(left: list[bytes], right: list[bytes]) -> int:
     same = [a == b for a, b in zip(left, right, strict=False)]
     return same.index(False) if False in same else len(same)
-
-
-def _seed(seed: int, episode: int) -> int:
-    return streams.integer(seed, "probe", 1, episode)
-
-
-def random_action(spec: ActionSpec, rng: np.random.Generator) -> Any:
-    """One uniformly random action in the environment's own form; unbounded elements of a Box are standard normal.
-
-    Args:
-        spec: of the action.
-        rng: supplies the randomness.
-
-    Returns:
-        A Python integer for Discrete, else an array of the space's shape and dtype.
-    """
-    if spec.continuous:
-        low, high = np.array(spec.low), np.array(spec.high)
-        bounded = np.isfinite(low) & np.isfinite(high)
-        uniform = rng.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0))
-        flat = np.where(bounded, uniform, np.clip(rng.standard_normal(spec.size), low, high))
-    else:
-        flat = rng.integers(0, np.array(spec.nvec)) + np.array(spec.start)
-    return flat.astype(spec.dtype).reshape(spec.shape) if spec.shape else int(flat[0])

@@ -1,12 +1,28 @@
-"""The suites that come with Gymnasium: classic control, toy text, Box2D, MuJoCo; and plugins of the user."""
+"""The suites that come with Gymnasium (classic control, toy text, Box2D, MuJoCo), and the user's plugins."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
+import inspect
+import logging
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from rlcore.errors import UserError, first_line, nearest
+
+log = logging.getLogger(__name__)
+
+# Keys that SheepRL's files put into `env.wrapper` and that are decided elsewhere here.
+DECIDED_ELSEWHERE = ("_target_", "_convert_", "id", "render_mode")
+MAKERS = ("gymnasium.make", "gym.make", "sheeprl.envs.wrappers.gym.make")
+MAKE_ARGUMENTS = ("max_episode_steps",)  # gymnasium.make's own; all others go to the environment's class
 
 
 @dataclass(frozen=True)
@@ -35,39 +51,10 @@ FAMILIES = (
     Family("mujoco", "gymnasium.envs.mujoco", "mujoco", "mujoco", "resumed by replaying the open episode"),
 )
 
-# Namespaces and names by which a user may ask for a suite that this version cannot make.
-ABSENT = {
-    "ale": "Atari",
-    "atari": "Atari",
-    "dm_control": "DeepMind Control",
-    "minigrid": "MiniGrid",
-    "babyai": "MiniGrid",
-    "minatar": "MinAtar",
-    "meta-world": "Meta-World",
-    "crafter": "Crafter",
-    "crafterreward": "Crafter",
-    "crafternoreward": "Crafter",
-    "minedojo": "MineDojo",
-    "minerl": "MineRL",
-    "diambra": "DIAMBRA",
-    "supermariobros": "Super Mario",
-    "popgym": "POPGym",
-    "phys2d": "JAX physics",
-    "tabular": "JAX tables",
-}
-
 
 @dataclass(frozen=True)
 class Suite:
-    """One row of `shepherd envs`.
-
-    Attributes:
-        name: the suite.
-        extra: what `pip install -e '.[extra]'` needs, "" when nothing.
-        installed: whether its packages are here.
-        ids: the ids that can be made once it is installed.
-        note: one line for the reader.
-    """
+    """One row of `shepherd envs`: `ids` can be made once the `extra` is `installed`."""
 
     name: str
     extra: str
@@ -79,7 +66,7 @@ class Suite:
 def suites() -> list[Suite]:
     """Every suite with its ids, then the ids that the user's plugins registered.
 
-    Plugins must have been loaded before (`rlcore.envs.make.load_plugins`).
+    Plugins must have been loaded before (`rlcore.envs.suites.ids.load_plugins`).
     """
     rows = []
     for family in FAMILIES:
@@ -120,3 +107,84 @@ def _entry(spec: EnvSpec) -> str:
 
 def _within(spec: EnvSpec, package: str) -> bool:
     return isinstance(spec.entry_point, str) and spec.entry_point.startswith(f"{package}.")
+
+
+def make_gym(env_id: str, wrapper: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
+    """An environment of Gymnasium's registry, without wrappers of this project.
+
+    Args:
+        env_id: a registered id.
+        wrapper: `env.wrapper`, the arguments of gymnasium.make.
+        render_mode: Gymnasium's; None to step without pictures.
+
+    Returns:
+        The environment, not yet reset.
+
+    Raises:
+        UserError: a package is missing, or the arguments do not fit.
+    """
+    arguments = _arguments(env_id, wrapper)
+    family = family_of(env_id)
+    try:
+        if family is not None and family.name == "mujoco":
+            _prepare_mujoco(render_mode)
+        # An environment that cannot be drawn need not know the argument.
+        drawn = {} if render_mode is None else {"render_mode": render_mode}
+        return gymnasium.make(env_id, disable_env_checker=True, **drawn, **arguments)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        if family is not None and family.extra:
+            raise UserError(
+                f"env.id={env_id}: the package for {family.name} is not installed; "
+                f"run: pip install -e '.[{family.extra}]'"
+            ) from None
+        raise UserError(f"env.id={env_id}: a package it needs is not installed ({first_line(error)})") from None
+    except Exception as error:
+        given = ", ".join(f"env.wrapper.{k}={v}" for k, v in arguments.items()) or "no arguments"
+        raise UserError(
+            f"env.id={env_id} with {given}: cannot be made ({type(error).__name__}: {first_line(error)})"
+        ) from error
+
+
+def _arguments(env_id: str, wrapper: Mapping[str, Any]) -> dict[str, Any]:
+    """`env.wrapper` as arguments of gymnasium.make, checked by name where the environment's class lists its own."""
+    target = wrapper.get("_target_")
+    if target is not None and target not in MAKERS:
+        raise UserError(f"env.wrapper._target_={target}: this suite is not there yet; `shepherd envs` lists what is")
+    arguments = {k: v for k, v in wrapper.items() if k not in DECIDED_ELSEWHERE}
+    parameters = _parameters(env_id)
+    known = (*MAKE_ARGUMENTS, *(parameters or ()))
+    for key in arguments:
+        if parameters is not None and key not in known:
+            hint = nearest(key, known) or f"; it takes {', '.join(known)}"
+            raise UserError(f"env.wrapper.{key}={arguments[key]}: {env_id} has no such argument{hint}")
+    return arguments
+
+
+def _parameters(env_id: str) -> list[str] | None:
+    """Argument names of an environment's class; None when it takes any, or cannot be imported here."""
+    entry = gymnasium.registry[env_id].entry_point
+    try:
+        creator: Any = load_env_creator(entry) if isinstance(entry, str) else entry
+        parameters = inspect.signature(creator).parameters.values()
+    except (ImportError, gymnasium.error.DependencyNotInstalled, TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        # MuJoCo's classes hand **kwargs to a base class that refuses unknown ones itself, in gymnasium.make.
+        return None
+    return [p.name for p in parameters if p.name not in ("self", "render_mode")]
+
+
+def _prepare_mujoco(render_mode: str | None) -> None:
+    """Send the engine's warnings to logging, each once, and let it draw off screen where there is no display."""
+    mujoco: Any = importlib.import_module("mujoco")
+    if mujoco.get_mju_user_warning() is None:  # its own way is to write MUJOCO_LOG.TXT into the working directory
+        mujoco.set_mju_user_warning(_mujoco_warning)
+    if render_mode is not None and not os.environ.get("MUJOCO_GL"):
+        os.environ.pop("MUJOCO_GL", None)  # Gymnasium refuses an empty one
+        if not os.environ.get("DISPLAY"):
+            os.environ["MUJOCO_GL"] = "egl"
+
+
+@functools.cache
+def _mujoco_warning(text: str) -> None:
+    log.warning("MuJoCo: %s", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -93,34 +94,20 @@ class EpisodicVectorEnv(ABC):
     # Stepping
 
     def reset(self) -> Arrival:
-        """Open an episode everywhere.
-
-        Returns:
-            The first arrival, `is_first` everywhere.
-
-        Raises:
-            EnvironmentFault: an environment misbehaved; names env index, step and key.
-        """
+        """Open an episode everywhere; an EnvironmentFault as for `step`."""
         return self._arrive(None, list(range(self.num_envs)))
 
     def step(self, action: np.ndarray) -> Arrival:
-        """Take actions; where the last arrival ended an episode the action is ignored and the next one opened.
+        """Take actions [B, ...] in the environments' own form; where an episode has just ended the next one is opened.
 
-        Args:
-            action: [B, ...] in the environments' own form.
-
-        Returns:
-            The next arrival.
-
-        Raises:
-            EnvironmentFault: an environment misbehaved; names env index, step and key. Close the vector then.
+        An EnvironmentFault names env index, step and key of what misbehaved; close the vector then.
         """
         own = np.array(action, self._action_dtype)  # a copy: environments and the replay log may keep its rows
         assert own.shape == (self.num_envs, *self.spec.action.shape), (own.shape, self.spec.action)
         return self._arrive(own, self._pending)
 
     def _builds(self, action: np.ndarray | None, seeds: dict[int, int | None]) -> bool:
-        """Whether `_advance` builds environments, or resets them for the first time, and so may take its time."""
+        """Whether `_advance` builds environments, or resets them for the first time: `first_limit` holds then."""
         return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
 
     def _arrive(self, action: np.ndarray | None, opening: list[int]) -> Arrival:
@@ -183,7 +170,7 @@ class EpisodicVectorEnv(ABC):
                 )
 
     def _outside(self, key: str, values: np.ndarray, fine: np.ndarray) -> None:
-        """Count values outside declared bounds. An index outside a Discrete space cannot be encoded: a fault."""
+        """Count values outside declared bounds, with one warning; an index outside a Discrete space is a fault."""
         if self.spec.obs[key].n is not None:
             self._refuse(f"key {key!r}, outside its space, ", fine, values)
         if key not in self.out_of_bounds:
@@ -205,14 +192,11 @@ class EpisodicVectorEnv(ABC):
         return finished
 
     def boundary(self) -> Arrival | None:
-        """End open episodes for a scheduled checkpoint, where the tier needs it.
+        """End open episodes for a scheduled checkpoint, where the tier needs it; None before `reset`.
 
         For tier "boundary" every open episode is cut at its last observation and the next `step` opens one in a newly
-        built environment, in runs that stop here and runs that do not. For the other tiers nothing happens.
-
-        Returns:
-            The last arrival, `truncated` where an episode was cut here: it takes the place of the one that `step`
-            returned. None before `reset`.
+        built environment, in runs that stop here and runs that do not. The arrival returned, `truncated` where an
+        episode was cut, takes the place of the one that `step` returned. For the other tiers nothing happens.
         """
         if self.tier != "boundary" or self._last is None:
             return self._last
@@ -228,13 +212,9 @@ class EpisodicVectorEnv(ABC):
     # Exact resume
 
     def state_dict(self) -> State:
-        """Everything the next step depends on.
+        """Everything the next step depends on, as nested dicts of arrays and JSON scalars.
 
-        Returns:
-            Nested dicts of arrays and JSON scalars.
-
-        Raises:
-            RunError: an environment's state cannot be read, or a boundary tier is not at its boundary.
+        A RunError where an environment's state cannot be read, or where tier "boundary" is not at its boundary.
         """
         if self.tier == "boundary" and self._last is not None and len(self._pending) < self.num_envs:
             raise RunError("this environment can be saved at a boundary only: call boundary() before state_dict()")
@@ -256,15 +236,9 @@ class EpisodicVectorEnv(ABC):
             "out_of_bounds": dict(self.out_of_bounds),
         }
         if self._last is not None:
-            state["last"] = {
-                "obs": {key: value.copy() for key, value in self._last.obs.items()},
-                "reward": self._last.reward.copy(),
-                "terminated": self._last.terminated.copy(),
-                "truncated": self._last.truncated.copy(),
-                "is_first": self._last.is_first.copy(),
-            }
+            state["last"] = asdict(self._last)
             if self.tier == "snapshot":
-                state["lanes"] = {str(i): lane for i, lane in enumerate(self._capture())}
+                state["lanes"] = {str(i): env for i, env in enumerate(self._capture())}  # one for each environment
             if self.tier == "replay":
                 state["lanes"] = {str(i): {"actions": self._action_log(i)} for i in range(self.num_envs)}
         return state
@@ -274,13 +248,9 @@ class EpisodicVectorEnv(ABC):
         return np.stack(self._actions[index]) if self._actions[index] else empty
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`, bit for bit.
+        """Continue, bit for bit, from a `state_dict` of the same environments in this process or another.
 
-        Args:
-            state: of the same environments, from this process or another.
-
-        Raises:
-            RunError: a state of another form, or a replayed episode did not come out the same.
+        A RunError where the state has another form, or where a replayed episode did not come out the same.
         """
         mine = {"format": FORMAT, "tier": self.tier, "environments": self.num_envs}
         theirs = {k: state.get(k) for k in ("format", "tier")} | {"environments": len(state["episode_index"])}
@@ -292,8 +262,8 @@ class EpisodicVectorEnv(ABC):
         self._length = np.array(state["length"])
         self._pending = [int(i) for i in np.flatnonzero(state["pending"])]
         self._rebuild = set(self._pending) if self.tier == "boundary" else set()
-        columns = [np.asarray(state["finished"][k]).tolist() for k in ("env_index", "return", "length")]
-        self._finished = [Episode(*row) for row in zip(*columns, strict=True)]
+        finished = [np.asarray(state["finished"][k]).tolist() for k in ("env_index", "return", "length")]
+        self._finished = [Episode(*row) for row in zip(*finished, strict=True)]
         self.out_of_bounds = dict(state["out_of_bounds"])
         self._actions = [[] for _ in range(self.num_envs)]
         self._last = None

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rlcore import streams
+from rlcore.config.groups import EnvConfig
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv
 from rlcore.envs.vector.serial import SerialVectorEnv
+from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.envs.vector.watchdog import step_limit
-
-if TYPE_CHECKING:  # the config package imports torch, which a worker must not
-    from rlcore.config.groups import EnvConfig
 
 
 def make_vector_env(
@@ -50,8 +47,6 @@ def make_vector_env(
     limit = step_limit(config)
     if isinstance(config, EnvSettings) or config.sync_env:
         return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance, limit)
-    from rlcore.envs.vector.subprocess import SubprocessVectorEnv
-
     return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, limit)
 
 

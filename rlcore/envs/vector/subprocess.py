@@ -15,24 +15,18 @@ import numpy as np
 from rlcore.envs.make import EnvSettings
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
 from rlcore.envs.vector.watchdog import START_LIMIT, STEP_TIMEOUT, first_limit
-from rlcore.envs.vector.worker import Op, Status, record_dtype
+from rlcore.envs.vector.worker import Request, Status, record_dtype
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
 from rlcore.spec import EnvSpec
 from rlcore.system.lifeline import spawn, stopped
 from rlcore.types import State
 
-LOOK_EVERY = 1.0  # seconds
+POLL_EVERY = 1.0  # seconds
 ERRORS = {kind.__name__: kind for kind in (UserError, EnvironmentFault, RunError)}
 
 
 class Worker:
-    """The parent's end of one environment process.
-
-    Args:
-        settings: of the environment.
-        index: the environment's number, for messages.
-        fresh_instance: a newly built environment for every episode.
-    """
+    """The parent's end of one environment process; `index` is the environment's number in messages."""
 
     def __init__(self, settings: EnvSettings, index: int, fresh_instance: bool) -> None:
         self.index = index
@@ -46,35 +40,24 @@ class Worker:
         )
         theirs.close()
         self._finalizer = weakref.finalize(self, _end, self.process, self.connection)
-        self.send(Op.BUILD, pickle.dumps((settings, index, fresh_instance)))
+        self.send(Request.BUILD, pickle.dumps((settings, index, fresh_instance)))
 
-    def send(self, op: Op, payload: bytes = b"") -> None:
-        """Ask for something; the answer must be received before the next question."""
+    def send(self, request: Request, payload: bytes) -> None:
+        """Ask for something; the answer must be received before the next request."""
         with contextlib.suppress(OSError):  # it has died: `receive` says how
-            self.connection.send_bytes(bytes([op]) + payload)
+            self.connection.send_bytes(bytes([request]) + payload)
 
-    def receive(self, allowance: Allowance, step: int) -> bytes:
-        """The answer.
+    def receive(self, deadline: Deadline, step: int) -> bytes:
+        """The bytes of the answer, or the worker's own error; `step` of the episode is for messages.
 
-        Args:
-            allowance: the time left for it.
-            step: of the episode, for messages.
-
-        Returns:
-            Its bytes.
-
-        Raises:
-            EnvironmentLost: no answer in time (the process is killed), or the process has died.
-            EnvironmentFault: the environment misbehaved.
-            UserError: the environment cannot be made.
-            RunError: whatever else the worker says.
+        An EnvironmentLost where the process has died or did not answer in time: then it is killed.
         """
         where = f"environment {self.index}, step {step} of its episode"
         try:
-            if not allowance.wait(self):
+            if not deadline.wait(self):
                 self.process.kill()
                 raise EnvironmentLost(
-                    f"{where}: hung; no answer within {allowance.limit:g} s (env.step_timeout), its process was killed"
+                    f"{where}: hung; no answer within {deadline.limit:g} s (env.step_timeout), its process was killed"
                 )
             answer = self.connection.recv_bytes()
         except (EOFError, ConnectionError):
@@ -101,13 +84,10 @@ class Worker:
         self._finalizer()
 
 
-class Allowance:
-    """Time that workers have for their answers: seconds in which both they and this process ran.
+class Deadline:
+    """The time left for workers' answers: of `limit` seconds, those in which both they and this process ran.
 
     A process that somebody paused (SIGSTOP) has not hung, and after a pause of this one the answers are there.
-
-    Args:
-        limit: seconds.
     """
 
     def __init__(self, limit: float) -> None:
@@ -115,7 +95,7 @@ class Allowance:
 
     def wait(self, worker: Worker) -> bool:
         """Whether there is an answer (or the end of the pipe) before the time is used up."""
-        while not worker.connection.poll(slice := min(LOOK_EVERY, max(0.0, self.left))):
+        while not worker.connection.poll(slice := min(POLL_EVERY, max(0.0, self.left))):
             if self.left <= 0:
                 return False
             if not stopped(worker.process.pid):
@@ -135,16 +115,7 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
 class SubprocessVectorEnv(EpisodicVectorEnv):
     """Environments in one process each; the same trajectories, bit for bit, as `SerialVectorEnv`.
 
-    Args:
-        settings: of each environment.
-        num_envs: B.
-        episode_seed: (env index, episode index) -> seed of that episode; None = go on with the env's own generator.
-        tier: how the state is saved.
-        fresh_instance: a newly built environment for every episode.
-        step_timeout: seconds for one step of all environments.
-
-    Raises:
-        UserError: the environment cannot be made.
+    `step_timeout` is in seconds, for one step of all of them.
     """
 
     def __init__(
@@ -161,11 +132,11 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         self._steps = np.zeros(num_envs, np.int64)
         try:
             self.workers.extend(Worker(settings, index, fresh_instance) for index in range(num_envs))
-            told = [pickle.loads(answer) for answer in self._answers(max(START_LIMIT, step_timeout))]
+            built = [pickle.loads(answer) for answer in self._answers(max(START_LIMIT, step_timeout))]
         except BaseException:
             self.close()
             raise
-        spec, bounds = told[0]
+        spec, bounds = built[0]
         super().__init__(num_envs, EnvSpec.from_json(spec), bounds, episode_seed, tier, fresh_instance)
         self._steps = self._length
         self._record = record_dtype(self.spec)
@@ -177,20 +148,20 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         return [worker.process.pid for worker in self.workers]
 
     def _answers(self, limit: float) -> list[bytes]:
-        allowance = Allowance(limit)
-        return [worker.receive(allowance, int(self._steps[worker.index])) for worker in self.workers]
+        deadline = Deadline(limit)
+        return [worker.receive(deadline, int(self._steps[worker.index])) for worker in self.workers]
 
-    def _ask(self, op: Op, payloads: list[Any], limit: float) -> list[bytes]:
+    def _ask(self, request: Request, payloads: list[Any], limit: float) -> list[bytes]:
         for worker, payload in zip(self.workers, payloads, strict=True):
-            worker.send(op, pickle.dumps(payload))
+            worker.send(request, pickle.dumps(payload))
         return self._answers(limit)
 
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
         for index, worker in enumerate(self.workers):
             if index in seeds or action is None:
-                worker.send(Op.RESET, pickle.dumps((seeds[index], index in self._rebuild)))
+                worker.send(Request.RESET, pickle.dumps((seeds[index], index in self._rebuild)))
             else:
-                worker.send(Op.STEP, action[index].tobytes())
+                worker.send(Request.STEP, action[index].tobytes())
         limit = first_limit(self.step_timeout) if self._builds(action, seeds) else self.step_timeout
         self._fill(self._answers(limit), rows, range(self.num_envs))
 
@@ -204,19 +175,19 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             terminated[index], truncated[index] = record["terminated"], record["truncated"]
 
     def _capture(self) -> list[State]:
-        return [pickle.loads(a) for a in self._ask(Op.CAPTURE, [None] * self.num_envs, self.step_timeout)]
+        return [pickle.loads(a) for a in self._ask(Request.CAPTURE, [None] * self.num_envs, self.step_timeout)]
 
     def _restore(self, states: list[State]) -> None:
-        self._ask(Op.RESTORE, states, max(START_LIMIT, self.step_timeout))
+        self._ask(Request.RESTORE, states, max(START_LIMIT, self.step_timeout))
 
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], rows: Rows) -> None:
         # Re-simulating takes as long as it took to play: each step may use its limit.
         longest = max((len(actions) for _, actions in episodes.values()), default=0)
         limit = START_LIMIT + longest * self.step_timeout
         for index, (seed, actions) in episodes.items():
-            self.workers[index].send(Op.REPLAY, pickle.dumps((seed, actions)))
-        allowance = Allowance(limit)
-        answers = [self.workers[i].receive(allowance, int(self._length[i])) for i in episodes]
+            self.workers[index].send(Request.REPLAY, pickle.dumps((seed, actions)))
+        deadline = Deadline(limit)
+        answers = [self.workers[i].receive(deadline, int(self._length[i])) for i in episodes]
         self._fill(answers, rows, episodes)
 
     def close(self) -> None:

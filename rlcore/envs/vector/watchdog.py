@@ -1,9 +1,9 @@
-"""A time limit on the environments of this process: a thread that looks now and then, and costs a step nothing.
+"""A time limit on the environments of this process: a thread that checks now and then, and costs a step nothing.
 
-The thread asks whether the call of an environment that it saw last time is still going on; when it has seen it often
-enough it signals the main thread, whose handler raises `Overdue` inside the environment: in a loop, a sleep, a read.
-Looks are counted and not seconds, so a process that was paused (SIGSTOP) wakes up with its time left. Code in C that
-never gives back the interpreter lock stops this thread too: then a trainer falls silent, and its driver ends it.
+The thread asks whether the call of an environment that it saw last time is still going on; after enough such checks it
+signals the main thread, whose handler raises `Overdue` inside the environment: in a loop, a sleep, a read. Checks are
+counted and not seconds, so a process that was paused (SIGSTOP) wakes up with its time left. Code in C that never gives
+back the interpreter lock stops this thread too: then a trainer falls silent, and its driver ends it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlcore.errors import EnvironmentLost
 
 START_LIMIT = 120.0  # seconds to import, build and reset for the first time, or to re-simulate an episode
 STEP_TIMEOUT = 60.0  # seconds, where no config says otherwise
-LOOKS = 4  # in one limit
+CHECKS = 4  # in one limit
 SIGNAL = signal.SIGVTALRM  # no environment that we know uses it, as some use SIGALRM
 
 
@@ -41,48 +41,35 @@ def first_limit(step_timeout: float) -> float:
 
 
 class Watchdog:
-    """Raises `Overdue` in the main thread where a call of an environment takes longer than its limit.
+    """Raises `Overdue` in the main thread where a call of an environment takes longer than `limit` seconds.
 
-    Whoever calls an environment adds 1 to `calls` before and after it: odd means that one is at work. Calls made in
-    other threads cannot be interrupted and are not watched.
-
-    Args:
-        limit: seconds of one call.
+    Whoever calls an environment adds 1 to `calls` before and after it: odd means that a call is going on. Calls made in
+    other threads cannot be interrupted and have no limit.
     """
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self.calls = 0
-        self.looks = LOOKS  # after so many a call is overdue
-        self.overdue = 0
+        self.checks_allowed = CHECKS
+        self.overdue_call = 0
         self._closed = threading.Event()
         if threading.current_thread() is threading.main_thread():
             signal.signal(SIGNAL, _on_signal)
             _WATCHDOGS.add(self)
-            thread = threading.Thread(target=_look, args=(weakref.ref(self), self._closed, limit / LOOKS), daemon=True)
-            thread.start()
+            arguments = (weakref.ref(self), self._closed, limit / CHECKS)
+            threading.Thread(target=_check_repeatedly, args=arguments, daemon=True).start()
 
     @contextmanager
-    def patience(self, limit: float) -> Iterator[None]:
-        """Allow calls inside the `with` so many seconds."""
-        self.looks = max(1, round(LOOKS * limit / self.limit))
+    def limited_to(self, seconds: float) -> Iterator[None]:
+        """Another limit for the calls inside the `with`."""
+        self.checks_allowed = max(1, round(CHECKS * seconds / self.limit))
         try:
             yield
         finally:
-            self.looks = LOOKS
+            self.checks_allowed = CHECKS
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """The result of one call of an environment.
-
-        Args:
-            function: makes the call.
-
-        Returns:
-            What it returns.
-
-        Raises:
-            EnvironmentLost: it took too long.
-        """
+        """What one call of an environment returns; EnvironmentLost where it takes too long."""
         self.calls += 1
         try:
             return function()
@@ -93,42 +80,37 @@ class Watchdog:
 
     def sentence(self) -> str:
         """What is wrong where a call was overdue."""
-        return f"hung; no answer within {self.limit * self.looks / LOOKS:g} s (env.step_timeout)"
+        return f"hung; no answer within {self.limit * self.checks_allowed / CHECKS:g} s (env.step_timeout)"
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._closed.set()
 
 
 _WATCHDOGS: weakref.WeakSet[Watchdog] = weakref.WeakSet()
 
 
-def _look(reference: weakref.ref[Watchdog], closed: threading.Event, pause: float) -> None:
-    seen, looks = 0, 0
+def _check_repeatedly(reference: weakref.ref[Watchdog], closed: threading.Event, pause: float) -> None:
+    seen, checks = 0, 0
     while not closed.wait(pause):
         watchdog = reference()
         if watchdog is None:
             return
         calls = watchdog.calls
-        seen, looks = (calls, looks + 1) if calls == seen else (calls, 0)
-        if calls % 2 and looks >= watchdog.looks:
-            watchdog.overdue = calls
+        seen, checks = (calls, checks + 1) if calls == seen else (calls, 0)
+        if calls % 2 and checks >= watchdog.checks_allowed:
+            watchdog.overdue_call = calls
             signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
-        del watchdog  # it may be forgotten while we sleep
+        del watchdog  # it may be forgotten while this thread sleeps
 
 
 def _on_signal(number: int, frame: Any) -> None:
-    if any(watchdog.calls == watchdog.overdue for watchdog in tuple(_WATCHDOGS)):  # and not over in the meantime
+    if any(watchdog.calls == watchdog.overdue_call for watchdog in tuple(_WATCHDOGS)):  # and not over in the meantime
         raise Overdue
 
 
-class Watched(gymnasium.Wrapper):
-    """An environment whose every call is watched, for code that steps one by itself.
-
-    Args:
-        env: to be watched.
-        watchdog: watches.
-    """
+class StepTimeout(gymnasium.Wrapper):
+    """An environment whose every call has a watchdog's time limit, for code that steps one environment by itself."""
 
     def __init__(self, env: gymnasium.Env, watchdog: Watchdog) -> None:
         super().__init__(env)

@@ -1,6 +1,6 @@
 """One environment in a process of its own: `python -m rlcore.envs.vector.worker CONNECTION`. Imports no torch.
 
-Answers one question at a time on the connection, a byte for the question and then its arguments, until its pipe closes.
+Answers one request at a time on the connection (a byte that says which, then its arguments) until its pipe closes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from rlcore.envs.make import make
-from rlcore.envs.vector.lane import Lane
+from rlcore.envs.vector.single import SingleEnv
 from rlcore.errors import EnvironmentFault, RunError, UserError
 from rlcore.spec import EnvSpec
 
 
-class Op(enum.IntEnum):
+class Request(enum.IntEnum):
     """What a parent may ask."""
 
     BUILD = 1
@@ -44,81 +44,70 @@ def record_dtype(spec: EnvSpec) -> np.dtype:
     return np.dtype([*fields, ("reward", "f8"), ("terminated", "?"), ("truncated", "?")])
 
 
-class Desk:
-    """Answers the parent's questions with one `Lane`."""
+class RequestHandler:
+    """Answers the parent's requests with one environment."""
 
     def __init__(self) -> None:
-        self.lane: Any = None
+        self.env: Any = None
         self.row: Any = None  # a structured array [1]
-        self.obs: dict[str, np.ndarray] = {}
+        self.obs: dict[str, np.ndarray] = {}  # views into the row
 
-    def answer(self, question: bytes) -> bytes:
-        """The answer to one question.
+    def answer(self, request: bytes) -> bytes:
+        """The answer's bytes, without status, to a byte of `Request` and its arguments.
 
-        Args:
-            question: a byte of `Op`, then the arguments.
-
-        Returns:
-            The answer's bytes, without status.
-
-        Raises:
-            EnvironmentFault: the environment misbehaved.
-            UserError: it cannot be made.
-            RunError: its state cannot be read or does not fit.
+        An EnvironmentFault where the environment misbehaved, a UserError where it cannot be made, a RunError where its
+        state cannot be read or does not fit.
         """
-        op, payload = Op(question[0]), question[1:]
-        if op is Op.STEP:
+        kind, payload = Request(request[0]), request[1:]
+        if kind is Request.STEP:
             return self._step(payload)
         arguments = pickle.loads(payload)
-        if op is Op.BUILD:
+        if kind is Request.BUILD:
             return self._build(*arguments)
-        if op is Op.CAPTURE:
-            return pickle.dumps(self.lane.capture())
-        if op is Op.RESTORE:
-            self.lane.restore(arguments)
+        if kind is Request.CAPTURE:
+            return pickle.dumps(self.env.capture())
+        if kind is Request.RESTORE:
+            self.env.restore(arguments)
             return b""
-        self._clear()
-        if op is Op.RESET:
+        self.row["reward"], self.row["terminated"], self.row["truncated"] = 0.0, False, False
+        if kind is Request.RESET:
             seed, rebuild = arguments
-            self.lane.reset(seed, self.obs, 0, rebuild)
+            self.env.reset(seed, self.obs, 0, rebuild)
         else:
             seed, actions = arguments
-            self.lane.replay(seed, actions.tolist() if actions.ndim == 1 else list(actions), self.obs, 0)
+            self.env.replay(seed, actions.tolist() if actions.ndim == 1 else list(actions), self.obs, 0)
         return self.row.tobytes()
 
     def _build(self, settings: Any, index: int, fresh_instance: bool) -> bytes:
-        self.lane = Lane(lambda: make(settings), index, fresh_instance)
-        spec = self.lane.spec
+        self.env = SingleEnv(lambda: make(settings), index, fresh_instance)
+        spec = self.env.spec
         self.row = np.zeros(1, record_dtype(spec))
         self.obs = {key: self.row[f"obs_{i}"] for i, key in enumerate(spec.obs)}
-        return pickle.dumps((spec.to_json(), self.lane.bounds))
-
-    def _clear(self) -> None:
-        self.row["reward"], self.row["terminated"], self.row["truncated"] = 0.0, False, False
+        return pickle.dumps((spec.to_json(), self.env.bounds))
 
     def _step(self, payload: bytes) -> bytes:
-        spec = self.lane.spec.action
+        spec = self.env.spec.action
         action = np.frombuffer(payload, spec.dtype).reshape(spec.shape).copy()
-        taken = self.lane.step(action if spec.shape else int(action), self.obs, 0)
-        self.row["reward"], self.row["terminated"], self.row["truncated"] = taken
+        result = self.env.step(action if spec.shape else int(action), self.obs, 0)
+        self.row["reward"], self.row["terminated"], self.row["truncated"] = result
         return self.row.tobytes()
 
 
 def serve(connection: Connection) -> None:
-    """Answer until the pipe closes; what goes wrong is an answer too."""
-    desk = Desk()
+    """Answer until the pipe closes; an error is an answer too."""
+    handler = RequestHandler()
     while True:
         try:
-            question = connection.recv_bytes()
+            request = connection.recv_bytes()
         except (EOFError, ConnectionError):
             return
         try:
-            status, answer = Status.DONE, desk.answer(question)
+            status, answer = Status.DONE, handler.answer(request)
         except (UserError, EnvironmentFault, RunError) as error:
             status, answer = Status.ERROR, pickle.dumps((type(error).__name__, str(error)))
         try:
             connection.send_bytes(bytes([status]) + answer)
-        except (BrokenPipeError, ConnectionError):
+        except ConnectionError:
             return
 
 

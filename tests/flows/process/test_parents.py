@@ -5,7 +5,7 @@ import sys
 
 LAST_WORDS = """
 import sys
-from flows.supervision import _let_go_of_output
+from flows.process.parents import _let_go_of_output
 
 sys.stdin.read()
 _let_go_of_output()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
 
 from flows.cli import main as cli
 from flows.cli import registry as registry_command
@@ -21,6 +20,7 @@ from flows.stages.register_model import register_model
 from flows.tracking import mlflow_run as tracking
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
+from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -233,10 +233,13 @@ def test_a_server_that_is_away_is_one_sentence_at_once(
     assert "MLFLOW_TRACKING_URI=http://127.0.0.1:9: no MLflow server answers there" in capsys.readouterr().err
 
 
-def test_an_empty_store_says_how_to_fill_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_store_says_how_to_fill_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/empty.db")
-    assert "no model is registered yet; `shepherd train" in registry_command.show()
+    registry_command.list_versions()
+    assert "no model is registered yet; `shepherd train" in capsys.readouterr().out
 
 
 def test_a_decision_that_is_being_written_is_none_yet() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, config_of, digest_of, evaluations, named
 
 import flows
 from flows.registry import champions
@@ -27,6 +26,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
 from rlcore.store.run_config import config_hash
+from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, config_of, digest_of, evaluations, named
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [

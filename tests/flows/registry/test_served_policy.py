@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
 
 import flows
 from flows.stages.register_model import register_model
 from rlcore.store.directory import RunDirectory
+from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
 from tests.processes import answers, free_port
 
 pytestmark = [

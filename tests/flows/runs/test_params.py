@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.runs import params as parameters, create as store
-from flows.config.compose import compose, compose_params, dump
-from flows.config.compose import params_yaml
+from flows.config.compose import compose, compose_params, dump, params_yaml
+from flows.runs import create as store
+from flows.runs import params as parameters
 from flows.runs.milestones import note_start
 from flows.runs.params import DECIDING, MAY_SET_ASIDE, bring_to
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
-from rlcore.store.run_config import config_of, learning_half
 from rlcore.store.directory import RunDirectory
+from rlcore.store.run_config import config_of, learning_half
 
 ROOT = Path(__file__).resolve().parents[3]
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]

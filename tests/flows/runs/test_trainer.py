@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from flows.runs.trainer import Trainer, trainer_for
 from flows.process.signals import TrainingInterrupted
-from flows.stages.train import train
-from rlcore.errors import RunError, UserError
+from flows.runs.listeners import listening
+from flows.runs.trainer import Trainer, trainer_for
+from flows.stages.train import to_the_end as train
+from rlcore.errors import DiskFault, RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
@@ -36,6 +37,22 @@ def finished(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> RunDirec
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return finished(tmp_path_factory.mktemp("undisturbed") / "run", **EVERYTHING)
+
+
+def test_work_is_passed_on_and_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, run = Trainer.__new__(Trainer), RunDirectory(tmp_path)
+    said = [
+        {"event": "work", "doing": "evaluation", "done": 3, "total": 10},
+        {"event": "error", "sentence": "no space", "kind": "DiskFault", "exit": 1},
+    ]
+    lines = iter([json.dumps(line).encode() for line in said])
+    monkeypatch.setattr(trainer, "run", run, raising=False)
+    monkeypatch.setattr(trainer, "_line", lambda: next(lines))
+    monkeypatch.setattr(trainer, "_close", lambda: None)
+    heard: list[tuple[str, dict[str, Any]]] = []
+    with listening(lambda kind, facts: heard.append((kind, facts))), pytest.raises(DiskFault, match="no space"):
+        trainer._until("evaluation")
+    assert heard == [("work", {"doing": "evaluation", "done": 3, "total": 10})]
 
 
 def test_same_config_gives_the_same_bits(undisturbed: RunDirectory, tmp_path: Path) -> None:
@@ -109,7 +126,7 @@ def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
         tmp_path / "run", total_steps=never, evaluation__every=never, checkpoint__every=never, algo__compile=False
     )
     script = (
-        "import sys; from flows.stages.train import Trainer; from rlcore.store.directory import RunDirectory\n"
+        "import sys; from flows.runs.trainer import Trainer; from rlcore.store.directory import RunDirectory\n"
         "t = Trainer(RunDirectory(sys.argv[1])); print(t.process.pid, flush=True); t.advance()"
     )
     variables = environment(tmp_path)

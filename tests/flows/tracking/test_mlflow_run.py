@@ -11,13 +11,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tests.flows.synthetic_runs import synthetic_run, train_a_while
 
 from flows.tracking import background
 from flows.tracking import mlflow_run as tracking
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
+from tests.flows.synthetic_runs import synthetic_run, train_a_while
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
@@ -58,7 +58,7 @@ def expected(first: int, last: int) -> dict[tuple[str, int], list[float]]:
 def mirror_command(run: RunDirectory, before: str = "") -> list[str]:
     program = f"""
         import os, signal, sys
-        from flows import tracking
+        from flows.tracking import mlflow_run as tracking
         {before}
         sys.exit(tracking.main([{str(run.path)!r}]))
     """

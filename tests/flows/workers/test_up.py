@@ -83,7 +83,7 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
     child = "import time; time.sleep(600)"
     program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); {child}"
     command = (sys.executable, "-c", program, "--port", "4321")
-    up = f"from flows import served; served.start(served.Server('mlflow', {command!r}, {{}}))"
+    up = f"from flows.workers import servers; servers.start(servers.Server('mlflow', {command!r}, {{}}))"
     subprocess.run([sys.executable, "-c", up], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     try:
         assert servers.main(["up"]) == 2

@@ -6,7 +6,7 @@ import torch
 
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.data.steps import Transitions
-from rlcore.store import tree
+from rlcore.store.checkpoint import nested_state
 
 
 def steps(reward: list[list[float]], done: list[list[int]], weight: list[list[int]]) -> Transitions:
@@ -31,7 +31,7 @@ def test_open_returns_and_statistics_go_on_in_the_next_rollout() -> None:
     one(whole)
     two(halves[0])
     loaded = RewardScaler(0.9, 100.0)
-    loaded.load_state_dict(tree.decode(*tree.encode(two.state_dict())))
+    loaded.load_state_dict(nested_state.decode(*nested_state.encode(two.state_dict())))
     loaded(halves[1])
     assert loaded.moments.variance.item() == pytest.approx(one.moments.variance.item(), rel=1e-12)
     assert loaded.running.tolist() == one.running.tolist()
@@ -39,7 +39,7 @@ def test_open_returns_and_statistics_go_on_in_the_next_rollout() -> None:
 
 def test_a_state_before_the_first_rollout_can_be_saved() -> None:
     loaded = RewardScaler(0.9, 10.0)
-    loaded.load_state_dict(tree.decode(*tree.encode(RewardScaler(0.9, 10.0).state_dict())))
+    loaded.load_state_dict(nested_state.decode(*nested_state.encode(RewardScaler(0.9, 10.0).state_dict())))
     loaded(steps([[1.0, 2.0]], [[0, 0]], [[1, 1]]))
     assert loaded.running.tolist() == [1, 2]
 

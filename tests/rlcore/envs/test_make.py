@@ -6,16 +6,17 @@ import sys
 
 import gymnasium
 import numpy as np
-from tests.rlcore.envs import probe_envs
 import pytest
 from gymnasium import spaces
 
 from rlcore.config.groups import ActionsAsObservation, EnvConfig
-from rlcore.envs.make import EnvSettings, known_id, load_plugins, make
+from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import obs_bounds, spec_of
 from rlcore.envs.suites.gym import suites
+from rlcore.envs.suites.ids import known_id, load_plugins
 from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
+from tests.rlcore.envs import probe_envs
 
 
 def made(env_id: str, **options):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rlcore.config.groups import EnvConfig
-from rlcore.envs.exact.tier import random_action
+from rlcore.envs.exact.recording import random_action
 from rlcore.envs.make import EnvSettings
 from rlcore.envs.vector.make import make_vector_env, stream_seeds
 from rlcore.envs.vector.serial import SerialVectorEnv
@@ -197,7 +197,7 @@ def test_no_process_outlives_a_killed_parent(fault):
         import sys, numpy as np
         sys.path.insert(0, {str(HERE)!r})
         from rlcore.envs.make import EnvSettings
-        from rlcore.envs.subprocess import SubprocessVectorEnv
+        from rlcore.envs.vector.subprocess import SubprocessVectorEnv
         settings = EnvSettings("Probe/Counter-v0", wrapper={{"lengths": [9], "fault": {fault!r}}})
         envs = SubprocessVectorEnv(settings, 2, lambda e, k: 0)
         envs.reset()

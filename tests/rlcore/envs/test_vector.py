@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import numpy as np
-from tests.rlcore.envs import probe_envs
 import pytest
 
 from rlcore import streams
@@ -14,6 +13,7 @@ from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.serial import SerialVectorEnv, env_actions
 from rlcore.errors import EnvironmentFault
 from rlcore.types import Episode
+from tests.rlcore.envs import probe_envs
 
 
 def counters(num_envs: int = 1, tier: str = "snapshot", fresh_instance: bool = False, **wrapper) -> SerialVectorEnv:
@@ -23,7 +23,7 @@ def counters(num_envs: int = 1, tier: str = "snapshot", fresh_instance: bool = F
 
 
 def bare(envs: SerialVectorEnv, index: int = 0) -> probe_envs.Counter:
-    return envs._lanes[index].env.unwrapped
+    return envs._envs[index].env.unwrapped
 
 
 # Alignment
@@ -222,7 +222,7 @@ def test_a_large_finite_value_is_no_fault():
 
 def test_a_missing_key_is_named():
     envs = counters()
-    envs._lanes[0].env.step = lambda action: ({}, 0.0, False, False, {})
+    envs._envs[0].env.step = lambda action: ({}, 0.0, False, False, {})
     with pytest.raises(EnvironmentFault, match="key 'state' is missing"):
         play(envs)
 
@@ -232,7 +232,7 @@ def test_values_outside_declared_bounds_are_counted_and_said_once(caplog):
     envs.reset()
     for index in range(2):
         bare(envs, index).count = 150
-        envs._lanes[index].env.unwrapped.lengths = (1000,)
+        envs._envs[index].env.unwrapped.lengths = (1000,)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             envs.step(np.zeros(2, int))
@@ -244,8 +244,8 @@ def test_values_outside_declared_bounds_are_counted_and_said_once(caplog):
 def test_an_index_outside_a_discrete_space_is_a_fault():
     envs = make_vector_env(EnvSettings("FrozenLake-v1"), num_envs=2, seed=1)
     envs.reset()
-    envs._lanes[1].env.unwrapped.s = 16  # only on the way out: the next step reads the table before
-    envs._lanes[1].env.unwrapped.P[16] = {a: [(1.0, 16, 0.0, False)] for a in range(4)}
+    envs._envs[1].env.unwrapped.s = 16  # only on the way out: the next step reads the table before
+    envs._envs[1].env.unwrapped.P[16] = {a: [(1.0, 16, 0.0, False)] for a in range(4)}
     with pytest.raises(EnvironmentFault, match=r"environment 1, step 1 .*'state'.*16"):
         envs.step(np.zeros(2, int))
 

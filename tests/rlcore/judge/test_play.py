@@ -59,5 +59,7 @@ def test_fewer_episodes_than_environments_are_possible() -> None:
 def test_every_arrival_and_action_can_be_watched() -> None:
     seen = []
     envs = CountingEnvs((2,))
-    play(Still(), envs, 1, None, greedy=True, watch=lambda arrival, action: seen.append((arrival.reward[0], action[0])))
+    play(
+        Still(), envs, 1, None, greedy=True, on_step=lambda arrival, action: seen.append((arrival.reward[0], action[0]))
+    )
     assert seen == [(0, 0), (1, 0)]

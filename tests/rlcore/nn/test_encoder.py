@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -10,13 +12,15 @@ from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 SPEC = EnvSpec(
     "Some-v0",
     {
-        "image": ArraySpec((2, 3), "uint8"),
+        "image": ArraySpec((2, 3), "uint8"),  # two axes: numbers, as a board has them
         "kind": ArraySpec((), "int64", n=3, start=5),
         "speed": ArraySpec((1,), "float64"),
         "level": ArraySpec((), "float32"),
     },
     ActionSpec("Discrete", (), "int64", (2,), (0,)),
 )
+
+WITH_PIXELS = dataclasses.replace(SPEC, obs=SPEC.obs | {"pixels": ArraySpec((8, 8, 3), "uint8")})
 
 
 def test_keys_are_concatenated_in_the_order_given_with_discrete_ones_one_hot() -> None:
@@ -40,14 +44,15 @@ def test_leading_dimensions_are_kept_and_a_shapeless_key_is_one_number() -> None
 @pytest.mark.parametrize(
     ("keys", "image_keys", "sentence"),
     [
-        ([], [], "name at least one observation key of Some-v0: image, kind, speed, level"),
+        ([], [], "name at least one observation key of Some-v0: image, kind, speed, level, pixels"),
         (["sped"], [], "no key 'sped'.*did you mean 'speed'"),
         (["kind"], ["image"], "algo.cnn_keys.encoder.*not there yet"),
+        (["kind", "pixels"], [], r"key 'pixels' of Some-v0 is an image \(uint8, \[8, 8, 3\]\).*encoder=\[image,kind,"),
     ],
 )
 def test_keys_that_cannot_be_read_are_refused_by_name(keys: list[str], image_keys: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        check_keys(SPEC, keys, image_keys)
+        check_keys(WITH_PIXELS, keys, image_keys)
 
 
 def test_normalizer_changes_only_when_told_and_then_centres_and_scales() -> None:

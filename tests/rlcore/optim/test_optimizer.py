@@ -10,7 +10,7 @@ from torch import nn
 from rlcore.config.schema import build
 from rlcore.errors import UserError
 from rlcore.optim.optimizer import OPTIMIZERS, Optimizer, OptimizerConfig
-from rlcore.store import tree
+from rlcore.store.checkpoint import nested_state
 from tests.learning.assembly import fabric
 
 
@@ -22,10 +22,16 @@ def made(max_grad_norm: float = 0.0, **keys: object) -> tuple[nn.Linear, Optimiz
     return module, Optimizer(module, lambda loss: (loss, loss.detach()), config, max_grad_norm, fabric())
 
 
+def stepped(optimizer: Optimizer, loss: torch.Tensor) -> torch.Tensor:
+    """One whole step; the gradient's norm before clipping."""
+    optimizer.accumulate(loss)
+    return optimizer.apply()
+
+
 def test_sgd_step_is_the_hand_calculation() -> None:
     # Loss 3·w0 + 4·w1: gradient (3, 4), norm 5; lr 0.1.
     module, optimizer = made()
-    norm = optimizer.step((module.weight * torch.tensor([[3.0, 4.0]])).sum())
+    norm = stepped(optimizer, (module.weight * torch.tensor([[3.0, 4.0]])).sum())
     assert norm.item() == pytest.approx(5)
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.7, -1.4]]))
 
@@ -33,7 +39,7 @@ def test_sgd_step_is_the_hand_calculation() -> None:
 def test_clipping_scales_the_gradient_to_the_norm_and_reports_it_unclipped() -> None:
     # Norm 5 clipped to 1: (0.6, 0.8).
     module, optimizer = made(max_grad_norm=1.0)
-    norm = optimizer.step((module.weight * torch.tensor([[3.0, 4.0]])).sum())
+    norm = stepped(optimizer, (module.weight * torch.tensor([[3.0, 4.0]])).sum())
     assert norm.item() == pytest.approx(5)
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.94, -1.08]]))
 
@@ -46,14 +52,14 @@ def test_accumulated_gradients_add_up_and_are_forgotten_after_the_step() -> None
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.8, -1.2]]))
     optimizer.accumulate(module.weight.sum())
     optimizer.drop()
-    optimizer.step(0 * module.weight.sum())
+    stepped(optimizer, 0 * module.weight.sum())
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.8, -1.2]]))
 
 
 def test_learning_rate_applies_to_the_next_step() -> None:
     module, optimizer = made()
     optimizer.set_lr(1.0)
-    optimizer.step(module.weight.sum())
+    stepped(optimizer, module.weight.sum())
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.0, -2.0]]))
 
 
@@ -65,13 +71,13 @@ def test_state_survives_saving_and_loading(name: str) -> None:
         module, optimizer = made(name=name, **keys)
         for step in range(4):
             if interrupted and step == 2:
-                state = tree.decode(*tree.encode(optimizer.state_dict()))
+                state = nested_state.decode(*nested_state.encode(optimizer.state_dict()))
                 weight = module.weight.detach().clone()
                 module, optimizer = made(name=name, **keys)
                 optimizer.load_state_dict(state)
                 with torch.no_grad():
                     module.weight.copy_(weight)
-            optimizer.step((module.weight * torch.tensor([[3.0, step + 1.0]])).square().sum())
+            stepped(optimizer, (module.weight * torch.tensor([[3.0, step + 1.0]])).square().sum())
         weights.append(module.weight.detach().numpy())
     np.testing.assert_array_equal(*weights)
 
@@ -100,7 +106,7 @@ def test_a_step_is_to_the_bit_the_one_of_torch_optim(name: str) -> None:
             optimizer.step()
     for parameter, expected in zip(*(module.parameters() for module in modules), strict=True):
         np.testing.assert_array_equal(parameter.detach().numpy(), expected.detach().numpy())
-    assert tree.encode(ours.state_dict()) == tree.encode(theirs.state_dict())
+    assert nested_state.encode(ours.state_dict()) == nested_state.encode(theirs.state_dict())
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -112,12 +118,12 @@ def test_a_scaled_loss_is_unscaled_before_it_is_clipped_and_an_overflow_is_no_st
         module, lambda loss: (loss, loss.detach()), config, 1.0, Fabric(accelerator="cpu", devices=1, plugins=precision)
     )
     before = module.weight.detach().clone()
-    assert optimizer.step((module.weight * torch.tensor([[3.0, 4.0]])).sum()).item() == pytest.approx(5)
+    assert stepped(optimizer, (module.weight * torch.tensor([[3.0, 4.0]])).sum()).item() == pytest.approx(5)
     after = module.weight.detach().clone()
     assert not torch.equal(before, after)
     if name == "sgd":
         torch.testing.assert_close(before - after, torch.tensor([[0.06, 0.08]]))
-    optimizer.step((module.weight * torch.tensor([[3.0, torch.inf]])).sum())
+    stepped(optimizer, (module.weight * torch.tensor([[3.0, torch.inf]])).sum())
     assert torch.equal(module.weight, after)
 
 

@@ -33,9 +33,9 @@ def test_auto_compiles_runs_that_are_long_enough() -> None:
 
 
 def test_auto_stays_what_it_was() -> None:
-    for begun in (EAGER, AHEAD_OF_TIME):
+    for before in (EAGER, AHEAD_OF_TIME):
         for total_steps in (64, LONG):
-            assert decide(config(total_steps), {"learning": {"compile": begun}}) == begun
+            assert decide(config(total_steps), {"learning": {"compile": before}}) == before
 
 
 def test_true_and_false_are_obeyed_and_a_mapping_is_its_enabled() -> None:
@@ -45,7 +45,7 @@ def test_true_and_false_are_obeyed_and_a_mapping_is_its_enabled() -> None:
     assert decide(config(algo__compile={"enabled": False}), None) == EAGER
 
 
-HINDRANCES: list[tuple[str, Any]] = [
+UNSUPPORTED: list[tuple[str, Any]] = [
     ("algo.accumulate_minibatches", 2),
     ("algo.optimizer.name", "sgd"),
     ("algo.optimizer.amsgrad", True),
@@ -54,7 +54,7 @@ HINDRANCES: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), HINDRANCES)
+@pytest.mark.parametrize(("key", "value"), UNSUPPORTED)
 def test_what_cannot_be_compiled_is_refused_by_name_or_left_eager_by_auto(key: str, value: Any) -> None:
     changes = {key.replace(".", "__"): value}
     if value == "sgd":

@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.slow
 LATER = """
 import sys
-from rlcore.imports import COMPILER, large_imports, without_compiler
+from rlcore.system.imports import COMPILER, large_imports, without_compiler
 
 with large_imports("torch"), without_compiler():
     import lightning_fabric
@@ -29,8 +29,8 @@ assert torch.equal(around(torch.ones(2)), compiled(torch.ones(2)))
 """
 OPTIMIZERS = """
 import sys, torch
-from rlcore.imports import COMPILER
-from rlcore.optim import OPTIMIZERS, OptimizerConfig
+from rlcore.system.imports import COMPILER
+from rlcore.optim.optimizer import OPTIMIZERS, OptimizerConfig
 
 for name in OPTIMIZERS:
     module = torch.nn.Linear(2, 1)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.store import tree
+from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
 from tests.rlcore.envs.counting_envs import CountingEnvs
 
@@ -102,10 +102,10 @@ def test_clipped_rewards_are_squashed_for_the_learner_alone() -> None:
 def test_continuing_from_a_saved_state_gives_the_rows_of_never_stopping() -> None:
     one = collector(2, 3)
     one.collect(4)
-    state = tree.encode(one.state_dict())
+    state = nested_state.encode(one.state_dict())
     expected, _ = one.collect(7)
     other = Collector(CountingEnvs((2, 3)), Counter(), np.random.default_rng(99))
-    other.load_state_dict(tree.decode(*state))
+    other.load_state_dict(nested_state.decode(*state))
     found, _ = other.collect(7)
     for name in ("reward", "terminated", "truncated", "is_first", "action"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
@@ -115,5 +115,5 @@ def test_continuing_from_a_saved_state_gives_the_rows_of_never_stopping() -> Non
 
 def test_a_state_before_the_first_row_can_be_saved_too() -> None:
     one, other = collector(2, 3), collector(2, 3)
-    other.load_state_dict(tree.decode(*tree.encode(one.state_dict())))
+    other.load_state_dict(nested_state.decode(*nested_state.encode(one.state_dict())))
     assert torch.equal(one.collect(3)[0].action, other.collect(3)[0].action)

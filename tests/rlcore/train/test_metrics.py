@@ -7,12 +7,12 @@ import pytest
 
 from rlcore.config.groups import AggregatorConfig, MetricConfig
 from rlcore.errors import UserError
-from rlcore.train.metrics import Stopwatch, Window
+from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.types import Episode
 
 
-def window(log_every: int = 100, disable_timer: bool = True, **aggregator: object) -> Window:
-    return Window(
+def window(log_every: int = 100, disable_timer: bool = True, **aggregator: object) -> MetricsWindow:
+    return MetricsWindow(
         MetricConfig(log_every=log_every, disable_timer=disable_timer, aggregator=AggregatorConfig(**aggregator))
     )
 

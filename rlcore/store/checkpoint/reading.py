@@ -1,4 +1,4 @@
-"""Reading a checkpoint's files: what is returned is what was verified, byte for byte, or the file at fault is named."""
+"""Reading one checkpoint: what is returned is what was verified, byte for byte, or the file at fault is named."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlcore.store.sealed import unseal
+from rlcore.errors import UserError
+from rlcore.store.checkpoint import nested_state
+from rlcore.store.checkpoint.sealed_json import unseal
 
 FORMAT = 2
 FILES = ("learning/state.json", "learning/tensors.safetensors", "bookkeeping/state.json")
@@ -31,18 +35,58 @@ class Unreadable(Damage):
     """A checkpoint that may be good and cannot be read by this version, this user or now: never passed over."""
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint.
+def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The learning and bookkeeping states of a checkpoint, as `save` was given them; tuples come back as lists.
 
-    Args:
-        path: the checkpoint's directory.
-
-    Returns:
-        format, env_steps, files {name: {size, sha256}}.
-
-    Raises:
-        Damage: it is not there, is not what was written, is of another format or of another checkpoint.
+    They are made of the very bytes that were verified. `UserError`, naming the file, where it is damaged, of another
+    format or holds what no `save` writes.
     """
+    with in_a_sentence(path):
+        return decode(read_files(path))
+
+
+def decode(files: Mapping[str, bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Learning and bookkeeping from the very bytes that were verified."""
+    learning = nested_state.decode(
+        files["learning/state.json"],
+        files["learning/tensors.safetensors"],
+        names=("learning/state.json", "learning/tensors.safetensors"),
+    )
+    bookkeeping = nested_state.read_json(files["bookkeeping/state.json"], "bookkeeping/state.json")
+    for name, state in (("learning", learning), ("bookkeeping", bookkeeping)):
+        if not isinstance(state, dict):
+            raise Damage(f"{name}/state.json holds no state")
+    return learning, bookkeeping
+
+
+@contextmanager
+def in_a_sentence(path: Path) -> Iterator[None]:
+    """Tell what is wrong with a checkpoint as a `UserError` that names it."""
+    try:
+        yield
+    except (Damage, UserError) as wrong:
+        raise UserError(f"checkpoint {path}: {wrong}; choose another with --checkpoint") from None
+
+
+def manifest(path: Path) -> dict[str, Any]:
+    """format, env_steps, files {name: {size, sha256}}, digest: SHA-256 over the learning part's names and hashes."""
+    with in_a_sentence(path):
+        content = read_manifest(path)
+    learned = {name: entry["sha256"] for name, entry in content["files"].items() if name.startswith("learning/")}
+    return content | {"digest": hashlib.sha256(json.dumps(learned, sort_keys=True).encode()).hexdigest()}
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint, naming the file, or None when every byte is as it was written."""
+    try:
+        read_files(path)
+    except Damage as wrong:
+        return str(wrong)
+    return None
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """format, env_steps, files {name: {size, sha256}}; `Damage` where they are not what was written here."""
     data = _read(path, "manifest.json", None)
     try:
         content = unseal(data)
@@ -70,17 +114,7 @@ def _format(data: bytes) -> int | None:
 
 
 def read_files(path: Path) -> dict[str, bytes]:
-    """The contents of a checkpoint's files, each as the manifest says it was written.
-
-    Args:
-        path: the checkpoint's directory.
-
-    Returns:
-        Name, as in `FILES`, to content.
-
-    Raises:
-        Damage: a byte differs, a file is missing, or something else lies there.
-    """
+    """The contents of a checkpoint's `FILES` by name; `Damage` where one byte is not as its manifest says."""
     entries = read_manifest(path)["files"]
     for folder, expected in FOLDERS.items():
         _check_folder(path, folder, expected)

@@ -15,17 +15,7 @@ def seal(content: Mapping[str, Any]) -> bytes:
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """The content that `seal` was given.
-
-    Args:
-        data: a file's bytes.
-
-    Returns:
-        The content, without the digest.
-
-    Raises:
-        ValueError: these are not the bytes that `seal` made.
-    """
+    """The content that `seal` was given, without the digest; `ValueError` where `seal` did not make these bytes."""
     try:
         content = json.loads(data)
         if isinstance(content, dict) and seal(content) == data:

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.data.buffers import Rollout
-from rlcore.data.minibatches import minibatches
+from rlcore.data.rollout import Rollout, minibatches
 from rlcore.types import Steps
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlcore.errors import UserError
-from rlcore.store import tree
+from rlcore.store.checkpoint import nested_state
 
 
 def same(a: Any, b: Any) -> bool:
@@ -33,51 +33,51 @@ STATE = {
 
 
 def test_state_comes_back_as_it_was_with_tuples_as_lists() -> None:
-    assert same(STATE, tree.decode(*tree.encode(STATE)))
+    assert same(STATE, nested_state.decode(*nested_state.encode(STATE)))
 
 
 def test_floats_come_back_to_the_last_bit() -> None:
     values = [0.1 + 0.2, 1e-310, 1.7976931348623157e308]
-    assert tree.decode(*tree.encode(values)) == values
+    assert nested_state.decode(*nested_state.encode(values)) == values
 
 
 def test_keys_with_slashes_do_not_collide() -> None:
     state = {"a/b": torch.tensor([1.0]), "a": {"b": torch.tensor([2.0])}}
-    back = tree.decode(*tree.encode(state))
+    back = nested_state.decode(*nested_state.encode(state))
     assert back["a/b"].item() == 1 and back["a"]["b"].item() == 2
 
 
 def test_integer_and_text_keys_of_the_same_spelling_do_not_collide() -> None:
-    back = tree.decode(*tree.encode({0: torch.tensor([1.0]), "0": torch.tensor([2.0])}))
+    back = nested_state.decode(*nested_state.encode({0: torch.tensor([1.0]), "0": torch.tensor([2.0])}))
     assert back[0].item() == 1 and back["0"].item() == 2
 
 
 def test_views_and_shared_memory_are_stored_by_value() -> None:
     base = torch.arange(12.0).reshape(3, 4)
     state = {"whole": base, "turned": base.T, "row": base[1], "array": np.asfortranarray(np.ones((2, 3)))}
-    assert same(state, tree.decode(*tree.encode(state)))
+    assert same(state, nested_state.decode(*nested_state.encode(state)))
 
 
 def test_what_was_decoded_is_not_tied_to_what_was_encoded() -> None:
     tensor = torch.ones(2)
-    back = tree.decode(*tree.encode([tensor]))
+    back = nested_state.decode(*nested_state.encode([tensor]))
     tensor += 1
     assert back[0].tolist() == [1, 1]
 
 
 def test_the_same_state_gives_the_same_bytes() -> None:
-    assert tree.encode(STATE) == tree.encode(STATE)
+    assert nested_state.encode(STATE) == nested_state.encode(STATE)
 
 
 @pytest.mark.parametrize("wrong", [{"f": print}, {"s": {1, 2}}, [object()]])
 def test_anything_else_is_refused_with_its_place(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"/[fs0]: a .* cannot go into a checkpoint"):
-        tree.encode(wrong)
+        nested_state.encode(wrong)
 
 
 def test_keys_of_another_type_are_refused() -> None:
     with pytest.raises(TypeError, match="a tuple cannot name a checkpoint entry"):
-        tree.encode({(1, 2): 3})
+        nested_state.encode({(1, 2): 3})
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_keys_of_another_type_are_refused() -> None:
     ],
 )
 def test_a_shape_that_was_never_encoded_is_refused_with_the_name_of_its_file(shape: bytes, says: str) -> None:
-    _, numbers = tree.encode({"w": torch.ones(2)})
+    _, numbers = nested_state.encode({"w": torch.ones(2)})
     with pytest.raises(UserError, match=says):
-        tree.decode(shape, numbers, ("shape.json", "numbers.safetensors"))
+        nested_state.decode(shape, numbers, ("shape.json", "numbers.safetensors"))
 
 
 def test_numbers_that_were_never_encoded_are_refused_with_the_name_of_their_file() -> None:
-    shape, numbers = tree.encode({"w": torch.ones(2)})
+    shape, numbers = nested_state.encode({"w": torch.ones(2)})
     for wrong in (b"", numbers[:-1], numbers + b"x", bytes(len(numbers)), b"\xff" * 8 + numbers):
         with pytest.raises(UserError, match="numbers.safetensors is not safetensors that can be read"):
-            tree.decode(shape, wrong, ("shape.json", "numbers.safetensors"))
+            nested_state.decode(shape, wrong, ("shape.json", "numbers.safetensors"))

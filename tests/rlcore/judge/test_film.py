@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from rlcore.errors import UserError
-from rlcore.judge import video
-from rlcore.judge.video import headless_rendering, record
+from rlcore.judge import film
+from rlcore.judge.film import headless_rendering, record
 
 
 class Painter(gymnasium.Env):
@@ -140,7 +140,7 @@ def test_without_a_display_renderers_are_chosen_that_need_none(monkeypatch: pyte
         monkeypatch.delenv(name, raising=False)
     for libraries, wanted in ({"EGL", "OSMesa"}, "egl"), ({"OSMesa"}, "osmesa"), (set(), "egl"):
         monkeypatch.setenv("MUJOCO_GL", "")
-        monkeypatch.setattr(video.ctypes.util, "find_library", lambda name, there=libraries: name in there or None)
+        monkeypatch.setattr(film.ctypes.util, "find_library", lambda name, there=libraries: name in there or None)
         headless_rendering()
         assert os.environ["MUJOCO_GL"] == wanted
     assert os.environ["SDL_VIDEODRIVER"] == "dummy"
@@ -164,7 +164,7 @@ def test_with_a_display_nothing_is_chosen_and_an_empty_choice_is_removed(monkeyp
     assert "SDL_VIDEODRIVER" not in os.environ
 
 
-def test_the_module_is_light() -> None:
-    heavy = "[m for m in ('torch', 'gymnasium', 'mujoco', 'imageio_ffmpeg') if m in sys.modules]"
-    code = f"import sys, rlcore.judge.video; print({heavy})"
+def test_what_draws_is_loaded_when_it_draws() -> None:
+    heavy = "[m for m in ('mujoco', 'imageio_ffmpeg', 'pygame') if m in sys.modules]"
+    code = f"import sys, rlcore.judge.film; print({heavy})"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""One environment of a vector: built, reset, stepped, checked, saved. The same code in process and in a worker."""
+"""One environment of a vector: built, reset, stepped, checked, saved. The same code in this process and in a worker."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rlcore.envs.exact.state import capture, opaque_attribute, restore
+from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.spaces import Bounds, obs_bounds, spec_of
-from rlcore.errors import EnvironmentFault, RunError
+from rlcore.errors import EnvironmentFault, RunError, first_line
 from rlcore.spec import EnvSpec
 from rlcore.types import State
 
 Row = tuple[float, bool, bool]  # reward, terminated, truncated
 
 
-class Lane:
-    """One environment that writes its observations into row `row` of arrays it is handed.
+class SingleEnv:
+    """One environment that writes its observations into row `row` of the arrays [B, ...] it is handed.
 
     Args:
         build: makes the environment; called again for every episode when `fresh_instance`.
@@ -40,14 +40,8 @@ class Lane:
     def reset(self, seed: int | None, obs: dict[str, np.ndarray], row: int, rebuild: bool = False) -> None:
         """Open an episode and write its first observation.
 
-        Args:
-            seed: the episode's own, or None to go on with the environment's generator.
-            obs: key -> [B, ...] to write into.
-            row: where.
-            rebuild: start from a newly built environment.
-
-        Raises:
-            EnvironmentFault: the environment raised, or its observation has a wrong shape.
+        `seed` None goes on with the environment's own generator; `rebuild` starts from a newly built environment. An
+        EnvironmentFault where the environment raised, or its observation has a wrong shape.
         """
         self.length = 0
         if self.used and (rebuild or self.fresh_instance):
@@ -56,28 +50,19 @@ class Lane:
         try:
             first, _ = self.env.reset(seed=seed)
         except Exception as error:
-            raise self._fault(f"reset raised {_told(error)}") from error
+            raise self._fault(f"reset raised {type(error).__name__}: {first_line(error)}") from error
         self._write(first, obs, row)
 
     def step(self, action: Any, obs: dict[str, np.ndarray], row: int) -> Row:
-        """Take one action and write the observation.
+        """Take one action, in the environment's own form, and write the observation.
 
-        Args:
-            action: in the environment's own form.
-            obs: key -> [B, ...] to write into.
-            row: where.
-
-        Returns:
-            (reward, terminated, truncated) as plain values.
-
-        Raises:
-            EnvironmentFault: the environment raised, or returned what it must not; names env index, step, key.
+        An EnvironmentFault, where the environment raised or returned what it must not, names env index, step and key.
         """
         self.length += 1
         try:
             new, reward, terminated, truncated, _ = self.env.step(action)
         except Exception as error:
-            raise self._fault(f"step raised {_told(error)}") from error
+            raise self._fault(f"step raised {type(error).__name__}: {first_line(error)}") from error
         self._write(new, obs, row)
         plain = reward if isinstance(reward, float) else self._plain_reward(reward)
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
@@ -91,31 +76,17 @@ class Lane:
         self.used = False
 
     def capture(self) -> State:
-        """The environment's state.
-
-        Returns:
-            Nested dicts of arrays and JSON scalars for `restore`.
-
-        Raises:
-            RunError: it cannot be read; names the attribute.
-        """
-        state = capture(self.env)
-        if state is None:
+        """The environment's state for `restore`; a RunError names an attribute that cannot be read."""
+        try:
+            return {"env": capture(self.env), "length": self.length}
+        except OpaqueStateError as opaque:
             raise RunError(
-                f"environment {self.index}: {opaque_attribute(self.env)} cannot be saved, so {self.spec.id} is not of "
-                "tier snapshot; make the environment card again"
-            )
-        return {"env": state, "length": self.length}
+                f"environment {self.index}: {opaque} cannot be saved, so {self.spec.id} is not of tier snapshot; "
+                "make the environment card again"
+            ) from None
 
     def restore(self, state: State) -> None:
-        """Continue from a `capture`, in a newly built environment if this one was used.
-
-        Args:
-            state: from `capture`, of the same kind of environment.
-
-        Raises:
-            RunError: the state belongs to another environment.
-        """
+        """Continue from a `capture` of the same kind of environment, in a newly built one if this one was used."""
         if self.used:
             self.rebuild()
         restore(self.env, state["env"])
@@ -165,14 +136,10 @@ class Lane:
             raise self._fault(f"reward is {reward!r}, not one number") from None
 
     def _plain_flag(self, name: str, flag: Any) -> bool:
-        # None, NaN or "False" would pass through bool() as something that nobody meant.
+        # bool() would turn None, NaN or "False" into something that nobody meant.
         if np.shape(flag) != () or np.asarray(flag).dtype.kind not in ("b", "i", "u") or flag not in (0, 1):
             raise self._fault(f"{name} is {flag!r}, not True or False")
         return bool(flag)
 
     def _fault(self, text: str) -> EnvironmentFault:
         return EnvironmentFault(f"environment {self.index}, step {self.length} of its episode: {text}")
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

@@ -1,8 +1,9 @@
-"""One episode as an MP4 file, with or without a display."""
+"""A policy to look at: one episode as an MP4 file, with or without a display, or several in a window."""
 
 from __future__ import annotations
 
 import ctypes.util
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,13 +12,75 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlcore import streams
+from rlcore.envs.make import make
 from rlcore.errors import UserError
+from rlcore.judge.evaluation import episode_limit
+from rlcore.judge.policy import Policy, load_policy
+from rlcore.store.directory import RunDirectory
+from rlcore.store.run_config import config_of
 
 if TYPE_CHECKING:
     import gymnasium
 
 FRAMES_PER_SECOND = 30.0  # where the environment does not say
+FILM_ROUND = 2  # of environment seeds
+MAX_STEPS = 2_000  # a film is cut here
+log = logging.getLogger(__name__)
 Act = Callable[[dict[str, np.ndarray]], Any]
+
+
+def film(run: RunDirectory, path: Path, name: str = "policy.mp4") -> str | None:
+    """Record one greedy episode of a checkpoint.
+
+    Args:
+        run: whose environment.
+        path: the checkpoint's directory.
+        name: of the file in media/.
+
+    Returns:
+        The video's path relative to the run, or None where the environment cannot be drawn (said in the log).
+    """
+    config = config_of(run)
+    try:
+        headless_rendering()
+        env = make(config.env, render_mode="rgb_array")
+        try:
+            seed = streams.integer(config.seed, "env_eval", FILM_ROUND, 0)
+            record(greedy(load_policy(path)), env, run.media / name, seed, MAX_STEPS)
+        finally:
+            env.close()
+    except Exception as error:  # a picture is never worth a run
+        log.warning("no video: %s", error if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
+        return None
+    return str((run.media / name).relative_to(run.path))
+
+
+def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, int]]:
+    """Play episodes of a checkpoint greedily in a window; gives return and length of each."""
+    config = config_of(run)
+    limit, act = episode_limit(config, run.read_card()), greedy(load_policy(path))
+    env = make(config.env, render_mode="human")
+    try:
+        for episode in range(episodes):
+            obs, _ = env.reset(seed=streams.integer(config.seed, "env_eval", FILM_ROUND, episode))
+            total, length, done = 0.0, 0, False
+            while not done and length != limit:
+                obs, reward, terminated, truncated, _ = env.step(act(obs))
+                total, length, done = total + float(reward), length + 1, terminated or truncated
+            yield total, length
+    finally:
+        env.close()
+
+
+def greedy(policy: Policy) -> Act:
+    """From one observation dict to the most likely action as an environment takes it: Discrete ones as int."""
+
+    def act(obs: dict[str, np.ndarray]) -> Any:
+        action = policy.predict(obs, greedy=True)
+        return action.item() if action.ndim == 0 else action
+
+    return act
 
 
 def headless_rendering() -> None:

@@ -17,16 +17,9 @@ from rlcore.errors import UserError
 
 
 def encode(state: Any) -> tuple[bytes, bytes]:
-    """Nested state as bytes.
+    """Dicts (text or integer keys), lists, tensors, arrays and JSON values as two byte strings: the shape, the numbers.
 
-    Args:
-        state: dicts (text or integer keys), lists, tensors, arrays and JSON values.
-
-    Returns:
-        JSON of the shape, safetensors of the numbers.
-
-    Raises:
-        TypeError: something else is in there; names its place.
+    `TypeError`, naming its place, where something else is in there.
     """
     from safetensors.torch import save
 
@@ -38,16 +31,7 @@ def encode(state: Any) -> tuple[bytes, bytes]:
 def decode(shape: bytes, tensors: bytes, names: tuple[str, str] = ("the shape", "the tensors")) -> Any:
     """The state that `encode` was given; tuples come back as lists.
 
-    Args:
-        shape: JSON.
-        tensors: safetensors.
-        names: of the two files, for the message.
-
-    Returns:
-        The state.
-
-    Raises:
-        UserError: `encode` never wrote this; names the file.
+    `UserError` where `encode` never wrote this: it calls the two files by their `names`.
     """
     numbers = _read_tensors(tensors, names[1])
     try:
@@ -108,13 +92,13 @@ def _plain_key(key: Any) -> str | int:
     raise TypeError(f"a {type(key).__name__} cannot name a checkpoint entry")
 
 
-def _join(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """The state of a tree that `_split` made; takes the tensors out as it comes to them, so each belongs to one."""
-    if isinstance(tree, list):
+def _join(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """The state of a shape that `_split` made; takes the tensors out as it comes to them, so each belongs to one."""
+    if isinstance(shape, list):
         raise TypeError("a list that is not marked as one")
-    if not isinstance(tree, dict):
-        return tree
-    ((kind, content),) = tree.items()
+    if not isinstance(shape, dict):
+        return shape
+    ((kind, content),) = shape.items()
     if kind == "tensor":
         return tensors.pop(content)
     if kind == "array":

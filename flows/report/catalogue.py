@@ -1,0 +1,92 @@
+"""What can be trained, and on what: the lists of `shepherd agents` and `shepherd envs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.constrain import Constrain
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from flows.report.terminal import console
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+
+WIDTH = 100  # columns, on a terminal that has them
+ACTIONS = {
+    "Box": ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0)),
+    "Discrete": ActionSpec("Discrete", (), "int64", (2,), (0,)),
+    "MultiDiscrete": ActionSpec("MultiDiscrete", (2,), "int64", (2, 3), (0, 0)),
+    "MultiBinary": ActionSpec("MultiBinary", (2,), "int8", (2, 2), (0, 0)),
+}
+VECTOR, CHOICE = ArraySpec((3,), "float32"), ArraySpec((), "int64", n=3)
+OBSERVATIONS = {
+    "Box": {"state": VECTOR},
+    "Discrete": {"state": CHOICE},
+    "Dict of these": {"position": VECTOR, "room": CHOICE},
+}
+
+
+def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
+    """Each algorithm with its paper and the spaces it takes, found out by building a small agent for every kind.
+
+    Args:
+        algorithms: name -> its module, with `Config` and `Agent`.
+
+    Returns:
+        To be handed to `flows.report.terminal.show`.
+    """
+    parts: list[RenderableType] = []
+    for name, module in algorithms.items():
+        facts = Table.grid(padding=(0, 3, 0, 0))
+        facts.add_column(style="dim")
+        facts.add_column()
+        facts.add_row("paper", (module.__doc__ or "").strip().partition("\n")[0])
+        actions = (kind for kind, action in ACTIONS.items() if _takes(module, OBSERVATIONS["Box"], action))
+        observations = (kind for kind, obs in OBSERVATIONS.items() if _takes(module, obs, ACTIONS["Discrete"]))
+        facts.add_row("actions", ", ".join(actions))
+        facts.add_row("observations", ", ".join(observations))
+        facts.add_row("train", f"shepherd train exp={name}")
+        parts += [Text(name, "bold"), Padding.indent(facts, 2)]
+    return Constrain(Group(*parts), min(WIDTH, console().width))
+
+
+def envs_table(suites: Iterable[Any]) -> RenderableType:
+    """What can be trained on.
+
+    Args:
+        suites: objects with name, extra ("" when nothing needs installing), installed, ids, note.
+
+    Returns:
+        To be handed to `flows.report.terminal.show`.
+    """
+    parts: list[RenderableType] = []
+    for suite in suites:
+        state = "installed" if suite.installed else f"missing: pip install -e '.[{suite.extra}]'"
+        title = Text.assemble((suite.name, "bold"), f" · {state}", f" · {suite.note}" if suite.note else "")
+        ids = Columns(suite.ids or ("no ids",), padding=(0, 2), column_first=True)
+        parts += [*([""] if parts else []), title, Padding.indent(ids, 2)]
+    return Constrain(Group(*parts), min(WIDTH, console().width))
+
+
+def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:
+    """Whether the algorithm's agent can be built for these spaces and answers an observation."""
+    import numpy as np
+    import torch
+
+    from rlcore.config.schema import build, defaults
+    from rlcore.errors import UserError
+
+    # Required keys are sizes and budgets, which an agent's form does not depend on.
+    values = {key: 64 if value == "???" else value for key, value in defaults(module.Config).items()}
+    try:
+        config = build(module.Config, values | {"mlp_keys": {"encoder": list(obs)}}, "algo.")
+        agent = module.Agent(config, EnvSpec("", dict(obs), action), "auto", torch.Generator())
+        zeros = {key: torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for key, spec in obs.items()}
+        agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), np.random.default_rng(0), False)
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""Episodes of random actions, recorded so that two of them can be compared bit for bit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rlcore import streams
+from rlcore.errors import EnvironmentFault
+from rlcore.spec import ActionSpec
+
+MAX_EPISODES = 20
+MAX_STEPS = 4000  # of all episodes together
+MAX_SECONDS = 3.0  # on the processor: what else the machine does must not decide what is found
+MAX_WAIT = 20.0  # seconds on the clock, for environments that mostly wait
+LONGEST_HOLD = 20  # steps for which every other episode holds an action: uniform noise alone never makes a robot fall
+
+Build = Callable[[], gymnasium.Env]
+
+
+@dataclass
+class Recording:
+    """What one episode gave: every arrival as bytes, the actions, the rewards, and how it ended."""
+
+    arrivals: list[bytes] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    ended: bool = False
+    truncated: bool = False
+
+    def reset(self, env: gymnasium.Env, seed: int) -> None:
+        """Open the episode."""
+        obs, _ = env.reset(seed=seed)
+        self.arrivals.append(arrival_bytes(obs))
+
+    def step(self, env: gymnasium.Env, action: Any) -> None:
+        """Take one action."""
+        self.actions.append(action)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        self.arrivals.append(arrival_bytes(obs, float(reward), bool(terminated), bool(truncated)))
+        self.rewards.append(float(reward))
+        self.ended, self.truncated = bool(terminated or truncated), bool(truncated)
+
+
+def arrival_bytes(obs: dict[str, Any], reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> bytes:
+    """Everything that one reset or step returned; equal bytes are equal bits."""
+    parts = [np.asarray(value).tobytes() for value in obs.values()]
+    return b"|".join([*parts, np.float64(reward).tobytes(), bytes([terminated, truncated])])
+
+
+def episode_seed(seed: int, episode: int) -> int:
+    """The seed of one episode of the probing."""
+    return streams.integer(seed, "probe", 1, episode)
+
+
+def record_episodes(make_env: Build, spec: ActionSpec, seed: int) -> tuple[list[Recording], str]:
+    """Play episodes of random actions, each in a newly built environment.
+
+    Args:
+        make_env: builds one environment.
+        spec: of its actions.
+        seed: of the probing.
+
+    Returns:
+        The recordings, and which limit ended them: "episodes", "steps" or "seconds".
+
+    Raises:
+        EnvironmentFault: the environment raises; names episode and step.
+    """
+    has_time, steps_left, episodes = _timer(), MAX_STEPS, []
+    for episode in range(MAX_EPISODES):
+        rng, recording = streams.generator(seed, "probe", 0, episode), Recording()
+        with make_env() as env:
+            try:
+                recording.reset(env, episode_seed(seed, episode))
+                held: list[Any] = []
+                while not recording.ended and len(recording.actions) < steps_left and has_time():
+                    hold = int(rng.integers(1, LONGEST_HOLD + 1)) if episode % 2 else 1
+                    held = held[1:] or [random_action(spec, rng)] * hold
+                    recording.step(env, held[0])
+            except Exception as error:
+                raise EnvironmentFault(
+                    f"this environment fails under random actions: episode {episode}, step {len(recording.actions)} "
+                    f"raised {type(error).__name__}: {error}"
+                ) from error
+        episodes.append(recording)
+        steps_left -= len(recording.actions)
+        if steps_left <= 0:
+            return episodes, "steps"
+        if not has_time():
+            return episodes, "seconds"
+    return episodes, "episodes"
+
+
+def _timer() -> Callable[[], bool]:
+    """A function that says whether there is time left, from now on."""
+    cpu, wall = time.process_time() + MAX_SECONDS, time.monotonic() + MAX_WAIT
+    return lambda: time.process_time() < cpu and time.monotonic() < wall
+
+
+def random_action(spec: ActionSpec, rng: np.random.Generator) -> Any:
+    """A uniformly random action in the environment's own form; unbounded elements of a Box are standard normal."""
+    if spec.continuous:
+        low, high = np.array(spec.low), np.array(spec.high)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        uniform = rng.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0))
+        flat = np.where(bounded, uniform, np.clip(rng.standard_normal(spec.size), low, high))
+    else:
+        flat = rng.integers(0, np.array(spec.nvec)) + np.array(spec.start)
+    return flat.astype(spec.dtype).reshape(spec.shape) if spec.shape else int(flat[0])

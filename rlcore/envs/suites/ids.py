@@ -1,0 +1,83 @@
+"""Which environment `env.id` means, or the sentence that says what exists instead."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+
+import gymnasium
+
+from rlcore.envs.suites.gym import removed
+from rlcore.errors import UserError, nearest
+
+# Namespaces and names by which a user may ask for a suite that this version cannot make.
+ABSENT = {
+    "ale": "Atari",
+    "atari": "Atari",
+    "dm_control": "DeepMind Control",
+    "minigrid": "MiniGrid",
+    "babyai": "MiniGrid",
+    "minatar": "MinAtar",
+    "meta-world": "Meta-World",
+    "crafter": "Crafter",
+    "crafterreward": "Crafter",
+    "crafternoreward": "Crafter",
+    "minedojo": "MineDojo",
+    "minerl": "MineRL",
+    "diambra": "DIAMBRA",
+    "supermariobros": "Super Mario",
+    "popgym": "POPGym",
+    "phys2d": "JAX physics",
+    "tabular": "JAX tables",
+}
+JAX = ("phys2d", "tabular")  # registered by Gymnasium itself, and absent all the same
+
+
+def load_plugins() -> list[str]:
+    """Import the modules named in SHEPHERD_PLUGINS, which register their ids with Gymnasium; returns their names."""
+    names = [n.strip() for n in os.environ.get("SHEPHERD_PLUGINS", "").split(",") if n.strip()]
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UserError(f"SHEPHERD_PLUGINS={name}: this module cannot be imported ({error})") from None
+    return names
+
+
+def known_id(env_id: str) -> str:
+    """The id that `env.id` means as Gymnasium knows it, without the `module:` of a plugin in front.
+
+    A UserError where nothing of that name can be made says what exists instead.
+    """
+    plugins = load_plugins()
+    if ":" in env_id:
+        module, _, env_id_only = env_id.partition(":")
+        if module not in plugins:
+            raise UserError(
+                f"env.id={env_id}: a config may not import code; name the module in the environment variable "
+                f"SHEPHERD_PLUGINS={module} and the id as env.id={env_id_only}"
+            )
+        env_id = env_id_only
+    suite = re.split(r"[/-]", env_id, maxsplit=1)[0].lower()
+    if suite in ABSENT and (env_id not in gymnasium.registry or suite in JAX):
+        raise UserError(f"env.id={env_id}: the {ABSENT[suite]} suite is not there yet; `shepherd envs` lists what is")
+    if env_id in gymnasium.registry and not removed(env_id):
+        return env_id
+    versions = _versions(env_id)
+    if removed(env_id) and not versions:
+        raise UserError(f"env.id={env_id}: needs the old Gym interface, which is not there; `shepherd envs` lists ids")
+    if versions:
+        raise UserError(f"env.id={env_id}: this version does not exist here; use {' or '.join(versions)}")
+    known = [i for i in gymnasium.registry if not removed(i)]
+    raise UserError(
+        f"env.id={env_id}: no such environment{nearest(env_id, known)} "
+        "(`shepherd envs` lists them; SHEPHERD_PLUGINS names modules that register others)"
+    )
+
+
+def _versions(env_id: str) -> list[str]:
+    """Ids of the same name that can be made, newest first."""
+    name = re.sub(r"-v\d+$", "", env_id)
+    same = [i for i in gymnasium.registry if re.sub(r"-v\d+$", "", i) == name and i != env_id and not removed(i)]
+    return sorted(same, key=lambda i: -int(i.rpartition("-v")[2]))

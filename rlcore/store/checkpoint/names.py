@@ -1,0 +1,144 @@
+"""Which checkpoint: the newest that is good, the latest, the best, and which of them are kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import RunError, UserError
+from rlcore.store.checkpoint.reading import Damage, Unreadable, damage, decode, in_a_sentence, read_files
+from rlcore.store.checkpoint.sealed_json import seal, unseal
+from rlcore.store.checkpoint.writing import move_aside, remove_leftovers
+from rlcore.store.directory import RunDirectory, write_text
+from rlcore.store.events import read_events
+
+log = logging.getLogger(__name__)
+
+
+def newest_first(directory: Path) -> Iterator[Path]:
+    """Checkpoints of a run by falling env steps, damaged ones too."""
+    names = [p for p in directory.iterdir() if _numbered(p.name)] if directory.is_dir() else []
+    yield from sorted(names, key=lambda p: -int(p.name))
+
+
+def _numbered(name: Any) -> bool:
+    return isinstance(name, str) and name.isascii() and name.isdigit() and len(name) < 20
+
+
+def newest_good(directory: Path) -> Path | None:
+    """The newest checkpoint that verifies, or None; says loudly which were skipped and why.
+
+    One that may be good and cannot be read (of another format, or not ours to read) is never passed over: `UserError`.
+    """
+    found = _newest_verified(directory)
+    return found and found[0]
+
+
+def load_newest(directory: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+    """The newest checkpoint that verifies, as `newest_good` finds it, and what it holds, as `load` gives it."""
+    found = _newest_verified(directory)
+    if found is None:
+        return None
+    path, files = found
+    with in_a_sentence(path):
+        return path, *decode(files)
+
+
+def _newest_verified(directory: Path) -> tuple[Path, dict[str, bytes]] | None:
+    for path in newest_first(directory):
+        try:
+            return path, read_files(path)
+        except Unreadable as wrong:
+            raise UserError(f"checkpoint {path}: {wrong}; mend that, or go on with the version that wrote it") from None
+        except Damage as wrong:
+            log.warning("checkpoint %s is damaged and was skipped: %s", path, wrong)
+    return None
+
+
+def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
+    """The checkpoint that `latest`, `best` or a number of env steps names; else `UserError` lists those there are."""
+    there = [p.name for p in newest_first(run.checkpoints)]
+    if not there:
+        raise UserError(f"{run.path}: no checkpoint yet")
+    if str(name) == "latest":
+        good = newest_good(run.checkpoints)
+        if good is None:
+            raise UserError(f"{run.path}: every checkpoint is damaged ({', '.join(there)})")
+        return good
+    if str(name) == "best":
+        best = _names(run).get("best")
+        if best not in there:
+            raise UserError(f"{run.path}: no best checkpoint yet; use latest or one of {', '.join(there)}")
+        return run.checkpoints / str(best)
+    if str(name) not in there:
+        raise UserError(f"--checkpoint {name}: must be latest, best or one of {', '.join(there)}")
+    return run.checkpoints / str(name)
+
+
+def chosen(run: RunDirectory) -> Path:
+    """The checkpoint that stands for a run: the best by the evaluations while training, else the latest."""
+    try:
+        path = resolve(run, "best")
+    except UserError:
+        return resolve(run, "latest")
+    wrong = damage(path)
+    if wrong is None:
+        return path
+    log.warning("best checkpoint %s is damaged (%s); the latest stands in for it", path, wrong)
+    return resolve(run, "latest")
+
+
+def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
+    """Let `latest` name a checkpoint and remove all but the newest `keep` up to it, and the best. Never fails a run.
+
+    Those beyond it are damaged ones that a resume skipped: they count for nothing here, and training writes them anew
+    when it comes there.
+
+    Args:
+        run: whose.
+        keep: how many; None = all.
+        saved: the checkpoint that was just made durable.
+    """
+    try:
+        names = _names(run) | {"latest": saved.name}
+        _write_names(run, names)
+        before = [path for path in newest_first(run.checkpoints) if int(path.name) <= int(saved.name)]
+        for path in before[keep:] if keep is not None else []:
+            if path.name != names.get("best"):
+                move_aside(path)
+        remove_leftovers(run.checkpoints)
+    except (OSError, RunError) as error:
+        log.warning("%s: older checkpoints stay for now: %s", run.checkpoints, error)
+
+
+def name_best(run: RunDirectory, env_steps: int) -> None:
+    """Let `best` name the checkpoint at `env_steps`; `DiskFault` where the disk refuses."""
+    _write_names(run, _names(run) | {"best": str(env_steps)})
+
+
+def _write_names(run: RunDirectory, names: Mapping[str, str]) -> None:
+    write_text(run.names, seal(names).decode())
+
+
+def _names(run: RunDirectory) -> dict[str, str]:
+    """`latest` and `best` as far as there are any; a damaged file is made good from the event log, and it is said."""
+    try:
+        names = unseal(run.names.read_bytes())
+        if all(_numbered(name) for name in names.values()):
+            return names
+        wrong = "it names no checkpoint"
+    except FileNotFoundError:
+        return _best_of_log(run)
+    except (OSError, ValueError) as error:
+        wrong = str(error)
+    log.warning("%s is damaged (%s): the best checkpoint is found anew from the event log", run.names, wrong)
+    return _best_of_log(run)
+
+
+def _best_of_log(run: RunDirectory) -> dict[str, str]:
+    """The last evaluation while training that was as good as any before it."""
+    events = [e for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
+    best = max(events, key=lambda e: (e["greedy"]["mean"], e["env_steps"]), default=None)
+    return {"best": str(best["env_steps"])} if best else {}

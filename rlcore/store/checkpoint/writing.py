@@ -1,0 +1,105 @@
+"""Writing one checkpoint: durable under its name in one step, or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import DiskFault
+from rlcore.store.checkpoint import nested_state
+from rlcore.store.checkpoint.reading import FORMAT, damage
+from rlcore.store.checkpoint.sealed_json import seal
+from rlcore.system.durable import make_directory, sync_directory, write_synced
+
+log = logging.getLogger(__name__)
+
+
+def save(directory: Path, env_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> Path:
+    """Write one checkpoint durably.
+
+    A disk with less free space than two of it is warned of and tried all the same: training may end before the disk is
+    full, and a full one costs nothing that is there already.
+
+    Args:
+        directory: the run's `checkpoints` folder.
+        env_steps: names the checkpoint; one of that name that verifies is kept instead.
+        learning: nested dicts and lists of tensors, arrays and JSON values.
+        bookkeeping: JSON values.
+
+    Returns:
+        The checkpoint's directory.
+
+    Raises:
+        DiskFault: the disk refused; what was there before is untouched.
+    """
+    final = directory / str(env_steps)
+    temporary = directory / f".{env_steps}.tmp-{os.getpid()}"
+    try:
+        make_directory(directory)
+        remove_leftovers(directory)
+        if not final.exists() or damage(final):
+            _write(temporary, env_steps, learning, bookkeeping)
+            move_aside(final)
+            os.rename(temporary, final)
+        sync_directory(directory)  # also for one that is there: its writer may have died before this line
+    except OSError as error:
+        _remove(temporary)
+        raise DiskFault(
+            f"checkpoint {final} could not be written ({error.strerror or error}); older ones are untouched"
+        ) from error
+    remove_leftovers(directory)
+    return final
+
+
+def _write(folder: Path, env_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
+    state, tensors = nested_state.encode(learning)
+    files = {
+        "learning/state.json": state,
+        "learning/tensors.safetensors": tensors,
+        "bookkeeping/state.json": json.dumps(bookkeeping, sort_keys=True, indent=1).encode(),
+    }
+    _warn_of_space(folder.parent, sum(map(len, files.values())))
+    for part in (folder, folder / "learning", folder / "bookkeeping"):
+        part.mkdir()
+    for name, content in files.items():
+        write_synced(folder / name, content)
+    entries = {name: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for name, c in files.items()}
+    write_synced(folder / "manifest.json", seal({"format": FORMAT, "env_steps": env_steps, "files": entries}))
+    for part in (folder / "learning", folder / "bookkeeping", folder):
+        sync_directory(part)
+
+
+def _warn_of_space(directory: Path, size: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < 2 * size:
+        log.warning("%s: %d bytes are free and a checkpoint takes %d; free some space", directory, free, size)
+
+
+def move_aside(path: Path) -> None:
+    """Take a checkpoint's name from it in one step, so that a kill leaves no half of it under that name."""
+    if os.path.lexists(path):
+        os.rename(path, path.with_name(f".{path.name}.tmp-{os.getpid()}-old"))
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what has no name any more, and what a killed writer left; the run's lock sees to it that no other writes.
+
+    What the disk does not let go is tried again with the next checkpoint.
+    """
+    for leftover in directory.glob(".[0-9]*.tmp-*"):
+        _remove(leftover)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)

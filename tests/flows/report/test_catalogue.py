@@ -1,0 +1,44 @@
+"""What `shepherd agents` and `shepherd envs` list."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+from flows.report.catalogue import agents_table, envs_table
+from rlcore.errors import UserError
+from tests.flows.report.conftest import Printed
+
+
+def test_agents_are_listed_with_paper_actions_and_observations(printed: Printed) -> None:
+    from rlcore.algorithms import ALGORITHMS
+
+    text = printed(agents_table(ALGORITHMS))
+    assert "Proximal Policy Optimization" in text
+    assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary\n", text)
+    assert re.search(r"observations +Box, Discrete, Dict of these\n", text)
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_an_agent_that_refuses_a_space_is_not_said_to_take_it(printed: Printed) -> None:
+    from rlcore.algorithms import ppo
+
+    def continuous_only(config: Any, spec: Any, distribution: str, rng: Any) -> Any:
+        if not spec.action.continuous:
+            raise UserError("only Box")
+        return ppo.Agent(config, spec, distribution, rng)
+
+    module = SimpleNamespace(__doc__="Another: a paper.", Config=ppo.Config, Agent=continuous_only)
+    assert re.search(r"actions +Box\n", printed(agents_table({"other": module})))
+
+
+def test_environments_are_listed_by_suite_with_the_missing_extra(printed: Printed) -> None:
+    here = SimpleNamespace(name="toy text", extra="", installed=True, ids=("Taxi-v4",), note="small")
+    many = tuple(f"Robot{i}-v5" for i in range(40))
+    absent = SimpleNamespace(name="mujoco", extra="mujoco", installed=False, ids=many, note="")
+    text = printed(envs_table([here, absent]))
+    assert "toy text · installed · small\n  Taxi-v4\n" in text
+    assert "mujoco · missing: pip install -e '.[mujoco]'\n" in text
+    assert sorted(re.findall(r"Robot\d+-v5", text)) == sorted(many)
+    assert max(len(line) for line in text.splitlines()) <= 100

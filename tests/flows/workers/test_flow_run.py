@@ -1,0 +1,76 @@
+"""Which run a flow run means: it follows from the flow run and its parameters, and from nothing beside them."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from flows.workers.flow_run import _run_of
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.store.run_config import config_of
+
+from prefect.client.schemas.objects import FlowRun  # isort: skip
+
+ACROBOT = ["env.id=Acrobot-v1", "seed=7"]
+
+
+def flow_run(number: int) -> FlowRun:
+    made = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+    return FlowRun(id=UUID(int=number), flow_id=UUID(int=0), created=made)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def learned_on(run: RunDirectory) -> tuple[str, int]:
+    config = config_of(run)
+    return config.env.id, config.seed
+
+
+def test_a_retried_flow_run_finds_its_run_and_changes_nothing_in_it() -> None:
+    run = _run_of("ppo", ACROBOT, "", flow_run(1))
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    again = _run_of("ppo", ACROBOT, "", flow_run(1))
+    assert again.path == run.path
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("overrides", [ACROBOT, [*ACROBOT, "run_dir=runs/mine"], [*ACROBOT, "log_root=elsewhere"]])
+def test_a_retried_flow_run_whose_run_is_gone_makes_the_same_run_again(overrides: list[str]) -> None:
+    run = _run_of("ppo", overrides, "", flow_run(1))
+    shutil.rmtree(run.path)
+    again = _run_of("ppo", overrides, "", flow_run(1))
+    assert again.path == run.path
+    assert learned_on(again) == ("Acrobot-v1", 7)
+
+
+def test_two_flow_runs_of_one_second_do_not_meet() -> None:
+    assert _run_of("ppo", ACROBOT, "", flow_run(1)).path != _run_of("ppo", ACROBOT, "", flow_run(2)).path
+
+
+def test_the_run_of_another_flow_run_is_not_taken_over() -> None:
+    overrides = [*ACROBOT, "run_dir=runs/mine"]
+    _run_of("ppo", overrides, "", flow_run(1))
+    with pytest.raises(UserError, match="a run is there already"):
+        _run_of("ppo", overrides, "", flow_run(2))
+
+
+def test_a_run_to_be_continued_that_is_gone_is_not_replaced_by_another() -> None:
+    with pytest.raises(UserError, match=r"^run_dir=runs/acro: no run here to be continued; "):
+        _run_of("ppo", [], "runs/acro", flow_run(1))
+    assert not Path("runs").exists()
+
+
+def test_overrides_that_made_a_run_are_not_changes_of_it_at_a_retry() -> None:
+    overrides = ["exp=ppo", *ACROBOT]
+    run = _run_of("ppo", overrides, "runs/acro", flow_run(1))
+    assert _run_of("ppo", overrides, "runs/acro", flow_run(1)).path == run.path
+    with pytest.raises(UserError, match="exp=ppo: files are chosen when a run is made"):
+        _run_of("ppo", overrides, "runs/acro", flow_run(2))
