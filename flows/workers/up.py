@@ -30,9 +30,7 @@ from flows.workers.silence import BEAT
 from rlcore.errors import UserError
 
 PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
-IN_USE = (
-    "uses the databases here without a server; wait for its end, or end it: `shepherd resume` goes on with a training"
-)
+IN_USE = "uses the databases here without a server; wait for its end, or end it: `shepherd resume` continues a training"
 
 
 def up() -> None:
