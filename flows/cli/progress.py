@@ -68,11 +68,8 @@ class Progress:
     def update(self, env_steps: int, episode_return: float | None, steps_per_second: float, elapsed: float) -> None:
         """Tell where training stands; draws only when it is time.
 
-        Args:
-            env_steps: taken so far.
-            episode_return: mean over recent episodes; None before the first has ended.
-            steps_per_second: env steps per second, as shown.
-            elapsed: seconds of training so far, those before a resume included.
+        `episode_return` is the mean over recent episodes, None before the first has ended; `elapsed` are the seconds
+        of training so far, those before a resume included.
         """
         with self._lock:
             self._follow_rate(env_steps, steps_per_second, elapsed)
@@ -91,14 +88,7 @@ class Progress:
                 self._write(self._training)
 
     def work(self, doing: str, done: int, total: int, unit: str = "episodes") -> None:
-        """Tell where other long work stands; until it is done its line stands in place of training's.
-
-        Args:
-            doing: as "final evaluation".
-            done: how many so far.
-            total: of how many.
-            unit: of what.
-        """
+        """Tell where other long work stands; until it is done its line stands in place of training's."""
         with self._lock:
             now = self._clock()
             if self._work is None or self._work.doing != doing:

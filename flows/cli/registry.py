@@ -26,14 +26,7 @@ NUMBERS = ("version", "env steps", "greedy mean")
 
 
 def list_versions(name: str | None = None) -> None:
-    """Print the registered models and their versions, newest first; of a single model also the history of its champion.
-
-    Args:
-        name: of one model; None = all.
-
-    Raises:
-        UserError: there is no such model, or the store does not answer.
-    """
+    """Print the registered models and their versions, newest first; of a single model also the history of its champion."""
     client = _client()
     if name is not None:
         registry.require_model(client, name, name)
@@ -49,37 +42,14 @@ def list_versions(name: str | None = None) -> None:
 
 
 def promote(name: str, version: str, why: str = "") -> str:
-    """Make a version the champion by hand.
-
-    Args:
-        name: the registered model.
-        version: its number.
-        why: for the history.
-
-    Returns:
-        What was done, as a line.
-
-    Raises:
-        UserError: as `flows.registry.champions.promote`, or the store does not answer.
-    """
+    """Make a version the champion by hand, `why` goes into its history; returns what was done, as a line."""
     client = _client()
     with registry.deciding():
         return _said(name, champions.promote(client, name, version.removeprefix("v"), why))
 
 
 def rollback(name: str, why: str = "") -> str:
-    """Give the alias back to the champion before the present one.
-
-    Args:
-        name: the registered model.
-        why: for the history.
-
-    Returns:
-        What was done, as a line.
-
-    Raises:
-        UserError: as `flows.registry.champions.rollback`, or the store does not answer.
-    """
+    """Give the alias back to the champion before the present one; returns what was done, as a line."""
     client = _client()
     with registry.deciding():
         return _said(name, champions.rollback(client, name, why))

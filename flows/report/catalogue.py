@@ -32,14 +32,7 @@ OBSERVATIONS = {
 
 
 def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
-    """Each algorithm with its paper and the spaces it takes, found out by building a small agent for every kind.
-
-    Args:
-        algorithms: name -> its module, with `Config` and `Agent`.
-
-    Returns:
-        To be handed to `flows.report.terminal.show`.
-    """
+    """Each algorithm (name -> module) with its paper and the spaces it takes, found out by trying every kind."""
     parts: list[RenderableType] = []
     for name, module in algorithms.items():
         facts = Table.grid(padding=(0, 3, 0, 0))
@@ -56,14 +49,7 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
 
 
 def envs_table(suites: Iterable[Any]) -> RenderableType:
-    """What can be trained on.
-
-    Args:
-        suites: objects with name, extra ("" when nothing needs installing), installed, ids, note.
-
-    Returns:
-        To be handed to `flows.report.terminal.show`.
-    """
+    """The ids of each suite, and the extra that is missing; a suite has name, extra, installed, ids, note."""
     parts: list[RenderableType] = []
     for suite in suites:
         state = "installed" if suite.installed else f"missing: pip install -e '.[{suite.extra}]'"

@@ -1,4 +1,4 @@
-"""What a training or an evaluation came to, as a table at the terminal and in Markdown."""
+"""What a training or an evaluation came to: tables for `flows.report.terminal.show`, and Markdown."""
 
 from __future__ import annotations
 
@@ -18,16 +18,7 @@ HEAD = ("policy", "episodes", "mean return", "95 % interval", "min", "max")
 
 
 def summary_table(summary: Mapping[str, Any], run: RunDirectory, next_commands: Sequence[str] = ()) -> Group:
-    """What a training came to.
-
-    Args:
-        summary: as in summary.json; parts that a run has not come to may be missing or None.
-        run: its directory, for the paths.
-        next_commands: what is worth typing now.
-
-    Returns:
-        To be handed to `flows.report.terminal.show`.
-    """
+    """What a training came to (`summary` as in summary.json, parts may be missing or None), and what to type now."""
     title = f"{summary['algo'].upper()} on {summary['env_id']} · seed {summary['seed']}"
     evaluations = _evaluations(summary.get("eval") or {}, summary.get("baseline"))
     facts = [Text.assemble((f"  {name:<15} ", "dim"), value) for name, value in _facts(summary, run)]
@@ -39,16 +30,7 @@ def summary_table(summary: Mapping[str, Any], run: RunDirectory, next_commands: 
 def evaluation_table(
     evaluations: Mapping[str, Mapping[str, Any] | None], baseline: Mapping[str, Any] | None, checkpoint: str
 ) -> Group:
-    """What an evaluation came to, beside the random baseline.
-
-    Args:
-        evaluations: `greedy` and `stochastic`, each mean, ci95, episodes, returns.
-        baseline: the same of the random policy, if known.
-        checkpoint: what was judged, for the first line.
-
-    Returns:
-        To be handed to `flows.report.terminal.show`.
-    """
+    """Evaluations of a checkpoint, by name, beside the random baseline; each has mean, ci95, episodes, returns."""
     return Group(Text(checkpoint, "bold"), "", _evaluations(evaluations, baseline))
 
 

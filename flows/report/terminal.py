@@ -47,17 +47,7 @@ def show(*parts: RenderableType) -> None:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str | Text]], numbers: Collection[str] = (), rule: bool = False
 ) -> Table:
-    """Aligned columns.
-
-    Args:
-        head: titles of the columns.
-        rows: cells.
-        numbers: titles of the columns that are aligned on the right.
-        rule: whether a line stands below the head.
-
-    Returns:
-        To be handed to `show`.
-    """
+    """Columns below their titles, those named in `numbers` aligned on the right; a rule may stand below the head."""
     box = SIMPLE_HEAD if rule else None
     made = Table(box=box, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
     for title in head:
