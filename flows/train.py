@@ -10,8 +10,8 @@ from typing import Any
 
 from flows.tasks import VERSION, boundaries, checkpoint, collect, evaluate, make_env, register_model, summary
 from flows.workers.flow_run import (  # these two set the environment that Prefect reads
+    ending_in_a_sentence,
     leading,
-    mistakes_in_sentences,
     terminable_flow,
 )
 
@@ -30,7 +30,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
     # Defaults that Prefect's form shows as an empty list and an empty field; nothing changes them.
     @flow(name=f"train-{algo}", version=VERSION, persist_result=False)
-    @mistakes_in_sentences
+    @ending_in_a_sentence
     def train(overrides: list[str] = [], run_dir: str = "", accelerator: str = "") -> Any:  # noqa: B006
         """From a config to a registered model.
 
@@ -57,7 +57,9 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
 
 FLOWS = {algo: training_flow(algo) for algo in ALGORITHMS}
-globals().update({f"train_{algo}": made for algo, made in FLOWS.items()})  # what a deployment's entrypoint names
+globals().update(
+    {f"train_{algo.replace('-', '_')}": made for algo, made in FLOWS.items()}
+)  # what a deployment's entrypoint names
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:
