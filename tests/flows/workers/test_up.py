@@ -99,6 +99,7 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
         assert not list(served.marked())
 
 
+@pytest.mark.slow
 def test_a_server_that_was_away_gives_flow_runs_time_for_a_sign_of_life(checkout: Path) -> None:
     furnish(checkout)
     database = checkout / ".shepherd/prefect/prefect.db"
