@@ -9,13 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flows.tasks import VERSION, boundaries, checkpoint, collect, evaluate, make_env, register_model, summary
-from flows.workers.flow_run import (  # these two set the environment that Prefect reads
-    ending_in_a_sentence,
-    leading,
-    terminable_flow,
-)
+from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flow
 
-from prefect import Flow, flow  # isort: skip
+from prefect import Flow, flow  # isort: skip - the modules above set the environment that it reads
 
 from flows.runs.create import new_run
 from flows.runs.trainer import expect_trainer, release
@@ -57,9 +53,8 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
 
 FLOWS = {algo: training_flow(algo) for algo in ALGORITHMS}
-globals().update(
-    {f"train_{algo.replace('-', '_')}": made for algo, made in FLOWS.items()}
-)  # what a deployment's entrypoint names
+for algo in ALGORITHMS:  # what a deployment's entrypoint names
+    globals()[f"train_{algo.replace('-', '_')}"] = FLOWS[algo]
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ PLACES = (
     ("rlcore/train/session.py", "_account", "log"),
     ("rlcore/train/session.py", "__init__", "build"),
     ("rlcore/train/collect.py", "collect", "rollout"),
-    ("rlcore/data/buffers.py", "", "update"),
+    ("rlcore/data/rollout.py", "", "update"),
     ("rlcore/algorithms/ppo.py", "update", "update"),
     ("flows/stages/register_model.py", "", "registration"),
     ("flows/registry/models.py", "", "registration"),
