@@ -1,5 +1,6 @@
 # make train    set-up, then the main job: PPO on CartPole-v1 to a registered model; more arguments: make train ARGS="seed=3"
-# make test     set-up, then every check and every test
+# make test     set-up, then every check and every test; more arguments for pytest: make test ARGS="-k resume"
+# make quick    set-up, then format, lint, types and the tests that take no time: a minute
 # make soak     set-up, then hours of it: every environment and mode killed 20 times and resumed; an interrupted soak goes
 #               on; writes docs/results/exactness.md; more arguments: make soak ARGS="--only Hopper --kills 5"
 # make check    set-up, then format, lint, types, import layers, docstrings, spelling
@@ -15,7 +16,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test soak up down clean
+.PHONY: help install train check test quick soak up down clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -31,18 +32,32 @@ install:
 train: install
 	@$(BIN)/shepherd train exp=ppo $(ARGS)
 
-# Every check runs, whatever the ones before it found.
-check: install
-	@failed=0; for check in \
-	    "ruff format --check --quiet ." "ruff check --quiet ." "lint-imports --no-cache" \
-	    "pydoclint --quiet rlcore flows" "codespell" "pyright --warnings"; \
-	do echo "check: $$check"; $(BIN)/$$check || failed=1; done; \
-	if [ $$failed = 1 ]; then echo "make check: something above wants repair; $(BIN)/ruff format . is a start" >&2; exit 1; fi
-
+CHECKS := format lint imports docstrings spelling types
+check-format = ruff format --check --quiet .
+check-lint = ruff check --quiet .
+check-imports = lint-imports --no-cache
+check-docstrings = pydoclint --quiet rlcore flows
+check-spelling = codespell
+check-types = pyright --warnings
 # Three workers for two cores, because tests wait for processes much of their time. Whole files to each: a file's
-# servers and databases are started once. One thread a process, or they would wait for each other.
+# servers and databases are started once.
+tests = pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+tests-quick = pytest --quiet --numprocesses 2 --dist loadfile -m "not slow" tests/rlcore tests/flows tests/golden $(ARGS)
+
+# All of these run, whatever the others find; two at a time where `PAIRED` says so.
+PAIRED = $(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync=target
+check: install
+	@$(PAIRED) $(CHECKS:%=check-%) || \
+	    { echo "make check: something above wants repair; $(BIN)/ruff format . is a start" >&2; exit 1; }
+
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(MAKE) --no-print-directory tests
+
+quick: install
+	@$(PAIRED) tests-quick check-types check-lint check-format || { echo "make quick: something above wants repair" >&2; exit 1; }
+
+$(CHECKS:%=check-%) tests tests-quick:
+	@begin=$$SECONDS; echo "$@: $($@)"; PATH="$(CURDIR)/$(BIN):$$PATH" $($@); code=$$?; echo "$@: $$((SECONDS - begin)) s"; exit $$code
 
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)

@@ -44,6 +44,11 @@ def artifact_folder() -> Path:
     return state_folder() / "mlartifacts"
 
 
+def database_lock() -> Path:
+    """Held, shared, by whoever opens the databases here without a server, and by `make up` while it starts servers."""
+    return state_folder() / "databases.lock"
+
+
 def configure_environment() -> None:
     """Set what Prefect and MLflow read at import, each only where the user has not set it; reads `.env` first.
 

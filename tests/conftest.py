@@ -7,16 +7,29 @@ import os
 import signal
 import tempfile
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
-# Set before any test module imports a library that reads them.
-os.environ["MPLBACKEND"] = "Agg"
-os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same bits on every machine, and workers do not wait for each other
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the project, each for itself
-for name in [name for name in os.environ if name.startswith(("SHEPHERD_", "SHEEPRL_", "MLFLOW_", "PREFECT_"))]:
-    del os.environ[name]
+# Before any test module imports a library that reads it: nothing that a user, a shell, `make` or a git hook has set.
+KEPT = """
+    PATH HOME USER LOGNAME TMPDIR VIRTUAL_ENV CC CXX PYTHONPATH PYTHONHOME PYTHONHASHSEED
+    SOAK KILLS_SEED SERVER_AWAY TESTS_SHARED
+"""
+for name in os.environ.keys() - set(KEPT.split()):
+    if not name.startswith(("PYTEST_", "LD_", "CUDA_", "NVIDIA_", "CONDA_", "COVERAGE_")):
+        del os.environ[name]
+os.environ |= {
+    "MPLBACKEND": "Agg",
+    "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+    "OMP_NUM_THREADS": "1",  # the same bits on every machine, and workers do not wait for each other
+    "PIP_CONFIG_FILE": os.devnull,  # no constraints, no mirrors
+    "LC_ALL": "C.UTF-8",
+    "SHELL": "/bin/sh",  # DVC runs stages with it
+    "TZ": "UTC",
+}
+time.tzset()
 
 gc.set_threshold(50_000, 20, 20)  # a worker imports everything there is: to look through it is a tenth of its time
 
@@ -34,6 +47,8 @@ os.environ["SHEPHERD_HOME"] = _home.name
 if "TESTS_SHARED" not in os.environ:
     _shared = tempfile.TemporaryDirectory(prefix="shepherd-tests-shared-", ignore_cleanup_errors=True)
     os.environ["TESTS_SHARED"] = _shared.name
+    Path(_shared.name, "gitconfig").write_text("[safe]\n    directory = *\n")
+os.environ |= {"GIT_CONFIG_GLOBAL": f"{os.environ['TESTS_SHARED']}/gitconfig", "GIT_CONFIG_SYSTEM": os.devnull}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

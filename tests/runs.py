@@ -26,6 +26,29 @@ SMALL = {
     "env.capture_video": False,
 }
 
+# A run on CartPole whose compiled step has every term of the loss and small networks. To build it takes 15 s, so all
+# tests that need a real one take this, from one folder.
+COMPILED: dict[str, Any] = {
+    "env.num_envs": 3,
+    "algo.rollout_steps": 24,
+    "algo.per_rank_batch_size": 20,
+    "algo.update_epochs": 2,
+    "algo.normalize_advantages": True,
+    "algo.ent_coef": 0.01,
+    "algo.max_grad_norm": 0.5,
+    "algo.clip_vloss": True,
+    "algo.dual_clip": 1.5,
+    "algo.anneal_lr": True,
+    "algo.anneal_clip_coef": True,
+    "algo.anneal_ent_coef": True,
+    "algo.encoder.mlp_layers": 0,
+    "algo.actor.dense_units": 16,
+    "algo.actor.mlp_layers": 1,
+    "algo.critic.dense_units": 16,
+    "algo.critic.mlp_layers": 1,
+    "algo.optimizer.lr": 0.01,
+}
+
 
 def values(env_id: str, total_steps: int, **dotted: Any) -> dict[str, Any]:
     """A config as plain values: the classes' defaults, `SMALL`, then `a__b=c` for `a.b=c`."""

@@ -14,11 +14,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.config.compose import available, compose, default_names, presets
+from flows.config.compose import compose
+from flows.config.files import available, default_names, presets
 from flows.config.search_path import BUILT_IN, config_folders
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import REQUIRED, Argument, arguments, defaults, spell
+from rlcore.config.schema import REQUIRED, Argument, arguments, at, defaults, spell
 from rlcore.errors import UserError, nearest
 
 WIDTH = 100
@@ -80,7 +81,8 @@ def table(algorithm: str = "ppo") -> str:
             value = _default(argument)
             default = "required" if value is REQUIRED else f"`{_text(value)}`"
             part = argument.key.rpartition(".")[0]
-            meaning = f"{about[part]}: {argument.help}" if part.count(".") and about.get(part) else argument.help
+            meaning = _meaning(argument)
+            meaning = f"{about[part]}: {meaning}" if part.count(".") and about.get(part) else meaning
             cells = (f"`{argument.key}`", default, argument.allowed, meaning)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
@@ -188,9 +190,12 @@ def _section(title: str, keys: Sequence[Argument], values: Mapping[str, Any]) ->
             if part in about and part != title:
                 lines += _hanging("  ", f"{part}: {about[part]}")
         lines.append(f"  {argument.key} = {_value(argument, values)}")
-        meaning = f"{argument.help}. " if argument.help else ""
-        lines += _hanging("      ", f"{meaning}Allowed: {argument.allowed}")
+        lines += _hanging("      ", f"{_meaning(argument)}. Allowed: {argument.allowed}".lstrip(". "))
     return "\n".join([*lines, ""])
+
+
+def _meaning(argument: Argument) -> str:
+    return f"{argument.help} (no effect: {argument.unused})" if argument.unused else argument.help
 
 
 def _parts() -> dict[str, str]:
@@ -220,7 +225,7 @@ def _hanging(start: str, text: str) -> list[str]:
 def _value(argument: Argument, values: Mapping[str, Any]) -> str:
     """The value after the overrides, with the default behind it where they differ; else the default."""
     default = _default(argument)
-    value = _at(values, argument.key)
+    value = at(values, argument.key, REQUIRED)
     if value is REQUIRED or value == default:
         return _text(default)
     return f"{_text(value)}    (default {_text(default)})"
@@ -229,16 +234,11 @@ def _value(argument: Argument, values: Mapping[str, Any]) -> str:
 def _default(argument: Argument) -> Any:
     """The default of a key where it stands: a group may give its parts other defaults than their own class."""
     for module in ALGORITHMS.values():
-        value = _at(defaults(RunConfig) | default_names() | {"algo": defaults(module.Config)}, argument.key)
-        if value is not REQUIRED:
+        tree = defaults(RunConfig) | default_names() | {"algo": defaults(module.Config)}
+        value = at(tree, argument.key, argument.default)
+        if value is not argument.default:
             return REQUIRED if value == "???" else value
     return argument.default
-
-
-def _at(values: Any, key: str) -> Any:
-    for part in key.split("."):
-        values = values.get(part, REQUIRED) if isinstance(values, Mapping) else REQUIRED
-    return values
 
 
 def _text(value: Any) -> str:

@@ -6,10 +6,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from flows.process.network import check_servers, is_server
+from flows.process.network import is_server
 from flows.process.signals import farewell
 from flows.report.command_lines import place, resume_command, shown
 from flows.settings import tracking_uri
+from flows.workers.servers import check_servers
 from rlcore.store.directory import RunDirectory
 from rlcore.system.secrets import redacted
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rlcore.config.schema import spell
+from rlcore.config.schema import at, spell
 from rlcore.errors import UserError, nearest
 
 Tree = dict[str, Any]
@@ -73,40 +73,23 @@ ENVS_NOT_YET = {
 MODEL_KEYS = ("model_name", "description", "tags")
 
 
-def named(tree: Mapping[str, Any]) -> Tree:
-    """A resolved config tree with every class string replaced by its name here.
+def name_classes(tree: Tree) -> None:
+    """Replace every class string of a resolved config by its name here.
 
     Args:
-        tree: the composed and resolved config, as plain values; left as it is.
-
-    Returns:
-        A new tree without `_target_`, ready for the strict check.
+        tree: plain values, changed in place; no `_target_` is left.
 
     Raises:
         UserError: a string that no table has; the message names key, value and what is allowed.
     """
-    copy: Tree = _copied(tree)
     for place, rewrite in _REWRITES.items():
-        node = _at(copy, place)
+        node = at(tree, place)
         if isinstance(node, dict):
             rewrite(node, place)
-    if isinstance(copy.get("metric"), dict) and copy["metric"].get("logger", "") is None:
-        copy["metric"]["logger"] = {"name": "none"}
-    for key, value in _targets(copy):
+    if isinstance(tree.get("metric"), dict) and tree["metric"].get("logger", "") is None:
+        tree["metric"]["logger"] = {"name": "none"}
+    for key, value in _targets(tree):
         raise UserError(f"{key}={spell(value)}: no class can be named here, and none is imported; take the key out")
-    return copy
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-def _at(tree: Any, place: str) -> Any:
-    for part in place.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
 
 
 def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -135,7 +118,7 @@ def _algorithm(node: Tree, place: str) -> None:
     compile_ = node.get("compile")
     if isinstance(compile_, dict):
         node["compile"] = _compile(compile_, f"{place}.compile")
-    images = _at(node, "cnn_keys.encoder")
+    images = at(node, "cnn_keys.encoder")
     if images:
         raise UserError(
             f"{place}.cnn_keys.encoder={spell(images)}: image keys are not there yet; "

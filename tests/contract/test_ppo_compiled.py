@@ -5,6 +5,8 @@ Building one takes 15 s, so a single one is built here. The other cases run the 
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -18,45 +20,30 @@ import torch
 from rlcore import streams
 from rlcore.algorithms import ppo
 from rlcore.errors import RunError
-from rlcore.nn.encoder import EncoderConfig
 from rlcore.nn.mlp import MLPConfig
 from rlcore.nn.policy_head import ActorConfig
 from rlcore.optim import package as ahead_of_time
 from rlcore.optim.optimizer import OptimizerConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
+from rlcore.store.run_config import build_config
 from rlcore.types import Batch, Steps
 from tests.learning.assembly import fabric
+from tests.runs import COMPILED, values
 
 LENGTH, ENVS = 24, 3
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
 ACTIONS = {
-    "discrete": ActionSpec("Discrete", (), "int64", nvec=(3,), start=(0,)),
+    "discrete": ActionSpec("Discrete", (), "int64", nvec=(2,), start=(0,)),
     "multi_discrete": ActionSpec("MultiDiscrete", (3,), "int64", nvec=(3, 2, 4), start=(0, 0, 0)),
     "normal": BOX,
     "tanh_normal": BOX,
 }
-# 66 of the 72 rows count: the last of the minibatches of an epoch is filled up by rows of weight 0.
-EVERYTHING: dict[str, Any] = {
-    "total_steps": 1000,
-    "per_rank_batch_size": 20,
-    "update_epochs": 2,
-    "normalize_advantages": True,
-    "ent_coef": 0.01,
-    "max_grad_norm": 0.5,
-    "clip_vloss": True,
-    "dual_clip": 1.5,
-    "anneal_lr": True,
-    "anneal_clip_coef": True,
-    "anneal_ent_coef": True,
-    "encoder": EncoderConfig(mlp_layers=0),
-    "actor": ActorConfig(dense_units=16, mlp_layers=1),
-    "critic": MLPConfig(dense_units=16, mlp_layers=1),
-}
 
 
 def learner(kind: str, **changes: Any) -> ppo.Learner:
-    config = ppo.Config(**{**EVERYTHING, "optimizer": OptimizerConfig(lr=0.01), **changes})
+    # 66 of the 72 rows count: the last of the minibatches of an epoch is filled up by rows of weight 0.
+    config = dataclasses.replace(build_config(values("CartPole-v1", 1000, **COMPILED)).algo, **changes)
     spec = EnvSpec("probe", {"state": ArraySpec((4,), "float32")}, ACTIONS[kind])
     return ppo.build(config, "tanh_normal" if kind == "tanh_normal" else "auto", spec, fabric(), seed=0)[0]
 
@@ -104,13 +91,16 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache() -> Iterator[Path]:
     """A cache that holds the step of the discrete case, really built."""
     with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("compiled")
+        folder = Path(os.environ["TESTS_SHARED"], "compiled")
         patch.setenv("SHEPHERD_CACHE", str(folder))
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")  # as a run has it, for the runs of tests/kills take the same package
         compiled("discrete")
         yield folder
+        torch.set_float32_matmul_precision(precision)
 
 
 def packages(folder: Path) -> list[Path]:

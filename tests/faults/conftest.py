@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture
 def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(HERE))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("SHEPHERD_PLUGINS", "faulty_envs")
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.faults.faulty_envs")
     monkeypatch.delenv("FAULT", raising=False)

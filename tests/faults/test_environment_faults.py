@@ -51,7 +51,7 @@ AT_RESET = [kind for kind in SAYS if not kind.startswith(("reward", "flag"))]
 @pytest.fixture(autouse=True)
 def fault(plugins, monkeypatch):
     """Set the fault and start counting calls."""
-    import faulty_envs
+    from tests.faults import faulty_envs
 
     def choose(text: str) -> None:
         faulty_envs.calls.update(step=0, reset=0, close=0)

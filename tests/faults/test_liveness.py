@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from rlcore.store import checkpoint
-from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.processes import (
     NO_STORE,
-    TINY,
     count,
     digest,
     end,
@@ -34,7 +32,6 @@ from tests.processes import (
     wait_for,
 )
 from tests.runs import prepare
-from tests.stores import furnish
 
 SEED = random.randrange(10_000)
 RUN = {"total_steps": 5000, "checkpoint__every": 300, "evaluation__every": 50000, "algo__update_epochs": 1}
@@ -129,30 +126,6 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
     assert (os.waitstatus_to_exitcode(status), time.monotonic() - begun < 25) == (130, True)
     assert not orphans(home)
     assert 0 < int(checkpoint.resolve(run, "latest").name) < 50000
-
-
-def test_nothing_of_a_killed_flow_lives_on(home: Path) -> None:
-    flow = [
-        *TINY,
-        "algo.total_steps=200000",
-        "algo.compile=false",
-        "checkpoint.every=1000",
-        "evaluation.every=100000",
-        "run_dir=run",
-    ]
-    furnish(home)
-    process = start(home, "train", *flow)
-    parts = {"cli", "local_api", "trainer", "mirror"}
-    wait_for(lambda: parts <= {p.kind for p in processes(home)}, f"all of {parts}")
-    wait_for(lambda: checkpoint.newest_good(RunDirectory(home / "run").checkpoints), "a checkpoint")
-    os.kill(process.pid, signal.SIGSTOP)
-    time.sleep(1.0)
-    alive = {p.kind for p in processes(home)}
-    assert {"cli", "local_api", "trainer"} <= alive  # a paused parent is no dead one
-    process.kill()
-    assert not orphans(home, 2.0)
-    process.communicate()
-    assert checkpoint.newest_good(RunDirectory(home / "run").checkpoints) is not None
 
 
 # The parts, in processes of their own that cost little

@@ -22,6 +22,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.processes import changed
+from tests.soaking import soak
 from tests.stores import query
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,12 +219,23 @@ def final_events(run: RunDirectory) -> list[dict[str, Any]]:
     return [e for e in read_events(run.events) if e["kind"] == "evaluation" and e["final"]]
 
 
-def test_a_finished_run_asked_for_other_episodes_is_judged_again_and_not_trained(api: str, tmp_path: Path) -> None:
+def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_larger_budget(
+    home: Path, api: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from flows import train as training
     from flows.cli import main as cli
+    from flows.registry import models as registry
+    from flows.runs.change import change_run
+    from flows.settings import tracking_uri
+    from flows.tracking.mlflow_store import connect
 
-    run = new_run(tmp_path / "judged", "algo.total_steps=512")
+    name = "model_manager.models.agent.model_name=longer"
+    # Never judged while it trains: no checkpoint is the best, so the latest stands for the run.
+    run = new_run(tmp_path / "longer", "algo.total_steps=512", "algo.anneal_lr=false", "evaluation.every=4096", name)
     before, trained = training.run_flow(run), final_digest(run)
+    first = before["env_steps"]
+    assert 512 <= first < 1024
+    # Other episodes: judged again, and not trained.
     assert cli.main(["resume", str(run.path), "evaluation.final_episodes=7"]) == 0
     after = run.read_summary()
     for mode in ("greedy", "stochastic"):
@@ -231,25 +243,13 @@ def test_a_finished_run_asked_for_other_episodes_is_judged_again_and_not_trained
     # The seeds of the environments are the same, and a greedy policy adds no noise: so are the first four episodes.
     assert after["eval"]["greedy"]["returns"][:4] == before["eval"]["greedy"]["returns"]
     assert [e["greedy"]["episodes"] for e in final_events(run)] == [4, 7]
-    assert (after["status"], after["env_steps"], final_digest(run)) == ("finished", before["env_steps"], trained)
+    assert (after["status"], after["env_steps"], final_digest(run)) == ("finished", first, trained)
     assert cli.main(["resume", str(run.path)]) == 0
     assert len(final_events(run)) == 2
-
-
-def test_a_finished_run_given_a_larger_budget_ends_with_results_of_what_it_is_now(
-    home: Path, api: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from flows import train as training
-    from flows.cli import main as cli
-    from flows.registry import models as registry
-    from flows.settings import tracking_uri
-    from flows.tracking.mlflow_store import connect
-
-    name = "model_manager.models.agent.model_name=longer"
-    # Never judged while it trains: no checkpoint is the best, so the latest stands for the run.
-    run = new_run(tmp_path / "longer", "algo.total_steps=512", "algo.anneal_lr=false", "evaluation.every=4096", name)
-    first = training.run_flow(run)["env_steps"]
-    assert 512 <= first < 1024
+    # A larger budget: not finished until it has used it, and then with results of what it is now.
+    change_run(run, ["algo.total_steps=1024"])  # as if the process was killed here
+    assert run.read_summary()["status"] == "training"
+    capsys.readouterr()
     assert cli.main(["resume", str(run.path), "algo.total_steps=1024"]) == 0
     assert "finished already" not in capsys.readouterr().out
     summary, newest = run.read_summary(), checkpoint.resolve(run, "latest")
@@ -257,23 +257,13 @@ def test_a_finished_run_given_a_larger_budget_ends_with_results_of_what_it_is_no
     assert last >= 1024
     assert (summary["status"], newest.name) == ("finished", str(last))
     assert summary["checkpoint"] == final_events(run)[-1]["checkpoint"] == f"checkpoints/{last}"
-    assert [e["env_steps"] for e in final_events(run)] == [first, last]
-    ends = [(e["status"], e["env_steps"]) for e in read_events(run.events) if e["kind"] == "end"]
-    assert ends == [("finished", first), ("finished", last)]
+    assert [e["env_steps"] for e in final_events(run)] == [first, first, last]
+    ends = {(e["status"], e["env_steps"]) for e in read_events(run.events) if e["kind"] == "end"}
+    assert ends == {("finished", first), ("finished", last)}
     assert summary["model"]["version"] == 2
     version = connect(tracking_uri()).get_model_version("longer", "2")
     assert version.tags["checkpoint_digest"] == final_digest(run)
     assert registry.run_of("models:/longer/2") == newest
-
-
-def test_a_run_given_a_larger_budget_is_not_finished_until_it_has_used_it(api: str, tmp_path: Path) -> None:
-    from flows import train as training
-    from flows.runs.change import change_run
-
-    run = new_run(tmp_path / "unfinished", "algo.total_steps=512", "algo.anneal_lr=false", "algo.run_test=false")
-    training.run_flow(run)
-    change_run(run, ["algo.total_steps=1024"])  # and here the process was killed
-    assert run.read_summary()["status"] == "training"
 
 
 def test_a_dry_run_registers_nothing_and_says_so(
@@ -306,7 +296,7 @@ def test_a_dry_run_registers_nothing_and_says_so(
     ("rule", "reason"),
     [
         (["early_stop.target_return=1"], "target_return"),
-        (["early_stop.patience=1", "early_stop.min_delta=1e6"], "plateau"),
+        pytest.param(["early_stop.patience=1", "early_stop.min_delta=1e6"], "plateau", marks=soak),
     ],
     ids=["target_return", "patience"],
 )
@@ -461,15 +451,19 @@ def children_of(run: RunDirectory) -> list[str]:
     return lines
 
 
-def interrupt(run: RunDirectory, number: signal.Signals) -> None:
-    """Signal a flow in the middle of training as a terminal or Prefect's cancellation does: the whole group."""
+def test_sigterm_ends_the_flow_with_a_checkpoint_and_the_run_continues_to_the_same_bits(
+    finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
+) -> None:
+    from flows import train as training
+
+    run = new_run(tmp_path / "interrupted")
     with start(run) as process:
         assert process.stdout is not None
         for line in process.stdout:
             kind, steps = line.split()
             if kind == "progress" and int(steps) > 600:
                 break
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal.SIGTERM)  # as Prefect's cancellation does
         begun = time.monotonic()
         process.stdout.read()
         assert process.wait(60) == 130
@@ -478,21 +472,8 @@ def interrupt(run: RunDirectory, number: signal.Signals) -> None:
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
     # The last scheduled checkpoint was at about 512 env steps: this one was made because of the signal.
     assert checkpoint.manifest(checkpoint.resolve(run, "latest"))["env_steps"] > 600
-
-
-def test_ctrl_c_ends_the_flow_with_a_checkpoint_and_the_run_continues_to_the_same_bits(
-    finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
-) -> None:
-    from flows import train as training
-
-    run = new_run(tmp_path / "interrupted")
-    interrupt(run, signal.SIGINT)
     assert training.run_flow(run)["status"] == "finished"
     assert final_digest(run) == final_digest(finished[0])
-
-
-def test_sigterm_ends_the_flow_with_a_checkpoint(home: Path, api: str, tmp_path: Path) -> None:
-    interrupt(new_run(tmp_path / "terminated"), signal.SIGTERM)
 
 
 def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_the_same(

@@ -1,15 +1,22 @@
-"""The runs that are killed: every family of environments that is promised, in-process, in subprocesses, compiled."""
+"""The runs that are killed: every family of environments that is promised, in-process, in subprocesses, compiled.
+
+`make soak` kills all of them; `make test` one of each mechanism, for how a run is continued follows from the tier of
+its environment (rlcore/envs/exact/tier.py) and from the mode, not from the environment.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, shepherd
-from tests.runs import SMALL, prepare
+from tests.runs import COMPILED, SMALL, prepare
 
+PLUGIN = "tests.faults.faulty_envs"
 ENVIRONMENTS = (
     "CartPole-v1",
     "Acrobot-v1",
@@ -19,7 +26,9 @@ ENVIRONMENTS = (
     "BipedalWalker-v3",
     "HalfCheetah-v5",
     "Hopper-v5",
+    "Shared-v0",
 )
+TIERS = {"snapshot": "CartPole-v1", "replay": "Hopper-v5", "boundary": "Shared-v0"}
 # Normalisers and annealing on; some 30 iterations, 10 checkpoints, 4 evaluations; episodes short enough to end often.
 LEARNING = {
     "algo__normalize_obs": True,
@@ -52,15 +61,17 @@ class Case:
     @property
     def variables(self) -> dict[str, str]:
         """Of the environment; MLflow is part of "flow" alone, the others would wait for it."""
-        return {} if self.mode == "flow" else NO_STORE
+        shared = {"SHEPHERD_CACHE": f"{os.environ['TESTS_SHARED']}/compiled"} if "TESTS_SHARED" in os.environ else {}
+        return {"SHEPHERD_PLUGINS": PLUGIN} | shared | ({} if self.mode == "flow" else NO_STORE)
 
     def settings(self) -> dict[str, Any]:
         """Keys of the config."""
         mode: dict[str, Any] = {"env__sync_env": self.mode != "subprocess", "algo__compile": self.mode == "compiled"}
-        return LEARNING | SCHEDULE | mode
+        return LEARNING | (COMPILED if self.mode == "compiled" else {}) | SCHEDULE | mode
 
     def prepare(self, folder: Path) -> RunDirectory:
         """A run directory ready to be trained; for "flow" nothing yet, the command makes it."""
+        importlib.import_module(PLUGIN)
         if self.mode == "flow":
             return RunDirectory(folder)
         return prepare(folder, self.env_id, **self.settings())
@@ -71,14 +82,14 @@ class Case:
             return shepherd("stage", "train", str(run.path))
         if run.config.exists():
             return shepherd("resume", str(run.path))
-        keys = (
-            SMALL
-            | {"env.id": self.env_id, "algo.name": "ppo"}
-            | {key.replace("__", "."): value for key, value in self.settings().items()}
-        )
+        return shepherd("train", *self.overrides(run.path))
+
+    def overrides(self, folder: Path) -> list[str]:
+        """The run as a user types it."""
+        keys = SMALL | {"env.id": self.env_id} | {k.replace("__", "."): v for k, v in self.settings().items()}
         keys["algo.total_steps"] = keys.pop("total_steps")
         words = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in keys.items()]
-        return shepherd("train", "exp=ppo", *words, f"run_dir={run.path}")
+        return ["exp=ppo", *words, f"run_dir={folder}"]
 
 
 CASES = tuple(Case(env_id, mode) for mode in ("in-process", "subprocess", "compiled") for env_id in ENVIRONMENTS)

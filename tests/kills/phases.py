@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line \d+ in (?P<function>\S+)')
-# The innermost frame of ours that names a phase decides; "" = any function of that file.
+# The innermost frame of ours that names a phase decides; "" = any function of that file or folder.
 PLACES = (
     ("rlcore/store/checkpoint/writing.py", "save", "checkpoint"),
     ("rlcore/store/checkpoint/names.py", "prune", "checkpoint"),
@@ -35,7 +35,7 @@ PLACES = (
     ("flows/config/compose.py", "", "creation"),
     ("flows/workers/local_api.py", "", "start"),
     ("rlcore/train/trainer.py", "serve", "between"),
-    ("flows/stages/train.py", "_until", "start"),
+    ("flows/stages/train.py", "train", "start"),
 )
 
 
@@ -46,7 +46,7 @@ def phase_of(stack: str) -> str:
     loading = next((i for i, (file, _) in enumerate(frames) if file.startswith("<frozen importlib")), None)
     for index, (file, function) in enumerate(frames):
         for path, name, phase in PLACES:
-            if file.endswith(path) and name in ("", function):
+            if path in file and name in ("", function):
                 return "import" if loading is not None and loading < index else phase
     return "import" if loading is not None else "start"
 

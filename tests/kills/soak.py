@@ -111,7 +111,7 @@ def faults() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "faults.xml"
         slow = [
-            "tests/kills/test_kills_flow.py",
+            "tests/kills/test_kills.py",
             "tests/flows/workers/test_deployments.py",
             "tests/flows/runs/test_trainer_compiled.py",
         ]

