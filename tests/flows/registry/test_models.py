@@ -27,7 +27,7 @@ from flows.tracking.mlflow_run import find_run
 from flows.tracking.mlflow_store import connect
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
-from rlcore.store.directory import RunDirectory
+from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import read_events
 from rlcore.store.run_config import config_hash
 from tests.flows.synthetic_runs import (
@@ -317,7 +317,8 @@ def test_lineage_and_decision_are_written_on_the_version(
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "lineage", weights=30)
     run.dataset.mkdir()
-    (run.dataset / "manifest.json").write_text("{}")
+    result = {"mean": 22.0, "std": 11.0, "ci95": [19.8, 24.2], "episodes": 100, "returns": [22.0]}
+    write_json(run.dataset / "manifest.json", {"result": result})
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     result = register_model(named(run, "lineage"))
     version = connect(tracking_uri()).get_model_version("lineage", "1")
