@@ -23,7 +23,7 @@ PLACES = (
     ("rlcore/data/rollout.py", "", "update"),
     ("rlcore/algorithms/ppo.py", "update", "update"),
     ("flows/stages/register_model.py", "", "registration"),
-    ("flows/registry/models.py", "", "registration"),
+    ("flows/registry/", "", "registration"),
     ("flows/registry/upload.py", "", "registration"),
     ("flows/stages/make_env.py", "", "make-env"),
     ("flows/stages/collect.py", "", "collect"),
