@@ -10,7 +10,8 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +40,11 @@ and their settings; every key can be set anew behind it. Files of a group are ch
 
 
 def train_help(words: Sequence[str] = ()) -> str:
-    """What `shepherd train -h` prints.
+    """What `shepherd train -h` prints, at most 100 columns wide.
 
-    Args:
-        words: what else was typed: overrides, whose values are then shown in place of the defaults, and words, which
-            select the keys (a section as `algo`, the start of a key, or any part of it or of its description).
-
-    Returns:
-        Text of at most 100 columns.
-
-    Raises:
-        UserError: a wrong override, or a word that fits no key.
+    Overrides among the words have the values that come of them shown beside the defaults; other words select keys: a
+    section as `algo`, the start of a key, or any part of it or of its description. A word that fits no key raises
+    UserError.
     """
     overrides = [word for word in words if "=" in word]
     filters = [word for word in words if "=" not in word]
@@ -65,14 +60,7 @@ def train_help(words: Sequence[str] = ()) -> str:
 
 
 def table(algorithm: str = "ppo") -> str:
-    """Every key in Markdown: key, default, what is allowed, what it means.
-
-    Args:
-        algorithm: whose keys stand under `algo`.
-
-    Returns:
-        One table for each section.
-    """
+    """Every key in Markdown, a table for each section: key, default, what is allowed, what it means."""
     about = _parts()
     lines: list[str] = []
     for title, keys in _sections([algorithm]).items():
@@ -90,17 +78,7 @@ def table(algorithm: str = "ppo") -> str:
 
 
 def rewritten(text: str) -> str:
-    """A document with the table of keys between its two marks made anew.
-
-    Args:
-        text: the document.
-
-    Returns:
-        The same with today's table.
-
-    Raises:
-        ValueError: a mark is missing.
-    """
+    """A document with the table of keys between its two marks made anew; ValueError where a mark is missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -109,44 +87,30 @@ def rewritten(text: str) -> str:
 
 
 def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
-    """Arguments by group; keys of the root come last but are a section too."""
+    """Keys by group; those of the root come last but are a section too."""
     sections: dict[str, list[Argument]] = {"algo": []}
-    seen: set[str] = set()
-    for name in algorithms:
-        for argument in arguments(ALGORITHMS[name].Config, "algo."):
-            if argument.key not in seen:
-                seen.add(argument.key)
-                sections["algo"].append(argument)
-    root: list[Argument] = []
-    for argument in arguments(RunConfig):
+    unique = {a.key: a for name in algorithms for a in arguments(ALGORITHMS[name].Config, "algo.")}
+    for argument in (*unique.values(), *arguments(RunConfig)):
         group, dot, _ = argument.key.partition(".")
-        if dot:
-            sections.setdefault(group, []).append(argument)
-        elif argument.key != "algo":
-            root.append(argument)
-    return sections | {ROOT: root}
+        if argument.key != "algo":
+            sections.setdefault(group if dot else ROOT, []).append(argument)
+    return sections | {ROOT: sections.pop(ROOT)}
 
 
-def _selected(sections: dict[str, list[Argument]], filters: Sequence[str]) -> dict[str, list[Argument]]:
-    if not filters:
-        return sections
-    chosen: dict[str, list[Argument]] = {}
-    for title, keys in sections.items():
-        fitting = [argument for argument in keys if all(_fits(word, title, sections, argument) for word in filters)]
-        if fitting:
-            chosen[title] = fitting
+def _selected(sections: dict[str, list[Argument]], words: Sequence[str]) -> dict[str, list[Argument]]:
+    def fits(word: str, title: str, argument: Argument) -> bool:
+        if word in sections:
+            return word == title
+        return word in argument.key or word.lower() in argument.help.lower()
+
+    stems = [word.rstrip(".") for word in words]
+    chosen = {t: [a for a in keys if all(fits(word, t, a) for word in stems)] for t, keys in sections.items()}
+    chosen = {title: keys for title, keys in chosen.items() if keys}
     if not chosen:
         known = [*sections, *(argument.key for keys in sections.values() for argument in keys)]
-        hint = nearest(filters[0], known) or f"; sections: {', '.join(sections)}"
-        raise UserError(f"-h {' '.join(filters)}: no key fits{hint}")
+        hint = nearest(words[0], known) or f"; sections: {', '.join(sections)}"
+        raise UserError(f"-h {' '.join(words)}: no key fits{hint}")
     return chosen
-
-
-def _fits(word: str, title: str, titles: Collection[str], argument: Argument) -> bool:
-    word = word.rstrip(".")
-    if word in titles:
-        return word == title
-    return word in argument.key or word.lower() in argument.help.lower()
 
 
 def _choices() -> str:
@@ -166,19 +130,11 @@ def _about(group: str, name: str) -> str:
         for file in (folder / group / f"{name}.yaml", folder / group / f"{name}.yml"):
             if file.is_file():
                 lines = file.read_text(errors="replace").splitlines()
-                words: list[str] = []
-                for line in lines:
-                    if line.startswith("#") and not line.startswith("# @package"):
-                        words.append(line.lstrip("# "))
-                    elif words:
-                        break
+                comment = dropwhile(lambda line: not line.startswith("#") or line.startswith("# @package"), lines)
+                words = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), comment))
                 own = "" if folder == BUILT_IN else f" ({file})"
-                return _first_sentence(" ".join(words)) + own
+                return re.split(r"(?<=(?<!al)\.) ", words, maxsplit=1)[0] + own
     return ""
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=(?<!al)\.) ", text, maxsplit=1)[0]
 
 
 def _section(title: str, keys: Sequence[Argument], values: Mapping[str, Any]) -> str:

@@ -47,14 +47,7 @@ def compose(overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
 def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
     """The content of a parameter file, `params.yaml`: every key, interpolations kept.
 
-    Args:
-        overrides: as for `compose`.
-
-    Returns:
-        A plain tree. The keys that name a run and its folders are left out: they are no parameters of an experiment.
-
-    Raises:
-        UserError: any mistake in an override or a config file, in one sentence.
+    The keys that name a run and its folders are left out: they are no parameters of an experiment.
     """
     from omegaconf import OmegaConf
 
@@ -66,17 +59,9 @@ def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """The checked config of a run from a parameter file, `params.yaml`.
+    """As `compose`, from a parameter file as `params_yaml` makes it and settings of single keys on top.
 
-    Args:
-        file: as `params_yaml` makes it; keys that it does not name have their built-in defaults.
-        overrides: settings of keys on top of it.
-
-    Returns:
-        The config, and the same as a whole plain tree.
-
-    Raises:
-        UserError: the file cannot be read, or one of its values or an override is wrong.
+    Keys that the file does not name have their built-in defaults.
     """
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -93,18 +78,7 @@ def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dic
 
 
 def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """The checked config of a run that exists, with single keys set anew.
-
-    Args:
-        config_yaml: its `config.yaml`.
-        overrides: settings of keys; files cannot be chosen any more.
-
-    Returns:
-        The config, and the same as a whole plain tree.
-
-    Raises:
-        UserError: the file cannot be read, or an override is wrong.
-    """
+    """As `compose`, from the `config.yaml` of a run that exists and settings of single keys on top."""
     import yaml
 
     try:

@@ -62,17 +62,14 @@ def default_names() -> dict[str, str]:
 
 
 def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictConfig:
-    """The chosen files put together by Hydra; interpolations are not resolved.
+    """The chosen files put together by Hydra, without Hydra's own keys; interpolations are not resolved.
 
     Args:
         choices: in Hydra's spelling, `exp=` among them.
         groups: group -> names of its files.
 
     Returns:
-        Keys and values of the files, without Hydra's own.
-
-    Raises:
-        UserError: no preset is chosen, or a file cannot be read.
+        Keys and values of the files; a mistake in them is a UserError.
     """
     from hydra.types import RunMode
     from omegaconf import OmegaConf

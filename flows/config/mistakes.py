@@ -27,16 +27,7 @@ NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "any Gymnasium i
 
 
 def not_an_option(group: str, name: str, options: Collection[str]) -> str:
-    """The sentence for a group file that does not exist.
-
-    Args:
-        group: the group, as `exp`.
-        name: what was asked for.
-        options: names of the group's files.
-
-    Returns:
-        One sentence with the nearest match, or all options.
-    """
+    """The sentence for a group file that does not exist, with the nearest of the group's files, or all of them."""
     choose = f"; choose one of {', '.join(sorted(options))}"
     if name in ("", "???"):
         return f"{group}={name}: no name given{choose}"
@@ -54,7 +45,7 @@ def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]
         groups: group -> names of its files.
 
     Returns:
-        One sentence.
+        It names the file, what was asked for and the nearest match.
     """
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf.errors import OmegaConfBaseException

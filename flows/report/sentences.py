@@ -22,6 +22,14 @@ def describe(kind: str, facts: dict[str, Any]) -> str | None:
     return None
 
 
+def result_line(summary: dict[str, Any]) -> str:
+    """What a run came to: how its policy does, and the model it became."""
+    modes = [f"{mode} {_mean(result)}" for mode, result in summary["eval"].items() if result]
+    model = summary["model"]
+    made = f"{model['name']} version {model['version']} ({', '.join(model['aliases'])})" if model else "not registered"
+    return "; ".join([*modes, f"{summary['env_steps']:,} env steps", made])
+
+
 def _mean(result: dict[str, Any]) -> str:
     low, high = result["ci95"]
     return f"{result['mean']:.1f} [{low:.1f}, {high:.1f}] over {result['episodes']} episodes"

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import yaml
+
 from flows.settings import home
 
 if TYPE_CHECKING:
@@ -16,6 +18,28 @@ OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
 # What every algorithm gets: deployment -> its pool and the parameters it sets (not among the overrides, which a
 # user's own replace as a whole).
 DEPLOYMENTS = {"default": ("local", {}), "gpu": ("gpu", {"accelerator": "cuda"})}
+
+
+def prefect_yaml() -> str:
+    """The deployments as `prefect deploy --all` reads them, for servers that `make up` did not start.
+
+    python -m flows.workers.pools > prefect.yaml
+    """
+    from rlcore.algorithms import ALGORITHMS
+
+    deployments = [
+        {"name": name, "entrypoint": entrypoint(algo), "tags": [algo], "work_pool": {"name": pool}}
+        | ({"parameters": parameters} if parameters else {})
+        for algo in ALGORITHMS
+        for name, (pool, parameters) in DEPLOYMENTS.items()
+    ]
+    head = "# Made by `python -m flows.workers.pools`; `make up` deploys the same through the API of its server.\n"
+    return head + yaml.safe_dump({"name": "shepherd", "deployments": deployments}, sort_keys=False)
+
+
+def entrypoint(algo: str) -> str:
+    """Where a worker finds the training flow of an algorithm."""
+    return f"flows/train.py:train_{algo.replace('-', '_')}"
 
 
 def deploy(limits: Mapping[str, int | None]) -> list[str]:
@@ -57,13 +81,12 @@ def _deploy(client: SyncPrefectClient, algo: str) -> None:
     from prefect.flows import load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
 
-    entrypoint = f"flows/train.py:train_{algo.replace('-', '_')}"
-    flow = load_flow_from_entrypoint(str(home() / entrypoint), use_placeholder_flow=False)
+    flow = load_flow_from_entrypoint(str(home() / entrypoint(algo)), use_placeholder_flow=False)
     for name, (pool, parameters) in DEPLOYMENTS.items():
         client.create_deployment(
             flow_id=client.create_flow_from_name(flow.name),
             name=name,
-            entrypoint=entrypoint,
+            entrypoint=entrypoint(algo),
             version=flow.version,
             description=(flow.description or "").partition("\n\nArgs:")[0],
             tags=[algo],
@@ -73,3 +96,7 @@ def _deploy(client: SyncPrefectClient, algo: str) -> None:
             pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(home())}}],
             work_pool_name=pool,
         )
+
+
+if __name__ == "__main__":
+    print(prefect_yaml(), end="")

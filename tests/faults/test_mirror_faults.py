@@ -126,7 +126,7 @@ def test_a_server_that_is_away_and_then_slow_keeps_nobody_waiting_and_has_every_
     # Away: said in the log, with the reason.
     assert not mirror.finish_mirror(early, timeout=60)
     assert "MLflow is behind" in early.log.read_text()
-    with mlflow_server(home, port) as database, slowly(port, seconds=0.4) as slow:
+    with mlflow_server(home, port) as database, slowly(port, seconds=0.2) as slow:
         assert mirror.finish_mirror(early)
         assert stored(database) == expected(early)
         run = elsewhere(home / "late", f"http://127.0.0.1:{slow}")
@@ -141,7 +141,7 @@ def test_a_server_that_is_away_and_then_slow_keeps_nobody_waiting_and_has_every_
             train_a_while(run, step, step + 100)
             step += 100
             time.sleep(0.2)
-        assert longest < 2.0  # a mirror through here takes more than ten; the most is the start of its process
+        assert longest < 2.0  # a mirror through here takes more than four; the most is the start of its process
         assert mirror.finish_mirror(run)
         mirror.settle()
         assert stored(database) == sorted(expected(early) + expected(run))

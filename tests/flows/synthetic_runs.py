@@ -41,7 +41,8 @@ def synthetic_run(folder: Path, run_id: str, **changes: Any) -> RunDirectory:
     }
     run.path.mkdir(parents=True)
     run.config.write_text(yaml.safe_dump(tree | changes))
-    write_json(run.identity, {"run_id": run_id, "commit": "c0ffee", "dirty": False, "lock_hash": "10c4"})
+    identity = {"run_id": run_id, "algo": "ppo", "env_id": "CartPole-v1", "seed": 5}
+    write_json(run.identity, identity | {"commit": "c0ffee", "dirty": False, "lock_hash": "10c4"})
     write_json(run.card, {"env_id": "CartPole-v1"})
     EventLog(run.events).append("start", run_id=run_id, algo="ppo", env_id="CartPole-v1", seed=5)
     return run
@@ -94,7 +95,8 @@ def checkpointed_run(folder: Path, run_id: str, weights: int, spec: dict[str, An
     write_json(run.card, {"spec": spec, "tier": "snapshot", "fresh_instance": False, "max_episode_steps": 500})
     config = build(ppo.Config, algo, "algo.")
     agent = ppo.Agent(config, env, "auto", torch.Generator().manual_seed(weights))
-    checkpoint.save(run.checkpoints, 4096, {"learner": {"agent": agent.state_dict()}}, {})
+    bookkeeping = {"wall_s": 2.0, "cpu_s": 2.0, "updates": 64, "fingerprint": {}}
+    checkpoint.save(run.checkpoints, 4096, {"learner": {"agent": agent.state_dict()}}, bookkeeping)
     EventLog(run.events).append("baseline", mean=22.0, std=11.0, ci95=[19.8, 24.2], episodes=100)
     return run
 
@@ -145,7 +147,15 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
         }
 
     monkeypatch.setattr(judge, "evaluate_checkpoint", play)
+    monkeypatch.setattr("flows.stages.summary.learning_curve", lambda run: run.curve)  # drawn by other tests
     return asked
+
+
+def judged(run: RunDirectory) -> None:
+    """Note a final evaluation of the checkpoint, so that no environment is needed to register it."""
+    results = {"greedy": {"mean": 300.0, "std": 20.0, "ci95": [296.0, 304.0], "episodes": 100}}
+    EventLog(run.events).append("evaluation", env_steps=4096, final=True, **results)
+    write_json(run.evaluations / "4096.json", results)
 
 
 def digest_of(run: RunDirectory) -> str:

@@ -65,7 +65,7 @@ def test_every_command_has_a_line_here():
             {"overrides": ["exp=ppo", "seed=3"], "params": True},
         ),
         ("train exp=ppo -h algo", "flows.cli.help:train_help", {"words": ["exp=ppo", "algo"]}),
-        ("registry", "flows.cli.registry:show", {"name": None}),
+        ("registry", "flows.cli.registry:list_versions", {"name": None}),
         ("registry rollback m --why x=y", "flows.cli.registry:rollback", {"name": "m", "why": "x=y"}),
         ("resume runs/a", "flows.cli.train:resume", {"run_dir": "runs/a", "overrides": []}),
     ],
@@ -83,7 +83,7 @@ def test_overrides_may_stand_before_and_behind_the_options():
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ("trian exp=ppo", ["'trian'", "train", "resume"]),
+        ("tain exp=ppo", ["'tain'", "train", "resume"]),
         ("evaluate", ["source", "shepherd evaluate --help"]),
         ("evaluate runs/a --episode x", ["--episodes", "'x'"]),
         ("evaluate runs/a --episodes 0", ["--episodes 0: must be 1 or more"]),

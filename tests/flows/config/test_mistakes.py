@@ -10,7 +10,7 @@ import pytest
 
 from flows.config import files
 from flows.config.compose import compose
-from flows.config.sheeprl_keys import KEYS
+from flows.config.sheeprl_keys import KEYS, refuse_other_algorithms
 from rlcore.errors import UserError
 
 
@@ -174,10 +174,20 @@ def test_no_nearest_match_is_offered_for_a_key_of_another_algorithm(files_read_o
     assert "did you mean" not in told(["exp=ppo", "algo.replay_ratio=1"])
 
 
-def test_every_listed_key_of_other_algorithms_is_unknown_to_ours(files_read_once):
-    """A key that an algorithm here has must not be refused as another's."""
-    for place in " ".join(KEYS.values()).split():
-        assert "SheepRL's key of" in told(["exp=ppo", f"++{place}=1"])
+@pytest.mark.parametrize("place", " ".join(KEYS.values()).split())
+def test_every_listed_key_is_refused_where_no_algorithm_here_has_it(place):
+    tree = {"algo": {"name": "ppo"}}
+    *groups, last = place.split(".")
+    node = tree
+    for group in groups:
+        node = node.setdefault(group, {})
+    node[last] = 1
+    with pytest.raises(UserError, match=re.escape(f"{place}=1: SheepRL's key of")):
+        refuse_other_algorithms(tree)
+
+
+def test_a_key_that_the_algorithm_has_is_never_anothers():
+    refuse_other_algorithms(compose(["exp=ppo"])[1])
 
 
 # A user's own file exp/mine.yaml, and what the sentence about it must name.

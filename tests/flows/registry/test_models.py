@@ -27,8 +27,8 @@ from flows.tracking.mlflow_run import find_run
 from flows.tracking.mlflow_store import connect
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
-from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog, read_events
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import read_events
 from rlcore.store.run_config import config_hash
 from tests.flows.synthetic_runs import (
     DICT_SPEC,
@@ -37,6 +37,7 @@ from tests.flows.synthetic_runs import (
     configured,
     digest_of,
     evaluations,
+    judged,
     named,
 )
 
@@ -60,9 +61,7 @@ def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, mon
 
 def test_two_processes_at_once_make_one_version(home: Path, tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "together", weights=2)
-    # The final evaluation of this checkpoint is in the log, so that no environment is needed here.
-    greedy = {"mean": 300.0, "std": 20.0, "episodes": 100}
-    EventLog(run.events).append("evaluation", env_steps=4096, final=True, greedy=greedy)
+    judged(run)
     program = f"""
         from flows.stages.register_model import register_model
         from rlcore.store.directory import RunDirectory
@@ -228,8 +227,7 @@ def test_killed_while_it_registers_a_run_has_one_logged_model_afterwards(
 ) -> None:
     name = f"killed-{method}"
     run = named(checkpointed_run(tmp_path / "run", name, weights=62 + len(method)), name)
-    greedy = {"mean": 300.0, "std": 20.0, "episodes": 100}
-    EventLog(run.events).append("evaluation", env_steps=4096, final=True, greedy=greedy)
+    judged(run)
     program = f"""
         import os, signal
         from mlflow import MlflowClient
@@ -319,7 +317,8 @@ def test_lineage_and_decision_are_written_on_the_version(
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "lineage", weights=30)
     run.dataset.mkdir()
-    (run.dataset / "manifest.json").write_text("{}")
+    result = {"mean": 22.0, "std": 11.0, "ci95": [19.8, 24.2], "episodes": 100, "returns": [22.0]}
+    write_json(run.dataset / "manifest.json", {"result": result})
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
     result = register_model(named(run, "lineage"))
     version = connect(tracking_uri()).get_model_version("lineage", "1")

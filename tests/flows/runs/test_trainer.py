@@ -24,6 +24,7 @@ from rlcore.store.events import read_events
 from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
 from tests.runs import prepare
 
+pytestmark = pytest.mark.slow
 EVERYTHING = {"algo__normalize_obs": True, "algo__normalize_reward": True, "algo__anneal_lr": True}
 
 

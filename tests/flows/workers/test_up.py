@@ -265,3 +265,7 @@ def test_our_lines_of_dotenv_come_and_go_and_no_line_of_the_user_does(checkout: 
     dotenv.write_dotenv(variables)
     dotenv.write_dotenv({})
     assert not path.exists()
+
+
+def test_prefect_yaml_is_what_the_registry_says() -> None:
+    assert (ROOT / "prefect.yaml").read_text() == pools.prefect_yaml()
