@@ -26,7 +26,7 @@ NUMBERS = ("version", "env steps", "greedy mean")
 
 
 def list_versions(name: str | None = None) -> None:
-    """Print the registered models and their versions, newest first; of a single model also the history of its champion."""
+    """Print registered models and their versions, newest first; of a single model also the history of its champion."""
     client = _client()
     if name is not None:
         registry.require_model(client, name, name)
