@@ -129,7 +129,7 @@ def test_flow_ends_in_a_registered_model_and_a_summary(
     assert run.curve.read_bytes().startswith(b"\x89PNG")
     counted = Counter(kinds(run))
     assert (counted["start"], counted["baseline"], counted["end"], counted["registered"]) == (1, 1, 1, 1)
-    assert set(told) == {"stage", "baseline", "progress", "checkpoint", "evaluation", "registered"}
+    assert set(told) == {"stage", "baseline", "progress", "checkpoint", "evaluation", "work", "registered"}
 
 
 def test_every_stage_is_a_completed_task_run_in_history(

@@ -24,7 +24,6 @@ PLACES = (
     ("rlcore/algorithms/ppo.py", "update", "update"),
     ("flows/stages/register_model.py", "", "registration"),
     ("flows/registry/", "", "registration"),
-    ("flows/registry/upload.py", "", "registration"),
     ("flows/stages/make_env.py", "", "make-env"),
     ("flows/stages/collect.py", "", "collect"),
     ("flows/stages/summary.py", "", "summary"),
