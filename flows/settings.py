@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
@@ -43,14 +44,22 @@ def artifact_folder() -> Path:
     return state_folder() / "mlartifacts"
 
 
+def database_lock() -> Path:
+    """Held, shared, by whoever opens the databases here without a server, and by `make up` while it starts servers."""
+    return state_folder() / "databases.lock"
+
+
 def configure_environment() -> None:
     """Set what Prefect and MLflow read at import, each only where the user has not set it; reads `.env` first.
+
+    Addresses of servers are left without their passwords, which are handed over beside them.
 
     Without a server, Prefect's own recorder writes one task run at a time and drops the rest of its queue when the
     process ends; in batches it keeps up, and no history is lost. Its interval must be a whole second: Prefect 3.8 cuts
     off the fraction, and at 0 the recorder spins on a whole core.
     """
     _read_dotenv()
+    _set_credentials_apart()
     folder = state_folder()
     settings = {
         "PREFECT_HOME": str(folder / "prefect"),
@@ -85,3 +94,18 @@ def _read_dotenv() -> None:
         for name, value in dotenv_values(folder / ".env").items():
             if value is not None and (name.startswith(DOTENV_PREFIXES) or name in DOTENV_NAMES):
                 os.environ.setdefault(name, value)
+
+
+def _set_credentials_apart() -> None:
+    """Take user and password out of server addresses: MLflow and Prefect quote an address in errors and logs."""
+    for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+        parts = urlsplit(os.environ.get(name, ""))
+        if not parts.scheme.startswith("http") or parts.username is None or parts.password is None:
+            continue
+        user, password = unquote(parts.username), unquote(parts.password)
+        os.environ[name] = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        if name.startswith("MLFLOW"):
+            os.environ.setdefault("MLFLOW_TRACKING_USERNAME", user)
+            os.environ.setdefault("MLFLOW_TRACKING_PASSWORD", password)
+        else:
+            os.environ.setdefault("PREFECT_API_AUTH_STRING", f"{user}:{password}")

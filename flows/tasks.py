@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import rlcore
+from flows.report.sentences import result_line
 from flows.runs.lineage import commit
 from flows.runs.listeners import tell
 from flows.runs.trainer import standing
@@ -152,7 +153,7 @@ def summary(run: str) -> dict[str, Any]:
     directory = RunDirectory(run)
     results = summary_stage(directory)
     artifacts.show_results(directory, results, directory.curve)
-    return {"run_dir": run, "status": results["status"], "env_steps": results["env_steps"], "model": results["model"]}
+    return {"run_dir": run, "result": result_line(results)} | {k: results[k] for k in ("status", "env_steps", "model")}
 
 
 def make_env(run: str) -> None:

@@ -9,13 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flows.tasks import VERSION, boundaries, checkpoint, collect, evaluate, make_env, register_model, summary
-from flows.workers.flow_run import (  # these two set the environment that Prefect reads
-    leading,
-    mistakes_in_sentences,
-    terminable_flow,
-)
+from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flow
 
-from prefect import Flow, flow  # isort: skip
+from prefect import Flow, flow  # isort: skip - the modules above set the environment that it reads
 
 from flows.runs.create import new_run
 from flows.runs.trainer import expect_trainer, release
@@ -30,7 +26,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
     # Defaults that Prefect's form shows as an empty list and an empty field; nothing changes them.
     @flow(name=f"train-{algo}", version=VERSION, persist_result=False)
-    @mistakes_in_sentences
+    @ending_in_a_sentence
     def train(overrides: list[str] = [], run_dir: str = "", accelerator: str = "") -> Any:  # noqa: B006
         """From a config to a registered model.
 
@@ -57,7 +53,8 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
 
 FLOWS = {algo: training_flow(algo) for algo in ALGORITHMS}
-globals().update({f"train_{algo}": made for algo, made in FLOWS.items()})  # what a deployment's entrypoint names
+for algo in ALGORITHMS:  # what a deployment's entrypoint names
+    globals()[f"train_{algo.replace('-', '_')}"] = FLOWS[algo]
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

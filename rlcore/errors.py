@@ -5,12 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from rlcore.system.secrets import redacted
 
-class UserError(Exception):
+
+class Sentence(Exception):
+    """An error that is told in one sentence, without the passwords that a quoted address may hold."""
+
+    def __str__(self) -> str:
+        return redacted(super().__str__())
+
+
+class UserError(Sentence):
     """A mistake of the user, told in one sentence that names the key, the value and the fix. Exit code 2."""
 
 
-class RunError(Exception):
+class RunError(Sentence):
     """A run that cannot go on (a faulty environment, a NaN, a full disk), told in one sentence. Exit code 1."""
 
 

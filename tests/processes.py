@@ -1,4 +1,4 @@
-"""Real commands, their processes as /proc tells them, and the moments at which something happens to them."""
+"""Real commands, their processes as psutil tells them, and the moments at which something happens to them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from flows.process.network import unreachable
 from rlcore.store import checkpoint
@@ -79,24 +81,18 @@ class Process:
         module = next((word for word in self.words if word.startswith(("rlcore.", "flows."))), "")
         if module == "rlcore.system.lifeline":
             module = self.words[self.words.index(module) + 2]
-        rooms = {"flows.cli.": "cli", "flows.tracking.": "mirror"}
+        rooms = {"flows.cli.": "cli", "flows.tracking": "mirror"}
         named = next((name for room, name in rooms.items() if module.startswith(room)), module.rpartition(".")[2])
         return named or self.words[0]
 
 
 def processes(home: Path) -> list[Process]:
     """All that live and were started, by whomever, for this home: orphans and those of another session too."""
-    mark, found = f"SHEPHERD_HOME={home}".encode(), []
-    for entry in Path("/proc").iterdir():
-        try:
-            if not entry.name.isdigit() or mark not in (entry / "environ").read_bytes().split(b"\0"):
-                continue
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if state != "Z":
-            found.append(Process(int(entry.name), int(parent), state, tuple(words)))
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error), process.oneshot():
+            if process.environ().get("SHEPHERD_HOME") == str(home) and process.status() not in ("zombie", "dead"):
+                found.append(Process(process.pid, process.ppid(), process.status(), tuple(process.cmdline())))
     return found
 
 

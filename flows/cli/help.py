@@ -10,15 +10,17 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
-from flows.config.compose import available, compose, default_names, presets
+from flows.config.compose import compose
+from flows.config.files import available, default_names, presets
 from flows.config.search_path import BUILT_IN, config_folders
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import REQUIRED, Argument, arguments, defaults, spell
+from rlcore.config.schema import REQUIRED, Argument, arguments, at, defaults, spell
 from rlcore.errors import UserError, nearest
 
 WIDTH = 100
@@ -38,17 +40,11 @@ and their settings; every key can be set anew behind it. Files of a group are ch
 
 
 def train_help(words: Sequence[str] = ()) -> str:
-    """What `shepherd train -h` prints.
+    """What `shepherd train -h` prints, at most 100 columns wide.
 
-    Args:
-        words: what else was typed: overrides, whose values are then shown in place of the defaults, and words, which
-            select the keys (a section as `algo`, the start of a key, or any part of it or of its description).
-
-    Returns:
-        Text of at most 100 columns.
-
-    Raises:
-        UserError: a wrong override, or a word that fits no key.
+    Overrides among the words have the values that come of them shown beside the defaults; other words select keys: a
+    section as `algo`, the start of a key, or any part of it or of its description. A word that fits no key raises
+    UserError.
     """
     overrides = [word for word in words if "=" in word]
     filters = [word for word in words if "=" not in word]
@@ -64,14 +60,7 @@ def train_help(words: Sequence[str] = ()) -> str:
 
 
 def table(algorithm: str = "ppo") -> str:
-    """Every key in Markdown: key, default, what is allowed, what it means.
-
-    Args:
-        algorithm: whose keys stand under `algo`.
-
-    Returns:
-        One table for each section.
-    """
+    """Every key in Markdown, a table for each section: key, default, what is allowed, what it means."""
     about = _parts()
     lines: list[str] = []
     for title, keys in _sections([algorithm]).items():
@@ -80,7 +69,8 @@ def table(algorithm: str = "ppo") -> str:
             value = _default(argument)
             default = "required" if value is REQUIRED else f"`{_text(value)}`"
             part = argument.key.rpartition(".")[0]
-            meaning = f"{about[part]}: {argument.help}" if part.count(".") and about.get(part) else argument.help
+            meaning = _meaning(argument)
+            meaning = f"{about[part]}: {meaning}" if part.count(".") and about.get(part) else meaning
             cells = (f"`{argument.key}`", default, argument.allowed, meaning)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
@@ -88,17 +78,7 @@ def table(algorithm: str = "ppo") -> str:
 
 
 def rewritten(text: str) -> str:
-    """A document with the table of keys between its two marks made anew.
-
-    Args:
-        text: the document.
-
-    Returns:
-        The same with today's table.
-
-    Raises:
-        ValueError: a mark is missing.
-    """
+    """A document with the table of keys between its two marks made anew; ValueError where a mark is missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -107,44 +87,30 @@ def rewritten(text: str) -> str:
 
 
 def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
-    """Arguments by group; keys of the root come last but are a section too."""
+    """Keys by group; those of the root come last but are a section too."""
     sections: dict[str, list[Argument]] = {"algo": []}
-    seen: set[str] = set()
-    for name in algorithms:
-        for argument in arguments(ALGORITHMS[name].Config, "algo."):
-            if argument.key not in seen:
-                seen.add(argument.key)
-                sections["algo"].append(argument)
-    root: list[Argument] = []
-    for argument in arguments(RunConfig):
+    unique = {a.key: a for name in algorithms for a in arguments(ALGORITHMS[name].Config, "algo.")}
+    for argument in (*unique.values(), *arguments(RunConfig)):
         group, dot, _ = argument.key.partition(".")
-        if dot:
-            sections.setdefault(group, []).append(argument)
-        elif argument.key != "algo":
-            root.append(argument)
-    return sections | {ROOT: root}
+        if argument.key != "algo":
+            sections.setdefault(group if dot else ROOT, []).append(argument)
+    return sections | {ROOT: sections.pop(ROOT)}
 
 
-def _selected(sections: dict[str, list[Argument]], filters: Sequence[str]) -> dict[str, list[Argument]]:
-    if not filters:
-        return sections
-    chosen: dict[str, list[Argument]] = {}
-    for title, keys in sections.items():
-        fitting = [argument for argument in keys if all(_fits(word, title, sections, argument) for word in filters)]
-        if fitting:
-            chosen[title] = fitting
+def _selected(sections: dict[str, list[Argument]], words: Sequence[str]) -> dict[str, list[Argument]]:
+    def fits(word: str, title: str, argument: Argument) -> bool:
+        if word in sections:
+            return word == title
+        return word in argument.key or word.lower() in argument.help.lower()
+
+    stems = [word.rstrip(".") for word in words]
+    chosen = {t: [a for a in keys if all(fits(word, t, a) for word in stems)] for t, keys in sections.items()}
+    chosen = {title: keys for title, keys in chosen.items() if keys}
     if not chosen:
         known = [*sections, *(argument.key for keys in sections.values() for argument in keys)]
-        hint = nearest(filters[0], known) or f"; sections: {', '.join(sections)}"
-        raise UserError(f"-h {' '.join(filters)}: no key fits{hint}")
+        hint = nearest(words[0], known) or f"; sections: {', '.join(sections)}"
+        raise UserError(f"-h {' '.join(words)}: no key fits{hint}")
     return chosen
-
-
-def _fits(word: str, title: str, titles: Collection[str], argument: Argument) -> bool:
-    word = word.rstrip(".")
-    if word in titles:
-        return word == title
-    return word in argument.key or word.lower() in argument.help.lower()
 
 
 def _choices() -> str:
@@ -164,19 +130,11 @@ def _about(group: str, name: str) -> str:
         for file in (folder / group / f"{name}.yaml", folder / group / f"{name}.yml"):
             if file.is_file():
                 lines = file.read_text(errors="replace").splitlines()
-                words: list[str] = []
-                for line in lines:
-                    if line.startswith("#") and not line.startswith("# @package"):
-                        words.append(line.lstrip("# "))
-                    elif words:
-                        break
+                comment = dropwhile(lambda line: not line.startswith("#") or line.startswith("# @package"), lines)
+                words = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), comment))
                 own = "" if folder == BUILT_IN else f" ({file})"
-                return _first_sentence(" ".join(words)) + own
+                return re.split(r"(?<=(?<!al)\.) ", words, maxsplit=1)[0] + own
     return ""
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=(?<!al)\.) ", text, maxsplit=1)[0]
 
 
 def _section(title: str, keys: Sequence[Argument], values: Mapping[str, Any]) -> str:
@@ -188,9 +146,12 @@ def _section(title: str, keys: Sequence[Argument], values: Mapping[str, Any]) ->
             if part in about and part != title:
                 lines += _hanging("  ", f"{part}: {about[part]}")
         lines.append(f"  {argument.key} = {_value(argument, values)}")
-        meaning = f"{argument.help}. " if argument.help else ""
-        lines += _hanging("      ", f"{meaning}Allowed: {argument.allowed}")
+        lines += _hanging("      ", f"{_meaning(argument)}. Allowed: {argument.allowed}".lstrip(". "))
     return "\n".join([*lines, ""])
+
+
+def _meaning(argument: Argument) -> str:
+    return f"{argument.help} (no effect: {argument.unused})" if argument.unused else argument.help
 
 
 def _parts() -> dict[str, str]:
@@ -220,7 +181,7 @@ def _hanging(start: str, text: str) -> list[str]:
 def _value(argument: Argument, values: Mapping[str, Any]) -> str:
     """The value after the overrides, with the default behind it where they differ; else the default."""
     default = _default(argument)
-    value = _at(values, argument.key)
+    value = at(values, argument.key, REQUIRED)
     if value is REQUIRED or value == default:
         return _text(default)
     return f"{_text(value)}    (default {_text(default)})"
@@ -229,16 +190,11 @@ def _value(argument: Argument, values: Mapping[str, Any]) -> str:
 def _default(argument: Argument) -> Any:
     """The default of a key where it stands: a group may give its parts other defaults than their own class."""
     for module in ALGORITHMS.values():
-        value = _at(defaults(RunConfig) | default_names() | {"algo": defaults(module.Config)}, argument.key)
-        if value is not REQUIRED:
+        tree = defaults(RunConfig) | default_names() | {"algo": defaults(module.Config)}
+        value = at(tree, argument.key, argument.default)
+        if value is not argument.default:
             return REQUIRED if value == "???" else value
     return argument.default
-
-
-def _at(values: Any, key: str) -> Any:
-    for part in key.split("."):
-        values = values.get(part, REQUIRED) if isinstance(values, Mapping) else REQUIRED
-    return values
 
 
 def _text(value: Any) -> str:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from flows.cli.follow import following
-from flows.report.command_lines import shown
+from flows.report.command_lines import short_path
 from flows.runs.listeners import working
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json
@@ -47,8 +47,9 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
         "video": recorded,
     }
     write_json(run.evaluations / name, fields | results)
-    show(evaluation_table(results, run.read_baseline(), shown(path)))
-    print(f"written to {shown(run.evaluations / name)}" + (f", video {shown(run.path / recorded)}" if recorded else ""))
+    show(evaluation_table(results, run.read_baseline(), short_path(path)))
+    where = f", video {short_path(run.path / recorded)}" if recorded else ""
+    print(f"written to {short_path(run.evaluations / name)}{where}")
     return 0
 
 
@@ -105,7 +106,7 @@ def enjoy(source: str, episodes: int) -> int:
         recorded = film(run, path, "enjoy.mp4")
         if recorded is None:
             raise UserError(f"{source}: this environment cannot be drawn here (see the warning above)")
-        print(f"no display here: recorded {shown(run.path / recorded)}")
+        print(f"no display here: recorded {short_path(run.path / recorded)}")
         return 0
     for index, (ret, length) in enumerate(show(run, path, episodes)):
         print(f"episode {index + 1}: return {ret:g} in {length} steps")

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.text import Text
 
-from flows.report.sentences import describe, duration
+from flows.report.sentences import duration
 from flows.report.terminal import console
 
 REDRAW_EVERY = 0.1  # s between two drawings on a terminal
@@ -64,21 +64,6 @@ class Progress:
         self._written = -math.inf  # when a line was last written
         self._steps_written: int | None = None  # the env steps in the last line on training
         self._closed = False
-
-    def on_event(self, kind: str, facts: dict[str, Any]) -> None:
-        """Show an event of the run, as `flows.runs.listeners` tells it.
-
-        Args:
-            kind: `progress` of training, `work` beside it, or what `describe` has a sentence for.
-            facts: as told.
-        """
-        if kind == "progress":
-            rate = facts["env_steps"] / facts["elapsed"] if facts["elapsed"] > 0 else 0.0
-            self.update(facts["env_steps"], facts["return"], rate, facts["elapsed"])
-        elif kind == "work":
-            self.work(facts["doing"], facts["done"], facts["total"])
-        elif (sentence := describe(kind, facts)) is not None:
-            self.note(sentence)
 
     def update(self, env_steps: int, episode_return: float | None, steps_per_second: float, elapsed: float) -> None:
         """Tell where training stands; draws only when it is time.

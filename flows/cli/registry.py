@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flows.process.network import is_server, unreachable
 from flows.registry import champions
 from flows.registry import models as registry
-from flows.report.command_lines import shown
+from flows.report.command_lines import short_path
 from flows.report.terminal import show, table
 from flows.settings import configure_environment, tracking_uri
 from flows.tracking.mlflow_store import connect, prepare_store
@@ -165,5 +165,5 @@ def _folder(path: Path, run_id: str) -> str:
     """Where a version's run lies: its folder, the place it was set aside to, or a word that it is gone."""
     aside = RunDirectory(path).set_aside / run_id
     if run_id and aside.is_dir():
-        return shown(aside)
-    return shown(path) if path.is_dir() else f"{shown(path)} (gone)"
+        return short_path(aside)
+    return short_path(path) if path.is_dir() else f"{short_path(path)} (gone)"

@@ -6,18 +6,22 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from flows.cli.follow import following
+from flows.process.files import locked
+from flows.process.network import is_server
 from flows.process.parents import leaving_with
 from flows.process.signals import farewell
 from flows.report.command_lines import stage_command
 from flows.runs.milestones import note_start
 from flows.runs.trainer import released
-from flows.tracking.background import finish_mirror, mirror_in_background
+from flows.settings import database_lock, tracking_uri
+from flows.tracking.mirror import finish_mirror, mirror_in_background
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
@@ -42,7 +46,9 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
     again = "dvc repro" if os.environ.get("DVC_STAGE") else stage_command(name, run_dir, params, overrides)
     farewell(f"shepherd: interrupted; continue with: {again}")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    with leaving_with("dvc", certain="DVC_STAGE" in os.environ):
+    # `make up` beside it would have its servers write the databases that this command writes.
+    alone = nullcontext() if is_server(tracking_uri()) else locked(database_lock(), shared=True)
+    with alone, leaving_with("dvc", certain="DVC_STAGE" in os.environ):
         run = _run_of(name, run_dir, overrides, params)
         if name != "make-env" and not run.card.exists():
             first = stage_command("make-env", run_dir, params, overrides)
@@ -71,9 +77,9 @@ def _made(name: str, run: RunDirectory) -> dict[str, Any]:
 def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> RunDirectory:
     """The run in a folder, brought to its parameter file or made by make-env."""
     if params is not None:
-        from flows.runs.params import bring_to  # torch
+        from flows.runs.params import follow_params  # torch
 
-        return bring_to(run_dir, params, overrides, name)
+        return follow_params(run_dir, params, overrides, name)
     run = RunDirectory(Path(run_dir).absolute())
     if name == "make-env" and (overrides or not run.config.exists()):
         from flows.runs.create import new_run  # torch

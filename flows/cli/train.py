@@ -6,11 +6,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from flows.process.network import check_servers, is_server
+from flows.process.network import is_server
 from flows.process.signals import farewell
-from flows.report.command_lines import place, resume_command, shown
+from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.settings import tracking_uri
+from flows.workers.servers import check_servers
 from rlcore.store.directory import RunDirectory
+from rlcore.system.secrets import redacted
 
 
 def train(overrides: Sequence[str]) -> int:
@@ -42,7 +44,7 @@ def resume(run_dir: str, overrides: Sequence[str]) -> int:
 
 def _flow(run: RunDirectory) -> int:
     """Run the whole flow on a run directory, new or half-done, and show what comes of it."""
-    farewell(f"shepherd: interrupted; continue with: {resume_command(shown(run.path))}")
+    farewell(f"shepherd: interrupted; continue with: {resume_command(short_path(run.path))}")
     check_servers()
     from flows.cli.follow import following, without_tracebacks
     from flows.report.tables import summary_table
@@ -56,7 +58,7 @@ def _flow(run: RunDirectory) -> int:
     if newest is None and run.events.exists():
         going_on = " · no checkpoint yet: from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
-    print(f"{about} · {shown(run.path)}{going_on}", file=sys.stderr)
+    print(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
     with following(run), without_tracebacks():
         summary = run_flow(run)
     show(summary_table(summary, run, next_commands(run)))
@@ -65,9 +67,11 @@ def _flow(run: RunDirectory) -> int:
 
 def next_commands(run: RunDirectory) -> list[str]:
     """What is worth typing after a training; for MLflow the address of its server, when there is one."""
-    where, store = shlex.quote(shown(run.path)), tracking_uri()
+    where, store = shlex.quote(short_path(run.path)), tracking_uri()
+    # The address of a database with a password in it is left to the shell, which has it from the environment or `.env`.
+    typed = shlex.quote(store) if redacted(store) == store else '"$MLFLOW_TRACKING_URI"'
     return [
-        f"{place()}shepherd enjoy {where}",
-        f"{place()}shepherd evaluate {where} --episodes 100 --video",
-        store if is_server(store) else f"{place()}mlflow ui --backend-store-uri {shlex.quote(store)}",
+        f"{bin_folder()}shepherd enjoy {where}",
+        f"{bin_folder()}shepherd evaluate {where} --episodes 100 --video",
+        redacted(store) if is_server(store) else f"{bin_folder()}mlflow ui --backend-store-uri {typed}",
     ]

@@ -6,10 +6,11 @@ have is the user's mistake, told before any work. Keys that only the named class
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from rlcore.config.schema import spell
+from rlcore.config.groups import REDUCTIONS
+from rlcore.config.schema import at, spell
 from rlcore.errors import UserError, nearest
 
 Tree = dict[str, Any]
@@ -32,8 +33,7 @@ ACTIVATIONS = {
     "Mish": "mish",
     "Identity": "identity",
 }
-REDUCTIONS = {"MeanMetric": "mean", "SumMetric": "sum", "MaxMetric": "max", "MinMetric": "min"}
-REDUCTION_NAMES = ("mean", "sum", "max", "min", "last")
+METRICS = {f"torchmetrics.{name.title()}Metric": name for name in ("mean", "sum", "max", "min")}
 LOGGERS = {
     "lightning.fabric.loggers.TensorBoardLogger": "tensorboard",
     "lightning.pytorch.loggers.TensorBoardLogger": "tensorboard",
@@ -73,40 +73,23 @@ ENVS_NOT_YET = {
 MODEL_KEYS = ("model_name", "description", "tags")
 
 
-def named(tree: Mapping[str, Any]) -> Tree:
-    """A resolved config tree with every class string replaced by its name here.
+def name_classes(tree: Tree) -> None:
+    """Replace every class string of a resolved config by its name here.
 
     Args:
-        tree: the composed and resolved config, as plain values; left as it is.
-
-    Returns:
-        A new tree without `_target_`, ready for the strict check.
+        tree: plain values, changed in place; no `_target_` is left.
 
     Raises:
         UserError: a string that no table has; the message names key, value and what is allowed.
     """
-    copy: Tree = _copied(tree)
     for place, rewrite in _REWRITES.items():
-        node = _at(copy, place)
+        node = at(tree, place)
         if isinstance(node, dict):
             rewrite(node, place)
-    if isinstance(copy.get("metric"), dict) and copy["metric"].get("logger", "") is None:
-        copy["metric"]["logger"] = {"name": "none"}
-    for key, value in _targets(copy):
+    if isinstance(tree.get("metric"), dict) and tree["metric"].get("logger", "") is None:
+        tree["metric"]["logger"] = {"name": "none"}
+    for key, value in _targets(tree):
         raise UserError(f"{key}={spell(value)}: no class can be named here, and none is imported; take the key out")
-    return copy
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-def _at(tree: Any, place: str) -> Any:
-    for part in place.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
 
 
 def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -118,9 +101,10 @@ def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from _targets(item, f"{prefix}{key}.")
 
 
-def _look_up(key: str, value: Any, table: Mapping[str, str]) -> str:
+def _look_up(key: str, value: Any, table: Collection[str]) -> str:
+    """What a table has for a class string; the string itself where the table only lists what is allowed."""
     if isinstance(value, str) and value in table:
-        return table[value]
+        return table[value] if isinstance(table, Mapping) else value
     raise UserError(
         f"{key}={spell(value)}: not a name from the table, and nothing is imported because a config names it; "
         f"allowed: {', '.join(table)}{nearest(spell(value), table)}"
@@ -135,7 +119,7 @@ def _algorithm(node: Tree, place: str) -> None:
     compile_ = node.get("compile")
     if isinstance(compile_, dict):
         node["compile"] = _compile(compile_, f"{place}.compile")
-    images = _at(node, "cnn_keys.encoder")
+    images = at(node, "cnn_keys.encoder")
     if images:
         raise UserError(
             f"{place}.cnn_keys.encoder={spell(images)}: image keys are not there yet; "
@@ -178,7 +162,7 @@ def _env(node: Tree, place: str) -> None:
     target, key = wrapper.pop("_target_", "gymnasium.make"), f"{place}.wrapper._target_"
     if isinstance(target, str) and target in ENVS_NOT_YET:
         raise UserError(f"{key}={target}: {ENVS_NOT_YET[target]} is not there yet; `shepherd envs` lists what is")
-    _look_up(key, target, {maker: maker for maker in ENV_MAKERS})
+    _look_up(key, target, ENV_MAKERS)
     if wrapper.get("id", node.get("id")) != node.get("id"):
         raise UserError(
             f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={node.get('id')}; "
@@ -190,18 +174,18 @@ def _env(node: Tree, place: str) -> None:
 
 def _fabric(node: Tree, place: str) -> None:
     if "_target_" in node:
-        _look_up(f"{place}._target_", node.pop("_target_"), {fabric: fabric for fabric in FABRICS})
+        _look_up(f"{place}._target_", node.pop("_target_"), FABRICS)
     callbacks = node.pop("callbacks", None) or []
     for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
         target = callback.get("_target_") if isinstance(callback, dict) else callback
-        _look_up(f"{place}.callbacks._target_", target, {known: known for known in CALLBACKS})
+        _look_up(f"{place}.callbacks._target_", target, CALLBACKS)
     if isinstance(node.get("precision"), int) and not isinstance(node["precision"], bool):
         node["precision"] = str(node["precision"])  # YAML reads `precision: 32` as a number
 
 
 def _aggregator(node: Tree, place: str) -> None:
     if "_target_" in node:
-        _look_up(f"{place}._target_", node.pop("_target_"), {known: known for known in AGGREGATORS})
+        _look_up(f"{place}._target_", node.pop("_target_"), AGGREGATORS)
     metrics = node.get("metrics")
     if isinstance(metrics, dict):
         node["metrics"] = {name: _reduction(value, f"{place}.metrics.{name}") for name, value in metrics.items()}
@@ -210,17 +194,12 @@ def _aggregator(node: Tree, place: str) -> None:
 def _reduction(value: Any, key: str) -> str:
     """A reduction by name, or by the torchmetrics class that does it."""
     if isinstance(value, dict) and "_target_" in value:
-        target, key = value["_target_"], f"{key}._target_"
-    else:
-        target = value
-    if target in REDUCTION_NAMES:
-        return target
-    table = {f"torchmetrics.{name}": reduction for name, reduction in REDUCTIONS.items()}
-    table |= {f"torchmetrics.aggregation.{name}": reduction for name, reduction in REDUCTIONS.items()}
-    if isinstance(target, str) and target in table:
-        return table[target]
-    allowed = (*REDUCTION_NAMES, *(f"torchmetrics.{name}" for name in REDUCTIONS))
-    raise UserError(f"{key}={spell(target)}: must be one of {', '.join(allowed)}{nearest(spell(target), allowed)}")
+        value, key = value["_target_"], f"{key}._target_"
+    table = {name: name for name in REDUCTIONS} | METRICS
+    name = str(value).replace("torchmetrics.aggregation.", "torchmetrics.")
+    if name in table:
+        return table[name]
+    raise UserError(f"{key}={spell(value)}: must be one of {', '.join(table)}{nearest(spell(value), table)}")
 
 
 def _logger(node: Tree, place: str) -> None:

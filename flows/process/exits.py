@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from rlcore.errors import RunError, UserError
+from rlcore.system.secrets import redacted
 
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
@@ -34,7 +35,8 @@ def told(command: Callable[[], int]) -> int:
         return 0
     except Exception as error:
         if type(error).__module__.startswith("mlflow."):  # a store or a server that refuses; importing it takes seconds
-            print(f"shepherd: failed: MLflow: {(str(error).splitlines() or ['no reason given'])[0]}", file=sys.stderr)
+            reason = redacted((str(error).splitlines() or ["no reason given"])[0])
+            print(f"shepherd: failed: MLflow: {reason}", file=sys.stderr)
             return 1
         if not isinstance(error, OSError) or error.errno not in DISK_FAULTS:
             raise

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
-import os
 import urllib.error
 import urllib.request
-
-from rlcore.errors import UserError
-
-
-def check_servers() -> None:
-    """Ask the Prefect server named by PREFECT_API_URL, if any, whether it is there.
-
-    Raises:
-        UserError: it does not answer; training would otherwise fail minutes later, with a traceback.
-    """
-    url = os.environ.get("PREFECT_API_URL")
-    if not url:
-        return
-    if reason := unreachable(f"{url.rstrip('/')}/health"):
-        raise UserError(
-            f"PREFECT_API_URL={url}: no Prefect server answers there ({reason}); "
-            "start it, or unset the variable to run without a server"
-        )
 
 
 def is_server(uri: str) -> bool:
@@ -31,18 +13,20 @@ def is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def unreachable(url: str, any_answer: bool = False) -> str | None:
+def unreachable(url: str, login: str = "", any_answer: bool = False) -> str | None:
     """Why a server does not answer.
 
     Args:
         url: of its health.
+        login: "user:password"; empty = none.
         any_answer: a refusal is an answer too: somebody is there.
 
     Returns:
         The reason; None = it answers.
     """
+    header = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
     try:
-        with urllib.request.urlopen(url, timeout=5):
+        with urllib.request.urlopen(urllib.request.Request(url, headers=header), timeout=5):
             return None
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         if any_answer and isinstance(error, urllib.error.HTTPError):

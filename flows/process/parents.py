@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlcore.system.lifeline import alive, stat
+import psutil
+
+from rlcore.system.lifeline import alive
 
 LOOK_EVERY = 1.0  # seconds
 
@@ -29,7 +31,7 @@ def leaving_with(*programs: str, certain: bool = False) -> Iterator[None]:
         certain: it was started by the program: where none is above it now, that has ended already.
 
     Yields:
-        Nothing.
+        Once; the programs are watched inside the `with`.
     """
     over = threading.Event()
     threading.Thread(target=_leave_with, args=(_above(programs), certain, over), daemon=True).start()
@@ -39,32 +41,33 @@ def leaving_with(*programs: str, certain: bool = False) -> Iterator[None]:
         over.set()
 
 
-def _above(programs: tuple[str, ...]) -> list[int]:
+def _above(programs: tuple[str, ...]) -> list[psutil.Process]:
     """This process's parent, its parent, and so on up to the last one that is one of the programs."""
-    line, found, pid = [], [], os.getppid()
-    while pid > 1:
-        line.append(pid)
-        if _is(programs, pid):
-            found = list(line)
-        pid = int("".join(stat(pid)[1:2]) or 0)
-    return found
+    parents = psutil.Process().parents()
+    return parents[: max((above for above, parent in enumerate(parents, 1) if _is(programs, parent)), default=0)]
 
 
-def _is(programs: tuple[str, ...], pid: int) -> bool:
+def _is(programs: tuple[str, ...], process: psutil.Process) -> bool:
     """Whether a process is one of them, started by its name or as a module: `dvc`, `python -m prefect.engine`."""
     try:
-        words = [os.fsdecode(word) for word in Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")]
-    except OSError:
+        words = process.cmdline()
+    except psutil.Error:
         return False
-    if "-m" in words[:4]:
-        module = words[words.index("-m") + 1]
-        return module in programs or module.partition(".")[0] in programs
-    return any(Path(word).name in programs for word in words[:2])
+    if "-m" not in words[:4]:
+        return any(Path(word).name in programs for word in words[:2])
+    module, *arguments = words[words.index("-m") + 1 :]
+    if module == "rlcore.system.lifeline":
+        module = arguments[1]
+    return module in programs or module.partition(".")[0] in programs
 
 
-def _leave_with(above: list[int], certain: bool, over: threading.Event) -> None:
+def _has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or not alive(process.pid)
+
+
+def _leave_with(above: list[psutil.Process], certain: bool, over: threading.Event) -> None:
     while not over.wait(LOOK_EVERY):
-        if not all(map(alive, above)) or (certain and not above):
+        if any(map(_has_ended, above)) or (certain and not above):
             _let_go_of_output()
             os.kill(os.getpid(), signal.SIGTERM)
             return

@@ -82,13 +82,12 @@ def before_leaving(callback: Callable[[], None]) -> Callable[[], None]:
 def terminable(*, for_good: bool = False) -> Iterator[None]:
     """Let the first of SIGINT, SIGTERM and SIGHUP raise `TrainingInterrupted`, and the second one end the process.
 
-    A signal that this process was started to ignore (nohup) stays ignored.
-
     Args:
         for_good: once a signal came, the process ends: later ones are not to find Python's own handlers again.
 
     Yields:
-        Nothing. In another thread than the main one signals stay as they are.
+        Once. A signal that this process was started to ignore (nohup) stays ignored; outside of the main thread all
+        signals stay as they are.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -120,11 +119,7 @@ def terminable(*, for_good: bool = False) -> Iterator[None]:
 
 @contextmanager
 def still_terminable() -> Iterator[None]:
-    """Inside a `terminable`: set its handlers again, because a library has set its own in between.
-
-    Yields:
-        Nothing. Outside one (a Prefect deployment) the library knows best, and nothing is done.
-    """
+    """Set the handlers of the `terminable` around this again, because a library has set its own; without one, none."""
     if _state.depth:
         with terminable():
             yield

@@ -1,9 +1,8 @@
 """Who is champion of a registered model, who was before, and why: every move of the alias goes through `crown`.
 
 MLflow forgets where an alias pointed. The history therefore stands in tags of the registered model, a line a move,
-which its page shows: `champion.0001`, `champion.0002`, ... A tag is written before its alias moves, so that no champion
-is without its reasons; a move that a kill cut off between the two is known by the alias, which still stands where it
-stood.
+which its page shows: `champion.0001`, `champion.0002`, ... The tag is written first and the alias moved then, so that
+every champion has its reasons; where a kill came between the two, the alias is still where it was before the move.
 """
 
 from __future__ import annotations
@@ -55,18 +54,7 @@ class Move:
 
 
 def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> Move:
-    """Make a version the champion and note it for good. The caller is `registry.deciding`.
-
-    Args:
-        client: of the store.
-        name: the registered model.
-        version: one of its versions.
-        how: as `Move.how`.
-        why: as `Move.why`; cut at 1,000 characters.
-
-    Returns:
-        The move, as noted.
-    """
+    """Make a version of a model the champion, inside `registry.deciding`; the move as noted, `why` cut."""
     champion = champion_of(client, name)
     before = champion.version if champion is not None else None
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -78,15 +66,7 @@ def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> 
 
 
 def history(client: MlflowClient, name: str) -> list[Move]:
-    """The moves of the alias that were carried out, oldest first.
-
-    Args:
-        client: of the store.
-        name: a registered model.
-
-    Returns:
-        The moves; empty for a model whose champion was never set by this project.
-    """
+    """The moves of a model's alias that were carried out, oldest first; none where this project never moved it."""
     moves = _noted(client, name)
     champion = champion_of(client, name)
     present = str(champion.version) if champion is not None else None
@@ -95,19 +75,9 @@ def history(client: MlflowClient, name: str) -> list[Move]:
 
 
 def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Move:
-    """Make a version the champion by hand. The caller is `registry.deciding`.
+    """Make a version (its number) of a model the champion by hand, inside `registry.deciding`.
 
-    Args:
-        client: of the store.
-        name: the registered model.
-        version: the number of one of its versions.
-        why: a reason for the history; "" = "promoted by hand".
-
-    Returns:
-        The move.
-
-    Raises:
-        UserError: there is no such model or version, it is champion already, or another program registered it.
+    A `UserError` where there is no such version, it is champion already, or another program registered it.
     """
     said = f"{name} version {version}"
     found = find_version(client, said, name, None, version)
@@ -120,20 +90,10 @@ def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Mov
 
 
 def rollback(client: MlflowClient, name: str, why: str = "") -> Move:
-    """Give the alias back to the champion before the present one. The caller is `registry.deciding`.
+    """Give the alias back to the champion before the present one, inside `registry.deciding`.
 
-    Done again, it goes one champion further back; versions that were deleted since are left out.
-
-    Args:
-        client: of the store.
-        name: the registered model.
-        why: a reason for the history; "" = "rolled back by hand".
-
-    Returns:
-        The move.
-
-    Raises:
-        UserError: there is no such model, or no champion before this one.
+    Done again, it goes one champion further back; versions that were deleted since are left out. A `UserError` where
+    there is no such model, or no champion before this one.
     """
     latest = find_version(client, name, name, None, "latest")
     champion = champion_of(client, name)

@@ -8,6 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy.special import stdtrit
+
+LEVEL = 0.975  # of Student's t, for both ends of a 95 % interval
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -29,14 +33,9 @@ class Verdict:
 
 
 def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> Verdict:
-    """Compare an evaluation with the random policy's (Welch's interval: the seeds differ, and so may the spread).
+    """Compare an evaluation with the random policy's, `mean`, `std` and `episodes` of each.
 
-    Args:
-        candidate: `mean`, `std`, `episodes` of the model.
-        baseline: the same of the random policy.
-
-    Returns:
-        The verdict.
+    Welch's interval: the seeds differ, and so may the spread.
     """
     difference = candidate["mean"] - baseline["mean"]
     parts = [side["std"] ** 2 / side["episodes"] for side in (candidate, baseline)]
@@ -45,24 +44,15 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
         half = 0.0
     else:
         terms = sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True) if part)
-        half = _student(max(1, math.floor(sum(parts) ** 2 / terms))) * math.sqrt(sum(parts))
+        half = float(stdtrit(max(1, math.floor(sum(parts) ** 2 / terms)), LEVEL)) * math.sqrt(sum(parts))
     return _verdict(difference, half, f"the random baseline ({baseline['mean']:.1f})", candidate["episodes"])
 
 
 def paired(candidate: Sequence[float], champion: Sequence[float], champion_name: str) -> Verdict:
-    """Compare returns on the same seeds: the interval is of the mean of the pairs' differences.
-
-    Args:
-        candidate: [N] returns of the new model, N > 1.
-        champion: [N] returns of the champion on the same episodes.
-        champion_name: for the words.
-
-    Returns:
-        The verdict.
-    """
+    """Compare returns on the same N > 1 episodes, [N] each: the interval is of the mean of the pairs' differences."""
     differences = [new - old for new, old in zip(candidate, champion, strict=True)]
     count = len(differences)
-    half = _student(count - 1) * statistics.stdev(differences) / math.sqrt(count)
+    half = float(stdtrit(count - 1, LEVEL)) * statistics.stdev(differences) / math.sqrt(count)
     other = f"{champion_name} ({statistics.fmean(champion):.1f}) on the same fresh seeds"
     return _verdict(statistics.fmean(differences), half, other, count)
 
@@ -77,9 +67,3 @@ def _verdict(difference: float, half: float, other: str, episodes: int) -> Verdi
         f"over {episodes} episodes, {beyond} the noise"
     )
     return Verdict(better, difference, low, high, words)
-
-
-def _student(freedom: int) -> float:
-    from rlcore.judge.play import student_t_975  # imports torch, which the words need not wait for
-
-    return student_t_975(freedom)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -51,7 +52,7 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
         facts.add_row("observations", ", ".join(observations))
         facts.add_row("train", f"shepherd train exp={name}")
         parts += [Text(name, "bold"), Padding.indent(facts, 2)]
-    return Constrain(Group(*parts), min(WIDTH, console().width))
+    return Constrain(Group(*parts), min(WIDTH, console(sys.stdout).width))
 
 
 def envs_table(suites: Iterable[Any]) -> RenderableType:
@@ -69,7 +70,7 @@ def envs_table(suites: Iterable[Any]) -> RenderableType:
         title = Text.assemble((suite.name, "bold"), f" · {state}", f" · {suite.note}" if suite.note else "")
         ids = Columns(suite.ids or ("no ids",), padding=(0, 2), column_first=True)
         parts += [*([""] if parts else []), title, Padding.indent(ids, 2)]
-    return Constrain(Group(*parts), min(WIDTH, console().width))
+    return Constrain(Group(*parts), min(WIDTH, console(sys.stdout).width))
 
 
 def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:

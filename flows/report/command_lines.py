@@ -1,4 +1,4 @@
-"""Paths and commands as a person would type them."""
+"""Paths and commands, as one would type them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def shown(path: Path) -> str:
-    """A path as a person would type it here."""
+def short_path(path: Path) -> str:
+    """A path as one would type it here: from the current folder where it lies in it, else as it is."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
-def place() -> str:
-    """What stands before a command of this environment: nothing where PATH finds it, else the folder of this Python."""
-    return "" if shutil.which("shepherd") else shown(Path(sys.executable).parent) + "/"
+def bin_folder() -> str:
+    """Where this environment's commands are, with a slash: to be put before one; empty where PATH finds them."""
+    return "" if shutil.which("shepherd") else shlex.quote(short_path(Path(sys.executable).parent) + "/")
 
 
 def resume_command(run_dir: str | Path) -> str:
     """The command line that goes on with a run."""
-    return f"{place()}shepherd resume {shlex.quote(str(run_dir))}"
+    return f"{bin_folder()}shepherd resume {shlex.quote(str(run_dir))}"
 
 
 def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.report.sentences import figure
+from flows.report.sentences import number
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
 
@@ -23,14 +23,7 @@ FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7
 
 
 def learning_curve(run: RunDirectory) -> Path:
-    """Draw a run's learning curve from its event log: training, evaluations, random baseline, as far as there are any.
-
-    Args:
-        run: the run directory.
-
-    Returns:
-        The picture, media/learning_curve.png.
-    """
+    """Draw media/learning_curve.png from the event log: training, evaluations, baseline, as far as there are any."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -75,7 +68,12 @@ def _dress(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _minus(f"{value:,.6g}")))
-    axes.spines[["top", "right"]].set_visible(False)
+    _open_frame(axes, "top", "right")
+
+
+def _open_frame(axes: Axes, *missing: str) -> None:
+    """No line on these sides; a pale grid behind the data."""
+    axes.spines[list(missing)].set_visible(False)
     axes.grid(axis="y", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
 
@@ -106,20 +104,20 @@ def _draw_evaluations(axes: Axes, events: Iterable[Mapping[str, Any]]) -> None:
     judged = [e for e in events if e["kind"] == "evaluation" and not e.get("final") and e.get("greedy")]
     if judged:
         label = "greedy evaluation, 95 % interval"
-        _draw_results(axes, [e["env_steps"] for e in judged], [e["greedy"] for e in judged], VERMILION, "o", 5.5, label)
+        _draw_intervals(
+            axes, [e["env_steps"] for e in judged], [e["greedy"] for e in judged], VERMILION, "o", 5.5, label
+        )
 
 
 def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
     """The last evaluation in a panel of its own, where its marks cover nothing and have room for their numbers."""
     modes = [mode for mode in FINAL_MARKS if final.get(mode)]
-    for place, mode in enumerate(modes):
-        _draw_results(axes, [place], [final[mode]], *FINAL_MARKS[mode])
+    for x, mode in enumerate(modes):
+        _draw_intervals(axes, [x], [final[mode]], *FINAL_MARKS[mode])
     axes.set_xlim(-0.6, len(modes) - 0.4)
     axes.set_xticks(range(len(modes)), modes, fontsize=8.5)
     axes.tick_params(axis="both", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="y", color=PALE, linewidth=0.7)
-    axes.set_axisbelow(True)
+    _open_frame(axes, "top", "right", "left")
     episodes = final[modes[0]]["episodes"] if modes else 0
     axes.set_xlabel(f"final, {episodes:,} episodes\nat {final['env_steps']:,} env steps", fontsize=9, color=INK)
 
@@ -127,12 +125,12 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
 def _write_numbers(axes: Axes, final: Mapping[str, Any]) -> None:
     """The final means, above or below their marks, wherever the panel has more room."""
     middle = sum(axes.get_ylim()) / 2
-    for place, mode in enumerate(mode for mode in FINAL_MARKS if final.get(mode)):
+    for x, mode in enumerate(mode for mode in FINAL_MARKS if final.get(mode)):
         low, high = final[mode]["ci95"]
         up = final[mode]["mean"] < middle
         axes.annotate(
-            _minus(figure(final[mode]["mean"])),
-            xy=(place, high if up else low),
+            _minus(number(final[mode]["mean"])),
+            xy=(x, high if up else low),
             xytext=(0, 9 if up else -9),
             textcoords="offset points",
             ha="center",
@@ -143,16 +141,17 @@ def _write_numbers(axes: Axes, final: Mapping[str, Any]) -> None:
         )
 
 
-def _draw_results(
-    axes: Axes, places: Sequence[int], results: Sequence[Any], colour: str, mark: str, size: float, label: str = ""
+def _draw_intervals(
+    axes: Axes, xs: Sequence[int], evaluations: Sequence[Any], colour: str, mark: str, size: float, label: str = ""
 ) -> None:
-    means = [result["mean"] for result in results]
+    """Means with their 95 % intervals."""
+    means = [evaluation["mean"] for evaluation in evaluations]
     # Rounding may put an interval's end a hair past its mean; a bar's length cannot be negative.
-    below = [max(0.0, result["mean"] - result["ci95"][0]) for result in results]
-    above = [max(0.0, result["ci95"][1] - result["mean"]) for result in results]
+    below = [max(0.0, evaluation["mean"] - evaluation["ci95"][0]) for evaluation in evaluations]
+    above = [max(0.0, evaluation["ci95"][1] - evaluation["mean"]) for evaluation in evaluations]
     style = {"color": colour, "linestyle": "", "marker": mark, "markersize": size, "markeredgecolor": "white"}
     drawn = axes.errorbar(
-        places, means, yerr=[below, above], label=label, elinewidth=1.2, capsize=2.5, zorder=5, clip_on=False, **style
+        xs, means, yerr=[below, above], label=label, elinewidth=1.2, capsize=2.5, zorder=5, clip_on=False, **style
     )
     for cap in drawn.lines[1]:
         cap.set_markeredgecolor(colour)  # the marks' white edge would make the caps invisible
@@ -165,7 +164,7 @@ def _draw_baseline(panels: Sequence[Axes], events: Sequence[Mapping[str, Any]]) 
     for axes in panels:
         axes.axhline(baseline["mean"], color=GREY, linewidth=1.2, linestyle=(0, (5, 3)), zorder=2)
     panels[-1].annotate(
-        f"random\n{_minus(figure(baseline['mean']))}",
+        f"random\n{_minus(number(baseline['mean']))}",
         xy=(1.0, baseline["mean"]),
         xycoords=panels[-1].get_yaxis_transform(),
         xytext=(5, 0),
@@ -186,10 +185,10 @@ def _frame(figure: Figure, axes: Axes) -> None:
         return
     axes.margins(x=0.02)
     axes.set_xlim(left=0)
-    place = {"loc": "upper left", "bbox_to_anchor": (0.005, 0.925), "ncols": len(handles), "borderaxespad": 0.0}
-    legend = figure.legend(handles, labels, frameon=False, fontsize=9, columnspacing=1.8, handletextpad=0.6, **place)
+    where = {"loc": "upper left", "bbox_to_anchor": (0.005, 0.925), "ncols": len(handles), "borderaxespad": 0.0}
+    legend = figure.legend(handles, labels, frameon=False, fontsize=9, columnspacing=1.8, handletextpad=0.6, **where)
     legend.set_in_layout(False)  # a long legend is not to make the plot narrower
 
 
-def _minus(number: str) -> str:
-    return number.replace("-", "\N{MINUS SIGN}")
+def _minus(text: str) -> str:
+    return text.replace("-", "\N{MINUS SIGN}")

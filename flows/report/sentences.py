@@ -8,12 +8,12 @@ from typing import Any
 def describe(kind: str, facts: dict[str, Any]) -> str | None:
     """What a watcher is told, as a line for a person; None where a line would be one too many."""
     if kind == "baseline" and facts:
-        return f"random baseline: {_figures(facts)}"
+        return f"random baseline: {_mean(facts)}"
     if kind == "evaluation" and facts.get("final"):
-        modes = [f"{mode} {_figures(facts[mode])}" for mode in ("greedy", "stochastic") if facts.get(mode)]
+        modes = [f"{mode} {_mean(facts[mode])}" for mode in ("greedy", "stochastic") if facts.get(mode)]
         return f"final evaluation of checkpoint {facts['env_steps']:,}: {'; '.join(modes)}"
     if kind == "evaluation":
-        return f"evaluation at {facts['env_steps']:,} env steps: greedy {_figures(facts['greedy'])}"
+        return f"evaluation at {facts['env_steps']:,} env steps: greedy {_mean(facts['greedy'])}"
     if kind == "stage":
         return str(facts["doing"])
     if kind == "registered":
@@ -22,7 +22,15 @@ def describe(kind: str, facts: dict[str, Any]) -> str | None:
     return None
 
 
-def _figures(result: dict[str, Any]) -> str:
+def result_line(summary: dict[str, Any]) -> str:
+    """What a run came to: how its policy does, and the model it became."""
+    modes = [f"{mode} {_mean(result)}" for mode, result in summary["eval"].items() if result]
+    model = summary["model"]
+    made = f"{model['name']} version {model['version']} ({', '.join(model['aliases'])})" if model else "not registered"
+    return "; ".join([*modes, f"{summary['env_steps']:,} env steps", made])
+
+
+def _mean(result: dict[str, Any]) -> str:
     low, high = result["ci95"]
     return f"{result['mean']:.1f} [{low:.1f}, {high:.1f}] over {result['episodes']} episodes"
 
@@ -34,7 +42,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def figure(value: float) -> str:
+def number(value: float) -> str:
     """A return in the environment's unit: two decimals where they say something, none where they would be noise."""
     size = abs(value)
     return f"{value:,.{0 if size >= 10_000 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 4}f}"

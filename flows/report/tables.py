@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from flows.report.command_lines import shown
-from flows.report.sentences import duration, figure
+from flows.report.command_lines import short_path
+from flows.report.sentences import duration, number
 from flows.report.terminal import table
 from rlcore.store.directory import RunDirectory
 
@@ -83,10 +83,10 @@ def _evaluation_rows(evaluations: Mapping[str, Any], baseline: Mapping[str, Any]
     for name, result in {**evaluations, "random baseline": baseline}.items():
         if not result or result.get("mean") is None:
             continue
-        interval = " to ".join(map(figure, result["ci95"])) if result.get("ci95") else "-"
+        interval = " to ".join(map(number, result["ci95"])) if result.get("ci95") else "-"
         returns = result.get("returns")
-        ends = (figure(min(returns)), figure(max(returns))) if returns else ("-", "-")
-        rows.append((name, f"{result['episodes']:,}", figure(result["mean"]), interval, *ends))
+        ends = (number(min(returns)), number(max(returns))) if returns else ("-", "-")
+        rows.append((name, f"{result['episodes']:,}", number(result["mean"]), interval, *ends))
     return rows
 
 
@@ -97,7 +97,7 @@ def _facts(summary: Mapping[str, Any], run: RunDirectory) -> list[tuple[str, str
         "learning curve": run.curve if run.curve.exists() else None,
         "video": summary.get("video") and run.path / summary["video"],
     }
-    return [*_effort(summary), *((name, shown(path)) for name, path in paths.items() if path)]
+    return [*_effort(summary), *((name, short_path(path)) for name, path in paths.items() if path)]
 
 
 def _effort(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,9 +16,8 @@ from rich.text import Text
 UNLIMITED = 10_000  # columns
 
 
-def console(stream: TextIO | None = None) -> Console:
-    """Rich's console for a stream, None = standard output; `NO_COLOR` and `TERM=dumb` forbid colours."""
-    stream = sys.stdout if stream is None else stream
+def console(stream: TextIO | None) -> Console:
+    """Rich's console for a stream, None where the program has none. `NO_COLOR` and `TERM=dumb` forbid colours."""
     terminal = stream is not None and stream.isatty()
     return Console(
         file=stream,
@@ -38,7 +37,7 @@ def show(*parts: RenderableType) -> None:
     Lines are as long as what they hold: a terminal too narrow for a table or a path breaks them itself, and what is
     copied from it is whole.
     """
-    out = console()
+    out = console(sys.stdout)
     out.width = UNLIMITED
     with out.capture() as drawn:
         out.print(*parts, sep="\n")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.report.command_lines import shown
+from flows.report.command_lines import short_path
 from rlcore.errors import UserError
 from rlcore.store import checkpoint, compare, fingerprint
 
@@ -42,7 +42,7 @@ def _compare(first: Path, second: Path) -> tuple[int, list[str]]:
     """Exit code and what to print."""
     places = _places(first, second)
     found = list(compare.differences(*places))
-    names = " and ".join(shown(place) for place in places)
+    names = " and ".join(short_path(place) for place in places)
     short = [line for whole, place in zip((first, second), places, strict=True) if (line := _beyond(whole, place))]
     if not found:
         digest = checkpoint.manifest(places[0])["digest"]
@@ -58,7 +58,7 @@ def _beyond(whole: Path, place: Path) -> str | None:
         return None
     wrong = checkpoint.damage(newest)
     damaged = f", damaged: {wrong}" if wrong else ""
-    return f"  {shown(whole)} has come to {newest.name} env steps{damaged}; compared at {place.name}"
+    return f"  {short_path(whole)} has come to {newest.name} env steps{damaged}; compared at {place.name}"
 
 
 def _places(first: Path, second: Path) -> tuple[Path, Path]:

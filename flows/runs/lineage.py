@@ -6,13 +6,10 @@ import hashlib
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.process.files import file_hash
 from rlcore.store.directory import RunDirectory
-
-if TYPE_CHECKING:  # it imports torch, for which the mirror's process need not wait
-    from rlcore.config.groups import RunConfig
 
 UNKNOWN = "unknown"
 CODE = Path(__file__).resolve().parents[2]
@@ -53,25 +50,18 @@ def dataset_digest(run: RunDirectory) -> str:
     return _tree_hash(run.dataset, files) if files else "none"
 
 
-def lineage(config: RunConfig, run: RunDirectory) -> dict[str, Any]:
-    """Everything a model of this run was made from.
+def lineage(run: RunDirectory) -> dict[str, Any]:
+    """What a model of a run was made from: run_id, config_hash, commit, dirty, lock_hash, dataset_digest.
 
     Code and libraries are those the run was created with, not those of the process that asks.
-
-    Args:
-        config: the run's checked configuration.
-        run: its directory.
-
-    Returns:
-        run_id, config_hash, commit, dirty, lock_hash, dataset_digest.
     """
-    from rlcore.store.run_config import config_hash
+    from rlcore.store.run_config import config_hash, config_of  # torch, for which the mirror's process need not wait
 
     identity = run.read_identity() if run.identity.exists() else {}
     code = {key: identity.get(key, UNKNOWN) for key in ("commit", "dirty", "lock_hash")}
     return {
         "run_id": identity.get("run_id", UNKNOWN),
-        "config_hash": config_hash(config),
+        "config_hash": config_hash(config_of(run)),
         **code,
         "dataset_digest": dataset_digest(run),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from flows.runs.listeners import tell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, last_event, read_events
@@ -14,10 +15,16 @@ STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run
 
 
 def note_start(run: RunDirectory) -> None:
-    """Begin a run's event log, unless it has begun."""
+    """Begin a run's event log, unless it has begun, and tell once what of its config has no effect."""
     if last_event(read_events(run.events), "start") is None:
+        from flows.config.notices import notices  # torch
+        from rlcore.store.run_config import config_of
+
         identity = run.read_identity()
         EventLog(run.events).append("start", **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")})
+        typed = run.overrides.read_text().splitlines() if run.overrides.exists() else []
+        for notice in notices(config_of(run), typed):
+            tell("stage", {"doing": notice})
 
 
 def note_baseline(run: RunDirectory) -> None:

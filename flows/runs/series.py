@@ -1,12 +1,12 @@
-"""`results/` of a run: what the stages evaluate and register-model leave for DVC to keep, compare and plot.
-
-What lies there:
+"""`results/` of a run: what the stages evaluate (at the end) and register-model leave, whoever calls them.
 
     policy/            the chosen checkpoint's policy, as `flows.load_policy` reads it
     metrics.json       final returns beside the random baseline; no times, so equal runs have equal metrics
     training.csv       env_steps, episode_return, episode_length: one row a window of metric.log_every
     evaluations.csv    env_steps, greedy_mean, ci95_low, ci95_high: one row an evaluation while training
     model.json         name, version, aliases and the decision on the champion
+
+DVC keeps, compares and plots these files. Written again, they are the same.
 """
 
 from __future__ import annotations
@@ -25,15 +25,7 @@ COLUMNS = {"episode_return": "Rewards/rew_avg", "episode_length": "Game/ep_len_a
 
 
 def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
-    """Write everything but model.json.
-
-    Args:
-        run: evaluated at its end.
-        summary: as `flows.stages.summary.summarise` gives it.
-
-    Returns:
-        The folder.
-    """
+    """Write all but model.json from the run's log and its summary (`flows.stages.summary.summary`): the folder."""
     from rlcore.judge.policy import export_policy
 
     folder = run.path / "results"
@@ -43,22 +35,14 @@ def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
     write_text(folder / "training.csv", _table(["env_steps", *COLUMNS], [[step, *row] for step, row in windows]))
     points = [[e["env_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in judged]
     write_text(folder / "evaluations.csv", _table(["env_steps", "greedy_mean", "ci95_low", "ci95_high"], points))
-    shutil.rmtree(folder / "policy", ignore_errors=True)
+    shutil.rmtree(folder / "policy", ignore_errors=True)  # its files may be links into DVC's cache
     export_policy(run, run.path / summary["checkpoint"], folder / "policy")
     write_json(folder / "metrics.json", _metrics(summary))
     return folder
 
 
 def write_model(run: RunDirectory, result: Mapping[str, Any]) -> Path:
-    """Write model.json.
-
-    Args:
-        run: whose model.
-        result: as `flows.stages.register_model.register_model` gives it.
-
-    Returns:
-        The file.
-    """
+    """Write model.json from what `flows.stages.register_model.register_model` gives: its path."""
     path = run.path / "results" / "model.json"
     write_json(path, dict(result))
     return path

@@ -6,19 +6,20 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.registry import champions
+from flows.registry import champions, upload
 from flows.registry import models as registry
 from flows.registry.gate import Verdict, against_baseline, paired
 from flows.runs.lineage import lineage
-from flows.runs.listeners import tell
+from flows.runs.listeners import tell, working
 from flows.runs.series import write_model
 from flows.stages.summary import summary
-from flows.tracking.mlflow_run import mirror
+from flows.tracking.backends import bring
 from flows.tracking.mlflow_store import connect, store_uri
 from rlcore.config.schema import spell
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, last_event, read_events
 from rlcore.store.run_config import config_of
+from rlcore.system.secrets import redacted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,14 +51,21 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
     switches = {"dry_run": config.dry_run, "model_manager.disabled": config.model_manager.disabled}
     for key, on in switches.items():
         if on:
-            return {"name": None, "version": None, "aliases": [], "decision": f"not registered: {key}=true"}
+            result = {"name": None, "version": None, "aliases": [], "decision": f"not registered: {key}=true"}
+            write_model(run, result)  # DVC asks for it
+            return result
     from rlcore.judge.final import chosen
+    from rlcore.store.checkpoint import manifest
 
     checkpoint = chosen(run)
-    mlflow_run = mirror(run)
+    facts = manifest(checkpoint)
+    mlflow_run = bring(run)
     client, name = connect(store_uri(run.read_config())), registry.model_name(config)
     with registry.deciding():
-        version = _version(client, config, run, checkpoint, name, mlflow_run)
+        version = registry.version_of_checkpoint(client, name, facts["digest"])
+        if version is None:
+            version = _create_version(client, config, run, checkpoint, facts, mlflow_run)
+        upload.delete_leftovers(client, mlflow_run, facts["digest"])
         decision = version.tags.get("decision") or _decide(client, config, run, checkpoint, version)
         aliases = registry.aliases_of(client, name, version.version)
     if version.run_id != mlflow_run:
@@ -70,31 +78,33 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
     return result
 
 
-def _version(
-    client: MlflowClient, config: RunConfig, run: RunDirectory, checkpoint: Path, name: str, mlflow_run: str
+def _create_version(
+    client: MlflowClient,
+    config: RunConfig,
+    run: RunDirectory,
+    checkpoint: Path,
+    facts: dict[str, Any],
+    mlflow_run: str,
 ) -> ModelVersion:
+    """The checkpoint, whose manifest has these facts, as a version with all that it was made from in its tags."""
     from rlcore.judge.policy import export_policy
-    from rlcore.store.checkpoint import manifest
 
-    facts = manifest(checkpoint)
-    known = registry.version_of_checkpoint(client, name, facts["digest"])
-    if known is not None:
-        return known
     agent = registry.agent_settings(config)
     tags = {"env_steps": str(facts["env_steps"]), "seed": str(config.seed)}  # MLflow shows them in this order
-    tags = {key: spell(value) for key, value in (agent.get("tags") or {}).items()} | tags
-    tags |= {key: spell(value) for key, value in lineage(config, run).items()}
+    tags = {key: redacted(spell(value)) for key, value in (agent.get("tags") or {}).items()} | tags
+    tags |= {key: spell(value) for key, value in lineage(run).items()}
     tags |= {"checkpoint_digest": facts["digest"]}
     tags |= {"run_dir": str(run.path.absolute()), "checkpoint": checkpoint.relative_to(run.path).as_posix()}
+    name, description = registry.model_name(config), registry.description_of(config)
     with tempfile.TemporaryDirectory() as folder:
         exported = export_policy(run, checkpoint, Path(folder) / "policy")
-        return registry.create_version(client, name, exported, mlflow_run, tags, registry.description_of(config))
+        return upload.create_version(client, name, exported, mlflow_run, tags, description)
 
 
 def _decide(client: MlflowClient, config: RunConfig, run: RunDirectory, checkpoint: Path, version: ModelVersion) -> str:
     """Write evaluation, decision and reasons on the version and set the aliases; the decision's tag comes last."""
     name, number = version.name, str(version.version)
-    registry.link_logged_model(client, version)
+    upload.link_logged_model(client, version)
     client.set_registered_model_alias(name, "challenger", number)
     champion = registry.champion_of(client, name)
     if champion is not None and str(champion.version) == number:  # a kill cut the last call off after the coronation
@@ -103,7 +113,7 @@ def _decide(client: MlflowClient, config: RunConfig, run: RunDirectory, checkpoi
     if champion is None:
         result, verdict = _judge_first(config, run, checkpoint)
     else:
-        result, verdict = _judge_against(config, run, checkpoint, version, champion)
+        result, verdict = _judge_against(client, config, run, checkpoint, version, champion)
     decision = _sentence(verdict, champion)
     numbers: dict[str, Any] = {"eval_mean": result["mean"], "eval_episodes": result["episodes"]}
     if verdict is not None:
@@ -143,26 +153,31 @@ def _judge_first(config: RunConfig, run: RunDirectory, checkpoint: Path) -> tupl
         result = final["greedy"]
     else:
         # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.
-        result = _evaluate(config, run, checkpoint, FINAL_ROUND)
+        doing = "comparing with the random baseline"
+        (result,) = _evaluate(config, run, [checkpoint], FINAL_ROUND, doing)
     return result, against_baseline(result, baseline) if baseline is not None else None
 
 
 def _judge_against(
-    config: RunConfig, run: RunDirectory, checkpoint: Path, version: ModelVersion, champion: ModelVersion
+    client: MlflowClient,
+    config: RunConfig,
+    run: RunDirectory,
+    checkpoint: Path,
+    version: ModelVersion,
+    champion: ModelVersion,
 ) -> tuple[dict[str, Any], Verdict | None]:
     """Both on the same seeds, which neither was trained, selected or judged on."""
     from rlcore.judge.policy import load_policy
 
     fresh = _fresh_round(int(champion.version), int(version.version))
-    result = _evaluate(config, run, checkpoint, fresh)
-    ours = load_policy(checkpoint)
-    folder = registry.exported_policy(connect(store_uri(run.read_config())), champion)
-    theirs = load_policy(folder)
-    if {k: ours.spec.obs.get(k) for k in theirs.obs_keys} != {k: theirs.spec.obs[k] for k in theirs.obs_keys}:
+    folder = registry.exported_policy(client, champion)
+    ours, theirs = load_policy(checkpoint), load_policy(folder)
+    same_obs = {k: ours.spec.obs.get(k) for k in theirs.obs_keys} == {k: theirs.spec.obs[k] for k in theirs.obs_keys}
+    if not same_obs or ours.spec.action != theirs.spec.action:
+        (result,) = _evaluate(config, run, [checkpoint], fresh, "evaluating the new version")
         return result, None
-    if ours.spec.action != theirs.spec.action:
-        return result, None
-    other = _evaluate(config, run, folder, fresh)
+    doing = f"comparing with champion version {champion.version}"
+    result, other = _evaluate(config, run, [checkpoint, folder], fresh, doing)
     return result, paired(result["returns"], other["returns"], f"champion version {champion.version}")
 
 
@@ -171,10 +186,25 @@ def _fresh_round(champion: int, challenger: int) -> int:
     return 2 + (champion + challenger) * (champion + challenger + 1) // 2 + challenger
 
 
-def _evaluate(config: RunConfig, run: RunDirectory, policy: Path, seeds: int) -> dict[str, Any]:
+def _evaluate(
+    config: RunConfig, run: RunDirectory, policies: list[Path], seeds: int, doing: str
+) -> list[dict[str, Any]]:
+    """Play every policy on the same seeds and tell how many episodes have ended."""
     from rlcore.judge.final import evaluate_checkpoint
 
-    return evaluate_checkpoint(run, policy, max(EPISODES, config.evaluation.final_episodes), greedy=True, round=seeds)
+    episodes = max(EPISODES, config.evaluation.final_episodes)
+    say, told = working(doing), -1
+
+    def play(index: int, policy: Path) -> dict[str, Any]:
+        def on_progress(done: int, total: int) -> None:
+            nonlocal told
+            if index * total + done > told:
+                told = index * total + done
+                say(told, len(policies) * total)
+
+        return evaluate_checkpoint(run, policy, episodes, greedy=True, round=seeds, on_progress=on_progress)
+
+    return [play(index, policy) for index, policy in enumerate(policies)]
 
 
 def _record(run: RunDirectory, result: dict[str, Any]) -> None:

@@ -1,8 +1,7 @@
 """TensorBoard and CSV beside the event log: made from it alone, so that every point is there exactly once.
 
-A mirror is a function of the log: what it should hold is computed whole and compared with the file. A file that is the
-beginning of it (an earlier mirror, or one that a kill tore) is continued, so that an open TensorBoard follows; any
-other file is replaced. How often and from where `mirror` is called therefore changes nothing.
+What a file should hold is computed whole and compared with the file. One that is the beginning of it (an earlier call,
+or one that a kill cut off) is continued, so that an open TensorBoard follows; any other is replaced.
 """
 
 from __future__ import annotations
@@ -13,46 +12,25 @@ import os
 from pathlib import Path
 from typing import Any
 
-from flows.process.files import locked
-from flows.tracking.points import Point, points
-from rlcore.errors import UserError, nearest
+from flows.tracking.points import Event, Point, points
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import read_events
-
-LOGGERS = ("tensorboard", "csv", "mlflow", "none")
 
 
-def mirror(run: RunDirectory, logger_name: str) -> Path | None:
-    """Bring the chosen mirror of a run up to date with its event log.
+def bring_csv(run: RunDirectory, events: list[Event]) -> Path:
+    """Bring metrics.csv up to date: one row per env_steps in ascending order, one column per metric."""
+    return _bring(run, run.path / "metrics.csv", table(list(points(events))))
 
-    Args:
-        run: the run directory.
-        logger_name: `metric.logger.name`: tensorboard, csv, mlflow (which `flows.tracking.mlflow_run` keeps) or none.
 
-    Returns:
-        The file written, or None where there is none to write.
-
-    Raises:
-        UserError: no such logger.
-    """
-    if logger_name not in LOGGERS:
-        raise UserError(
-            f"metric.logger.name={logger_name}: must be one of {', '.join(LOGGERS)}{nearest(logger_name, LOGGERS)}"
-        )
-    if logger_name not in ("tensorboard", "csv") or not run.events.exists():
-        return None
-    with locked(run.path / ".mirrors.lock"):
-        events = list(read_events(run.events))
-        if logger_name == "csv":
-            return _bring(run, run.path / "metrics.csv", table(list(points(events))))
-        start = events[0]["time"] if events else 0.0
-        # TensorBoard takes any name with `tfevents` in it; the time keeps those of several runs apart.
-        path = run.path / "tensorboard" / f"events.out.tfevents.{int(start)}.shepherd"
-        return _bring(run, path, records(list(points(events)), start))
+def bring_tensorboard(run: RunDirectory, events: list[Event]) -> Path:
+    """Bring the run's TensorBoard file up to date."""
+    start = events[0]["time"] if events else 0.0
+    # TensorBoard takes any name with `tfevents` in it; the time keeps those of several runs apart.
+    path = run.path / "tensorboard" / f"events.out.tfevents.{int(start)}.shepherd"
+    return _bring(run, path, records(list(points(events)), start))
 
 
 def table(rows: list[Point]) -> bytes:
-    """Points as CSV: one row per env_steps in ascending order, one column per metric, empty where there is none."""
+    """Points as CSV; a cell is empty where there is no point, and of several the last."""
     names = list(dict.fromkeys(name for name, *_ in rows))
     cells: dict[int, dict[str, Any]] = {}
     for name, value, _, step in rows:
@@ -65,15 +43,7 @@ def table(rows: list[Point]) -> bytes:
 
 
 def records(rows: list[Point], start: float) -> bytes:
-    """Points as a TensorBoard event file.
-
-    Args:
-        rows: in the order of the log: a longer log only appends.
-        start: seconds since 1970 of the header that every event file begins with.
-
-    Returns:
-        The whole file, the same bytes for the same points.
-    """
+    """Points, in the log's order, as a TensorBoard event file whose header has the time `start`; no clock is read."""
     # protobuf makes these classes when it is imported, where pyright cannot see them
     from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
     from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]

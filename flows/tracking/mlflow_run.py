@@ -1,33 +1,28 @@
-"""The MLflow mirror of a run: brought up to date from the event log, never on the training path.
+"""The MLflow run of a run directory: parameters, points, files, results and status, made from the event log.
 
-The log in the run directory is the truth. `mirror` asks MLflow which points it has and writes the others, so it can be
-called at any time, from any process, after a kill or after the store was away: every (metric, step) is there once.
+What MLflow has already is not written again, so it does not matter when and how often `bring` is called.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import sys
-import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import rlcore
-from flows.process.files import file_hash, locked
-from flows.settings import artifact_folder, configure_environment
-from flows.tracking.background import note_failure
-from flows.tracking.mlflow_store import connect, prepare_store, store_uri, user
-from flows.tracking.points import Point, points
+from flows.process.files import file_hash
+from flows.settings import artifact_folder
+from flows.tracking.mlflow_store import connect, pages, prepare_store, store_uri, user
+from flows.tracking.points import Event, Point, points
 from rlcore.config.schema import spell
-from rlcore.errors import RunError, UserError
+from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.events import read_events
+from rlcore.system.secrets import redacted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Run
 
 RUN_TAG = "shepherd.run_id"
 STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
@@ -40,11 +35,12 @@ NOTE = "mlflow.note.content"  # MLflow's name for a run's description
 STAMP = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_(.+)")  # of the run names that we choose
 
 
-def mirror(run: RunDirectory) -> str:
-    """Bring MLflow up to date with a run's event log.
+def bring(run: RunDirectory, events: list[Event]) -> str:
+    """Bring MLflow up to date with a run; the caller holds the run's lock (`flows.tracking.backends.bring`).
 
     Args:
         run: a run directory that holds config.yaml and run.json.
+        events: of its log.
 
     Returns:
         The id of the run in MLflow.
@@ -53,78 +49,48 @@ def mirror(run: RunDirectory) -> str:
         RunError: somebody deleted the run or its experiment in MLflow, and it is not made again behind their back; or
             its files are with a server that is not there.
     """
-    configure_environment()
     tree = run.read_config()
     uri = store_uri(tree)
     prepare_store(uri)
-    with locked(_own_folder(run) / "lock"):
-        client = connect(uri)
-        events = list(read_events(run.events))
-        found = find_run(client, run) or _create_run(client, run, tree, events)
-        run_id = found.info.run_id
-        if found.info.lifecycle_stage != "active":
-            raise RunError(
-                f"MLflow run {run_id} of {run.path} was deleted there; restore it to have it kept up to date"
-            )
-        if _out_of_reach(found.info.artifact_uri or "", uri):
-            raise RunError(
-                f"MLflow run {run_id} of {run.path} was begun on a server that keeps its files; start that server and "
-                "set MLFLOW_TRACKING_URI to it"
-            )
-        _log_params(client, found, tree)
-        _log_points(client, found, points(events))
-        _log_artifacts(client, run, run_id, uri)
-        _log_results(client, run, found)
-        _set_status(client, found, events)
+    client = connect(uri)
+    found = find_run(client, run) or _create_run(client, run, tree, events)
+    run_id = found.info.run_id
+    if found.info.lifecycle_stage != "active":
+        raise RunError(f"MLflow run {run_id} of {run.path} was deleted there; restore it to have it kept up to date")
+    if _out_of_reach(found.info.artifact_uri or "", uri):
+        raise RunError(
+            f"MLflow run {run_id} of {run.path} was begun on a server that keeps its files; start that server and "
+            "set MLFLOW_TRACKING_URI to it"
+        )
+    _log_params(client, found, tree)
+    _log_points(client, found, list(points(events)))
+    _log_artifacts(client, run, run_id)
+    _log_results(client, run, found)
+    _set_status(client, found, events)
     return run_id
 
 
-def main(arguments: list[str]) -> int:
-    """`python -m flows.tracking.mlflow_run RUN...`: mirror runs; a failure is a line in run.log and exit code 1.
-
-    `--on-request RUN`: mirror it for every line on standard input, and answer each with `+` or, after a failure, `-`.
-    """
-    os.nice(10)  # training comes first on a small machine
-    if arguments[:1] == ["--on-request"]:
-        return _on_request(RunDirectory(arguments[1]))
-    return max((_mirror_or_note(RunDirectory(argument)) for argument in arguments), default=0)
-
-
-def _on_request(run: RunDirectory) -> int:
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what MLflow prints is no answer
-    while sys.stdin.buffer.readline():
-        os.write(answers, b"-" if _mirror_or_note(run) else b"+")
-    return 0
-
-
-def _mirror_or_note(run: RunDirectory) -> int:
-    from flows.tracking import files as mirrors  # it is made from this module's points
-
-    reason = ""
-    for pause in (0, 1, 3):  # another process may hold SQLite just now
-        time.sleep(pause)
-        try:
-            mirrors.mirror(run, run.read_config()["metric"]["logger"]["name"])
-            mirror(run)
-            return 0
-        except (RunError, UserError, OSError) as error:  # another try would meet the same
-            reason = str(error)
-            break
-        except Exception as error:
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    note_failure(run, reason)
-    return 1
-
-
 def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
-    """The MLflow run of a run directory, deleted ones included, found by its tag whatever the experiment is called."""
+    """The MLflow run of a run directory, also a deleted one: as noted there, else by its tag in all experiments."""
     from mlflow.entities import ViewType
+    from mlflow.exceptions import MlflowException
 
-    experiments = [e.experiment_id for e in client.search_experiments(view_type=ViewType.ALL)]
-    query = f"tags.`{RUN_TAG}` = '{run.read_identity()['run_id']}'"
-    found = client.search_runs(experiments, query, run_view_type=ViewType.ALL, max_results=1)
-    return found[0] if found else None
+    identity = run.read_identity()["run_id"]
+    noted = _uploads(run)["store"]
+    if noted.get("uri") == redacted(client.tracking_uri):
+        try:
+            found = client.get_run(noted["run"])
+            if found.data.tags.get(RUN_TAG) == identity:
+                return found
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+    query = f"tags.`{RUN_TAG}` = '{identity}'"
+    for page in pages(client.search_experiments, view_type=ViewType.ALL):
+        experiments = [experiment.experiment_id for experiment in page]
+        if found := client.search_runs(experiments, query, run_view_type=ViewType.ALL, max_results=1):
+            return found[0]
+    return None
 
 
 def experiment_name(tree: Mapping[str, Any]) -> str:
@@ -140,15 +106,11 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping) and value:
             params |= flat(value, f"{prefix}{key}.")
         else:
-            params[f"{prefix}{key}"] = spell(value)[:VALUE_LIMIT]
+            params[f"{prefix}{key}"] = redacted(spell(value))[:VALUE_LIMIT]
     return params
 
 
-def _own_folder(run: RunDirectory) -> Path:
-    return run.path / ".mlflow"
-
-
-def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], events: list[dict[str, Any]]) -> Run:
+def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], events: list[Event]) -> Run:
     start = next((int(e["time"] * 1000) for e in events if e["kind"] == "start"), None)
     # MLflow cuts long names at their end, where ours tell one run from another; the time comes last there.
     name = STAMP.sub(r"\2 \1", tree.get("run_name") or run.path.name)
@@ -200,7 +162,7 @@ def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
         "mlflow.source.git.commit": spell(identity.get("commit", "unknown")),
     }
     chosen = ((tree.get("metric") or {}).get("logger") or {}).get("tags") or {}
-    return {str(key): spell(value) for key, value in chosen.items()} | tags
+    return {str(key): redacted(spell(value)) for key, value in chosen.items()} | tags
 
 
 def _log_params(client: MlflowClient, found: Run, tree: Mapping[str, Any]) -> None:
@@ -217,39 +179,60 @@ def _log_params(client: MlflowClient, found: Run, tree: Mapping[str, Any]) -> No
         client.log_batch(found.info.run_id, tags=news[start : start + BATCH_PARAMS])
 
 
-def _log_points(client: MlflowClient, found: Run, wanted: Iterator[Point]) -> None:
+def _log_points(client: MlflowClient, found: Run, wanted: list[Point]) -> None:
+    """Bring the points that MLflow lacks.
+
+    They are brought in the log's order, and MLflow tells the latest step of every metric with the run: it lacks what is
+    beyond. Only of a metric that goes back in steps (a final evaluation of an earlier checkpoint) every point is asked.
+    """
+    from mlflow.entities import Metric
+
     run_id = found.info.run_id
-    there = {name: {m.step for m in client.get_metric_history(run_id, name)} for name in found.data.metrics}
-    missing = [_metric(*point) for point in wanted if point[3] not in there.get(point[0], ())]
+    latest = {metric.key: metric.step for metric in found.data.to_proto().metrics}
+    steps: dict[str, list[int]] = {}
+    for name, _, _, step in wanted:
+        steps.setdefault(name, []).append(step)
+    mixed = [name for name in latest if name in steps and steps[name] != sorted(set(steps[name]))]
+    there = {name: {(m.step, m.timestamp) for m in client.get_metric_history(run_id, name)} for name in mixed}
+    missing = [
+        Metric(name, value, when, step)
+        for name, value, when, step in wanted
+        if ((step, when) not in there[name] if name in there else step > latest.get(name, -1))
+    ]
     for start in range(0, len(missing), BATCH_METRICS):
         client.log_batch(run_id, metrics=missing[start : start + BATCH_METRICS])
 
 
-def _metric(name: str, value: float, when: int, step: int) -> Metric:
-    from mlflow.entities import Metric
+def _uploads(run: RunDirectory) -> dict[str, Any]:
+    """What the folder notes: `store` {uri, run}, where its run is in MLflow; `files` {name: hash}, uploaded there."""
+    path = run.path / ".mlflow" / "uploads.json"
+    return json.loads(path.read_text()) if path.exists() else {"store": {}, "files": {}}
 
-    return Metric(name, value, when, step)
 
+def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None:
+    """Upload files that are new or changed."""
+    noted, store = _uploads(run), {"uri": redacted(client.tracking_uri), "run": run_id}
+    files = noted["files"] if noted["store"] == store else {}
 
-def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str, uri: str) -> None:
-    """Upload files that are new or changed; what was uploaded where is remembered in the run directory."""
-    import json
+    def note() -> None:
+        write_json(run.path / ".mlflow" / "uploads.json", {"store": store, "files": files})
 
-    memory = _own_folder(run) / "uploads.json"
-    remembered = json.loads(memory.read_text()) if memory.exists() else {}
-    store = {"uri": uri, "run": run_id}
-    files = remembered["files"] if remembered.get("store") == store else {}
-    single = [run.config, run.overrides, run.card, run.summary]
+    if noted["store"] != store:
+        note()
+    texts = [run.config, run.overrides, run.card, run.summary]
     folders = [path for folder in (run.media, run.evaluations) if folder.is_dir() for path in folder.iterdir()]
-    for path in single + sorted(folders):
+    for path in texts + sorted(folders):
         if not path.is_file() or path.name.startswith("."):
             continue
         name, digest = path.relative_to(run.path).as_posix(), file_hash(path)
         if files.get(name) == digest:
             continue
-        client.log_artifact(run_id, str(path), path.parent.relative_to(run.path).as_posix().strip(".") or None)
+        if path in texts:
+            client.log_text(run_id, redacted(path.read_text()), name)
+        else:
+            client.log_artifact(run_id, str(path), path.parent.name)
         files[name] = digest
-        write_json(memory, {"store": store, "files": files})
+        note()
 
 
 def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
@@ -265,7 +248,7 @@ def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
         client.set_tag(found.info.run_id, NOTE, results)
 
 
-def _set_status(client: MlflowClient, found: Run, events: list[dict[str, Any]]) -> None:
+def _set_status(client: MlflowClient, found: Run, events: list[Event]) -> None:
     status, ended = _status(events)
     if found.info.status == status:
         return
@@ -275,13 +258,13 @@ def _set_status(client: MlflowClient, found: Run, events: list[dict[str, Any]]) 
         client.update_run(found.info.run_id, status)
 
 
-def _status(events: list[dict[str, Any]]) -> tuple[str, dict[str, Any] | None]:
+def _status(events: list[Event]) -> tuple[str, Event | None]:
     """MLflow's status of a run and the event that ended it, None while it runs.
 
     A finished run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
     finished until there are metrics beyond its end.
     """
-    ended: dict[str, Any] | None = None
+    ended: Event | None = None
     for event in events:
         if event["kind"] == "end":
             ended = event
@@ -290,7 +273,3 @@ def _status(events: list[dict[str, Any]]) -> tuple[str, dict[str, Any] | None]:
             beyond = event["kind"] in ("metrics", "checkpoint") and event["env_steps"] > ended["env_steps"]
             ended = None if again or beyond else ended
     return ("RUNNING", None) if ended is None else (STATUS[ended["status"]], ended)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

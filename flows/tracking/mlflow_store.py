@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -31,14 +31,20 @@ def connect(uri: str) -> MlflowClient:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
+def pages(search: Callable[..., Any], *arguments: Any, **named: Any) -> Iterator[Any]:
+    """Every page of what one of the client's searches finds."""
+    token = None
+    while token != "":
+        page = search(*arguments, **named, page_token=token)
+        yield page
+        token = page.token or ""
+
+
 def prepare_store(uri: str) -> None:
-    """Make an SQLite store complete before anyone sees it.
+    """Make an SQLite store, if that is what the address names, complete before anyone sees it.
 
     MLflow takes seconds to create its tables; a second process, or a kill half-way, would meet a store that neither
     works nor can be upgraded. It is therefore built beside its name and renamed.
-
-    Args:
-        uri: as `tracking_uri`; anything but SQLite is left alone.
     """
     if not uri.startswith("sqlite:///"):
         return

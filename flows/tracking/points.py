@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
-
+Event = dict[str, Any]
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, env steps
 
+# An evaluation while training and the final one may be of the same step: other seeds, other numbers of episodes.
+WHILE_TRAINING = {"greedy": "Evaluation/greedy_mean"}
+FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}
 
-def points(events: list[dict[str, Any]]) -> Iterator[Point]:
-    """Every metric point of an event log, the first of each (metric, step)."""
-    seen: set[tuple[str, int]] = set()
+
+def points(events: Iterable[Event]) -> Iterator[Point]:
+    """Every metric point of an event log, in its order; what was written twice after a kill comes once."""
+    seen: set[tuple[str, int, float]] = set()
     for event in events:
         step, when = int(event.get("env_steps", 0)), int(event["time"] * 1000)
         for name, value in _values(event):
-            if value is not None and (name, step) not in seen:
-                seen.add((name, step))
+            if value is not None and (name, step, value) not in seen:
+                seen.add((name, step, value))
                 yield name, float(value), when, step
 
 
-def _values(event: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
+def _values(event: Event) -> Iterator[tuple[str, float | None]]:
     if event["kind"] == "metrics":
         yield from event["values"].items()
     elif event["kind"] == "baseline":
         yield "Evaluation/baseline_mean", event["mean"]
     elif event["kind"] == "evaluation":
-        for mode in ("greedy", "stochastic"):
-            if event.get(mode):
-                yield f"Evaluation/{mode}_mean", event[mode]["mean"]
-        if event.get("final") and event.get("greedy"):
-            yield "Test/cumulative_reward", event["greedy"]["mean"]
+        names = FINAL if event["final"] else WHILE_TRAINING
+        yield from ((name, event[mode]["mean"]) for mode, name in names.items() if event.get(mode))

@@ -24,10 +24,11 @@ from flows.runs.listeners import listening
 from flows.runs.milestones import note_broken_off, note_start
 from flows.runs.trainer import expect_trainer, released, resumes
 from flows.settings import configure_environment
-from flows.tracking.background import finish_mirror, mirror_in_background
+from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.workers import artifacts
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
+from rlcore.system.secrets import redacted
 
 configure_environment()  # Prefect reads its settings when it is imported
 
@@ -36,7 +37,7 @@ from prefect.client.orchestration import get_client  # noqa: E402
 from prefect.client.schemas.objects import FlowRun  # noqa: E402
 from prefect.context import FlowRunContext  # noqa: E402
 from prefect.exceptions import TerminationSignal  # noqa: E402
-from prefect.states import Failed  # noqa: E402
+from prefect.states import Completed, Failed  # noqa: E402
 
 PLACE = ("run_name=", "run_dir=")  # overrides that say where a run lies
 PROGRESS_EVERY = 5.0  # seconds; one update of the artifact takes some 30 ms
@@ -81,13 +82,17 @@ def leading(algo: str, overrides: list[str], run_dir: str, accelerator: str = ""
         yield str(run.path)
 
 
-def mistakes_in_sentences(body: Body) -> Body:
-    """Let a user's mistake on a worker be the flow run's state and message, without a traceback in its log."""
+def ending_in_a_sentence(body: Body) -> Body:
+    """On a worker, let the result of a flow, or its user's mistake, be the message of the flow run's last state.
+
+    A mistake leaves no traceback in the log.
+    """
 
     @functools.wraps(body)
     def flow(*args: Any, **kwargs: Any) -> Any:
         try:
-            return body(*args, **kwargs)
+            made = body(*args, **kwargs)
+            return Completed(message=made["result"], data=made) if _deployment() else made
         except UserError as error:
             if not _deployment():
                 raise
@@ -171,7 +176,7 @@ def _mirrored(run: RunDirectory) -> Iterator[None]:
             yield
     except BaseException as error:
         failed = isinstance(error, Exception) and not interrupted()
-        note_broken_off(run, *(("failed", str(error)) if failed else ("interrupted", type(error).__name__)))
+        note_broken_off(run, *(("failed", redacted(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)
         raise
     finish_mirror(run)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from flows.process.signals import time_left
 from flows.settings import configure_environment, state_folder
+from flows.workers.servers import databases_without_server
 from rlcore.errors import RunError
 from rlcore.system.imports import large_imports
 from rlcore.system.lifeline import spawn
@@ -37,6 +38,7 @@ def prefect_api() -> Iterator[str]:
         Its URL.
 
     Raises:
+        UserError: the servers of `make up` run, and this process is not told to use them.
         RunError: it did not start; names its log.
     """
     configure_environment()
@@ -46,16 +48,17 @@ def prefect_api() -> Iterator[str]:
     if standing:
         yield standing
         return
-    server = _start()
-    try:
-        url = f"http://127.0.0.1:{_port(server)}/api"
-        with temporary_settings({PREFECT_API_URL: url}):
-            try:
-                yield url
-            finally:
-                _deliver()
-    finally:
-        _stop(server)
+    with databases_without_server():
+        server = _start()
+        try:
+            url = f"http://127.0.0.1:{_port(server)}/api"
+            with temporary_settings({PREFECT_API_URL: url}):
+                try:
+                    yield url
+                finally:
+                    _deliver()
+        finally:
+            _stop(server)
 
 
 def _log_path() -> Path:

@@ -13,15 +13,18 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
+from flows.process.files import locked
 from flows.process.network import unreachable
-from flows.settings import home, state_folder
-from rlcore.errors import RunError
+from flows.settings import database_lock, home, state_folder
+from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
-from rlcore.system.lifeline import alive, stat
+from rlcore.system.lifeline import alive
 
 MARK = "SHEPHERD_SERVED"
 KIND = "SHEPHERD_SERVER"  # which of them a process is, or was started by
@@ -36,13 +39,13 @@ class Server:
     Attributes:
         name: "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
         command: its command line.
-        variables: added to its environment.
+        variables: added to its environment; also passwords, which a command line would show to everyone.
         health: what answers 200 once it is ready; "" = it need only live.
     """
 
     name: str
     command: tuple[str, ...]
-    variables: dict[str, str]
+    variables: dict[str, str] = field(repr=False)
     health: str = ""
 
 
@@ -72,8 +75,50 @@ def start(server: Server) -> bool:
             stderr=output,
             start_new_session=True,
         )
-    (folder() / f"{server.name}.pid").write_text(f"{process.pid} {_birth(process.pid)}")
+    (folder() / f"{server.name}.pid").write_text(str(process.pid))
     return True
+
+
+def check_servers() -> None:
+    """Before a command makes anything: the Prefect server that PREFECT_API_URL names is there and lets us in.
+
+    Raises:
+        UserError: it does not answer, or wants another password; or none is named, and the servers of `make up` have
+            the databases open that this command would open itself.
+    """
+    url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
+    if not url:
+        with databases_without_server():
+            return
+    if reason := unreachable(f"{url}/health"):
+        raise UserError(
+            f"PREFECT_API_URL={url}: no Prefect server answers there ({reason}); "
+            "start it, or unset the variable to run without a server"
+        )
+    login = os.environ.get("PREFECT_API_AUTH_STRING", "")
+    if not os.environ.get("PREFECT_API_KEY") and unreachable(f"{url}/admin/version", login) == "Unauthorized":
+        raise UserError(
+            f"PREFECT_API_URL={url}: the server there refuses PREFECT_API_AUTH_STRING; of `make up`'s it is in .env"
+        )
+
+
+@contextmanager
+def databases_without_server() -> Iterator[None]:
+    """Have this home's databases to commands without a server; `make up` is refused, or waited for, meanwhile.
+
+    Yields:
+        Once; other such commands may do the same.
+
+    Raises:
+        UserError: the servers of `make up` have them.
+    """
+    with locked(database_lock(), shared=True):
+        if any(name in ("prefect", "mlflow") for _, name in running()):
+            raise UserError(
+                "PREFECT_API_URL is not set, and the servers of `make up` have this home's databases open; "
+                f"load {home() / '.env'}, or `make down`"
+            )
+        yield
 
 
 def wait_until_ready(server: Server) -> None:
@@ -95,31 +140,33 @@ def wait_until_ready(server: Server) -> None:
 def running() -> Iterator[tuple[int, str]]:
     """Pid and name of the servers themselves: those that were noted when they were started, and live."""
     for path in folder().glob("*.pid"):
-        pid, _, birth = path.read_text().partition(" ")
-        if pid.isdecimal() and birth and _birth(int(pid)) == birth and alive(int(pid)):
-            yield int(pid), path.stem
+        with suppress(psutil.Error, ValueError):  # it has ended
+            pid = int(path.read_text().partition(" ")[0])
+            if alive(pid) and _mark_of(psutil.Process(pid)) == path.stem:  # and the pid was not given to another one
+                yield pid, path.stem
 
 
 def marked() -> Iterator[tuple[int, str]]:
     """Pid and name of every process that is a server of this home, or was started by one."""
-    mark, kind = f"{MARK}={state_folder()}".encode(), f"{KIND}=".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid() or not alive(int(entry.name)):
-            continue
-        try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if mark in variables:
-            yield int(entry.name), next((v for v in variables if v.startswith(kind)), b"=").partition(b"=")[2].decode()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            name = _mark_of(process)
+            if name is not None and process.pid != os.getpid() and alive(process.pid):
+                yield process.pid, name
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    """Which server of this home a process is, or was started by."""
+    variables = process.environ()
+    return variables.get(KIND, "") if variables.get(MARK) == str(state_folder()) else None
 
 
 def being_trained() -> list[RunDirectory]:
     """The runs that flow runs of these workers train just now."""
     found = []
     for pid, _ in marked():
-        with suppress(OSError):  # it has ended since
-            words = Path("/proc", str(pid), "cmdline").read_bytes().decode().split("\0")
+        with suppress(psutil.Error):  # it has ended since
+            words = psutil.Process(pid).cmdline()
             if "rlcore.train.trainer" in words:
                 found.append(RunDirectory(words[words.index("rlcore.train.trainer") + 1]))
     return found
@@ -150,10 +197,10 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
 def port_of(name: str) -> int | None:
     """The port that a server was started with; None when it does not run."""
     for pid in (pid for pid, other in running() if other == name):
-        with suppress(OSError):  # it has ended since
-            words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
-            if b"--port" in words:
-                return int(words[words.index(b"--port") + 1])
+        with suppress(psutil.Error):  # it has ended since
+            words = psutil.Process(pid).cmdline()
+            if "--port" in words:
+                return int(words[words.index("--port") + 1])
     return None
 
 
@@ -166,11 +213,6 @@ def occupied(port: int) -> str | None:
         except OSError as error:
             return "another program has this port" if error.errno == errno.EADDRINUSE else str(error.strerror)
     return None
-
-
-def _birth(pid: int) -> str:
-    """When a process began, in the kernel's ticks: with it a pid that was given to another one is told apart."""
-    return "".join(stat(pid)[19:20])
 
 
 def _signal(pids: list[int], number: int, seconds: float) -> None:

@@ -10,6 +10,10 @@ from rlcore.config.schema import REQUIRED, arg
 from rlcore.errors import UserError
 
 REDUCTIONS = ("mean", "sum", "max", "min", "last")
+# Why some keys are accepted and have no effect today.
+NO_IMAGES = "image observations are not there yet"
+NO_REPLAY = "there is no algorithm with a replay buffer yet"
+ONE_DEVICE = "there is one device"
 
 
 @dataclass(frozen=True)
@@ -27,16 +31,16 @@ class EnvConfig:
 
     id: str = arg(REQUIRED, "any Gymnasium id, as CartPole-v1")
     num_envs: int = arg(4, "B: environments stepped together", low=1)
-    frame_stack: int = arg(1, "frames stacked on image keys (vector keys are never stacked)", low=-1)
-    frame_stack_dilation: int = arg(1, "take every n-th of the past frames", low=1)
+    frame_stack: int = arg(1, "frames stacked on image keys (vector keys never are)", low=-1, unused=NO_IMAGES)
+    frame_stack_dilation: int = arg(1, "take every n-th of the past frames", low=1, unused=NO_IMAGES)
     sync_env: bool = arg(
         True, "true: in this process (fast for cheap environments); false: one process each", learning=False
     )
     step_timeout: float = arg(
         60.0, "seconds the environments may take for one step before the run ends", above=0, learning=False
     )
-    screen_size: int = arg(64, "side of image observations, pixels (no effect on vector keys)", low=1)
-    grayscale: bool = arg(False, "image observations in one channel (no effect on vector keys)")
+    screen_size: int = arg(64, "side of image observations, pixels", low=1, unused=NO_IMAGES)
+    grayscale: bool = arg(False, "image observations in one channel", unused=NO_IMAGES)
     action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
     clip_rewards: bool = arg(False, "the learner sees tanh(reward)")
     capture_video: bool = arg(True, "record one greedy episode at the last evaluation", learning=False)
@@ -86,13 +90,13 @@ class BufferConfig:
     """Where steps wait for the learner."""
 
     size: int | None = arg(None, "rows per environment; null or rollout_steps for on-policy algorithms", low=1)
-    memmap: bool = arg(False, "memory-mapped storage (off-policy algorithms; no effect for others)")
-    memmap_dir: str | None = arg(None, "folder of memory-mapped storage", learning=False)
-    validate_args: bool = arg(False, "no effect: shapes are always checked", learning=False)
-    from_numpy: bool = arg(False, "accepted for SheepRL's files; storage is always shared", learning=False)
-    checkpoint: bool = arg(True, "keep the replay in checkpoints (off-policy algorithms)", learning=False)
-    online: bool = arg(False, "newest steps first (off-policy algorithms; no effect for others)")
-    share_data: bool = arg(False, "all ranks learn from all rollouts; the same with one device")
+    memmap: bool = arg(False, "memory-mapped storage", unused=NO_REPLAY)
+    memmap_dir: str | None = arg(None, "folder of memory-mapped storage", learning=False, unused=NO_REPLAY)
+    validate_args: bool = arg(False, "check shapes", learning=False, unused="shapes are always checked")
+    from_numpy: bool = arg(False, "storage shared with NumPy", learning=False, unused="storage is always shared")
+    checkpoint: bool = arg(True, "keep the replay in checkpoints", learning=False, unused=NO_REPLAY)
+    online: bool = arg(False, "newest steps first", unused=NO_REPLAY)
+    share_data: bool = arg(False, "all ranks learn from all rollouts", unused=ONE_DEVICE)
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class CheckpointConfig:
     keep_last: int | None = arg(5, "checkpoints kept (and the best); null = all", low=1)
     save_last: bool = arg(True, "a checkpoint at the end")
     resume_from: str | None = arg(None, "checkpoint directory of another run to continue from")
-    memmap_buffer: str = arg("reference", "how replay is stored (off-policy algorithms)", choices=("reference", "copy"))
+    memmap_buffer: str = arg("reference", "how replay is stored", choices=("reference", "copy"), unused=NO_REPLAY)
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,9 @@ class DistributionConfig:
     """The policy's distribution."""
 
     type: str = arg("auto", "auto: by action space", choices=("auto", "discrete", "normal", "tanh_normal"))
-    validate_args: bool = arg(False, "accepted; a loss or gradient that is not finite always ends the run")
+    validate_args: bool = arg(
+        False, "check distributions", unused="a loss or gradient that is not finite always ends the run"
+    )
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ class MetricConfig:
     log_level: int = arg(1, "0: no metrics; 1: all", choices=(0, 1))
     log_every: int = arg(5000, "env steps in one point", low=1)
     disable_timer: bool = arg(False, "no Time/* metrics")
-    sync_on_compute: bool = arg(False, "average metrics over ranks")
+    sync_on_compute: bool = arg(False, "average metrics over ranks", unused=ONE_DEVICE)
     aggregator: AggregatorConfig = arg(AggregatorConfig(), "reductions")
     logger: LoggerConfig = arg(LoggerConfig(), "mirror")
 
@@ -204,7 +210,7 @@ class RunConfig:
     run_dir: str = arg("", "the run's own folder; default <log_root>/<root_dir>/<run_name>", learning=False)
     group: str | None = arg(None, "label that MLflow comparisons group by", learning=False)
     init_from: str | None = arg(None, "run, checkpoint or models:/ URI whose weights start this run")
-    run_benchmarks: bool = arg(False, "accepted for SheepRL's files", learning=False)
+    run_benchmarks: bool = arg(False, "of SheepRL's files", learning=False, unused="nothing reads it here")
 
     @property
     def checkpoint_every(self) -> int:

@@ -30,6 +30,7 @@ def arg(
     high: float | None = None,
     above: float | None = None,
     learning: bool = True,
+    unused: str = "",
 ) -> Any:
     """One field of a config dataclass.
 
@@ -41,11 +42,13 @@ def arg(
         high: largest value allowed.
         above: the value must be greater than this.
         learning: whether a change of this key changes what is learned; such keys cannot change on resume.
+        unused: why the key is accepted and has no effect today.
 
     Returns:
         A `dataclasses.field` that carries all of this as metadata.
     """
-    meta = {"help": help, "choices": choices, "low": low, "high": high, "above": above, "learning": learning}
+    meta = {"help": help, "choices": choices, "low": low, "high": high, "above": above}
+    meta |= {"learning": learning, "unused": unused}
     if default is REQUIRED:
         return dataclasses.field(metadata=meta | {"required": True})
     if isinstance(default, (dict, list)) or dataclasses.is_dataclass(default):
@@ -70,6 +73,7 @@ class Argument:
     high: float | None
     above: float | None
     learning: bool
+    unused: str = ""
 
     @property
     def allowed(self) -> str:
@@ -142,6 +146,7 @@ def arguments(cls: type, prefix: str = "", learning: bool = True) -> Iterator[Ar
             meta.get("high"),
             meta.get("above"),
             here,
+            meta.get("unused", ""),
         )
 
 
@@ -161,7 +166,7 @@ def _nested(annotation: Any) -> type | None:
     return None
 
 
-def build(cls: type, values: Mapping[str, Any], prefix: str = "") -> Any:
+def build(cls: type, values: Any, prefix: str = "") -> Any:
     """A config dataclass from a mapping, strictly.
 
     Args:
@@ -314,6 +319,15 @@ def plain(config: Any) -> Any:
     if isinstance(config, (tuple, list)):
         return [plain(v) for v in config]
     return config
+
+
+def at(tree: Any, key: str, absent: Any = None) -> Any:
+    """The value at a dotted key of a plain tree; `absent` where there is none."""
+    for part in key.split("."):
+        if not isinstance(tree, Mapping) or part not in tree:
+            return absent
+        tree = tree[part]
+    return tree
 
 
 def defaults(cls: type) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
 
 def _declared(settings: EnvSettings) -> dict[str, Any]:
     """What the environment says of itself, before any step."""
-    env = make(settings)
-    try:
+    with closing(make(settings)) as env:
         spec = spec_of(env)
         return {
             "id": spec.id,
@@ -105,8 +105,6 @@ def _declared(settings: EnvSettings) -> dict[str, Any]:
             "max_episode_steps": time_limit(env),
             "reward_range": _declared_reward(env),
         }
-    finally:
-        env.close()
 
 
 def _play_checked(config: EnvConfig | EnvSettings, seed: int) -> dict[str, int]:
@@ -194,7 +192,7 @@ def time_limit(env: gymnasium.Env) -> int | None:
         if isinstance(layer, ActionRepeat):
             repeat *= layer.amount  # limits further in count environment steps
         if isinstance(layer, TimeLimit):
-            limits.append(math.ceil(layer._max_episode_steps / repeat))
+            limits.append(math.ceil(layer._max_episode_steps / repeat))  # pyright: ignore[reportPrivateUsage]
     return min(limits, default=None)
 
 

@@ -85,7 +85,7 @@ def evaluate_agent(
         ),
     )
     rng = None if greedy else streams.generator(config.seed, "policy_eval", round, streams.PURPOSES[purpose])
-    where = {} if fabric is None else {"device": fabric.device, "autocast": fabric.autocast}
+    where: dict[str, Any] = {} if fabric is None else {"device": fabric.device, "autocast": fabric.autocast}
     try:
         result = play(
             agent, envs, episodes, rng, greedy=greedy, limit=limit, on_step=on_step, on_progress=on_progress, **where

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlcore.config.groups import NO_IMAGES
 from rlcore.config.schema import arg
 from rlcore.errors import UserError, nearest
 from rlcore.functional.stats import RunningMoments
@@ -28,7 +29,7 @@ class EncoderConfig(MLPConfig):
     """Vector keys, concatenated, through one perceptron."""
 
     mlp_features_dim: int | None = arg(64, "features of a last linear layer; null = no such layer", low=1)
-    cnn_features_dim: int = arg(512, "features of image keys", low=1)
+    cnn_features_dim: int = arg(512, "features of image keys", low=1, unused=NO_IMAGES)
 
 
 def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) -> None:

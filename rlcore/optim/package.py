@@ -270,7 +270,7 @@ def _load(package: bytes) -> Compiled:
     torch's own loaders unpack into a folder of /tmp and remove it when the interpreter shuts down in good order, which
     a trainer never does.
     """
-    runner = getattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu", None)
+    runner = getattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu", None)  # pyright: ignore[reportPrivateUsage]
     if runner is None or not hasattr(os, "memfd_create"):
         from torch._inductor import aoti_load_package  # the compiler, which takes seconds to import
 

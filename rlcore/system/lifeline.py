@@ -10,6 +10,7 @@ keeps its end open. Unlike PR_SET_PDEATHSIG this follows the process, not the th
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import runpy
@@ -71,21 +72,21 @@ def die_with_parent(lifeline: int) -> None:
 
 def stopped(pid: int) -> bool:
     """Whether a process is paused (SIGSTOP, a debugger): what it does not do now is not its fault."""
-    return stat(pid)[:1] in (["T"], ["t"])
+    return _status(pid) in ("stopped", "tracing-stop")
 
 
 def alive(pid: int) -> bool:
     """Whether a process runs or is paused; one that has ended and was not waited for (a zombie) does not."""
-    return stat(pid)[:1] not in ([], ["Z"])
+    return _status(pid) not in ("", "zombie", "dead")
 
 
-def stat(pid: int) -> list[str]:
-    """What Linux says of a process after its name (proc(5)): state, parent, ...; empty when it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:  # or this system tells it elsewhere
-        return []
+def _status(pid: int) -> str:
+    """What psutil calls the state of a process; empty when it has ended."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status()
+    return ""
 
 
 def main() -> None:

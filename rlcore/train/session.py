@@ -192,7 +192,7 @@ class Session:
     def save(self) -> dict[str, Any]:
         """Make the present state durable; returns {path, env_steps, digest}; RunError where a weight is not finite."""
         self.collector.arrival = self.envs.boundary()
-        learning = {
+        learning: dict[str, Any] = {
             "learner": self.learner.state_dict(),
             "buffer": self.buffer.state_dict(),
             "collector": self.collector.state_dict(),

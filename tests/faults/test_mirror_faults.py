@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.tracking import background
+from flows.tracking import mirror
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
@@ -58,19 +58,20 @@ def elsewhere(folder: Path, uri: str) -> RunDirectory:
 KILLED = """
     import os, random, signal, sys, time
     from flows.settings import configure_environment, tracking_uri
-    from flows.tracking import mlflow_run as tracking
+    from flows.tracking import mirror, mlflow_run
     from flows.tracking.mlflow_store import prepare_store
     from rlcore.store.directory import RunDirectory
+    from rlcore.store.events import read_events
     path, rng = sys.argv[1], random.Random(int(sys.argv[2]))
     configure_environment()
     prepare_store(tracking_uri())
-    tracking.BATCH_METRICS = 25
+    mlflow_run.BATCH_METRICS = 25
     os.nice, killed, longest = (lambda by: 0), 0, 3.0
     while killed < 6:
         began = time.monotonic()
         child = os.fork()
         if child == 0:
-            os._exit(tracking.main([path]))
+            os._exit(mirror.main([path]))
         time.sleep(rng.uniform(0.0, longest))
         if os.waitpid(child, os.WNOHANG)[0] == 0:
             os.kill(child, signal.SIGKILL)
@@ -79,9 +80,9 @@ KILLED = """
         else:  # it had finished: more points, and less time
             longest *= 0.7
             from tests.flows.synthetic_runs import train_a_while
-            step = 1 + max((e.get("env_steps", 0) for e in tracking.read_events(RunDirectory(path).events)))
+            step = 1 + max((e.get("env_steps", 0) for e in read_events(RunDirectory(path).events)))
             train_a_while(RunDirectory(path), step, step + 4000)
-    sys.exit(tracking.main([path]))
+    sys.exit(mirror.main([path]))
 """
 
 
@@ -103,16 +104,16 @@ def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_wit
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts and says nothing
         run = elsewhere(home, f"http://127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()
-        background.mirror_in_background(run)
-        background.mirror_in_background(run)
+        mirror.mirror_in_background(run)
+        mirror.mirror_in_background(run)
         assert time.monotonic() - began < 0.5
         silent.settimeout(60)
         connection, _ = silent.accept()  # it waits for an answer now
-        background.mirror_in_background(run)
+        mirror.mirror_in_background(run)
         assert [p.kind for p in processes(home)] == ["mirror"]  # one at a time
-        monkeypatch.setattr(background, "SETTLE", 0.5)
+        monkeypatch.setattr(mirror, "SETTLE", 0.5)
         began = time.monotonic()
-        background.settle()
+        mirror.settle()
         assert 0.4 < time.monotonic() - began < 2
         connection.close()
     assert not orphans(home)
@@ -123,10 +124,10 @@ def test_a_server_that_is_away_and_then_slow_keeps_nobody_waiting_and_has_every_
     port = free_port()
     early = elsewhere(home / "early", f"http://127.0.0.1:{port}")
     # Away: said in the log, with the reason.
-    assert not background.finish_mirror(early, timeout=60)
+    assert not mirror.finish_mirror(early, timeout=60)
     assert "MLflow is behind" in early.log.read_text()
     with mlflow_server(home, port) as database, slowly(port, seconds=0.2) as slow:
-        assert background.finish_mirror(early)
+        assert mirror.finish_mirror(early)
         assert stored(database) == expected(early)
         run = elsewhere(home / "late", f"http://127.0.0.1:{slow}")
         longest, step = 0.0, 2000
@@ -135,14 +136,14 @@ def test_a_server_that_is_away_and_then_slow_keeps_nobody_waiting_and_has_every_
         while len(stored(database)) < len(expected(early)) + 100:
             assert time.monotonic() < deadline
             began = time.monotonic()
-            background.mirror_in_background(run, every=0.2)
+            mirror.mirror_in_background(run, every=0.2)
             longest = max(longest, time.monotonic() - began)
             train_a_while(run, step, step + 100)
             step += 100
             time.sleep(0.2)
         assert longest < 2.0  # a mirror through here takes more than four; the most is the start of its process
-        assert background.finish_mirror(run)
-        background.settle()
+        assert mirror.finish_mirror(run)
+        mirror.settle()
         assert stored(database) == sorted(expected(early) + expected(run))
         assert not run.log.exists()
 

@@ -41,7 +41,8 @@ def synthetic_run(folder: Path, run_id: str, **changes: Any) -> RunDirectory:
     }
     run.path.mkdir(parents=True)
     run.config.write_text(yaml.safe_dump(tree | changes))
-    write_json(run.identity, {"run_id": run_id, "commit": "c0ffee", "dirty": False, "lock_hash": "10c4"})
+    identity = {"run_id": run_id, "algo": "ppo", "env_id": "CartPole-v1", "seed": 5}
+    write_json(run.identity, identity | {"commit": "c0ffee", "dirty": False, "lock_hash": "10c4"})
     write_json(run.card, {"env_id": "CartPole-v1"})
     EventLog(run.events).append("start", run_id=run_id, algo="ppo", env_id="CartPole-v1", seed=5)
     return run
@@ -94,7 +95,8 @@ def checkpointed_run(folder: Path, run_id: str, weights: int, spec: dict[str, An
     write_json(run.card, {"spec": spec, "tier": "snapshot", "fresh_instance": False, "max_episode_steps": 500})
     config = build(ppo.Config, algo, "algo.")
     agent = ppo.Agent(config, env, "auto", torch.Generator().manual_seed(weights))
-    checkpoint.save(run.checkpoints, 4096, {"learner": {"agent": agent.state_dict()}}, {})
+    bookkeeping = {"wall_s": 2.0, "cpu_s": 2.0, "updates": 64, "fingerprint": {}}
+    checkpoint.save(run.checkpoints, 4096, {"learner": {"agent": agent.state_dict()}}, bookkeeping)
     EventLog(run.events).append("baseline", mean=22.0, std=11.0, ci95=[19.8, 24.2], episodes=100)
     return run
 
@@ -124,16 +126,36 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
 
     asked: list[tuple[str, int, int]] = []
 
-    def play(run: RunDirectory, path: Path, episodes: int, *, greedy: bool = True, round: int = 1) -> dict[str, Any]:
+    def play(
+        run: RunDirectory,
+        path: Path,
+        episodes: int,
+        *,
+        greedy: bool = True,
+        round: int = 1,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> dict[str, Any]:
         digest = load_policy(path).description["digest"]
         asked.append((digest, round, episodes))
-        values = [returns(digest, i) for i in range(episodes)]
+        values = []
+        for i in range(episodes):
+            values.append(returns(digest, i))
+            if on_progress is not None:
+                on_progress(i + 1, episodes)
         return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)), "episodes": episodes} | {
             "returns": values
         }
 
     monkeypatch.setattr(judge, "evaluate_checkpoint", play)
+    monkeypatch.setattr("flows.stages.summary.learning_curve", lambda run: run.curve)  # drawn by other tests
     return asked
+
+
+def judged(run: RunDirectory) -> None:
+    """Note a final evaluation of the checkpoint, so that no environment is needed to register it."""
+    results = {"greedy": {"mean": 300.0, "std": 20.0, "ci95": [296.0, 304.0], "episodes": 100}}
+    EventLog(run.events).append("evaluation", env_steps=4096, final=True, **results)
+    write_json(run.evaluations / "4096.json", results)
 
 
 def digest_of(run: RunDirectory) -> str:
@@ -143,6 +165,12 @@ def digest_of(run: RunDirectory) -> str:
     return checkpoint.manifest(checkpoint.resolve(run, "latest"))["digest"]
 
 
-def named(run: RunDirectory, name: str) -> RunConfig:
-    """The checked config of a run whose model has a name of its own."""
-    return config_of(run, model_manager={"disabled": False, "models": {"agent": {"model_name": name}}})
+def named(run: RunDirectory, name: str) -> RunDirectory:
+    """The run, whose model gets a name of its own in its config."""
+    return configured(run, model_manager={"disabled": False, "models": {"agent": {"model_name": name}}})
+
+
+def configured(run: RunDirectory, **changes: Any) -> RunDirectory:
+    """The run with other top-level keys in its config."""
+    run.config.write_text(yaml.safe_dump(yaml.safe_load(run.config.read_text()) | changes))
+    return run

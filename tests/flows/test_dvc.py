@@ -1,4 +1,4 @@
-"""The DVC pipelines of dvc.yaml: a repository of their own, the real `dvc` command, a real kill."""
+"""The stages of dvc.yaml: a repository of their own, the real `dvc` command, a real kill."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tests.soaking import soak
 
 pytestmark = pytest.mark.slow
 STAGES = ["make-env", "collect", "train", "evaluate", "register-model"]
+CARTPOLE, ACROBOT = ([f"{stage}@{env}" for stage in STAGES] for env in ("CartPole-v1", "Acrobot-v1"))
 SMALL = {
     "  total_steps: 65536": "  total_steps: 2048",
     "  compile: auto": "  compile: false",
@@ -36,7 +37,7 @@ SMALL = {
 
 
 class Repository:
-    """A git repository with the project's pipelines and small parameters."""
+    """A git repository with the project's dvc.yaml and small parameters."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.home = folder, folder.parent / "home"
@@ -88,8 +89,8 @@ class Repository:
         )
 
     def repro(self) -> list[str]:
-        """`dvc repro register-model`; the stages that it ran."""
-        return re.findall(r"Running stage '(.+)'", self.dvc("repro", "register-model"))
+        """`dvc repro register-model@CartPole-v1`; the stages that it ran."""
+        return re.findall(r"Running stage '(.+)'", self.dvc("repro", "register-model@CartPole-v1"))
 
     def _run(self, *command: str) -> str:
         self.home.mkdir(exist_ok=True)
@@ -104,7 +105,7 @@ class Repository:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     made = Repository(tmp_path_factory.mktemp("dvc") / "checkout")
     made.make()
-    assert made.repro() == STAGES
+    assert made.repro() == CARTPOLE
     made.commit()
     return made
 
@@ -121,8 +122,8 @@ def metrics(run: RunDirectory) -> dict[str, Any]:
 
 
 def test_a_second_repro_runs_nothing_and_the_results_are_whole(repository: Repository) -> None:
-    assert "up to date" in repository.dvc("repro", "register-model")
-    assert repository.git("status --porcelain") == ""  # what the pipelines make is not git's
+    assert "up to date" in repository.dvc("repro", "register-model@CartPole-v1")
+    assert repository.git("status --porcelain") == ""  # what the stages make is not git's
     shown = json.loads(repository.dvc("metrics", "show", "--json", "runs/dvc/CartPole-v1/results/metrics.json"))
     data = shown[""]["data"]["runs/dvc/CartPole-v1/results/metrics.json"]["data"]
     assert data == metrics(repository.run)
@@ -133,9 +134,9 @@ def test_a_second_repro_runs_nothing_and_the_results_are_whole(repository: Repos
     assert summary["model"]["version"] == 1
 
 
-def test_the_second_pipeline_is_the_same_for_each_environment(repository: Repository) -> None:
+def test_the_stages_are_the_same_for_each_environment(repository: Repository) -> None:
     listed = repository.dvc("stage", "list", "--name-only").split()
-    assert listed == [*STAGES, *[f"suite-{stage}@Acrobot-v1" for stage in STAGES]]
+    assert sorted(listed) == sorted([*CARTPOLE, *ACROBOT])
 
 
 def test_plots_hold_the_learning_curve_and_the_evaluations(repository: Repository) -> None:
@@ -149,13 +150,14 @@ def test_plots_hold_the_learning_curve_and_the_evaluations(repository: Repositor
     assert judged
     assert all(f'"greedy_mean": "{row.split(",")[1]}"' in page for row in judged)
     assert "learning_curve.png" in page
+    assert "CartPole-v1: return while training" in page
 
 
 def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_bits(again: Repository) -> None:
     before, old = metrics(again.run), again.run.read_identity()["run_id"]
     again.set("    lr: 0.001", "    lr: 0.003")
     assert "algo.optimizer.lr" in again.dvc("params", "diff")
-    assert again.repro() == STAGES[2:]
+    assert again.repro() == CARTPOLE[2:]
     assert again.run.read_config()["algo"]["optimizer"]["lr"] == 0.003
     compared = json.loads(again.dvc("metrics", "diff", "--json"))["runs/dvc/CartPole-v1/results/metrics.json"]
     changed = compared["greedy.mean"] if "greedy.mean" in compared else compared["stochastic.mean"]
@@ -168,7 +170,7 @@ def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_b
     # The committed parameters once more, killed on the way: the bits of the run that was set aside.
     again.git("checkout -q params.yaml")
     current = again.run.read_identity()["run_id"]
-    killed = again.begin("train")
+    killed = again.begin("train@CartPole-v1")
 
     def under_way() -> bool:
         fresh = again.run.config.exists() and again.run.read_identity()["run_id"] != current
@@ -179,14 +181,14 @@ def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_b
     killed.wait()
     assert not any(p.kind == "trainer" for p in processes.orphans(again.home))
     assert processes.count(again.run, "end") == 0
-    again.dvc("repro", "train")
+    again.dvc("repro", "train@CartPole-v1")
     assert processes.count(again.run, "resume") == 1
     assert diff(str(aside.path), str(again.run.path)) == 0
 
 
 def test_when_dvc_alone_is_killed_its_stage_ends_with_a_checkpoint(again: Repository) -> None:
     again.set("  total_steps: 2048", "  total_steps: 2000000")
-    killed = again.begin("train")
+    killed = again.begin("train@CartPole-v1")
     long = "total_steps: 2000000"
     processes.wait_for(lambda: again.run.config.exists() and long in again.run.config.read_text(), "the new run", 300)
     processes.wait_for(lambda: processes.count(again.run, "metrics"), "the training", 300)
@@ -199,8 +201,8 @@ def test_when_dvc_alone_is_killed_its_stage_ends_with_a_checkpoint(again: Reposi
 
 @soak
 def test_experiments_are_queued_with_what_follows_from_their_parameter(again: Repository, tmp_path: Path) -> None:
-    again.dvc("exp", "run", "--queue", "--name", "wide", "-S", "algo.dense_units=32", "evaluate")
-    again.dvc("exp", "run", "--run-all", "--jobs", "1", "evaluate")
+    again.dvc("exp", "run", "--queue", "--name", "wide", "-S", "algo.dense_units=32", "evaluate@CartPole-v1")
+    again.dvc("exp", "run", "--run-all", "--jobs", "1", "evaluate@CartPole-v1")
     assert "Success" in again.dvc("queue", "status")
     again.dvc("get", ".", "runs/dvc/CartPole-v1/results/policy", "--rev", "wide", "--out", str(tmp_path / "policy"))
     policy = json.loads((tmp_path / "policy/policy.json").read_text())
@@ -208,7 +210,7 @@ def test_experiments_are_queued_with_what_follows_from_their_parameter(again: Re
 
 
 def test_what_is_final_is_pushed_and_pulled(repository: Repository, tmp_path: Path) -> None:
-    kept = [stage for stage in STAGES if stage != "train"]  # checkpoints are not in the cache
+    kept = [stage for stage in CARTPOLE if not stage.startswith("train")]  # checkpoints are not in the cache
     repository.dvc("checkout", "--force", *kept)
     repository.dvc("remote", "add", "--default", "store", str(tmp_path / "store"))
     repository.dvc("push")

@@ -20,7 +20,7 @@ import yaml
 
 from flows import load_policy
 from flows.cli import main as cli
-from flows.config.compose import presets
+from flows.config.files import presets
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events

@@ -5,11 +5,17 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
+from flows.cli.follow import following
 from flows.cli.progress import Progress
 from flows.report.sentences import duration
+from flows.runs.listeners import tell
+from rlcore.store.directory import RunDirectory
 
 
 class Clock:
@@ -203,3 +209,87 @@ def test_the_bar_is_ascii_where_the_stream_cannot_write_more() -> None:
 )
 def test_durations_are_written_as_clocks_write_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def train_a_tenth(progress: Progress) -> str:
+    progress.update(100, 1.0, 100.0, 1.0)
+    return "train  ━━──────────────  100/1,000  10%  return 1.0  100 steps/s  ETA 0:09"
+
+
+def test_other_work_stands_in_place_of_training_until_it_is_done() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress(1_000, out, clock)
+    training = train_a_tenth(progress)
+    for done in range(38):
+        clock.now = 10.0 + done
+        progress.work("final evaluation", done, 100)
+    # 37 of 100 in 37 s: 63 s for the rest; 37 % of a bar of 16.
+    assert out.screen() == ["final evaluation  ━━━━━━──────────  37/100 episodes  ETA 1:03"]
+    progress.note("the mirror is away")
+    assert out.screen()[1].startswith("final evaluation ")
+    progress.work("final evaluation", 100, 100)
+    assert out.screen() == ["the mirror is away", training]
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_work_that_is_broken_off_leaves_no_line(trained: bool) -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress(1_000, out, clock)
+    training = [train_a_tenth(progress)] if trained else []
+    clock.now = 60.0
+    progress.work("champions compared", 3, 200)
+    assert out.screen() == ["champions compared  ────────────────  3/200 episodes"]
+    progress.close()
+    assert out.screen() == [*training, ""]
+
+
+def test_a_file_hears_of_other_work_every_ten_seconds_and_of_short_work_not_at_all() -> None:
+    out, clock = Terminal(tty=False), Clock()
+    progress = Progress(1_000, out, clock)
+    progress.update(100, 1.0, 100.0, 1.0)
+    for doing, seconds in (("evaluation", 9), ("final evaluation", 35)):
+        for done in range(seconds):
+            clock.now += 1.0
+            progress.work(doing, done, seconds)
+        progress.work(doing, seconds, seconds)
+    progress.close()
+    assert out.getvalue().splitlines() == [
+        "train  100/1,000  10%  return 1.0  100 steps/s  ETA 0:09",
+        "final evaluation  10/35 episodes  ETA 0:25",
+        "final evaluation  20/35 episodes  ETA 0:15",
+        "final evaluation  30/35 episodes  ETA 0:05",
+    ]
+
+
+def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(tmp_path)
+    run.config.write_text("algo: {total_steps: 1000}")
+    with following(run):
+        tell("progress", {"env_steps": 100, "return": 1.0, "elapsed": 2.0})
+        tell("checkpoint", {"env_steps": 100})
+        tell("work", {"doing": "evaluation", "done": 3, "total": 10})  # too short for a line in a file
+        tell("stage", {"doing": "stopped early"})
+        tell("progress", {"env_steps": 101, "return": None, "elapsed": 2.0})
+    assert capsys.readouterr().err.splitlines() == [
+        "train  100/1,000  10%  return 1.0  50 steps/s  ETA 0:18",
+        "stopped early",
+        "train  101/1,000  10%  return -  50 steps/s  ETA 0:18",
+    ]
+
+
+def test_lines_of_several_threads_do_not_mix() -> None:
+    class OneByOne(Terminal):
+        def write(self, text: str) -> int:
+            for character in text:
+                super().write(character)
+                time.sleep(0)  # another thread's turn
+            return len(text)
+
+    out = OneByOne(tty=False)
+    progress = Progress(1_000, out, Clock())
+    threads = [threading.Thread(target=lambda c=c: [progress.note(c * 20) for _ in range(20)]) for c in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(out.getvalue().splitlines()) == sorted(c * 20 for c in "abcd" for _ in range(20))

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.config.compose import available, compose, compose_existing, dump, presets
+from flows.config.compose import compose, compose_existing, dump
+from flows.config.files import available, groups, presets
+from flows.config.overrides import parse
 from flows.config.search_path import BUILT_IN
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
@@ -19,6 +21,7 @@ from rlcore.store.run_config import build_config
 
 # Neither preset nor tuned value: the built-in defaults of PPO on CartPole.
 BARE = ("exp=default", "algo=ppo", "env=gym", "algo.total_steps=65536")
+DEFAULT_NAME = "ppo_CartPole-v1"
 PRESETS = ("ppo", "ppo_acrobot", "ppo_benchmarks", "ppo_lunar_lander", "ppo_mujoco", "ppo_pendulum")
 
 
@@ -145,6 +148,28 @@ def test_text_keys_take_text_as_typed(text):
     config, _ = compose(["exp=ppo", f"run_dir={text}", "run_name=2024"])
     assert config.run_dir == text.strip("'")
     assert config.run_name == "2024"
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("a b=c", "a b=c"),  # no key of ours stands before the second =
+        ("'env.id=A env.num_envs=8'", "env.id=A env.num_envs=8"),
+        ("with (brackets) [and] {braces}", "with (brackets) [and] {braces}"),
+        ("1e5", "1e5"),
+        ("''", ""),
+    ],
+)
+def test_text_may_hold_spaces_and_equals_signs(typed, text):
+    assert compose(["exp=ppo", f"exp_name={typed}", "run_name=x", "run_dir=y"])[0].exp_name == (text or DEFAULT_NAME)
+
+
+def test_a_sweep_is_read_by_hydra_and_kept_apart():
+    typed = parse(["exp=ppo,ppo_pendulum", "seed=1,2", "algo.gamma=interval(0.9,0.99)", "env.num_envs=4"], groups())
+    assert [sweep.key_or_group for sweep in typed.sweeps] == ["exp", "seed", "algo.gamma"]
+    assert list(typed.sweeps[1].sweep_string_iterator()) == ["1", "2"]
+    assert (typed.sweeps[2].value().start, typed.sweeps[2].value().end) == (0.9, 0.99)
+    assert [setting.key_or_group for setting in typed.settings] == ["env.num_envs"]
 
 
 def test_numbers_may_be_written_as_in_python_and_yaml():

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from flows.config import compose as config
+from flows.config import files
 from flows.config.compose import compose
+from flows.config.sheeprl_keys import KEYS, refuse_other_algorithms
 from rlcore.errors import UserError
 
 
@@ -21,14 +22,14 @@ def loaded():
 @pytest.fixture
 def files_read_once(loaded, monkeypatch):
     """The same built-in files for every row of a table: Hydra reads them the first time only."""
-    load = config._load
+    load = files.load
 
-    def remembered(files, choices):
-        if choices not in loaded:
-            loaded[choices] = load(files, choices)
-        return copy.deepcopy(loaded[choices])
+    def remembered(choices, groups):
+        if tuple(choices) not in loaded:
+            loaded[tuple(choices)] = load(choices, groups)
+        return copy.deepcopy(loaded[tuple(choices)])
 
-    monkeypatch.setattr(config, "_load", remembered)
+    monkeypatch.setattr(files, "load", remembered)
 
 
 def told(overrides):
@@ -108,6 +109,29 @@ MISTAKES = [
     ("model_manager.models.agnet.tags={}", ["model_manager.models.agnet", "'agent'"]),
     ("model_manager.models.agent.modelname=x", ["model_manager.models.agent.modelname", "'model_name'"]),
     ("init_from=a checkpoint.resume_from=b", ["init_from"]),
+    # Genuine keys of SheepRL's other algorithms: whose they are, not what looks like them.
+    ("algo.replay_ratio=1", ["algo.replay_ratio=1", "SheepRL's key of sac", "not there yet", "ppo has no such key"]),
+    ("algo.learning_starts=100", ["algo.learning_starts=100", "sac", "dreamer"]),
+    ("algo.tau=0.005", ["algo.tau=0.005", "sac"]),
+    ("algo.world_model.kl_dynamic=0.5", ["algo.world_model.kl_dynamic=0.5", "dreamer"]),
+    ("algo.per_rank_sequence_length=16", ["algo.per_rank_sequence_length=16", "ppo_recurrent"]),
+    ("algo.mlp_keys.decoder=[state]", ["algo.mlp_keys.decoder", "sac_ae"]),
+    ("algo.actor.objective_mix=null", ["algo.actor.objective_mix=null", "dreamer"]),
+    ("buffer.sample_next_obs=true", ["buffer.sample_next_obs=true", "sac"]),
+    ("buffer.prioritize_ends=true", ["buffer.prioritize_ends=true", "dreamer"]),
+    ("checkpoint.exploration_ckpt_path=x", ["checkpoint.exploration_ckpt_path=x", "p2e"]),
+    # Several values, in each of Hydra's forms.
+    ("exp_name=a,b", ["exp_name=a,b", "several values"]),
+    ("algo.gamma=choice(0.9,0.99)", ["algo.gamma=choice(0.9,0.99)", "several values"]),
+    ("algo.gamma=interval(0.9,0.99)", ["algo.gamma=interval(0.9,0.99)", "several values"]),
+    ("seed=range(1,4)", ["seed=range(1,4)", "several values"]),
+    ("env=gym,mujoco", ["env=gym,mujoco", "several values"]),
+    # Two settings in one entry, as in a list of overrides.
+    ("env.id=CartPole-v1 env.num_envs=8", ["two settings in one entry", "'env.id=CartPole-v1' and 'env.num_envs=8'"]),
+    ("env.num_envs=8 seed=3", ["two settings in one entry", "'env.num_envs=8' and 'seed=3'"]),
+    ("env=gym env.id=CartPole-v1", ["two settings in one entry", "'env=gym' and 'env.id=CartPole-v1'"]),
+    ("seed=3\nenv=mujoco", ["two settings in one entry", "'seed=3' and 'env=mujoco'"]),
+    ("run_name=lr=1 seed=3", ["two settings in one entry", "run_name='…'"]),
 ]
 
 
@@ -146,6 +170,26 @@ def test_a_wrong_choice_of_files_is_told(overrides, parts):
         assert part in sentence
 
 
+def test_no_nearest_match_is_offered_for_a_key_of_another_algorithm(files_read_once):
+    assert "did you mean" not in told(["exp=ppo", "algo.replay_ratio=1"])
+
+
+@pytest.mark.parametrize("place", " ".join(KEYS.values()).split())
+def test_every_listed_key_is_refused_where_no_algorithm_here_has_it(place):
+    tree = {"algo": {"name": "ppo"}}
+    *groups, last = place.split(".")
+    node = tree
+    for group in groups:
+        node = node.setdefault(group, {})
+    node[last] = 1
+    with pytest.raises(UserError, match=re.escape(f"{place}=1: SheepRL's key of")):
+        refuse_other_algorithms(tree)
+
+
+def test_a_key_that_the_algorithm_has_is_never_anothers():
+    refuse_other_algorithms(compose(["exp=ppo"])[1])
+
+
 # A user's own file exp/mine.yaml, and what the sentence about it must name.
 GLOBAL = "# @package _global_\n"
 FILES = [
@@ -167,6 +211,7 @@ FILES = [
     (GLOBAL + "defaults: [ppo, _self_]\n7: x\n", ["7", "x"]),
     (GLOBAL + "defaults: [ppo, _self_]\nalgo: {gama: 0.9}\n", ["algo.gama", "gamma'"]),
     (GLOBAL + "defaults: [ppo, _self_]\nseed: '3'\n", ["seed", "3", "integer"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {replay_ratio: 1}\n", ["algo.replay_ratio=1", "sac", "not there yet"]),
 ]
 
 

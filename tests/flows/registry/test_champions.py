@@ -16,8 +16,9 @@ from flows.cli import main as cli
 from flows.cli import registry as registry_command
 from flows.registry import champions
 from flows.runs.params import set_aside
+from flows.settings import tracking_uri
 from flows.stages.register_model import register_model
-from flows.tracking import mlflow_run as tracking
+from flows.tracking.mlflow_store import connect
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
@@ -42,12 +43,12 @@ def dynasty(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request
     means = {digest_of(run): 100.0 * (i + 1) for i, run in enumerate(runs)}
     evaluations(monkeypatch, lambda digest, episode: means[digest] + episode % 3)
     for run in runs:
-        register_model(named(run, name), run)
+        register_model(named(run, name))
     return name
 
 
 def client() -> MlflowClient:
-    return tracking.connect(tracking.tracking_uri())
+    return connect(tracking_uri())
 
 
 def champion(name: str) -> str:
@@ -130,7 +131,7 @@ def test_a_gate_killed_between_alias_and_decision_keeps_the_decision_it_made(
 ) -> None:
     first, second = (checkpointed_run(tmp_path / str(i), f"cut-{i}", weights=700 + i) for i in range(2))
     evaluations(monkeypatch, lambda digest, episode: (100.0 if digest == digest_of(first) else 200.0) + episode % 3)
-    register_model(named(first, "gate-cut"), first)
+    register_model(named(first, "gate-cut"))
     set_tag = "mlflow.MlflowClient.set_model_version_tag"
     real = client().__class__.set_model_version_tag
 
@@ -141,9 +142,9 @@ def test_a_gate_killed_between_alias_and_decision_keeps_the_decision_it_made(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(set_tag, die_at_the_decision)
-        register_model(named(second, "gate-cut"), second)
+        register_model(named(second, "gate-cut"))
     assert champion("gate-cut") == "2"
-    assert "beats champion version 1" in register_model(named(second, "gate-cut"), second)["decision"]
+    assert "beats champion version 1" in register_model(named(second, "gate-cut"))["decision"]
     assert steps("gate-cut") == [("1", None, "gate"), ("2", "1", "gate")]
 
 

@@ -19,14 +19,27 @@ import pytest
 import flows
 from flows.registry import champions
 from flows.registry import models as registry
+from flows.runs.listeners import listening
+from flows.settings import tracking_uri
 from flows.stages.register_model import register_model
-from flows.tracking import mlflow_run as tracking
+from flows.tracking.backends import bring
+from flows.tracking.mlflow_run import find_run
+from flows.tracking.mlflow_store import connect
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
-from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog, read_events
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import read_events
 from rlcore.store.run_config import config_hash
-from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, config_of, digest_of, evaluations, named
+from tests.flows.synthetic_runs import (
+    DICT_SPEC,
+    checkpointed_run,
+    config_of,
+    configured,
+    digest_of,
+    evaluations,
+    judged,
+    named,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
@@ -39,8 +52,8 @@ pytestmark = [
 def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = checkpointed_run(tmp_path / "run", "same", weights=1)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    first = register_model(named(run, "same"), run)
-    again = register_model(named(run, "same"), run)
+    first = register_model(named(run, "same"))
+    again = register_model(named(run, "same"))
     assert first == again
     assert first["version"] == 1
     assert [e["version"] for e in read_events(run.events) if e["kind"] == "registered"] == [1]
@@ -48,29 +61,24 @@ def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, mon
 
 def test_two_processes_at_once_make_one_version(home: Path, tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "together", weights=2)
-    # The final evaluation of this checkpoint is in the log, so that no environment is needed here.
-    greedy = {"mean": 300.0, "std": 20.0, "episodes": 100}
-    EventLog(run.events).append("evaluation", env_steps=4096, final=True, greedy=greedy)
+    judged(run)
     program = f"""
-        import yaml
         from flows.stages.register_model import register_model
-        from rlcore.store.run_config import build_config
         from rlcore.store.directory import RunDirectory
-        run = RunDirectory({str(run.path)!r})
-        print(register_model(build_config(yaml.safe_load(run.config.read_text())), run)["version"])
+        print(register_model(RunDirectory({str(run.path)!r}))["version"])
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate(timeout=120)[0].strip() for process in started] == ["1", "1"]
-    client = tracking.connect(tracking.tracking_uri())
+    client = connect(tracking_uri())
     assert len(client.search_model_versions("name = 'ppo-CartPole-v1'")) == 1
 
 
 def test_first_model_must_beat_the_random_baseline(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poor, good = (checkpointed_run(tmp_path / name, f"first-{name}", weights=w) for name, w in (("a", 3), ("b", 4)))
     evaluations(monkeypatch, lambda d, i: (20.0 if d == digest_of(poor) else 60.0) + i % 5)
-    results = [register_model(named(run, "first"), run) for run in (poor, good)]
+    results = [register_model(named(run, "first")) for run in (poor, good)]
     assert [result["aliases"] for result in results] == [["challenger"], ["challenger", "champion"]]
     assert "does not beat the random baseline" in results[0]["decision"]
 
@@ -82,11 +90,11 @@ def test_champion_falls_only_to_a_better_model_on_the_same_fresh_seeds(
     noise = np.random.default_rng(0).normal(scale=9.0, size=(4, 1000))
     returns = dict(zip(map(digest_of, runs), noise + np.array([[100.0], [100.3], [90.0], [140.0]]), strict=True))
     asked = evaluations(monkeypatch, lambda digest, episode: float(returns[digest][episode]))
-    client = tracking.connect(tracking.tracking_uri())
+    client = connect(tracking_uri())
     reigns, rounds = [], []
     for run in runs:
         asked.clear()
-        register_model(named(run, "dynasty"), run)
+        register_model(named(run, "dynasty"))
         reigns.append(client.get_model_version_by_alias("dynasty", "champion").version)
         rounds.append({round for _, round, _ in asked})
         assert min(episodes for _, _, episodes in asked) >= 100
@@ -105,8 +113,8 @@ def test_a_champion_of_other_spaces_stays_and_the_decision_says_why(
     first = checkpointed_run(tmp_path / "first", "spaces-1", weights=1)
     other = checkpointed_run(tmp_path / "other", "spaces-2", weights=1, spec=DICT_SPEC)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    register_model(named(first, "spaces"), first)
-    result = register_model(named(other, "spaces"), other)
+    register_model(named(first, "spaces"))
+    result = register_model(named(other, "spaces"))
     assert result["aliases"] == ["challenger"]
     assert "other spaces" in result["decision"]
 
@@ -121,15 +129,15 @@ def test_a_decision_cut_off_by_a_kill_is_made_by_the_next_call(
 
     evaluations(monkeypatch, die)
     with pytest.raises(KeyboardInterrupt):
-        register_model(named(run, "cut"), run)
+        register_model(named(run, "cut"))
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    result = register_model(named(run, "cut"), run)
+    result = register_model(named(run, "cut"))
     assert (result["version"], result["aliases"]) == (1, ["challenger", "champion"])
 
 
 def only_model(name: str, run: RunDirectory) -> Any:
     """The one logged model of a run, whole, in the one version of its name; the run's page links it once."""
-    client = tracking.connect(tracking.tracking_uri())
+    client = connect(tracking_uri())
     (version,) = client.search_model_versions(f"name = '{name}'")
     assert version.run_id is not None
     mlflow_run = client.get_run(version.run_id)
@@ -201,7 +209,7 @@ def test_cut_off_at_every_write_in_turn_there_is_one_logged_model_and_one_versio
     while True:
         attempts += 1
         try:
-            result = register_model(named(run, "each-write"), run)
+            result = register_model(named(run, "each-write"))
             break
         except Killed:
             continue
@@ -209,7 +217,7 @@ def test_cut_off_at_every_write_in_turn_there_is_one_logged_model_and_one_versio
     assert attempts == len(died_at) + 1
     assert (result["version"], result["aliases"]) == (1, ["challenger", "champion"])
     assert "beats the random baseline" in only_model("each-write", run).description
-    history = champions.history(tracking.connect(tracking.tracking_uri()), "each-write")
+    history = champions.history(connect(tracking_uri()), "each-write")
     assert [(move.version, move.before, move.how) for move in history] == [("1", None, "gate")]
 
 
@@ -218,31 +226,90 @@ def test_killed_while_it_registers_a_run_has_one_logged_model_afterwards(
     home: Path, tmp_path: Path, method: str
 ) -> None:
     name = f"killed-{method}"
-    run = checkpointed_run(tmp_path / "run", name, weights=62 + len(method))
-    greedy = {"mean": 300.0, "std": 20.0, "episodes": 100}
-    EventLog(run.events).append("evaluation", env_steps=4096, final=True, greedy=greedy)
+    run = named(checkpointed_run(tmp_path / "run", name, weights=62 + len(method)), name)
+    judged(run)
     program = f"""
-        import os, signal, sys, yaml
+        import os, signal
         from mlflow import MlflowClient
         from flows.stages.register_model import register_model
-        from rlcore.store.run_config import build_config
         from rlcore.store.directory import RunDirectory
         MlflowClient.{method} = lambda *arguments, **named: os.kill(os.getpid(), signal.SIGKILL)
-        run = RunDirectory({str(run.path)!r})
-        tree = yaml.safe_load(run.config.read_text())
-        tree["model_manager"] = {{"disabled": False, "models": {{"agent": {{"model_name": {name!r}}}}}}}
-        register_model(build_config(tree), run)
+        register_model(RunDirectory({str(run.path)!r}))
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, timeout=120)
     assert done.returncode == -signal.SIGKILL
-    client = tracking.connect(tracking.tracking_uri())
-    found = tracking.find_run(client, run)
+    client = connect(tracking_uri())
+    found = find_run(client, run)
     assert found is not None
     left = client.search_logged_models([found.info.experiment_id], f"source_run_id = '{found.info.run_id}'")
     assert [model.status for model in left] == ["PENDING" if method == "log_model_artifacts" else "READY"]
-    assert register_model(named(run, name), run)["version"] == 1
+    assert register_model(named(run, name))["version"] == 1
     assert only_model(name, run).source == left[0].artifact_location
+
+
+def test_a_request_that_the_server_gets_to_after_its_process_was_killed_leaves_one_logged_model(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    run = named(checkpointed_run(tmp_path / "run", "late", weights=70), "late")
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    real, late = MlflowClient.create_logged_model, []
+
+    def create(self: MlflowClient, *arguments: Any, **named: Any) -> Any:
+        if not late:  # the request is on its way, its process is killed
+            late.append(lambda: real(self, *arguments, **named))
+            raise Killed
+        made = real(self, *arguments, **named)
+        late.pop()()  # now the server has got to it
+        late.append(None)
+        return made
+
+    monkeypatch.setattr(MlflowClient, "create_logged_model", create)
+    with pytest.raises(Killed):
+        register_model(run)
+    assert register_model(run)["version"] == 1
+    assert "beats the random baseline" in only_model("late", run).description
+
+
+def test_weights_that_another_run_registered_after_a_kill_are_one_logged_model(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    killed, other = (named(checkpointed_run(tmp_path / i, f"twin-{i}", weights=71), "twins") for i in "ab")
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+
+    def die(*arguments: Any, **named: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(MlflowClient, "create_model_version", die)
+        register_model(killed)
+    assert register_model(other)["version"] == 1
+    assert register_model(killed)["version"] == 1
+    client = connect(tracking_uri())
+    experiment = client.get_run(bring(other)).info.experiment_id
+    digest = digest_of(other)
+    left = client.search_logged_models([experiment], f"tags.checkpoint_digest = '{digest}'")
+    assert [model.source_run_id for model in left] == [bring(other)]
+
+
+def test_a_comparison_of_champions_says_how_far_it_is(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [named(checkpointed_run(tmp_path / str(i), f"told-{i}", weights=75 + i), "told") for i in range(2)]
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    told: list[dict[str, Any]] = []
+    with listening(lambda kind, facts: told.append(facts) if kind == "work" else None):
+        for run in runs:
+            register_model(run)
+    first, second = told[:100], told[100:]
+    assert {facts["doing"] for facts in first} == {"comparing with the random baseline"}
+    assert {facts["doing"] for facts in second} == {"comparing with champion version 1"}
+    assert [(facts["done"], facts["total"]) for facts in first] == [(i, 100) for i in range(1, 101)]
+    assert [(facts["done"], facts["total"]) for facts in second] == [(i, 200) for i in range(1, 201)]
 
 
 def test_lineage_and_decision_are_written_on_the_version(
@@ -250,14 +317,14 @@ def test_lineage_and_decision_are_written_on_the_version(
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "lineage", weights=30)
     run.dataset.mkdir()
-    (run.dataset / "manifest.json").write_text("{}")
+    result = {"mean": 22.0, "std": 11.0, "ci95": [19.8, 24.2], "episodes": 100, "returns": [22.0]}
+    write_json(run.dataset / "manifest.json", {"result": result})
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    config = named(run, "lineage")
-    result = register_model(config, run)
-    version = tracking.connect(tracking.tracking_uri()).get_model_version("lineage", "1")
+    result = register_model(named(run, "lineage"))
+    version = connect(tracking_uri()).get_model_version("lineage", "1")
     tags = version.tags
     assert tags["run_id"] == "lineage"
-    assert tags["config_hash"] == config_hash(config)
+    assert tags["config_hash"] == config_hash(config_of(run))
     assert (tags["commit"], tags["dirty"], tags["lock_hash"]) == ("c0ffee", "false", "10c4")
     assert tags["checkpoint_digest"] == digest_of(run)
     assert len(tags["dataset_digest"]) == 64
@@ -265,12 +332,12 @@ def test_lineage_and_decision_are_written_on_the_version(
     assert float(tags["eval_mean"]) == pytest.approx(100.99)
     assert tags["decision"] == result["decision"]
     assert result["decision"] in version.description
-    assert version.run_id == tracking.mirror(run)
+    assert version.run_id == bring(run)
 
 
 def test_a_switched_off_registry_is_left_alone_and_says_so(home: Path, tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "off", weights=1)
-    result = register_model(config_of(run, model_manager={"disabled": True, "models": {}}), run)
+    result = register_model(configured(run, model_manager={"disabled": True, "models": {}}))
     assert result["version"] is None
     assert "model_manager.disabled" in result["decision"]
     assert not [e for e in read_events(run.events) if e["kind"] == "registered"]
@@ -281,7 +348,7 @@ def test_uri_resolves_to_the_policy_that_was_registered(
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "resolve", weights=40)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    register_model(named(run, "resolve"), run)
+    register_model(named(run, "resolve"))
     obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
     expected = flows.load_policy(run.path).predict(obs)
     assert 0 < expected.mean() < 1
@@ -310,7 +377,7 @@ def test_a_wrong_uri_is_one_sentence(
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "missing", weights=41)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    register_model(named(run, "missing"), run)
+    register_model(named(run, "missing"))
     with pytest.raises(UserError, match=said) as caught:
         registry.resolve_uri(uri)
     assert "\n" not in str(caught.value)
@@ -339,12 +406,12 @@ def test_a_name_that_no_model_can_have_is_refused_before_training(tmp_path: Path
 
 def test_names_take_slashes_as_dashes(tmp_path: Path) -> None:
     run = checkpointed_run(tmp_path / "run", "slashes", weights=1)
-    assert registry.model_name(named(run, "ppo_ALE/Pong-v5")) == "ppo_ALE-Pong-v5"
     assert registry.model_name(config_of(run)) == "ppo-CartPole-v1"
+    assert registry.model_name(config_of(named(run, "ppo_ALE/Pong-v5"))) == "ppo_ALE-Pong-v5"
 
 
 def test_a_model_of_another_program_with_a_quote_in_its_name_is_found(home: Path) -> None:
-    client = tracking.connect(tracking.tracking_uri())
+    client = connect(tracking_uri())
     client.create_registered_model("o'brien")
     client.create_model_version("o'brien", "file:///nowhere")
     with pytest.raises(UserError, match="o'brien has only /1"):
@@ -407,7 +474,7 @@ def test_a_registered_model_answers_where_this_project_is_not(
 ) -> None:
     run = checkpointed_run(tmp_path / "run", "served", weights=50)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    register_model(named(run, "served"), run)
+    register_model(named(run, "served"))
     obs = np.random.default_rng(1).normal(size=(32, 4)).astype(np.float32)
     said = serve("models:/served@champion", {"state": obs}, tmp_path)
     assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
@@ -422,7 +489,7 @@ def test_a_registered_model_answers_where_this_project_is_not(
 def test_a_dict_observation_is_served_by_name(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = checkpointed_run(tmp_path / "run", "rooms", weights=51, spec=DICT_SPEC)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    register_model(named(run, "rooms"), run)
+    register_model(named(run, "rooms"))
     rng = np.random.default_rng(2)
     obs = {"position": rng.normal(size=(16, 2, 3)), "room": rng.integers(1, 6, size=16)}
     said = serve("models:/rooms/1", obs, tmp_path)
@@ -437,11 +504,11 @@ def test_a_dict_observation_is_served_by_name(home: Path, tmp_path: Path, monkey
 def test_nothing_in_a_registered_model_is_pickled(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = checkpointed_run(tmp_path / "run", "plain", weights=52)
     evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    register_model(named(run, "plain"), run)
-    client = tracking.connect(tracking.tracking_uri())
+    register_model(named(run, "plain"))
+    client = connect(tracking_uri())
     folder = Path(client.get_model_version_download_uri("plain", "1").removeprefix("file://"))
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert {"policy.json", "agent.safetensors", "serving.py", "MLmodel"} <= {path.name for path in files}
+    assert {"policy.json", "agent.safetensors", "served_policy.py", "MLmodel"} <= {path.name for path in files}
     assert not [path for path in files if path.read_bytes()[:2] in (b"\x80\x04", b"\x80\x05", b"PK")]
     assert not [path for path in files if "__pycache__" in path.parts]
     assert {"torch", "numpy", "safetensors", "mlflow"} == {

@@ -55,7 +55,7 @@ def serving(home: Path, folder: Path, name: str, spec: dict[str, Any] | None) ->
     run = checkpointed_run(folder / "run", name, weights=61, spec=spec)
     with pytest.MonkeyPatch.context() as patched:
         evaluations(patched, lambda digest, episode: 100.0 + episode % 3)
-        register_model(named(run, name), run)
+        register_model(named(run, name))
     port = free_port()
     command = [str(Path(sys.executable).with_name("mlflow")), "models", "serve", "--env-manager", "local"]
     # MLflow starts `uvicorn` by its name: the virtual environment is activated, as the README has it.

@@ -13,19 +13,17 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.config.compose import compose, compose_parameters, dump
-from flows.config.compose import parameters as parameter_tree
-from flows.runs import create as store
-from flows.runs import params as parameters
+from flows.config.compose import compose, compose_params, dump, params_yaml
 from flows.runs.milestones import note_start
-from flows.runs.params import DECIDING, MAY_SET_ASIDE, bring_to
+from flows.runs.params import DECIDING, MAY_SET_ASIDE, follow_params
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
-from rlcore.store.directory import RunDirectory
+from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.run_config import config_of, learning_half
 
 ROOT = Path(__file__).resolve().parents[3]
-STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+STAGES, SUITE = PIPELINE["stages"], PIPELINE["vars"][0]["suite"]
 
 
 @pytest.fixture
@@ -37,12 +35,13 @@ def params(tmp_path: Path) -> Path:
 
 def begun(tmp_path: Path, params: Path) -> RunDirectory:
     """A run that made a checkpoint's folder and wrote its log."""
-    run = bring_to(str(tmp_path / "run"), str(params), [], "make-env")
+    run = follow_params(str(tmp_path / "run"), str(params), [], "make-env")
     settings = dataclasses.asdict(EnvSettings.of(config_of(run).env))
     run.card.write_text(json.dumps({"tier": "snapshot", "settings": settings, "tested": {"seed": 42}}))
     run.dataset.mkdir()
     (run.dataset / "manifest.json").write_text("{}")
     (run.checkpoints / "128").mkdir(parents=True)
+    write_json(run.path / "results" / "metrics.json", {})
     note_start(run)
     return run
 
@@ -59,7 +58,7 @@ def edit(params: Path, **dotted: Any) -> None:
 
 
 def keys_of(stage: str) -> list[str]:
-    return STAGES[stage]["params"]
+    return STAGES[stage]["do"]["params"]
 
 
 def covered(key: str, listed: list[str]) -> bool:
@@ -73,24 +72,24 @@ def leaves(tree: dict[str, Any], prefix: str = "") -> list[str]:
 
 def test_params_yaml_is_what_the_config_says() -> None:
     """`shepherd config exp=ppo --params > params.yaml` makes it anew."""
-    assert (ROOT / "params.yaml").read_text() == dump(parameter_tree(["exp=ppo"]))
+    assert (ROOT / "params.yaml").read_text() == dump(params_yaml(["exp=ppo"]))
 
 
 def test_parameters_compose_to_the_config_of_the_preset(params: Path) -> None:
     names = ["run_dir=x", "run_name=y"]
-    assert compose_parameters(params, names) == compose(["exp=ppo", *names])
+    assert compose_params(params, names) == compose(["exp=ppo", *names])
 
 
 def test_interpolations_follow_an_edit_and_an_override(params: Path) -> None:
     edit(params, algo__dense_units=16)
-    config, _ = compose_parameters(params, ["run_dir=x", "env.id=Acrobot-v1"])
+    config, _ = compose_params(params, ["run_dir=x", "env.id=Acrobot-v1"])
     assert config.algo.actor.dense_units == config.algo.critic.dense_units == 16
     assert config.exp_name == "ppo_Acrobot-v1"
 
 
 def test_numbers_that_other_yaml_writers_leave_are_numbers(params: Path) -> None:
     params.write_text(params.read_text().replace("    lr: 0.001", "    lr: 1e-05"))
-    assert compose_parameters(params, ["run_dir=x"])[0].algo.optimizer.lr == 1e-5
+    assert compose_params(params, ["run_dir=x"])[0].algo.optimizer.lr == 1e-5
 
 
 @pytest.mark.parametrize(
@@ -105,17 +104,17 @@ def test_numbers_that_other_yaml_writers_leave_are_numbers(params: Path) -> None
 def test_a_file_that_is_none_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "params.yaml").write_text(text)
     with pytest.raises(UserError, match=sentence):
-        compose_parameters(tmp_path / "params.yaml", [])
+        compose_params(tmp_path / "params.yaml", [])
 
 
 def test_a_mistyped_parameter_is_named(params: Path) -> None:
     edit(params, algo__gama=0.9)
     with pytest.raises(UserError, match=r"algo\.gama.*gamma"):
-        compose_parameters(params, [])
+        compose_params(params, [])
 
 
 def test_every_key_that_decides_what_is_learned_is_a_parameter_of_train(params: Path) -> None:
-    config, _ = compose_parameters(params, ["run_dir=x"])
+    config, _ = compose_params(params, ["run_dir=x"])
     decisive = [*leaves(learning_half(config)), *DECIDING]
     assert [key for key in decisive if not covered(key, keys_of("train"))] == []
 
@@ -127,21 +126,21 @@ def test_make_env_depends_on_what_the_card_is_made_from_and_on_nothing_learned()
     assert set(keys_of("make-env")) == {"seed", *names}
 
 
-def test_both_pipelines_are_the_stages_of_the_command_in_their_order() -> None:
-    stages = [stage for stage in STAGES if not stage.startswith("suite-")]
-    assert stages == ["make-env", "collect", "train", "evaluate", "register-model"]
-    assert [stage for stage in STAGES if stage.startswith("suite-")] == [f"suite-{stage}" for stage in stages]
-    for stage in stages:
-        first, second = STAGES[stage], STAGES[f"suite-{stage}"]["do"]
-        assert first["cmd"] == f"shepherd stage {stage} ${{run}} --params params.yaml"
-        assert second["cmd"] == f"shepherd stage {stage} runs/dvc/${{key}} --params params.yaml ${{item}}"
-        spelled = {key: str(value).replace("${run}", "runs/dvc/${key}") for key, value in first.items() if key != "cmd"}
-        assert spelled == {key: str(value) for key, value in second.items() if key != "cmd"}
+def test_every_stage_is_the_command_on_the_folder_of_its_environment() -> None:
+    for name, stage in STAGES.items():
+        assert stage["foreach"] == "${suite}"
+        assert stage["do"]["cmd"] == f"shepherd stage {name} runs/dvc/${{key}} --params params.yaml ${{item}}"
+
+
+@pytest.mark.parametrize(("name", "overrides"), SUITE.items())
+def test_the_parameters_fit_every_environment_of_the_suite(name: str, overrides: str, params: Path) -> None:
+    config, _ = compose_params(params, overrides.split())
+    assert config.env.id == name
 
 
 def test_a_new_folder_becomes_a_run_with_the_files_values(tmp_path: Path, params: Path) -> None:
     edit(params, seed=7)
-    run = bring_to(str(tmp_path / "run"), str(params), ["env.id=Acrobot-v1"], "train")
+    run = follow_params(str(tmp_path / "run"), str(params), ["env.id=Acrobot-v1"], "train")
     config = config_of(run)
     assert (config.seed, config.env.id, config.run_dir) == (7, "Acrobot-v1", str(tmp_path / "run"))
     assert run.overrides.read_text().splitlines()[:3] == ["--params", str(params), "env.id=Acrobot-v1"]
@@ -150,7 +149,7 @@ def test_a_new_folder_becomes_a_run_with_the_files_values(tmp_path: Path, params
 def test_the_same_parameters_leave_the_run_as_it_is(tmp_path: Path, params: Path) -> None:
     run = begun(tmp_path, params)
     before = (run.config.read_bytes(), run.config.stat().st_mtime_ns)
-    assert bring_to(str(run.path), str(params), [], "train").path == run.path
+    assert follow_params(str(run.path), str(params), [], "train").path == run.path
     assert (run.config.read_bytes(), run.config.stat().st_mtime_ns) == before
 
 
@@ -158,7 +157,7 @@ def test_what_changes_nothing_learned_is_taken_over(tmp_path: Path, params: Path
     run = begun(tmp_path, params)
     name = config_of(run).run_name
     edit(params, metric__log_every=77, evaluation__final_episodes=3)
-    bring_to(str(run.path), str(params), [], "evaluate")
+    follow_params(str(run.path), str(params), [], "evaluate")
     config = config_of(run)
     assert (config.metric.log_every, config.evaluation.final_episodes, config.run_name) == (77, 3, name)
     assert run.events.exists()
@@ -183,14 +182,16 @@ def test_a_run_of_other_parameters_is_set_aside_by_train_and_refused_by_what_fol
     edit(params, **change)
     for stage in ("evaluate", "register-model"):
         with pytest.raises(UserError, match="`shepherd stage train .* comes first"):
-            bring_to(str(run.path), str(params), [], stage)
+            follow_params(str(run.path), str(params), [], stage)
     assert run.read_identity() == identity
-    bring_to(str(run.path), str(params), [], "train")
+    follow_params(str(run.path), str(params), [], "train")
     aside = RunDirectory(run.path / "set_aside" / identity["run_id"])
     assert (aside.read_identity(), aside.config.read_bytes()) == (identity, config)
     assert (aside.checkpoints / "128").is_dir()
     assert (aside.dataset / "manifest.json").exists()
     assert aside.events.exists()
+    assert (aside.path / "results/metrics.json").exists()
+    assert not (run.path / "results").exists()
     assert run.read_identity()["run_id"] != identity["run_id"]
     assert not run.events.exists()
     assert not run.checkpoints.exists()
@@ -200,10 +201,11 @@ def test_a_run_of_other_parameters_is_set_aside_by_train_and_refused_by_what_fol
 
 
 def test_a_longer_budget_continues_a_run_in_which_nothing_depends_on_it(tmp_path: Path, params: Path) -> None:
-    edit(params, algo__anneal_lr=False, evaluation__every=4096, checkpoint__every=4096)
+    own = {"evaluation__every": 4096, "evaluation__max_episode_steps": 500, "checkpoint__every": 4096}
+    edit(params, algo__anneal_lr=False, **own)
     run = begun(tmp_path, params)
     edit(params, algo__total_steps=131072)
-    bring_to(str(run.path), str(params), [], "train")
+    follow_params(str(run.path), str(params), [], "train")
     assert run.events.exists()
     assert config_of(run).algo.total_steps == 131072
 
@@ -215,7 +217,7 @@ def test_a_mistake_touches_nothing(tmp_path: Path, params: Path) -> None:
         copy.write_text(params.read_text())
         edit(copy, **change)
         with pytest.raises(UserError):
-            bring_to(str(run.path), str(copy), [], "train")
+            follow_params(str(run.path), str(copy), [], "train")
         assert run.events.exists()
         assert not (run.path / "set_aside").exists()
 
@@ -230,15 +232,15 @@ def test_weights_that_a_run_starts_from_are_known_again(
         "path": str(tmp_path / "weights"),
         "digest": "0",
     }
-    monkeypatch.setattr(store, "_source", lambda uri: (meant, meant["path"]))
-    monkeypatch.setattr("flows.stages.make_env.check", lambda config: None)
+    monkeypatch.setattr("flows.runs.check._source", lambda uri: (meant, meant["path"]))
+    monkeypatch.setattr("flows.runs.check.check", lambda config: None)
     edit(params, init_from="models:/x@champion")
     run = begun(tmp_path, params)
     assert config_of(run).init_from == meant["path"]
-    bring_to(str(run.path), str(params), [], "evaluate")
+    follow_params(str(run.path), str(params), [], "evaluate")
     edit(params, init_from="models:/y@champion")
     with pytest.raises(UserError, match="init_from"):
-        bring_to(str(run.path), str(params), [], "evaluate")
+        follow_params(str(run.path), str(params), [], "evaluate")
 
 
 def test_code_with_other_keys_sets_aside_what_it_cannot_read(tmp_path: Path, params: Path) -> None:
@@ -246,7 +248,7 @@ def test_code_with_other_keys_sets_aside_what_it_cannot_read(tmp_path: Path, par
     old = run.read_identity()
     run.config.write_text(run.config.read_text() + "a_key_of_yesterday: 1\n")
     run.identity.write_text(json.dumps(old | {"core_hash": "yesterday"}))
-    bring_to(str(run.path), str(params), [], "train")
+    follow_params(str(run.path), str(params), [], "train")
     assert "a_key_of_yesterday" in (run.path / "set_aside" / old["run_id"] / "config.yaml").read_text()
 
 
@@ -259,24 +261,28 @@ def test_a_stage_that_may_be_the_first_to_run_may_set_aside() -> None:
         ] == []
 
 
-def test_the_advised_command_is_of_this_run_with_its_overrides(tmp_path: Path, params: Path) -> None:
+def test_the_advised_commands_are_of_this_run(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DVC_STAGE", raising=False)
     run = begun(tmp_path, params)
     overrides = ["env.id=Acrobot-v1", "env.wrapper={a: 1}"]
     with pytest.raises(UserError) as refused:
-        bring_to(str(run.path), str(params), overrides, "evaluate")
-    advised = re.search(r"`(shepherd .+?)` \(in", str(refused.value))
-    assert advised is not None
-    assert shlex.split(advised[1]) == ["shepherd", "stage", "train", str(run.path), "--params", str(params), *overrides]
+        follow_params(str(run.path), str(params), overrides, "evaluate")
+    advised = re.findall(r"`(.+?)`", str(refused.value))
+    train = ["shepherd", "stage", "train", str(run.path), "--params", str(params), *overrides]
+    assert [shlex.split(command) for command in advised] == [train, ["dvc", "repro", "--force", "train"]]
+    monkeypatch.setenv("DVC_STAGE", "evaluate@Acrobot-v1")
+    with pytest.raises(UserError, match="`dvc repro --force train@Acrobot-v1`"):
+        follow_params(str(run.path), str(params), overrides, "evaluate")
 
 
 def test_a_run_of_other_code_is_set_aside(tmp_path: Path, params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begun(tmp_path, params)
     old = run.read_identity()["run_id"]
-    monkeypatch.setattr(parameters, "core_hash", lambda: "other")
-    monkeypatch.setattr(store, "code_version", lambda: {"core_hash": "other"})
-    bring_to(str(run.path), str(params), [], "train")
+    monkeypatch.setattr("flows.runs.params.core_hash", lambda: "other")
+    monkeypatch.setattr("flows.runs.create.code_version", lambda: {"core_hash": "other"})
+    follow_params(str(run.path), str(params), [], "train")
     assert (run.path / "set_aside" / old / "config.yaml").exists()
-    bring_to(str(run.path), str(params), [], "evaluate")
+    follow_params(str(run.path), str(params), [], "evaluate")
 
 
 def test_setting_aside_is_done_to_its_end_when_it_was_killed(
@@ -305,12 +311,12 @@ def test_setting_aside_is_done_to_its_end_when_it_was_killed(
 
         monkeypatch.setattr(os, "replace", failing)
         try:
-            bring_to(str(run.path), str(copy), [], "train")
+            follow_params(str(run.path), str(copy), [], "train")
             ended = True
         except KeyboardInterrupt:
             ended = False
         monkeypatch.setattr(os, "replace", replace)
-        bring_to(str(run.path), str(copy), [], "train")
+        follow_params(str(run.path), str(copy), [], "train")
         aside = {path.name for path in (run.path / "set_aside" / old).iterdir()}
         assert aside == files
         assert RunDirectory(run.path / "set_aside" / old).read_identity()["run_id"] == old

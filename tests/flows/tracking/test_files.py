@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from flows.tracking.files import mirror
+from flows.tracking.backends import BACKENDS
+from rlcore.config.groups import LoggerConfig
+from rlcore.config.schema import build
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog
+from rlcore.store.events import EventLog, read_events
 
 RESULT = {"mean": 21.5, "std": 1.0, "ci95": [20.0, 23.0], "episodes": 10}
 
@@ -24,6 +26,12 @@ def run(tmp_path: Path) -> RunDirectory:
     log.append("baseline", **RESULT)
     train(run, 1, 4)
     return run
+
+
+def bring(run: RunDirectory, name: str) -> Path:
+    path = BACKENDS[name](run, list(read_events(run.events)))
+    assert isinstance(path, Path)
+    return path
 
 
 def train(run: RunDirectory, first: int, last: int) -> None:
@@ -45,10 +53,10 @@ def rows(run: RunDirectory) -> list[dict[str, str]]:
 
 def test_tensorboard_shows_every_point_once_however_often_it_is_mirrored(run: RunDirectory) -> None:
     for _ in range(3):
-        mirror(run, "tensorboard")
+        bring(run, "tensorboard")
     train(run, 4, 6)
     for _ in range(2):
-        mirror(run, "tensorboard")
+        bring(run, "tensorboard")
     shown = tensorboard(run)
     assert shown["Rewards/rew_avg"] == [(100, 10.0), (200, 20.0), (300, 30.0), (400, 40.0), (500, 50.0)]
     assert shown["Loss/policy_loss"][0] == (100, -0.125)
@@ -56,49 +64,53 @@ def test_tensorboard_shows_every_point_once_however_often_it_is_mirrored(run: Ru
 
 
 def test_an_open_tensorboard_sees_what_is_added(run: RunDirectory) -> None:
-    path = mirror(run, "tensorboard")
+    path = bring(run, "tensorboard")
     opened = path.stat().st_ino
     reader = EventAccumulator(str(run.path / "tensorboard"))
     reader.Reload()
     train(run, 4, 5)
-    mirror(run, "tensorboard")
+    bring(run, "tensorboard")
     reader.Reload()
     assert [e.step for e in reader.Scalars("Rewards/rew_avg")] == [100, 200, 300, 400]
     assert path.stat().st_ino == opened  # continued, not replaced under the reader
 
 
 def test_a_mirror_torn_by_a_kill_is_mended(run: RunDirectory) -> None:
-    path = mirror(run, "tensorboard")
+    path = bring(run, "tensorboard")
     whole = path.read_bytes()
     for size in (len(whole) - 3, len(whole) // 2, 5, 0):
         path.write_bytes(whole[:size])
-        mirror(run, "tensorboard")
+        bring(run, "tensorboard")
         assert path.read_bytes() == whole
 
 
 def test_a_mirror_that_says_something_else_is_replaced(run: RunDirectory) -> None:
-    path = mirror(run, "csv")
+    path = bring(run, "csv")
     whole = path.read_bytes()
     path.write_bytes(b"env_steps,Rewards/rew_avg\n100,999\n")
-    mirror(run, "csv")
+    bring(run, "csv")
     assert path.read_bytes() == whole
 
 
-def test_evaluations_and_the_final_one_have_their_names(run: RunDirectory) -> None:
+def test_an_evaluation_and_the_final_one_of_the_same_step_are_both_there(run: RunDirectory) -> None:
     log = EventLog(run.events)
     log.append("evaluation", env_steps=300, final=False, greedy=RESULT | {"mean": 30.0})
-    log.append("evaluation", env_steps=200, final=True, greedy=RESULT | {"mean": 40.0}, stochastic=RESULT)
-    mirror(run, "tensorboard")
+    log.append("evaluation", env_steps=300, final=True, greedy=RESULT | {"mean": 40.0}, stochastic=RESULT)
+    bring(run, "tensorboard")
     shown = tensorboard(run)
-    assert shown["Evaluation/greedy_mean"] == [(300, 30.0), (200, 40.0)]
-    assert shown["Evaluation/stochastic_mean"] == [(200, 21.5)]
-    assert shown["Test/cumulative_reward"] == [(200, 40.0)]
+    assert shown["Evaluation/greedy_mean"] == [(300, 30.0)]
+    assert shown["Test/cumulative_reward"] == [(300, 40.0)]
+    assert shown["Test/cumulative_reward_stochastic"] == [(300, 21.5)]
+    bring(run, "csv")
+    last = rows(run)[-1]
+    names = ("Evaluation/greedy_mean", "Test/cumulative_reward", "Test/cumulative_reward_stochastic")
+    assert (last["env_steps"], *(last[name] for name in names)) == ("300", "30.0", "40.0", "21.5")
 
 
 def test_csv_has_one_row_per_env_steps_and_a_column_per_metric(run: RunDirectory) -> None:
     EventLog(run.events).append("evaluation", env_steps=200, final=False, greedy=RESULT)
     for _ in range(2):
-        mirror(run, "csv")
+        bring(run, "csv")
     table = rows(run)
     assert [row["env_steps"] for row in table] == ["0", "100", "200", "300"]
     assert table[2] == {
@@ -112,39 +124,34 @@ def test_csv_has_one_row_per_env_steps_and_a_column_per_metric(run: RunDirectory
 
 def test_csv_rows_ascend_though_the_last_evaluation_is_of_an_earlier_checkpoint(run: RunDirectory) -> None:
     EventLog(run.events).append("evaluation", env_steps=150, final=True, greedy=RESULT)
-    mirror(run, "csv")
+    bring(run, "csv")
     assert [row["env_steps"] for row in rows(run)] == ["0", "100", "150", "200", "300"]
 
 
 def test_csv_keeps_every_digit(run: RunDirectory) -> None:
     EventLog(run.events).append("metrics", env_steps=900, values={"Loss/value_loss": 0.1 + 0.2})
-    mirror(run, "csv")
+    bring(run, "csv")
     assert float(rows(run)[-1]["Loss/value_loss"]) == 0.1 + 0.2
 
 
 def test_a_point_written_again_after_a_kill_is_there_once(run: RunDirectory) -> None:
     train(run, 2, 4)
-    mirror(run, "csv")
-    mirror(run, "tensorboard")
+    bring(run, "csv")
+    bring(run, "tensorboard")
     assert len(rows(run)) == 4
     assert len(tensorboard(run)["Rewards/rew_avg"]) == 3
 
 
-@pytest.mark.parametrize("name", ["mlflow", "none"])
-def test_other_loggers_write_no_file(name: str, run: RunDirectory) -> None:
-    before = sorted(run.path.iterdir())
-    assert mirror(run, name) is None
-    assert sorted(run.path.iterdir()) == before
-
-
 def test_nothing_is_left_beside_the_mirrors(run: RunDirectory) -> None:
-    mirror(run, "csv")
-    mirror(run, "tensorboard")
+    bring(run, "csv")
+    bring(run, "tensorboard")
     names = {p.name for p in run.path.iterdir()}
-    assert names == {"events.jsonl", "metrics.csv", "tensorboard", ".mirrors.lock"}
+    assert names == {"events.jsonl", "metrics.csv", "tensorboard"}
     assert len(list((run.path / "tensorboard").iterdir())) == 1
 
 
-def test_an_unknown_logger_is_the_users_mistake(run: RunDirectory) -> None:
+def test_every_logger_that_a_config_may_name_has_a_backend_or_none_to_write() -> None:
+    for name in (*BACKENDS, "mlflow", "none"):
+        assert build(LoggerConfig, {"name": name}, "metric.logger.").name == name
     with pytest.raises(UserError, match=r"metric\.logger\.name=tensorbord: .*did you mean 'tensorboard'"):
-        mirror(run, "tensorbord")
+        build(LoggerConfig, {"name": "tensorbord"}, "metric.logger.")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
-from flows.tracking import background
-from flows.tracking import mlflow_run as tracking
+from flows.settings import tracking_uri
+from flows.tracking import mirror
+from flows.tracking.backends import bring
+from flows.tracking.mlflow_run import flat
+from flows.tracking.mlflow_store import connect, user
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
@@ -58,9 +63,9 @@ def expected(first: int, last: int) -> dict[tuple[str, int], list[float]]:
 def mirror_command(run: RunDirectory, before: str = "") -> list[str]:
     program = f"""
         import os, signal, sys
-        from flows.tracking import mlflow_run as tracking
+        from flows.tracking import mirror, mlflow_run
         {before}
-        sys.exit(tracking.main([{str(run.path)!r}]))
+        sys.exit(mirror.main([{str(run.path)!r}]))
     """
     return [sys.executable, "-c", textwrap.dedent(program)]
 
@@ -85,8 +90,8 @@ def test_points_are_there_once_after_repeated_mirrors_of_a_growing_log(home: Pat
     run = synthetic_run(tmp_path / "run", "repeated")
     for first in (0, 1000, 2000):
         train_a_while(run, first, first + 1000)
-        mlflow_run = tracking.mirror(run)
-        assert tracking.mirror(run) == mlflow_run
+        mlflow_run = bring(run)
+        assert bring(run) == mlflow_run
     assert stored(home, mlflow_run) == expected(0, 3000)
     assert count_runs(home, "repeated") == 1
 
@@ -94,10 +99,38 @@ def test_points_are_there_once_after_repeated_mirrors_of_a_growing_log(home: Pat
 def test_points_are_there_once_when_a_resumed_run_repeats_some(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "resumed")
     train_a_while(run, 0, 800)
-    tracking.mirror(run)
+    bring(run)
     EventLog(run.events).append("resume", env_steps=500)
     train_a_while(run, 500, 1000)
-    assert stored(home, tracking.mirror(run)) == expected(0, 1000)
+    assert stored(home, bring(run)) == expected(0, 1000)
+
+
+def test_an_update_asks_for_no_histories_and_brings_what_is_new(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    asked: list[str] = []
+    real = MlflowClient.get_metric_history
+    monkeypatch.setattr(
+        MlflowClient, "get_metric_history", lambda self, run, key: asked.append(key) or real(self, run, key)
+    )
+    run = synthetic_run(tmp_path / "run", "long")
+    for first in (0, 1000, 2000):
+        train_a_while(run, first, first + 1000)
+        mlflow_run = bring(run)
+    assert asked == []
+    # The best checkpoint of a run that was given more steps may be an earlier one; it may be judged on more episodes.
+    judged = [(2000, 100, 5.0), (1000, 100, 7.0), (1000, 200, 6.0)]
+    for env_steps, episodes, mean in judged:
+        EventLog(run.events).append(
+            "evaluation", env_steps=env_steps, final=True, greedy={"mean": mean, "episodes": episodes}
+        )
+        bring(run)
+    bring(run)
+    assert set(asked) == {"Test/cumulative_reward"}
+    test = {("Test/cumulative_reward", 1000): [6.0, 7.0], ("Test/cumulative_reward", 2000): [5.0]}
+    assert {point: sorted(values) for point, values in stored(home, mlflow_run).items()} == expected(0, 3000) | test
 
 
 def test_points_are_there_once_after_a_kill_between_batches(home: Path, tmp_path: Path) -> None:
@@ -105,7 +138,7 @@ def test_points_are_there_once_after_a_kill_between_batches(home: Path, tmp_path
     train_a_while(run, 0, 1000)
     die = textwrap.indent(
         textwrap.dedent("""
-            tracking.BATCH_METRICS = 7
+            mlflow_run.BATCH_METRICS = 7
             from mlflow import MlflowClient
             log_batch, calls = MlflowClient.log_batch, []
             def log_then_die(self, *args, **kwargs):
@@ -120,7 +153,7 @@ def test_points_are_there_once_after_a_kill_between_batches(home: Path, tmp_path
     assert subprocess.run(mirror_command(run, die), env=environment()).returncode == -signal.SIGKILL
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
         assert store.execute("select count(*) from metrics where step < 1000 and value = 1e4").fetchone()[0] > 0
-    mlflow_run = tracking.mirror(run)
+    mlflow_run = bring(run)
     assert stored(home, mlflow_run) == expected(0, 1000)
     assert count_runs(home, "killed") == 1
 
@@ -131,7 +164,7 @@ def test_points_are_there_once_after_several_processes_mirror_at_once(home: Path
     started = [subprocess.Popen(mirror_command(run), env=environment()) for _ in range(3)]
     assert [process.wait(120) for process in started] == [0, 0, 0]
     assert count_runs(home, "together") == 1
-    assert stored(home, tracking.mirror(run)) == expected(0, 1000)
+    assert stored(home, bring(run)) == expected(0, 1000)
 
 
 def test_a_store_that_is_away_is_a_line_in_the_log_and_complete_later(
@@ -143,10 +176,10 @@ def test_a_store_that_is_away_is_a_line_in_the_log_and_complete_later(
     logger = {"log_level": 1, "logger": {"name": "mlflow", "experiment_name": None, "tracking_uri": uri}}
     run = synthetic_run(tmp_path / "run", "away", metric=logger)
     train_a_while(run, 0, 500)
-    assert not background.finish_mirror(run)
+    assert not mirror.finish_mirror(run)
     assert "MLflow is behind" in run.log.read_text()
     blocked.unlink()
-    assert background.finish_mirror(run)
+    assert mirror.finish_mirror(run)
     with sqlite3.connect(blocked / "mlflow.db") as store:
         assert store.execute("select count(*), count(distinct key || step) from metrics").fetchone() == (15, 15)
 
@@ -156,21 +189,22 @@ def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home
     log = EventLog(run.events)
     log.append("baseline", mean=22.5, std=1.0, ci95=[20.0, 25.0], episodes=100)
     log.append("evaluation", env_steps=100, final=False, greedy={"mean": 50.0})
+    log.append("evaluation", env_steps=200, final=False, greedy={"mean": 60.0})
     log.append("evaluation", env_steps=200, final=True, greedy={"mean": 480.0}, stochastic={"mean": 450.0})
     log.append("end", status="stopped_early", env_steps=200, reason="target return")
     run.media.mkdir()
     run.curve.write_bytes(b"\x89PNG")
     write_json(run.evaluations / "200.json", {"greedy": {"returns": [480.0]}})
     write_json(run.summary, {"env_steps": 200})
-    mlflow_run = tracking.mirror(run)
+    mlflow_run = bring(run)
     assert stored(home, mlflow_run) == {
         ("Evaluation/baseline_mean", 0): [22.5],
         ("Evaluation/greedy_mean", 100): [50.0],
-        ("Evaluation/greedy_mean", 200): [480.0],
-        ("Evaluation/stochastic_mean", 200): [450.0],
+        ("Evaluation/greedy_mean", 200): [60.0],
         ("Test/cumulative_reward", 200): [480.0],
+        ("Test/cumulative_reward_stochastic", 200): [450.0],
     }
-    client = tracking.connect(tracking.tracking_uri())
+    client = connect(tracking_uri())
     found = client.get_run(mlflow_run)
     assert client.get_experiment(found.info.experiment_id).name == "cartpoles"
     assert found.info.status == "FINISHED"
@@ -211,10 +245,10 @@ SUMMARY = {
 
 def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "described")
-    client = tracking.connect(tracking.tracking_uri())
+    client = connect(tracking_uri())
 
     def description() -> str | None:
-        return client.get_run(tracking.mirror(run)).data.tags.get("mlflow.note.content")
+        return client.get_run(bring(run)).data.tags.get("mlflow.note.content")
 
     write_json(run.summary, {"status": "training"})
     assert description() is None
@@ -224,7 +258,7 @@ def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_p
     write_json(run.summary, SUMMARY | {"model": {"name": "mine", "version": 3, "aliases": ["champion"]}})
     said = description()
     assert said is not None and "mine version 3 (champion)" in said
-    client.set_tag(tracking.mirror(run), "mlflow.note.content", "the one with the longer rollouts")
+    client.set_tag(bring(run), "mlflow.note.content", "the one with the longer rollouts")
     write_json(run.summary, SUMMARY)
     assert description() == "the one with the longer rollouts"
 
@@ -241,43 +275,57 @@ def test_a_run_is_named_by_what_tells_it_from_others_first(
     home: Path, tmp_path: Path, chosen: str | None, shown: str
 ) -> None:
     run = synthetic_run(tmp_path / "run", f"named-{chosen}", run_name=chosen)
-    info = tracking.connect(tracking.tracking_uri()).get_run(tracking.mirror(run)).info
+    info = connect(tracking_uri()).get_run(bring(run)).info
     assert info.run_name == shown
-    assert info.user_id == tracking.user()
+    assert info.user_id == user()
 
 
 def test_status_follows_interruption_and_resumption(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "status")
-    log, client = EventLog(run.events), tracking.connect(tracking.tracking_uri())
-    seen = [client.get_run(tracking.mirror(run)).info.status]
+    log, client = EventLog(run.events), connect(tracking_uri())
+    seen = [client.get_run(bring(run)).info.status]
     for kind, fields in (
         ("end", {"status": "interrupted", "env_steps": 10, "reason": "SIGTERM"}),
         ("resume", {"env_steps": 10}),
         ("end", {"status": "failed", "env_steps": 20, "reason": "NaN"}),
     ):
         log.append(kind, **fields)
-        seen.append(client.get_run(tracking.mirror(run)).info.status)
+        seen.append(client.get_run(bring(run)).info.status)
     assert seen == ["RUNNING", "KILLED", "RUNNING", "FAILED"]
 
 
 def test_a_budget_changed_on_resume_is_a_tag_beside_the_first_param(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "longer")
-    tracking.mirror(run)
+    bring(run)
     run.config.write_text(run.config.read_text().replace("total_steps: 4096", "total_steps: 8192"))
-    client = tracking.connect(tracking.tracking_uri())
-    data = client.get_run(tracking.mirror(run)).data
+    client = connect(tracking_uri())
+    data = client.get_run(bring(run)).data
     assert data.params["algo.total_steps"] == "4096"
     assert data.tags["resumed.algo.total_steps"] == "8192"
 
 
 def test_a_run_deleted_in_mlflow_is_not_made_again(home: Path, tmp_path: Path) -> None:
     run = synthetic_run(tmp_path / "run", "deleted")
-    client = tracking.connect(tracking.tracking_uri())
-    client.delete_run(tracking.mirror(run))
+    client = connect(tracking_uri())
+    client.delete_run(bring(run))
     with pytest.raises(RunError, match="deleted"):
-        tracking.mirror(run)
+        bring(run)
     assert count_runs(home, "deleted") == 1
 
 
 def test_long_values_are_cut_where_mlflow_would_refuse_them() -> None:
-    assert len(tracking.flat({"a": {"b": "x" * 9000}})["a.b"]) == 500
+    assert len(flat({"a": {"b": "x" * 9000}})["a.b"]) == 500
+
+
+def test_a_run_is_found_among_more_experiments_than_mlflow_tells_at_once(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "one-of-many")
+    mlflow_run = bring(run)
+    later = int(time.time() * 1000) + 1_000_000  # MLflow tells the newest first
+    rows = [(7_000_000 + i, f"many-{i}", "file:///nowhere", "active", later, later) for i in range(1100)]
+    columns = "experiment_id, name, artifact_location, lifecycle_stage, creation_time, last_update_time"
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        store.executemany(f"insert into experiments ({columns}) values (?, ?, ?, ?, ?, ?)", rows)
+    assert bring(run) == mlflow_run  # noted in the folder
+    shutil.rmtree(run.path / ".mlflow")
+    assert bring(run) == mlflow_run  # searched
+    assert count_runs(home, "one-of-many") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -16,7 +17,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from dotenv import dotenv_values
 
+from flows.workers.dotenv import NAMES
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
@@ -58,7 +61,7 @@ class Site:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        for name in ("prefect.yaml", "pyproject.toml", "flows", "rlcore", "conf"):
+        for name in ("pyproject.toml", "flows", "rlcore", "conf"):
             (home / name).symlink_to(ROOT / name)
         self.variables = environment(
             home, SHEPHERD_PREFECT_PORT=str(free_port()), SHEPHERD_MLFLOW_PORT=str(free_port()), **SLOW
@@ -75,9 +78,14 @@ class Site:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def dotenv(self) -> dict[str, str | None]:
+        return dotenv_values(self.home / ".env")
+
     def ask(self, path: str, **body: Any) -> Any:
         url = f"http://127.0.0.1:{self.variables['SHEPHERD_PREFECT_PORT']}/api/{path}"
-        request = Request(url, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
+        login = base64.b64encode(str(self.dotenv()["PREFECT_API_AUTH_STRING"]).encode()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {login}"}
+        request = Request(url, json.dumps(body).encode() if body else None, headers)
         for pause in (1, 2, 4, 8, 0):  # 503: SQLite is busy; Prefect's own client tries again as well
             try:
                 with urlopen(request, timeout=30) as answer:
@@ -106,10 +114,10 @@ class Site:
 
     def prefect(self, *words: str) -> str:
         """A `prefect` command, as a user types it with the variables of .env loaded."""
-        url = f"http://127.0.0.1:{self.variables['SHEPHERD_PREFECT_PORT']}/api"
         command = [str(Path(sys.executable).with_name("prefect")), *words]
-        own = self.variables | {"PREFECT_API_URL": url, "PREFECT_HOME": str(self.home / ".shepherd/prefect")}
-        done = subprocess.run(command, cwd=self.home, env=own, capture_output=True, text=True, timeout=120)
+        loaded = {name: value for name, value in self.dotenv().items() if value is not None}
+        own = self.variables | loaded | {"PREFECT_HOME": str(self.home / ".shepherd/prefect")}
+        done = subprocess.run(command, cwd=self.home, env=own, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -119,8 +127,11 @@ class Site:
         return "\n".join(entry["message"] for entry in entries)
 
     def run(self, flow_run: str) -> RunDirectory:
-        note = self.home / ".shepherd/flow_runs" / flow_run
-        return RunDirectory(wait_for(lambda: note.exists() and note.read_text(), "the run directory", every=0.1))
+        def made() -> list[RunDirectory]:
+            runs = (RunDirectory(path.parent) for path in (self.home / "runs").rglob("run.json"))
+            return [run for run in runs if run.read_identity().get("flow_run") == flow_run]
+
+        return wait_for(made, "the run directory", every=0.1)[0]
 
     def trained(self, flow_run: str) -> RunDirectory:
         """The run, once it has a checkpoint."""
@@ -144,9 +155,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(site: Site) -> RunDirectory:
-    flow_run = site.submit(*SMALL)
-    assert site.ended(flow_run)[0] == "COMPLETED"
+def watched(site: Site) -> str:
+    """What a terminal shows of a training, in one line."""
+    overrides = f"overrides={json.dumps(SMALL)}"
+    return " ".join(site.prefect("deployment", "run", "train-ppo/default", "-p", overrides, "--watch").split())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site, watched: str) -> RunDirectory:
+    (flow_run,) = re.findall(r"UUID: (\S+)", watched)
     return site.run(flow_run)
 
 
@@ -159,7 +176,7 @@ def test_up_tells_where_everything_is_and_keeps_what_runs(site: Site) -> None:
     assert {word: site.processes(word) for word in before} == before
     lines = (site.home / ".env").read_text().splitlines()
     assert lines[0] == "SHEPHERD_LOCAL_LIMIT=3"
-    assert [line.partition("=")[0] for line in lines[2:-1]] == ["PREFECT_API_URL", "MLFLOW_TRACKING_URI"]
+    assert [line.partition("=")[0] for line in lines[2:-1]] == list(NAMES)
 
 
 def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> None:
@@ -171,14 +188,31 @@ def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> No
     assert site.ask("deployments/name/train-ppo/gpu")["work_pool_name"] == "gpu"
 
 
-def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(site: Site, undisturbed: RunDirectory) -> None:
+def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(
+    site: Site, undisturbed: RunDirectory, watched: str
+) -> None:
     assert undisturbed.read_summary()["model"]["version"] == 1
     names = [task["name"] for task in site.ask("task_runs/filter", limit=200, offset=0)]
     for stage in ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model"):
         assert any(name.startswith(f"{stage} ppo CartPole-v1") for name in names), stage
     told = "\n".join(entry["message"] for entry in site.ask("logs/filter", limit=200, offset=0))
-    assert "random baseline:" in told
-    assert "final evaluation" in told
+    for words in ("random baseline:", "final evaluation"):
+        assert words in told
+        assert words in watched
+
+
+def test_nobody_without_the_password_gets_an_answer_and_it_is_kept_in_two_private_files(
+    site: Site, undisturbed: RunDirectory
+) -> None:
+    for key, path in (("PREFECT", "/api/deployments/filter"), ("MLFLOW", "/api/2.0/mlflow/registered-models/search")):
+        url = f"http://127.0.0.1:{site.variables[f'SHEPHERD_{key}_PORT']}{path}"
+        body = b"{}" if key == "PREFECT" else None
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=30)
+    password = site.dotenv()["MLFLOW_TRACKING_PASSWORD"]
+    assert password
+    holders = [path for path in site.home.rglob("*") if path.is_file() and password.encode() in path.read_bytes()]
+    assert {path.relative_to(site.home).as_posix() for path in holders} == {".env", ".shepherd/servers/password"}
 
 
 def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
@@ -223,12 +257,12 @@ def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undist
     kind, message = site.ended(site.submit("metric.log_every=128", run_dir=str(runs[1].path)))
     assert (kind, message.partition(": pid ")[0]) == ("FAILED", str(runs[1].path))  # "… is writing this run"
     assert runs[1].read_config()["metric"]["log_every"] == 64
-    (worker,) = site.processes("--pool")
+    (worker,) = (p.pid for p in processes.processes(site.home) if p.kind == "worker")
     os.kill(worker, signal.SIGKILL)
     assert site.ended(orphaned)[0] == "CRASHED"
     wait_for(lambda: not site.processes("prefect.engine") + site.processes("rlcore.train"), "the end of all", 30)
     assert checkpoint.newest_good(runs[1].checkpoints) is not None
-    site.servers("up")
+    assert site.ended(site.submit("env.id=CartPol-v1"))[0] == "FAILED"  # another worker has come by itself
 
 
 @soak

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import os
-import re
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from flows.process.network import unreachable
-from flows.workers import servers as served
-from flows.workers import up as servers
+from flows.workers import dotenv, pools, servers, up
+from flows.workers.local_api import prefect_api
+from flows.workers.mlflow_app import guarded
+from rlcore.errors import UserError
 from rlcore.system.lifeline import alive
 from tests.processes import ROOT, free_port, wait_for
-from tests.stores import furnish, query
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, with free ports."""
-    (tmp_path / "prefect.yaml").touch()
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows/train.py").write_text(TRAIN)
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
-    for key, _ in servers.PORTS.values():
+    for key, _ in up.PORTS.values():
         monkeypatch.setenv(key, str(free_port()))
     # Commands set what is missing of Prefect's and MLflow's settings; other tests are not to find that.
-    monkeypatch.setattr(servers, "configure_environment", lambda: None)
+    monkeypatch.setattr(up, "configure_environment", lambda: None)
     return tmp_path
 
 
@@ -56,9 +61,15 @@ def foreign() -> Iterator[int]:
         listening.shutdown(socket.SHUT_RDWR)
 
 
+def start(name: str, command: tuple[str, ...]) -> None:
+    """Start a server from a process that ends, as `make up` does."""
+    code = f"from flows.workers import servers; servers.start(servers.Server({name!r}, {command!r}, {{}}))"
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+
+
 def refused(capsys: pytest.CaptureFixture[str]) -> str:
-    assert servers.main(["up"]) == 2
-    assert not list(served.folder().glob("*.pid"))  # nothing was started
+    assert up.main(["up"]) == 2
+    assert not list(servers.folder().glob("*.pid"))  # nothing was started
     return capsys.readouterr().err
 
 
@@ -83,63 +94,178 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
     child = "import time; time.sleep(600)"
     program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); {child}"
     command = (sys.executable, "-c", program, "--port", "4321")
-    up = f"from flows.workers import servers; servers.start(servers.Server('mlflow', {command!r}, {{}}))"
-    subprocess.run([sys.executable, "-c", up], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    start("mlflow", command)
     try:
-        assert servers.main(["up"]) == 2
+        assert up.main(["up"]) == 2
         assert "mlflow is running on port 4321; `make down` first" in capsys.readouterr().err
-        (main,) = (pid for pid, _ in served.running())
-        pids = wait_for(lambda: len(p := [pid for pid, _ in served.marked()]) == 2 and p, "its child")
+        (main,) = (pid for pid, _ in servers.running())
+        pids = wait_for(lambda: len(p := [pid for pid, _ in servers.marked()]) == 2 and p, "its child")
         os.kill(main, signal.SIGKILL)
-        wait_for(lambda: served.port_of("mlflow") is None, "its end")
-        servers._check_ports()
+        wait_for(lambda: servers.port_of("mlflow") is None, "its end")
+        up._check_ports()
         assert not any(map(alive, pids))
     finally:
-        servers.main(["down"])
-        assert not list(served.marked())
+        up.main(["down"])
+        assert not list(servers.marked())
 
 
-@pytest.mark.slow
-def test_a_server_that_was_away_gives_flow_runs_time_for_a_sign_of_life(checkout: Path) -> None:
-    furnish(checkout)
-    database = checkout / ".shepherd/prefect/prefect.db"
-    insert = """
-        insert into automation_bucket (automation_id, trigger_id, bucketing_key, "end", start, count)
-        select automation.id, 't', name, '2026-01-01 00:00:00.000000', '2026-01-01 00:00:00.000000', 0 from automation
-    """
-    rule = """
-        insert into automation (id, name, description, enabled, trigger, actions) values (?, ?, '', 1, '{}', '[]')
-    """
-    with closing(sqlite3.connect(database)) as store, store:
-        store.executemany(rule, [("a", servers.RULE), ("b", "the user's own")])
-        store.execute(insert)
-    servers._forgive_silence()
-    left = """
-        select (julianday("end") - julianday('now')) * 86400 from automation_bucket order by bucketing_key
-    """
-    (ours,), (other,) = query(checkout, left)
-    assert servers.SILENCE - 10 < ours <= servers.SILENCE
-    assert other < 0
-    ((stamp,),) = query(checkout, """select "end" from automation_bucket where automation_id = 'a'""")
-    assert re.fullmatch(r"[\d-]{10} [\d:]{8}\.\d{6}", stamp)  # as Prefect writes it
+def test_a_command_without_a_server_is_named_and_nothing_is_started(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold = "with databases_without_server(): print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", f"import sys; from flows.workers.servers import *\n{hold}", "seed=3"]
+    command = subprocess.Popen(
+        words, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert command.stdout is not None
+    command.stdout.readline()
+    try:
+        said = refused(capsys)
+        assert f"pid {command.pid} (" in said
+        assert "seed=3" in said
+    finally:
+        command.communicate()
+
+
+def test_commands_without_a_server_do_not_open_the_databases_of_servers(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    servers.check_servers()
+    start("mlflow", (sys.executable, "-c", "import time; time.sleep(600)"))
+    try:
+        with pytest.raises(UserError, match="`make up` have this home's databases open"):
+            servers.check_servers()
+        with pytest.raises(UserError, match="`make up` have this home's databases open"), prefect_api():
+            pass
+    finally:
+        up.main(["down"])
 
 
 def test_what_speaks_no_http_is_a_reason_and_no_exception(foreign: int) -> None:
     assert unreachable(f"http://127.0.0.1:{foreign}/health") == "what answers speaks no HTTP"
 
 
+def test_a_server_with_another_password_is_told_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Prefect(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.headers["Authorization"] == f"Basic {base64.b64encode(b'shepherd:right').decode()}"
+            self.send_response(200 if self.path == "/api/health" or known else 401)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Prefect) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_port}/api")
+        monkeypatch.setenv("PREFECT_API_AUTH_STRING", "shepherd:right")
+        servers.check_servers()
+        monkeypatch.setenv("PREFECT_API_AUTH_STRING", "shepherd:wrong")
+        with pytest.raises(UserError, match="refuses PREFECT_API_AUTH_STRING"):
+            servers.check_servers()
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "status"),
+    [
+        ("/", None, 401),
+        ("/", "shepherd:wrong", 401),
+        ("/", "shepherd:", 401),
+        ("/api/2.0/mlflow/runs/create", None, 401),
+        ("/health/../api", None, 401),
+        ("/", "shepherd:right", 200),
+        ("/health", None, 200),
+    ],
+)
+def test_only_who_knows_the_password_reaches_mlflow(path: str, given: str | None, status: int) -> None:
+    sent: list[Any] = []
+
+    async def mlflow(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    headers = [] if given is None else [(b"authorization", b"Basic " + base64.b64encode(given.encode()))]
+    scope = {"type": "http", "path": path, "headers": headers}
+    asyncio.run(guarded(mlflow, "shepherd", "right")(scope, receive, send))
+    assert sent[0]["status"] == status
+
+
+def test_the_password_is_in_no_command_line_and_in_no_file_that_others_read(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = checkout / ".shepherd/servers/password"
+    password = dotenv.kept_password(file)
+    assert len(password) >= 32
+    assert dotenv.kept_password(file) == password
+    (checkout / ".env").write_text("MINE=1\n")
+    (checkout / ".env").chmod(0o644)
+    variables = dotenv.client_variables("http://here", "http://there", password)
+    dotenv.write_dotenv(variables)
+    assert password in (checkout / ".env").read_text()
+    assert [path.stat().st_mode & 0o777 for path in (file, checkout / ".env")] == [0o600, 0o600]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for server in (up._prefect(), up._mlflow(), up._gpu_worker("0")):
+        assert password not in repr(server)  # of the command line too
+    assert up._prefect().variables["PREFECT_SERVER_API_AUTH_STRING"] == f"shepherd:{password}"
+
+
+TRAIN = """
+from prefect import flow
+
+@flow(name="train-two-words", version="7")
+def train_two_words(overrides: list[str] = [], accelerator: str = ""):
+    \"\"\"Learns.
+
+    Args:
+        overrides: as typed.
+    \"\"\"
+"""
+
+
+def test_every_algorithm_gets_its_deployments(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = MagicMock()
+    client.__enter__.return_value = client
+    client.read_automations_by_name.return_value = [SimpleNamespace(id="old")]
+    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: client)
+    monkeypatch.setattr("rlcore.algorithms.ALGORITHMS", {"two-words": None})
+    assert pools.deploy({"local": 3, "gpu": None}) == ["two-words"]
+    made = {call.kwargs["name"]: call.kwargs for call in client.create_deployment.call_args_list}
+    assert {name: (one["work_pool_name"], one["parameters"]) for name, one in made.items()} == {
+        "default": ("local", {}),
+        "gpu": ("gpu", {"accelerator": "cuda"}),
+    }
+    default = made["default"]
+    assert (default["entrypoint"], default["version"]) == ("flows/train.py:train_two_words", "7")
+    assert (default["description"], default["tags"]) == ("Learns.", ["two-words"])
+    assert "as typed" in default["parameter_openapi_schema"]["properties"]["overrides"]["description"]
+    assert [call.args[0] for call in client.create_flow_from_name.call_args_list] == ["train-two-words"] * 2
+    client.delete_automation.assert_called_once_with("old")
+
+
 def test_our_lines_of_dotenv_come_and_go_and_no_line_of_the_user_does(checkout: Path) -> None:
     path, variables = checkout / ".env", {"PREFECT_API_URL": "http://here", "MLFLOW_TRACKING_URI": "http://there"}
     path.write_text("FIRST=1")
-    servers._write_dotenv(variables)
+    dotenv.write_dotenv(variables)
     path.write_text(path.read_text() + "LAST=2\n")
-    servers._write_dotenv(variables)
-    ours = [servers.BEGIN, "PREFECT_API_URL=http://here", "MLFLOW_TRACKING_URI=http://there", servers.END]
+    dotenv.write_dotenv(variables)
+    ours = [dotenv.BEGIN, "PREFECT_API_URL=http://here", "MLFLOW_TRACKING_URI=http://there", dotenv.END]
     assert path.read_text().splitlines() == ["FIRST=1", *ours, "LAST=2"]
-    path.write_text(path.read_text().replace(f"{servers.END}\n", ""))  # the user has taken it away
-    servers._write_dotenv({})
+    path.write_text(path.read_text().replace(f"{dotenv.END}\n", ""))  # the user has taken it away
+    dotenv.write_dotenv({})
     assert path.read_text() == "FIRST=1\nLAST=2\n"
     path.write_text("")
-    servers._write_dotenv(variables)
-    servers._write_dotenv({})
+    dotenv.write_dotenv(variables)
+    dotenv.write_dotenv({})
     assert not path.exists()
+
+
+def test_prefect_yaml_is_what_the_registry_says() -> None:
+    assert (ROOT / "prefect.yaml").read_text() == pools.prefect_yaml()

@@ -1,16 +1,20 @@
-"""What an environment card is cached by: the same content, the same key; another one, another."""
+"""The environment card: what it says, and what it is cached by."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
 import gymnasium
 import pytest
 
-from rlcore.envs.card import card_key, source_files
-from rlcore.envs.make import EnvSettings
+from rlcore.envs.card import card_key, environment_card, readable_card, source_files, time_limit
+from rlcore.envs.make import EnvSettings, make
+from rlcore.errors import EnvironmentFault
+from rlcore.spec import EnvSpec
+from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
 
 MODULE = """
 import gymnasium
@@ -94,3 +98,48 @@ def test_code_without_a_file_cannot_be_told_and_is_measured_each_time() -> None:
         assert key("Anonymous-v0") is None
     finally:
         gymnasium.registry.pop("Anonymous-v0")
+
+
+def test_the_card_says_what_a_run_needs():
+    card = environment_card(EnvSettings("Pendulum-v1"), 0)
+    assert json.loads(json.dumps(card, allow_nan=False)) == card
+    assert (card["id"], card["tier"], card["fresh_instance"], card["deterministic"]) == (
+        "Pendulum-v1",
+        "snapshot",
+        False,
+        True,
+    )
+    assert (card["max_episode_steps"], card["time_limit_checked"]) == (200, "an episode was truncated there")
+    assert EnvSpec.from_json(card["spec"]).obs["state"].shape == (3,)
+    assert card["packages"]["gymnasium"] == gymnasium.__version__
+    low, high = card["reward_seen"]
+    assert -16.3 < low < high <= 0
+    text = readable_card(card)
+    assert "# Pendulum-v1" in text and "**snapshot**" in text and "200 actions" in text
+
+
+def test_the_card_names_the_engine_and_why_a_snapshot_is_not_possible():
+    card = environment_card(EnvSettings("Hopper-v5"), 0)
+    assert set(card["packages"]) == {"gymnasium", "numpy", "mujoco"}
+    assert "cannot be saved" in readable_card(card)
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, 500),
+        ({"max_episode_steps": 30}, 30),
+        ({"action_repeat": 3}, 167),
+        ({"action_repeat": 3, "max_episode_steps": 200}, 167),
+    ],
+)
+def test_the_time_limit_is_counted_in_actions(options, limit):
+    env = make(EnvSettings("CartPole-v1", **options))
+    assert time_limit(env) == limit
+    assert time_limit(make(EnvSettings("Blackjack-v1"))) is None
+
+
+def test_the_card_is_refused_for_an_environment_that_misbehaves():
+    for fault, says in (("nan", "key 'state' is nan"), ("raise", "RuntimeError: the engine said no")):
+        with pytest.raises(EnvironmentFault, match=says):
+            environment_card(EnvSettings("Probe/Counter-v0", wrapper={"lengths": [5], "fault": fault}), 0)

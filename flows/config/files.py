@@ -1,0 +1,122 @@
+"""The config files that can be chosen, the keys there are, and Hydra's loader, which puts the chosen files together.
+
+Hydra's loader is used alone: none of its global state is touched, no plugin is loaded, no file is written, and no
+package is imported because a config or a search path names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from flows.config import mistakes
+from flows.config.search_path import BUILT_IN, config_folders
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import arguments
+from rlcore.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from omegaconf import DictConfig
+
+
+def groups() -> dict[str, tuple[str, ...]]:
+    """Group -> sorted names of its files, the user's own among them; what one may write behind `group=`."""
+    found: dict[str, set[str]] = {}
+    for folder in config_folders():
+        for file in sorted((*folder.glob("*/*.yaml"), *folder.glob("*/*.yml"))):
+            if not file.parent.name.startswith("."):
+                found.setdefault(file.parent.name, set()).add(file.stem)
+    return {group: tuple(sorted(names)) for group, names in found.items()}
+
+
+def available(group: str) -> list[str]:
+    """Names of the files of a group; raises UserError when there is no such group."""
+    found = groups()
+    if group not in found:
+        raise UserError(f"{group}: no such group{nearest(group, found)}; groups: {', '.join(sorted(found))}")
+    return list(found[group])
+
+
+def presets() -> list[str]:
+    """Names behind `exp=`; `default` is where one's own presets start, not one of them."""
+    return [name for name in available("exp") if name != "default"]
+
+
+def known_keys() -> dict[str, bool]:
+    """Every dotted key of the config, of all algorithms -> whether it takes text and nothing else (but null)."""
+    found = [argument for argument in arguments(RunConfig) if argument.key != "algo"]
+    for module in ALGORITHMS.values():
+        found += arguments(module.Config, "algo.")
+    return {argument.key: argument.type in (str, str | None) for argument in found}
+
+
+def default_names() -> dict[str, str]:
+    """How a run and its folders are called, as interpolations: exp_name, run_name, log_root, root_dir, run_dir."""
+    import yaml
+
+    root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
+    return {key: value for key, value in root.items() if key != "defaults"}
+
+
+def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictConfig:
+    """The chosen files put together by Hydra, without Hydra's own keys; interpolations are not resolved.
+
+    Args:
+        choices: in Hydra's spelling, `exp=` among them.
+        groups: group -> names of its files.
+
+    Returns:
+        Keys and values of the files; a mistake in them is a UserError.
+    """
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    preset = next((choice for choice in choices if choice.startswith("exp=")), None)
+    if preset is None:
+        raise UserError(f"no preset chosen: name one, as exp=ppo; presets: {', '.join(presets())}")
+    register_resolvers()
+    # Hydra would import the packages that a `hydra.searchpath` in a user's config.yaml names.
+    overrides = [*choices, "hydra.searchpath=[]"]
+    try:
+        composed = _loader().load_configuration("config", overrides, RunMode.RUN, from_shell=False)
+    except Exception as error:  # Hydra's own, and whatever it meets in a malformed file (YAML, types, encodings)
+        raise UserError(mistakes.of_files(error, " ".join(choices), groups)) from None
+    OmegaConf.set_struct(composed, False)
+    composed.pop("hydra", None)
+    if "exp" in composed:
+        raise UserError(f"{preset}: the file must begin with the line `# @package _global_`, or its keys are not read")
+    return composed
+
+
+def register_resolvers() -> None:
+    """The functions of interpolations that OmegaConf does not bring: `${now:%Y-%m-%d}`."""
+    from omegaconf import OmegaConf
+
+    if not OmegaConf.has_resolver("now"):
+        # Cached: one run has one time, wherever its config mentions it.
+        OmegaConf.register_new_resolver("now", lambda pattern: datetime.now().strftime(pattern), use_cache=True)
+
+
+def _loader() -> ConfigLoaderImpl:
+    """Hydra's loader over our folders and nothing else; `hydra.initialize` would search its plugins as well."""
+    from hydra import version
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+    from hydra._internal.core_plugins import basic_launcher, basic_sweeper  # noqa: F401  register what its config names
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+    from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
+    from hydra._internal.sources_registry import SourcesRegistry
+
+    version.setbase("1.3")
+    for source in (FileConfigSource, ImportlibResourcesConfigSource, StructuredConfigSource):
+        SourcesRegistry.instance().register(source)
+    path = ConfigSearchPathImpl()
+    path.append("hydra", "pkg://hydra.conf")
+    for folder in config_folders():
+        path.append("main", f"file://{folder}")
+    path.append("schema", "structured://")
+    return ConfigLoaderImpl(path)

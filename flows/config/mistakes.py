@@ -1,0 +1,110 @@
+"""Errors of Hydra and OmegaConf as sentences that name the file or key, what was asked for, and the nearest match."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlcore.config.schema import spell
+from rlcore.errors import nearest
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+# SheepRL's files that have no counterpart yet, by their whole name or its first word.
+_LATER = frozenset(
+    ("a2c", "sac", "droq", "dreamer", "p2e", "ppo_atari", "ppo_recurrent", "ppo_super_mario_bros", "ppo_decoupled")
+)
+NOT_YET: dict[str, frozenset[str]] = {
+    "exp": _LATER,
+    "algo": _LATER,
+    "env": frozenset(("atari", "crafter", "diambra", "dmc", "dummy", "minecraft", "minedojo", "minerl", "super")),
+    "fabric": frozenset(("ddp-cpu", "ddp-cuda")),
+}
+# Keys that every run needs and no default can give.
+NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "any Gymnasium id, as env.id=CartPole-v1"}
+
+
+def not_an_option(group: str, name: str, options: Collection[str]) -> str:
+    """The sentence for a group file that does not exist, with the nearest of the group's files, or all of them."""
+    choose = f"; choose one of {', '.join(sorted(options))}"
+    if name in ("", "???"):
+        return f"{group}={name}: no name given{choose}"
+    if {name, name.partition("_")[0]} & NOT_YET.get(group, frozenset()):
+        return f"{group}={name}: SheepRL's {name} is not there yet{choose}"
+    return f"{group}={name}: no such file in the group {group}{nearest(name, options) or choose}"
+
+
+def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]) -> str:
+    """The sentence for config files that Hydra cannot put together.
+
+    Args:
+        error: Hydra's, OmegaConf's, or whatever a malformed file raised.
+        asked: the choices that were typed, as `exp=ppo env=gym`.
+        groups: group -> names of its files.
+
+    Returns:
+        It names the file, what was asked for and the nearest match.
+    """
+    from hydra.errors import HydraException, MissingConfigException
+    from omegaconf.errors import OmegaConfBaseException
+
+    if isinstance(error, OmegaConfBaseException):
+        return f"{asked}: {one_line(error)}"
+    if not isinstance(error, HydraException):
+        mark = getattr(error, "problem_mark", None)
+        if mark is None:
+            return f"{asked}: a config file cannot be read ({one_line(error)})"
+        return f"{mark.name}:{mark.line + 1}: this is not YAML ({getattr(error, 'problem', None) or 'not YAML'})"
+    text = one_line(error if str(error) else error.__cause__ or error)
+    source = re.match(r"In '([^']+)'", text)
+    # The defaults of the root are what the choices made of them.
+    place = f"in {source[1]}.yaml, " if source and source[1] != "config" else f"{asked}: "
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = str(error.missing_cfg_file).strip("/").rpartition("/")
+        if group in groups:
+            return place + not_an_option(group, name.removesuffix(".yaml"), groups[group])
+        return f"{place}{group or name}: no such group of config files{nearest(group or name, groups)}"
+    override = re.search(r"Could not override '([^']+)'", text)
+    if override:
+        group = override[1].partition("@")[0]
+        known = "nothing of this group is chosen so far" if group in groups else "no such group"
+        return f"{place}override {override[1]}: {known}{nearest(group, [other for other in groups if other != group])}"
+    return place + (text[source.end() :].lstrip(": ") if source else text)
+
+
+def of_interpolation(error: Exception, config: DictConfig) -> str:
+    """The sentence for a `${...}` that cannot be resolved, or leads to a key without a value."""
+    from omegaconf import OmegaConf
+
+    key = str(getattr(error, "full_key", None) or "")
+    known = dict(_leaves(OmegaConf.to_container(config, resolve=False)))
+    typed = f"{key}={spell(known[key])}" if key in known else key or "config"
+    text = one_line(error)
+    if "Recursive interpolation" in text:
+        return f"{typed}: this interpolation leads back to itself; give one of the keys on the way a value"
+    if missing := re.search(r"Interpolation key '([^']+)' not found", text):
+        return f"{typed}: there is no key {missing[1]!r}{nearest(missing[1], [k for k in known if k != key])}"
+    if unset := re.search(r"Environment variable '([^']+)' not found", text):
+        return f"{typed}: the environment variable {unset[1]} is not set; set it, or give {key} a value"
+    if needed := re.search(r"Missing mandatory value: (\S+)", text):
+        fix = NEEDED.get(needed[1])
+        return f"{needed[1]} is required: {fix}" if fix else f"{typed}: {needed[1]} has no value yet; set {needed[1]}"
+    if resolver := re.search(r"Unsupported interpolation type (\S+)", text):
+        return f"{typed}: there is no function {resolver[1]} for interpolations; allowed: now, oc.env, oc.select"
+    return f"{typed}: {text}"
+
+
+def one_line(error: object) -> str:
+    """The first paragraph of an error, without the addresses and object types that libraries append."""
+    text = re.split(r"\n\s*(?:full_key|object_type|reference_type|See )", str(error))[0]
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a plain tree, groups included."""
+    for key, value in tree.items():
+        yield f"{prefix}{key}", value
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")

@@ -1,0 +1,183 @@
+"""From an exported policy to a registered version: a logged model of code and weights, and the version made of it.
+
+MLflow knows two things: a *logged model* (files, on the page of a run) and a *version* of a registered model, made of
+one. Each step here does the same once more after a kill, so that one checkpoint of a run is one logged model.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.tracking.mlflow_store import pages
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.models import ModelSignature
+
+    from rlcore.judge.policy import Policy
+
+SERVED_WITH = ("torch", "numpy", "safetensors")
+DIGEST = "checkpoint_digest"  # the tag of logged models and versions
+
+
+def create_version(
+    client: MlflowClient, name: str, folder: Path, run_id: str, tags: Mapping[str, str], description: str = ""
+) -> ModelVersion:
+    """Log an exported policy as a model of code and weights, and register it as the next version of a name.
+
+    Args:
+        client: of the store that holds the run.
+        name: the registered model; made when missing.
+        folder: an exported policy.
+        run_id: the MLflow run it came from.
+        tags: of the new version.
+        description: of the new version.
+
+    Returns:
+        The version.
+    """
+    from rlcore.judge.policy import load_policy
+
+    policy = load_policy(folder)
+    digest = policy.description["digest"]
+    begun = [logged for logged in _logged_models(client, run_id) if logged.tags[DIGEST] == digest]
+    # What a killed call left is gone on with.
+    logged = min(begun, key=lambda one: one.status != "READY") if begun else _create(client, run_id, digest)
+    if logged.status != "READY":
+        _fill(client, logged, run_id, folder, policy)
+    _ensure_model(client, name)
+    return client.create_model_version(
+        name, logged.artifact_location, run_id, tags=dict(tags), description=description, model_id=logged.model_id
+    )
+
+
+def link_logged_model(client: MlflowClient, version: ModelVersion) -> None:
+    """Note on the logged model which version it is, as `mlflow.register_model` does: pages name it by that."""
+    assert version.run_id is not None
+    key, entry = "mlflow.modelVersions", {"name": version.name, "version": int(version.version)}
+    for logged in _logged_models(client, version.run_id):
+        linked = json.loads(logged.tags.get(key) or "[]")
+        if _made_of(version, logged) and entry not in linked:
+            client.set_logged_model_tags(logged.model_id, {key: json.dumps([*linked, entry])})
+
+
+def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
+    """Delete a run's logged models that no version is made of: this checkpoint's, and those never finished.
+
+    A process that was killed while the server still worked on its request cannot be known by the next one, which makes
+    a logged model of its own; nor can a request that MLflow's client sent twice. Another run may also have registered
+    the same weights in the meantime.
+    """
+    versions = [v for page in pages(client.search_model_versions, f"run_id = '{run_id}'") for v in page]
+    for logged in _logged_models(client, run_id):
+        unfinished = logged.status == "PENDING" or logged.tags[DIGEST] == digest
+        if unfinished and not any(_made_of(version, logged) for version in versions):
+            client.delete_logged_model(logged.model_id)
+
+
+def signature_of(policy: Policy) -> ModelSignature:
+    """Shapes and types of what a policy takes and returns, batch first; `deterministic` as parameter.
+
+    It takes an array when the agent sees one observation key, else one named array a key.
+    """
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+
+    specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
+    names: dict[str, str | None] = {key: key if len(specs) > 1 else None for key in specs}
+    inputs: list[ColSpec | TensorSpec] = [
+        TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), names[key]) for key, spec in specs.items()
+    ]
+    action = policy.spec.action
+    outputs: list[ColSpec | TensorSpec] = [TensorSpec(np.dtype(action.dtype), (-1, *action.shape))]
+    deterministic = ParamSpec("deterministic", DataType.boolean, True)
+    return ModelSignature(Schema(inputs), Schema(outputs), ParamSchema([deterministic]))
+
+
+def example_of(policy: Policy) -> Any:
+    """A batch of one observation of the right form: zeros, or the smallest value of a Discrete one."""
+    import numpy as np
+
+    specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
+    arrays = {key: np.full((1, *spec.shape), spec.start, spec.dtype) for key, spec in specs.items()}
+    return arrays if len(arrays) > 1 else next(iter(arrays.values()))
+
+
+def _logged_models(client: MlflowClient, run_id: str) -> list[LoggedModel]:
+    """The logged models of a run that were made here."""
+    experiment = client.get_run(run_id).info.experiment_id
+    found = pages(client.search_logged_models, [experiment], f"source_run_id = '{run_id}'")
+    return [logged for page in found for logged in page if DIGEST in logged.tags]
+
+
+def _made_of(version: ModelVersion, logged: LoggedModel) -> bool:
+    """Whether a version, also one registered by hand, is made of a logged model."""
+    return logged.model_id == version.model_id or logged.model_id in (version.source or "")
+
+
+def _create(client: MlflowClient, run_id: str, digest: str) -> LoggedModel:
+    experiment = client.get_run(run_id).info.experiment_id
+    tags = {DIGEST: digest}
+    return client.create_logged_model(experiment, name="policy", source_run_id=run_id, tags=tags, model_type="agent")
+
+
+def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, policy: Policy) -> None:
+    """Write a logged model's files and call it ready.
+
+    `mlflow.pyfunc.log_model` does this in one call, but always makes or links another logged model.
+    """
+    import mlflow
+    from mlflow.entities import LoggedModelOutput
+    from mlflow.models import Model
+
+    here = Path(__file__).resolve().parent
+    # The fluent half of MLflow reads one store per process; the client's is the one that counts.
+    mlflow.set_tracking_uri(client.tracking_uri)
+    with tempfile.TemporaryDirectory() as temporary:
+        files = Path(temporary) / "model"
+        mlflow.pyfunc.save_model(
+            files,
+            mlflow_model=Model(
+                artifact_path=logged.artifact_location,
+                run_id=run_id,
+                model_uuid=logged.model_id,
+                model_id=logged.model_id,
+            ),
+            python_model=str(here / "served_policy.py"),
+            artifacts={"policy": str(folder)},
+            code_paths=[str(here.parents[1] / "rlcore")],
+            signature=signature_of(policy),
+            input_example=example_of(policy),
+            pip_requirements=[f"{package}=={_public_version(package)}" for package in SERVED_WITH],
+        )
+        for cache in files.rglob("__pycache__"):
+            shutil.rmtree(cache)
+        client.log_model_artifacts(logged.model_id, str(files))
+    outputs = client.get_run(run_id).outputs
+    if logged.model_id not in [output.model_id for output in (outputs.model_outputs if outputs else ())]:
+        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=policy.description["env_steps"])])
+    client.finalize_logged_model(logged.model_id, "READY")
+
+
+def _ensure_model(client: MlflowClient, name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _public_version(package: str) -> str:
+    # 2.13.0+cpu is installable from one index only; 2.13.0 is the same code from any.
+    return importlib.metadata.version(package).split("+")[0]

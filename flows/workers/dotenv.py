@@ -1,0 +1,70 @@
+"""What `make up` writes into `.env`: where its servers are, and their password."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from flows.settings import home
+from rlcore.store.directory import write_text
+
+USER = "shepherd"
+BEGIN, END = "# written by make up; make down takes it away", "# end of make up"
+NAMES = (
+    "PREFECT_API_URL",
+    "PREFECT_API_AUTH_STRING",
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+)
+
+
+def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]:
+    """What clients of the two servers read.
+
+    Args:
+        prefect: URL of Prefect's server.
+        mlflow: URL of MLflow's.
+        password: of both.
+
+    Returns:
+        Names of environment variables -> values.
+    """
+    return dict(zip(NAMES, (f"{prefect}/api", f"{USER}:{password}", mlflow, USER, password), strict=True))
+
+
+def kept_password(path: Path) -> str:
+    """The password in a file, made at the first call: a terminal that loaded `.env` can use later servers."""
+    if not path.exists():
+        _write_private(path, secrets.token_urlsafe(24))
+    return path.read_text()
+
+
+def write_dotenv(variables: Mapping[str, str]) -> None:
+    """Put the variables between our two lines of `.env`, or take the lines away; the user's own lines stay."""
+    path = home() / ".env"
+    text = path.read_text() if path.exists() else ""
+    before, found, rest = text.partition(f"{BEGIN}\n")
+    _, ended, after = rest.partition(f"{END}\n")
+    if found and not ended:  # somebody took that line away
+        ours = (END, *(f"{name}=" for name in NAMES))
+        after = "".join(line for line in rest.splitlines(keepends=True) if not line.startswith(ours))
+    block = "".join(f"{name}={value}\n" for name, value in variables.items())
+    block = f"{BEGIN}\n{block}{END}\n" if block else ""
+    if before and not before.endswith("\n"):
+        before += "\n"
+    if before + block + after:
+        _write_private(path, before + block + after)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only this user may read."""
+    others = os.umask(0o077)
+    try:
+        write_text(path, text)
+    finally:
+        os.umask(others)

@@ -1,0 +1,145 @@
+"""What may be typed: commands reach their functions, and what other programs would take is told in one sentence."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+
+import pytest
+
+from flows.cli import main as cli
+from flows.cli.parser import STAGES, parse
+from rlcore.errors import UserError
+
+# One line of every command, with all of its arguments.
+LINES = [
+    "train exp=ppo seed=3",
+    "train -h algo",
+    "resume runs/a metric.log_every=1",
+    "evaluate runs/a --episodes 5 --checkpoint best --round 2 --video",
+    "enjoy runs/a --episodes 2",
+    "config exp=ppo --params",
+    "diff runs/a runs/b",
+    "agents",
+    "envs",
+    "registry",
+    "registry list m",
+    "registry promote m 3 --why steadier",
+    "registry rollback m --why worse",
+    "stage train runs/a seed=1 --params params.yaml",
+]
+
+
+def told(capsys, *arguments):
+    """The one sentence behind a mistake: exit code 2, no list of what may be typed, no traceback."""
+    assert cli.main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("shepherd: ")
+    assert said.err.count("\n") == 1
+    return said.err.removeprefix("shepherd: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_calls_a_function_that_takes_its_arguments(line):
+    calls, values = parse(line.split())
+    module, _, name = calls.partition(":")
+    inspect.signature(getattr(import_module(module), name)).bind(**values)
+
+
+def test_every_command_has_a_line_here():
+    with pytest.raises(UserError, match="choose from") as caught:
+        parse(["nothing"])
+    commands = re.search(r"choose from ([^)]*)\)", str(caught.value))[1].replace("'", "").split(", ")
+    assert set(commands) == {line.split()[0] for line in LINES}
+
+
+@pytest.mark.parametrize(
+    ("line", "calls", "values"),
+    [
+        ("train exp=ppo seed=3", "flows.cli.train:train", {"overrides": ["exp=ppo", "seed=3"]}),
+        (
+            "config exp=ppo --params seed=3",
+            "flows.cli.show:config",
+            {"overrides": ["exp=ppo", "seed=3"], "params": True},
+        ),
+        ("train exp=ppo -h algo", "flows.cli.help:train_help", {"words": ["exp=ppo", "algo"]}),
+        ("registry", "flows.cli.registry:list_versions", {"name": None}),
+        ("registry rollback m --why x=y", "flows.cli.registry:rollback", {"name": "m", "why": "x=y"}),
+        ("resume runs/a", "flows.cli.train:resume", {"run_dir": "runs/a", "overrides": []}),
+    ],
+)
+def test_a_line_is_taken_apart(line, calls, values):
+    assert parse(line.split()) == (calls, values)
+
+
+def test_overrides_may_stand_before_and_behind_the_options():
+    _, values = parse(["stage", "train", "runs/a", "seed=1", "--params", "params.yaml", "seed=2"])
+    assert values == {"name": "train", "run_dir": "runs/a", "overrides": ["seed=1", "seed=2"], "params": "params.yaml"}
+    assert values["name"] in STAGES
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("tain exp=ppo", ["'tain'", "train", "resume"]),
+        ("evaluate", ["source", "shepherd evaluate --help"]),
+        ("evaluate runs/a --episode x", ["--episodes", "'x'"]),
+        ("evaluate runs/a --episodes 0", ["--episodes 0: must be 1 or more"]),
+        ("stage deploy runs/a", ["deploy", "make-env"]),
+        ("train exp=ppo --frobnicate", ["--frobnicate: not known here", "shepherd train --help"]),
+        ("diff runs/a runs/b runs/c", ["runs/c: not known here"]),
+        ("registry demote m", ["demote", "rollback"]),
+    ],
+)
+def test_a_mistake_is_one_sentence(capsys, line, parts):
+    sentence = told(capsys, *line.split())
+    for part in parts:
+        assert part in sentence
+
+
+# What SheepRL, Hydra and Lightning take, and the line to type here.
+OTHERS = [
+    ("exp=ppo env.id=Acrobot-v1", "`shepherd train exp=ppo env.id=Acrobot-v1`"),
+    ("evaluate checkpoint_path=runs/a env.capture_video=True", "`shepherd evaluate runs/a --video`"),
+    ("evaluate runs/a env.capture_video=True seed=3", "`shepherd evaluate runs/a --video`"),
+    ("evaluate checkpoint_path=logs/ckpt_100_0.ckpt", "`shepherd evaluate RUN`"),
+    ("checkpoint_path=runs/a fabric.accelerator=cuda", "`shepherd evaluate runs/a`"),
+    ("enjoy checkpoint_path=runs/a", "`shepherd enjoy runs/a`"),
+    ("train exp=ppo seed=3 --cfg job", "`shepherd config exp=ppo seed=3`"),
+    ("train exp=ppo --cfg=job --resolve", "`shepherd config exp=ppo`"),
+    ("exp=ppo -c job", "`shepherd config exp=ppo`"),
+    ("config exp=ppo --resolve", "`shepherd config exp=ppo`"),
+    ("train --multirun exp=ppo", "`for value in 1 2 3; do shepherd train exp=ppo seed=$value; done`"),
+    (
+        "train -m exp=ppo env.id=CartPole-v1,Acrobot-v1",
+        "`for value in CartPole-v1 Acrobot-v1; do shepherd train exp=ppo env.id=$value; done`",
+    ),
+    ("-m exp=ppo seed=5,6", "`for value in 5 6; do shepherd train exp=ppo seed=$value; done`"),
+    ("train exp=ppo -cd my_configs", "`SHEPHERD_SEARCH_PATH=my_configs shepherd train exp=ppo`"),
+    ("train --config-dir=my_configs exp=mine", "`SHEPHERD_SEARCH_PATH=my_configs shepherd train exp=mine`"),
+    ("train -cn mine", "exp=NAME"),
+    ("train --hydra-help", "`shepherd train -h`"),
+]
+
+
+@pytest.mark.parametrize(("line", "part"), OTHERS, ids=[line for line, _ in OTHERS])
+def test_what_another_program_takes_is_answered_with_what_to_type_here(capsys, line, part):
+    assert part in told(capsys, *line.split())
+
+
+def test_fabric_run_is_answered_with_its_options_as_settings(capsys, monkeypatch):
+    """`fabric run` sets LT_CLI_USED and one LT_ variable for each of its options, devices and nodes always."""
+    for name, value in {"CLI_USED": "1", "ACCELERATOR": "cuda", "DEVICES": "1", "NUM_NODES": "1"}.items():
+        monkeypatch.setenv(f"LT_{name}", value)
+    monkeypatch.setenv("LT_PRECISION", "bf16-mixed")
+    line = "`shepherd train exp=ppo fabric.accelerator=cuda fabric.precision=bf16-mixed`"
+    assert line in told(capsys, "train", "exp=ppo")
+
+
+def test_a_run_whose_folder_looks_like_a_setting_can_be_judged(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=1").mkdir()
+    with pytest.raises(UserError, match="lr=1"):  # there is no run in it: that is what is told
+        cli._run(["evaluate", "lr=1"])

@@ -1,0 +1,82 @@
+"""What is said once at the start of a run: keys without effect, a batch that is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from flows.config.compose import compose
+from flows.config.files import presets
+from flows.config.notices import notices, without_effect
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import arguments
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_a_preset_has_nothing_to_be_told(preset):
+    assert notices(compose([f"exp={preset}"])[0]) == []
+
+
+# Each beside a value that is not its default.
+UNUSED = {
+    "env.frame_stack": "4",
+    "env.frame_stack_dilation": "2",
+    "env.grayscale": "true",
+    "env.screen_size": "84",
+    "algo.encoder.cnn_features_dim": "256",
+    "buffer.memmap": "true",
+    "buffer.memmap_dir": "/somewhere",
+    "buffer.validate_args": "true",
+    "buffer.from_numpy": "true",
+    "buffer.checkpoint": "false",
+    "buffer.online": "true",
+    "buffer.share_data": "true",
+    "checkpoint.memmap_buffer": "copy",
+    "distribution.validate_args": "true",
+    "metric.sync_on_compute": "true",
+    "run_benchmarks": "true",
+}
+
+
+@pytest.mark.parametrize("key", UNUSED)
+def test_a_key_without_effect_is_named_once_when_set(key):
+    typed = f"{key}={UNUSED[key]}"
+    (sentence,) = notices(compose(["exp=ppo", typed])[0])
+    assert sentence.startswith(f"{typed}: no effect (")
+
+
+def test_a_key_with_an_effect_is_not_named():
+    assert notices(compose(["exp=ppo", "algo.gamma=0.5", "env.num_envs=2", "metric.disable_timer=true"])[0]) == []
+
+
+def test_keys_of_one_reason_share_a_sentence():
+    (sentence,) = without_effect(compose(["exp=ppo", "env.frame_stack=4", "env.grayscale=true"])[0])
+    assert sentence == "env.frame_stack=4, env.grayscale=true: no effect (image observations are not there yet)"
+
+
+def test_the_keys_marked_as_unused_are_those_of_the_table():
+    config, _ = compose(["exp=ppo"])
+    marked = [*arguments(RunConfig), *arguments(type(config.algo), "algo.")]
+    assert {argument.key for argument in marked if argument.unused} == set(UNUSED)
+
+
+@pytest.mark.parametrize(("size", "said"), [(512, 0), (513, 1), (4096, 1)])
+def test_a_batch_above_a_rollout_is_told(size, said):
+    """4 environments of 128 steps are 512."""
+    overrides = ["exp=ppo", "env.num_envs=4", "algo.rollout_steps=128", f"algo.per_rank_batch_size={size}"]
+    sentences = notices(compose(overrides)[0])
+    assert len(sentences) == said
+    assert all(f"algo.per_rank_batch_size={size}: cut to 512" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("typed", ["hydra.run.dir=/logs", "hydra.output_subdir=null", "+metric.logger.root_dir=x"])
+def test_a_key_that_never_reaches_the_config_is_named(typed):
+    overrides = ["exp=ppo", typed]
+    (sentence,) = notices(compose(overrides)[0], overrides)
+    assert sentence.startswith(f"{typed}: no effect (")
+
+
+def test_the_default_of_a_stored_run_is_no_notice():
+    config, _ = compose(["exp=ppo"])
+    assert notices(dataclasses.replace(config, run_name="other")) == []

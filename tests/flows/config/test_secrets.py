@@ -1,0 +1,41 @@
+"""A password in a config is refused before anything is made, and the sentence does not repeat it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main as cli
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("metric.logger.tracking_uri=https://me:hunter2@host:5000", "put those into MLFLOW_TRACKING_USERNAME and"),
+        (
+            "metric.logger.tracking_uri=postgresql://me:hunter2@host/db",
+            "put the whole address into MLFLOW_TRACKING_URI",
+        ),
+        ("metric.logger.tracking_uri=${oc.env:STORE}", "metric.logger.tracking_uri=https://me:***@host: "),
+        ("+metric.logger.tags.store=https://me:hunter2@host", "metric.logger.tags.store=https://me:***@host: "),
+        (
+            "+model_manager.models.agent.tags.team=[a,postgresql://me:hunter2@host/db]",
+            "model_manager.models.agent.tags.team=postgresql://me:***@host/db: ",
+        ),
+        ("metric.logger.traking_uri=https://me:hunter2@host", "did you mean 'metric.logger.tracking_uri'?"),
+        ("metric.log_every=https://me:hunter2@host", "metric.log_every=https://me:***@host"),
+    ],
+)
+def test_a_password_in_a_config_is_refused_and_not_repeated(
+    typed: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    monkeypatch.setenv("STORE", "https://me:hunter2@host")
+    run = tmp_path / "run"
+    assert cli.main(["train", "exp=ppo", f"run_dir={run}", typed]) == 2
+    shown = "".join(capfd.readouterr())
+    assert said in shown
+    assert shown.count("\n") == 1
+    assert "hunter2" not in shown
+    assert not run.exists()

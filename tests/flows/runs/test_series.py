@@ -1,0 +1,84 @@
+"""`results/` of a run, held against what its log, checkpoint and summary say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.runs.series import write_model, write_results
+from flows.stages.register_model import register_model
+from rlcore.judge.policy import load_policy
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog
+from tests.flows.synthetic_runs import checkpointed_run, digest_of
+
+GREEDY = {"mean": 90.0, "ci95": [89.0, 91.0], "returns": [90.0] * 100}
+SUMMARY: dict[str, Any] = {
+    "env_steps": 4096,
+    "updates": 64,
+    "wall_s": 3.5,
+    "eval": {"greedy": GREEDY, "stochastic": None},
+    "baseline": {"mean": 22.0, "ci95": [20.0, 24.0]},
+    "checkpoint": "checkpoints/4096",
+}
+
+
+def finished(folder: Path) -> RunDirectory:
+    """A run with two windows (one in which no episode ended), an evaluation while training and the last one."""
+    run = checkpointed_run(folder, "0" * 16, weights=3)
+    log = EventLog(run.events)
+    log.append("metrics", env_steps=1000, values={"Rewards/rew_avg": 21.5, "Game/ep_len_avg": 21.5})
+    log.append("metrics", env_steps=2000, values={"Loss/value_loss": 3.0})
+    log.append("evaluation", env_steps=2048, final=False, greedy={"mean": 70.0, "ci95": [60.0, 80.0]})
+    log.append("evaluation", env_steps=4096, final=True, greedy=GREEDY)
+    return run
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_results_say_what_log_summary_and_checkpoint_say(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    folder = write_results(run, SUMMARY)
+    assert folder == run.path / "results"
+    assert (folder / "training.csv").read_text() == "env_steps,episode_return,episode_length\n1000,21.5,21.5\n"
+    evaluations = "env_steps,greedy_mean,ci95_low,ci95_high\n2048,70.0,60.0,80.0\n"  # the last one is in metrics.json
+    assert (folder / "evaluations.csv").read_text() == evaluations
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics == {  # sampling was not judged; no times
+        "env_steps": 4096,
+        "updates": 64,
+        "greedy": {"mean": 90.0, "ci95_low": 89.0, "ci95_high": 91.0},
+        "random_baseline": {"mean": 22.0, "ci95_low": 20.0, "ci95_high": 24.0},
+    }
+    assert load_policy(folder / "policy").description["digest"] == digest_of(run)
+
+
+def test_results_written_again_are_the_same_and_mend_what_a_kill_left(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    folder = write_results(run, SUMMARY)
+    before = content(folder)
+    write_results(run, SUMMARY)
+    assert content(folder) == before
+    (folder / "policy/agent.safetensors").unlink()
+    (folder / "metrics.json").unlink()
+    write_results(run, SUMMARY)
+    assert content(folder) == before
+
+
+def test_the_model_file_holds_the_decision(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    result = {"name": "ppo-CartPole-v1", "version": 3, "aliases": ["challenger"], "decision": "Not champion: …"}
+    assert json.loads(write_model(run, result).read_text()) == result
+
+
+def test_a_run_that_is_not_to_be_registered_leaves_the_model_file_too(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    run.config.write_text(yaml.safe_dump(run.read_config() | {"model_manager": {"disabled": True}}))
+    assert register_model(run)["version"] is None
+    model = json.loads((run.path / "results/model.json").read_text())
+    assert model["decision"] == "not registered: model_manager.disabled=true"

@@ -1,0 +1,120 @@
+"""A password from the environment opens a store, and is nowhere to be read."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import yaml
+
+from flows.cli.train import next_commands
+from flows.tracking.mlflow_run import flat
+from rlcore.store.directory import RunDirectory
+from tests.flows.synthetic_runs import synthetic_run
+from tests.processes import environment
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """An MLflow server that refuses everybody and quotes the address it was asked under."""
+
+    credentials: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.credentials.append(self.headers["Authorization"])
+        self.send_response(403)
+        self.end_headers()
+        self.wfile.write(b'{"error_code": "PERMISSION_DENIED", "message": "https://me:hunter2@host: not you"}')
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@contextmanager
+def refusing() -> Iterator[int]:
+    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["environment", "old config"])
+def test_a_password_reaches_the_server_and_no_file_or_terminal(tmp_path: Path, where: str) -> None:
+    run = synthetic_run(tmp_path / "run", "secret")
+    with refusing() as port:
+        address = f"http://me:hunter2@127.0.0.1:{port}"
+        variables = {"MLFLOW_TRACKING_URI": address} if where == "environment" else {}
+        if where == "old config":  # of before such a config was refused
+            tree = yaml.safe_load(run.config.read_text())
+            tree["metric"]["logger"]["tracking_uri"] = address
+            run.config.write_text(yaml.safe_dump(tree))
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.tracking", str(run.path)],
+            env=environment(tmp_path, **variables),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 1
+    assert "MLflow is behind" in run.log.read_text()
+    assert set(Refusing.credentials) == {"Basic " + base64.b64encode(b"me:hunter2").decode()}
+    assert "hunter2" not in done.stdout + done.stderr
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != run.config]
+    assert [path for path in files if b"hunter2" in path.read_bytes()] == []
+
+
+def test_an_old_config_with_a_password_is_mirrored_without_it() -> None:
+    params = flat({"metric": {"logger": {"tracking_uri": "postgresql://me:hunter2@host/db", "tags": None}}})
+    assert params["metric.logger.tracking_uri"] == "postgresql://me:***@host/db"
+
+
+@pytest.mark.parametrize(
+    ("store", "command"),
+    [
+        ("postgresql://me:hunter2@host/db", 'mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI"'),
+        ("https://me:hunter2@host", "https://me:***@host"),
+    ],
+)
+def test_what_is_typed_next_names_the_store_without_its_password(
+    store: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    assert next_commands(RunDirectory("run"))[-1].endswith(command)
+
+
+def test_server_addresses_and_their_passwords_are_set_apart(tmp_path: Path) -> None:
+    program = """
+import os
+from flows.settings import configure_environment
+configure_environment()
+names = "MLFLOW_TRACKING_URI MLFLOW_TRACKING_USERNAME MLFLOW_TRACKING_PASSWORD PREFECT_API_URL PREFECT_API_AUTH_STRING"
+print(*(os.environ[name] for name in names.split()))
+"""
+    addresses = {
+        "MLFLOW_TRACKING_URI": "https://me:hunter%402@host:5000/mlflow",
+        "PREFECT_API_URL": "http://admin:pass@host:4200/api",
+    }
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment(tmp_path, **addresses), capture_output=True, text=True)
+    assert done.stdout.split() == [
+        "https://host:5000/mlflow",
+        "me",
+        "hunter@2",
+        "http://host:4200/api",
+        "admin:pass",
+    ]

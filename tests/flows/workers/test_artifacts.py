@@ -1,0 +1,69 @@
+"""What is shown of a run in Prefect."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.workers import artifacts
+from rlcore.store.directory import RunDirectory, write_json
+
+GREEDY = {"mean": 500.04, "ci95": [499.96, 500.0], "episodes": 100}
+SUMMARY: dict[str, Any] = {
+    "algo": "ppo",
+    "env_id": "ALE/Pong-v5",
+    "seed": 7,
+    "env_steps": 100,
+    "updates": 3,
+    "wall_s": 1.0,
+    "cpu_s": 1.0,
+    "env_steps_per_s": 100.0,
+    "eval": {"greedy": GREEDY, "stochastic": None},
+    "baseline": {"mean": None},
+    "model": None,
+    "checkpoint": "checkpoints/100",
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory(tmp_path)
+    write_json(run.identity, {"run_id": "r1", "algo": "ppo", "env_id": "ALE/Pong-v5", "seed": 7})
+    return run
+
+
+def test_results_are_a_table_a_page_and_the_picture_under_keys_of_algorithm_and_environment(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, tuple[Any, str]] = {}
+    for kind in ("table", "markdown", "image"):
+        monkeypatch.setattr(
+            f"prefect.artifacts.create_{kind}_artifact",
+            lambda content, key, description: made.update({key: (content, description)}),
+        )
+    curve = tmp_path / "curve.png"
+    curve.write_bytes(b"\x89PNG")
+    artifacts.show_results(run, SUMMARY, curve)
+    row = {"policy": "greedy policy", "mean return": 500.0, "95 % interval": "[500.0, 500.0]", "episodes": 100}
+    assert made["results-ppo-ale-pong-v5"] == ([row], "returns of ppo ALE/Pong-v5")
+    page, title = made["report-ppo-ale-pong-v5"]
+    assert title == "results of ppo ALE/Pong-v5"
+    assert "| greedy | 100 | 500.0 |" in page
+    assert page.endswith(f"Run directory: `{run.path}`\n")
+    assert made["learning-curve-ppo-ale-pong-v5"] == ("data:image/png;base64,iVBORw==", f"learning curve: {curve}")
+
+
+def test_a_server_that_is_away_costs_a_warning_and_no_training(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(*arguments: Any) -> None:
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setattr("prefect.artifacts.create_progress_artifact", away)
+    with caplog.at_level(logging.WARNING):
+        assert artifacts.start_progress(run) is None
+    assert "not shown in Prefect: ConnectionError: nobody answers" in caplog.text
+    artifacts.show_progress(None, 10, 100)

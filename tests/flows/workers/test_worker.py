@@ -1,0 +1,154 @@
+"""The worker of `make up`: its places, outages, flow runs nobody hears of any more; and that it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import psutil
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.workers.process import ProcessWorker, ProcessWorkerResult
+
+from flows.workers.restart import LONGEST, pause
+from flows.workers.silence import GAP, LIMIT, Silence
+from flows.workers.worker import Worker
+from tests.processes import ROOT, wait_for
+
+RUN, OTHER = UUID(int=1), UUID(int=2)
+THEN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (FlowRun(id=uuid4(), flow_id=uuid4()) for _ in range(2))
+    started: list[UUID] = []
+    ends: list[asyncio.Event] = []
+
+    async def process(self: Any, flow_run: FlowRun, *_: Any) -> ProcessWorkerResult:
+        started.append(flow_run.id)
+        ends.append(asyncio.Event())
+        await ends[-1].wait()
+        return ProcessWorkerResult(identifier="1", status_code=0)
+
+    async def scene() -> None:
+        worker = Worker("gpu", "w", limit=1)
+        attempts: list[Any] = []
+
+        async def submit(flow_run: FlowRun) -> None:
+            worker._submitting_flow_run_ids.discard(flow_run.id)  # Prefect's does, once the process runs
+            await worker.run(flow_run, None)  # pyright: ignore[reportArgumentType]
+
+        def start_soon(_: Any, flow_run: FlowRun) -> None:
+            attempts.append(asyncio.ensure_future(submit(flow_run)))
+
+        worker._runs_task_group = SimpleNamespace(start_soon=start_soon)  # pyright: ignore[reportAttributeAccessIssue]
+
+        async def poll(*due: FlowRun) -> list[UUID]:
+            waiting: Any = [SimpleNamespace(flow_run=flow_run) for flow_run in due]
+            taken = await worker._submit_scheduled_flow_runs(waiting)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            return [flow_run.id for flow_run in taken]
+
+        assert await poll(first, second) == [first.id]
+        assert await poll(first, second) == []  # crashed and retried; Prefect looks for hooks still
+        ends[0].set()
+        await attempts[0]
+        assert await poll(first, second) == [first.id]
+        ends[1].set()
+        await attempts[1]
+        assert await poll(second) == [second.id]
+        ends[2].set()
+        await attempts[2]
+
+    monkeypatch.setattr(ProcessWorker, "run", process)
+    monkeypatch.setattr(Worker, "get_flow_run_logger", lambda *_: logging.getLogger("test"))  # Prefect's asks its API
+    asyncio.run(scene())
+    assert started == [first.id, first.id, second.id]
+
+
+@pytest.mark.parametrize("status", [None, 503])
+def test_a_server_that_is_away_for_long_ends_no_worker(status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = httpx.Request("POST", "http://127.0.0.1:9/api")
+    away = httpx.ConnectError("refused", request=request)
+    fails = httpx.HTTPStatusError("busy", request=request, response=httpx.Response(503, request=request))
+
+    async def refuse(self: Any, *_: Any) -> None:
+        raise fails if status else away
+
+    for method in ("get_and_submit_flow_runs", "sync_with_backend"):
+        monkeypatch.setattr(ProcessWorker, method, refuse)
+    worker = Worker("local", "w")
+    assert asyncio.run(worker.get_and_submit_flow_runs()) == []
+    asyncio.run(worker.sync_with_backend())
+
+
+def test_a_worker_that_is_not_let_in_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = httpx.Request("POST", "http://127.0.0.1:9/api")
+
+    async def refuse(self: Any) -> None:
+        raise httpx.HTTPStatusError("no", request=request, response=httpx.Response(401, request=request))
+
+    monkeypatch.setattr(ProcessWorker, "get_and_submit_flow_runs", refuse)
+    with pytest.raises(httpx.HTTPStatusError):
+        asyncio.run(Worker("local", "w").get_and_submit_flow_runs())
+
+
+def test_a_flow_run_that_was_heard_before_and_is_silent_for_long_has_crashed() -> None:
+    silence = Silence()
+    now = 0.0
+    while now <= LIMIT:
+        assert silence.too_long({RUN: THEN, OTHER: THEN + timedelta(seconds=now)}, now) == []
+        now += 30.0
+    assert silence.too_long({RUN: THEN, OTHER: THEN + timedelta(seconds=now)}, now) == [RUN]
+
+
+def test_the_time_in_which_the_server_was_away_is_no_silence() -> None:
+    silence = Silence()
+    for now in (0.0, 30.0, 60.0, 90.0):
+        assert silence.too_long({RUN: THEN}, now) == []
+    back = 90.0 + GAP + 1.0  # no look succeeded in between
+    assert silence.too_long({RUN: THEN}, back) == []
+    for later in (30.0, 60.0, 90.0):
+        assert silence.too_long({RUN: THEN}, back + later) == []
+    assert silence.too_long({RUN: THEN}, back + 120.0) == [RUN]  # it never came back
+
+
+def test_pauses_grow_with_every_short_life_and_shrink_after_a_long_one() -> None:
+    assert [pause(0.1, before) for before in (0.0, 1.0, 2.0, 40.0, 60.0)] == [1.0, 2.0, 4.0, 60.0, 60.0]
+    assert pause(LONGEST, 60.0) == 1.0
+
+
+def test_what_was_killed_starts_again_and_ends_with_what_starts_it(tmp_path: Path) -> None:
+    (tmp_path / "patient.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    restart = subprocess.Popen(
+        [sys.executable, "-m", "flows.workers.restart", "patient"],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert restart.stdout is not None
+        assert restart.stdout.readline() == "here\n"
+        (first,) = psutil.Process(restart.pid).children()
+        first.kill()
+        assert f"patient has ended ({-signal.SIGKILL}) and starts again in 1 s" in restart.stdout.readline()
+        assert restart.stdout.readline() == "here\n"
+        (second,) = psutil.Process(restart.pid).children()
+        assert second.pid != first.pid
+        restart.kill()
+        wait_for(lambda: not second.is_running() or second.status() == psutil.STATUS_ZOMBIE, "the end of both", 10)
+    finally:
+        restart.kill()
+        restart.communicate()

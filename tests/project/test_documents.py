@@ -1,0 +1,45 @@
+"""What the documents name is there: modules, files, links."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def is_there(dotted: str) -> bool:
+    """Whether `package.module.name.more` is a package, a module, or begins with a name that the module's file holds."""
+    parts = dotted.split(".")
+    for last in range(len(parts), 0, -1):
+        place, names = ROOT.joinpath(*parts[:last]), parts[last : last + 1]
+        source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if source.is_file():
+            return all(re.search(rf"\b{name}\b", source.read_text()) for name in names)
+    return False
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_a_document_names_is_there(document: str) -> None:
+    text = (ROOT / document).read_text()
+    links = [link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) if not link.startswith("#")]
+    missing = [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]
+    places = [ROOT, ROOT / "rlcore", ROOT / "flows"]  # docs/algorithms name files by their place in rlcore
+    files = re.findall(r"`([\w/]+/[\w/]*\w\.(?:py|npz))`", text)
+    missing += [name for name in files if not any((place / name).exists() for place in places)]
+    modules = re.findall(r"(?:`|python -m )((?:rlcore|flows)(?:\.\w+)+)", text)
+    missing += [name for name in modules if not is_there(name)]
+    for block in blocks(text, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in ("rlcore", "flows"):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                missing += [name for name in names if not is_there(name)]
+    assert missing == []

@@ -1,0 +1,63 @@
+"""Which tier an environment is found to hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlcore.envs.exact.state import capture
+from rlcore.envs.exact.tier import measure_tier
+from rlcore.envs.make import EnvSettings, make
+from tests.rlcore.envs import probe_envs
+
+
+@pytest.mark.parametrize(
+    ("env_id", "tier", "fresh"),
+    [
+        ("CartPole-v1", "snapshot", False),
+        ("Acrobot-v1", "snapshot", False),
+        ("Pendulum-v1", "snapshot", False),
+        ("MountainCar-v0", "snapshot", False),
+        ("FrozenLake-v1", "snapshot", False),
+        ("Taxi-v4", "snapshot", False),
+        ("Blackjack-v1", "snapshot", False),
+        ("Probe/Counter-v0", "snapshot", False),
+        ("LunarLander-v3", "replay", False),
+        ("BipedalWalker-v3", "replay", True),  # its world is built once and remembers the episode before
+        ("Hopper-v5", "replay", False),
+        ("HalfCheetah-v5", "replay", False),
+        ("Probe/Opaque-v0", "replay", False),
+    ],
+)
+def test_the_tier_is_found_by_trying(env_id, tier, fresh):
+    report = measure_tier(lambda: make(EnvSettings(env_id)), 3)
+    assert (report.tier, report.fresh_instance, report.deterministic) == (tier, fresh, True)
+    assert report.episodes > 1 and report.steps > 10
+    assert (report.reason == "") == (tier == "snapshot")
+
+
+def test_an_engine_that_remembers_needs_a_fresh_instance():
+    report = measure_tier(lambda: make(EnvSettings("Probe/Opaque-v0", wrapper={"stale": True})), 3)
+    assert (report.tier, report.fresh_instance) == ("replay", True)
+    assert "used environment differs" in report.reason
+
+
+def test_an_environment_that_no_seed_decides_is_of_the_last_tier():
+    report = measure_tier(lambda: make(EnvSettings("Probe/Opaque-v0", wrapper={"wild": True})), 3)
+    assert (report.tier, report.deterministic) == ("boundary", False)
+
+
+def test_a_snapshot_that_looks_complete_but_is_not_is_found_out():
+    assert capture(probe_envs.Hidden())["layers"]
+    report = measure_tier(lambda: make(EnvSettings("Probe/Hidden-v0")), 3)
+    assert "went on differently" in report.reason
+
+
+def test_environments_that_influence_each_other_are_of_the_last_tier_though_each_is_deterministic():
+    report = measure_tier(lambda: make(EnvSettings("Probe/Hidden-v0")), 3)
+    assert (report.tier, report.deterministic) == ("boundary", True)
+    assert "two environments in one process influence each other" in report.reason
+
+
+def test_the_same_probe_gives_the_same_report():
+    reports = [measure_tier(lambda: make(EnvSettings("LunarLander-v3")), 3) for _ in range(2)]
+    assert reports[0] == reports[1]

@@ -1,0 +1,162 @@
+"""Exact resume of environments stepped together: snapshots, replays, boundaries."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rlcore.envs.exact.recording import random_action
+from rlcore.envs.make import EnvSettings
+from rlcore.envs.vector.make import make_vector_env
+from rlcore.errors import RunError
+from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
+
+
+def vector(env_id: str, tier: str, num_envs: int = 2, seed: int = 11, **options):
+    settings = EnvSettings(env_id, **options)
+    fresh = env_id.startswith("BipedalWalker")
+    return make_vector_env(settings, num_envs=num_envs, seed=seed, tier=tier, fresh_instance=fresh)
+
+
+def actions_for(envs, steps: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    return [
+        np.stack([np.asarray(random_action(envs.spec.action, rng)) for _ in range(envs.num_envs)]) for _ in range(steps)
+    ]
+
+
+def as_bytes(arrival) -> bytes:
+    parts = [*arrival.obs.values(), arrival.reward, arrival.terminated, arrival.truncated, arrival.is_first]
+    return b"".join(part.tobytes() for part in parts)
+
+
+def through_disk(state):
+    """The state as a checkpoint keeps it: arrays as raw numbers, everything else as JSON."""
+    if isinstance(state, np.ndarray):
+        return np.frombuffer(state.tobytes(), state.dtype).reshape(state.shape).copy()
+    if isinstance(state, dict):
+        assert all(type(key) is str for key in state)
+        return {key: through_disk(value) for key, value in state.items()}
+    assert state is None or type(state) in (bool, int, float, str), state
+    return json.loads(json.dumps(state, allow_nan=False))
+
+
+def ends_of(arrivals) -> list[int]:
+    return [i for i, a in enumerate(arrivals) if (a.terminated | a.truncated).any()]
+
+
+RESUMES = [
+    ("CartPole-v1", "snapshot", 120),
+    ("Pendulum-v1", "snapshot", 420),
+    ("FrozenLake-v1", "snapshot", 80),
+    ("Taxi-v4", "snapshot", 430),
+    ("Blackjack-v1", "snapshot", 20),
+    ("MountainCar-v0", "snapshot", 420),
+    ("LunarLander-v3", "replay", 260),
+    ("BipedalWalker-v3", "replay", 150),
+    ("HalfCheetah-v5", "replay", 60),
+    ("Hopper-v5", "replay", 60),
+    ("Probe/Opaque-v0", "replay", 50),
+]
+
+
+@pytest.mark.parametrize(("env_id", "tier", "steps"), RESUMES)
+def test_resumed_anywhere_the_rest_is_the_same_bit_for_bit(env_id, tier, steps):
+    envs = vector(env_id, tier)
+    actions = actions_for(envs, steps)
+    arrivals = [envs.reset()] + [envs.step(action) for action in actions]
+    episodes = envs.pop_episodes()
+    ends = ends_of(arrivals)
+    # Right at the start, in the middle, at an episode's end (reset pending), just before and after it, and at the last.
+    moments = {0, steps // 3, steps - 1} | {m for end in ends[:1] for m in (end - 1, end, end + 1) if m < steps}
+    saving, states = vector(env_id, tier), {}
+    saving.reset()
+    for index, action in enumerate(actions):
+        if index in moments:
+            states[index] = through_disk(saving.state_dict())
+        assert as_bytes(saving.step(action)) == as_bytes(arrivals[index + 1])  # saving changes nothing
+    for moment in sorted(moments):
+        other = vector(env_id, tier)
+        other.load_state_dict(states[moment])
+        rest = [other.step(action) for action in actions[moment:]]
+        assert [as_bytes(a) for a in rest] == [as_bytes(a) for a in arrivals[moment + 1 :]], (env_id, moment)
+        assert other.pop_episodes() == episodes  # those told before are in the state too
+        other.close()
+    assert ends or env_id in ("HalfCheetah-v5",)
+    envs.close()
+
+
+def test_wrappers_are_part_of_the_state():
+    options = {"num_stack": 3, "reward_as_observation": True, "max_episode_steps": 9, "action_repeat": 2}
+    envs = vector("CartPole-v1", "snapshot", **options)
+    actions = actions_for(envs, 30)
+    envs.reset()
+    for action in actions[:4]:
+        envs.step(action)
+    other = vector("CartPole-v1", "snapshot", **options)
+    other.load_state_dict(through_disk(envs.state_dict()))
+    for action in actions[4:]:
+        assert as_bytes(envs.step(action)) == as_bytes(other.step(action))
+
+
+def test_a_used_vector_can_go_back():
+    envs = vector("CartPole-v1", "snapshot")
+    actions = actions_for(envs, 60)
+    envs.reset()
+    state = envs.state_dict()
+    first = [as_bytes(envs.step(a)) for a in actions]
+    envs.load_state_dict(state)
+    assert [as_bytes(envs.step(a)) for a in actions] == first
+
+
+def test_a_boundary_makes_interrupted_and_uninterrupted_runs_equal():
+    envs = vector("LunarLander-v3", "boundary")
+    actions = actions_for(envs, 90)
+    envs.reset()
+    for action in actions[:40]:
+        envs.step(action)
+    with pytest.raises(RunError, match="boundary"):
+        envs.state_dict()
+    envs.boundary()
+    other = vector("LunarLander-v3", "boundary")
+    other.load_state_dict(through_disk(envs.state_dict()))
+    for action in actions[40:]:
+        assert as_bytes(envs.step(action)) == as_bytes(other.step(action))
+
+
+def test_a_replay_that_comes_out_differently_is_refused():
+    envs = vector("LunarLander-v3", "replay")
+    envs.reset()
+    for action in actions_for(envs, 5):
+        envs.step(action)
+    state = envs.state_dict()
+    state["last"]["obs"]["state"][1, 0] += np.float32(1e-6)
+    with pytest.raises(RunError, match=r"environment 1: replaying the 5 actions .* 'state'"):
+        vector("LunarLander-v3", "replay").load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (("CartPole-v1", "replay", 2), "tier snapshot, these have replay"),
+        (("CartPole-v1", "snapshot", 3), "environments 2, these have 3"),
+        (("Acrobot-v1", "snapshot", 2), "CartPoleEnv, this environment is .*AcrobotEnv"),
+    ],
+)
+def test_a_state_of_other_environments_is_refused(other, says):
+    envs = vector("CartPole-v1", "snapshot")
+    envs.reset()
+    state = envs.state_dict()
+    if other[0] == "Acrobot-v1":
+        state["last"]["obs"]["state"] = np.zeros((2, 6), np.float32)
+    with pytest.raises(RunError, match=says):
+        vector(*other).load_state_dict(state)
+
+
+def test_a_snapshot_of_an_engine_is_refused_by_name():
+    envs = vector("LunarLander-v3", "snapshot")
+    envs.reset()
+    with pytest.raises(RunError, match=r"LunarLander.world cannot be saved"):
+        envs.state_dict()
