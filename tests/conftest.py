@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -41,11 +42,13 @@ if threading.current_thread() is threading.main_thread():
 
 # A home of the session's own, taken away at its end; tests that need a fresh one make it themselves.
 _home = tempfile.TemporaryDirectory(prefix="shepherd-tests-", ignore_cleanup_errors=True)
+atexit.register(_home.cleanup)
 os.environ["SHEPHERD_HOME"] = _home.name
 
 # What all workers of the session share; made by the process that starts them.
 if "TESTS_SHARED" not in os.environ:
     _shared = tempfile.TemporaryDirectory(prefix="shepherd-tests-shared-", ignore_cleanup_errors=True)
+    atexit.register(_shared.cleanup)
     os.environ["TESTS_SHARED"] = _shared.name
     Path(_shared.name, "gitconfig").write_text("[safe]\n    directory = *\n")
 os.environ |= {"GIT_CONFIG_GLOBAL": f"{os.environ['TESTS_SHARED']}/gitconfig", "GIT_CONFIG_SYSTEM": os.devnull}
