@@ -25,8 +25,8 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     Returns:
         The exit code.
     """
-    from flows.report.tables import evaluation_table
-    from flows.report.terminal import show
+    from flows.report.tables import evaluation_table  # rich
+    from flows.report.terminal import show  # rich
     from rlcore.judge.film import film
     from rlcore.judge.final import evaluate_checkpoint  # torch
 
@@ -76,7 +76,7 @@ def locate(source: str, checkpoint: str | None) -> tuple[RunDirectory, Path]:
             f"--checkpoint {checkpoint}: {source}: {what}; leave --checkpoint out, or give the run's folder"
         )
     if registered:
-        from flows.registry.models import run_of
+        from flows.registry.models import run_of  # MLflow
 
         path = run_of(source)
     if (path / "manifest.json").exists():

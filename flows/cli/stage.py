@@ -66,7 +66,7 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
 def _made(name: str, run: RunDirectory) -> dict[str, Any]:
     """What a stage makes; `train` goes on to the end of training, with what is due at its boundaries."""
     if name == "train":
-        from flows.stages.train import to_the_end
+        from flows.stages.train import to_the_end  # the other stages do without
 
         return asdict(to_the_end(run))
     module = name.replace("-", "_")

@@ -55,7 +55,7 @@ def known_keys() -> dict[str, bool]:
 
 def default_names() -> dict[str, str]:
     """How a run and its folders are called, as interpolations: exp_name, run_name, log_root, root_dir, run_dir."""
-    import yaml
+    import yaml  # `shepherd --help` does without
 
     root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
     return {key: value for key, value in root.items() if key != "defaults"}

@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.report.terminal import console
+from rlcore.config.schema import build, defaults
+from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 WIDTH = 100  # columns, on a terminal that has them
@@ -63,9 +65,6 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
     """Whether the algorithm's agent can be built for these spaces and answers an observation."""
     import numpy as np
     import torch
-
-    from rlcore.config.schema import build, defaults
-    from rlcore.errors import UserError
 
     # Required keys are sizes and budgets, which an agent's form does not depend on.
     values = {key: 64 if value == "???" else value for key, value in defaults(module.Config).items()}

@@ -55,7 +55,7 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
             write_model(run, result)  # DVC asks for it
             return result
     from rlcore.judge.final import chosen
-    from rlcore.store.checkpoint import manifest
+    from rlcore.store.checkpoint import manifest  # torch
 
     checkpoint = chosen(run)
     facts = manifest(checkpoint)
@@ -87,7 +87,7 @@ def _create_version(
     mlflow_run: str,
 ) -> ModelVersion:
     """The checkpoint, whose manifest has these facts, as a version with all that it was made from in its tags."""
-    from rlcore.judge.policy import export_policy
+    from rlcore.judge.policy import export_policy  # torch
 
     agent = registry.agent_settings(config)
     tags = {"env_steps": str(facts["env_steps"]), "seed": str(config.seed)}  # MLflow shows them in this order
@@ -167,7 +167,7 @@ def _judge_against(
     champion: ModelVersion,
 ) -> tuple[dict[str, Any], Verdict | None]:
     """Both on the same seeds, which neither was trained, selected or judged on."""
-    from rlcore.judge.policy import load_policy
+    from rlcore.judge.policy import load_policy  # torch
 
     fresh = _fresh_round(int(champion.version), int(version.version))
     folder = registry.exported_policy(client, champion)

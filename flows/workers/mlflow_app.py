@@ -35,7 +35,7 @@ def guarded(app: Any, user: str, password: str) -> Any:
     expected = b"Basic " + base64.b64encode(f"{user}:{password}".encode())
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:
-        from starlette.responses import PlainTextResponse
+        from fastapi.responses import PlainTextResponse  # seconds that only the server waits for
 
         answer = app
         if scope["type"] != "lifespan" and scope["path"] != "/health":
