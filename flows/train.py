@@ -36,6 +36,9 @@ def training_flow(algo: str) -> Flow[..., Any]:
             run_dir: the folder of a run that is there already and is to be continued, with overrides as for
                 `shepherd resume`; usually empty.
             accelerator: `fabric.accelerator` where the overrides do not set it; the pool's own, usually left as it is.
+
+        Returns:
+            run_dir, status, env_steps, model, and the result in a sentence.
         """
         with leading(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, mirror
             make_env(run)
