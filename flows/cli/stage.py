@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.follow import following
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.process.network import is_server
 from flows.process.parents import leaving_with
 from flows.process.signals import farewell

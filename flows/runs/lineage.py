@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flows.process.files import file_hash
 from rlcore.store.directory import RunDirectory
 
 UNKNOWN = "unknown"
@@ -36,7 +35,7 @@ def dirty() -> bool | str:
 def lock_hash() -> str:
     """The hash of requirements.lock, or "unknown" where there is none (an installed wheel)."""
     lock = CODE / "requirements.lock"
-    return file_hash(lock) if lock.is_file() else UNKNOWN
+    return _file_hash(lock) if lock.is_file() else UNKNOWN
 
 
 def core_hash() -> str:
@@ -67,10 +66,16 @@ def lineage(run: RunDirectory) -> dict[str, Any]:
     }
 
 
+def _file_hash(path: Path) -> str:
+    """The hash of a file's bytes."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
 def _tree_hash(root: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.relative_to(root).as_posix()} {file_hash(path)}\n".encode())
+        digest.update(f"{path.relative_to(root).as_posix()} {_file_hash(path)}\n".encode())
     return digest.hexdigest()
 
 

@@ -5,13 +5,13 @@ What MLflow has already is not written again, so it does not matter when and how
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import rlcore
-from flows.process.files import file_hash
 from flows.settings import artifact_folder
 from flows.tracking.mlflow_store import connect, pages, prepare_store, store_uri, user
 from flows.tracking.points import Event, Point, points
@@ -224,7 +224,7 @@ def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None
     for path in texts + sorted(folders):
         if not path.is_file() or path.name.startswith("."):
             continue
-        name, digest = path.relative_to(run.path).as_posix(), file_hash(path)
+        name, digest = path.relative_to(run.path).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()
         if files.get(name) == digest:
             continue
         if path in texts:

@@ -51,7 +51,6 @@ NOT_YET = frozenset(
         "flows/cli/console.py",
         "flows/cli/main.py",
         "flows/config/compose.py",
-        "flows/process/files.py",
         "flows/registry/served_policy.py",
         "flows/report/tables.py",
         "flows/runs/check.py",
@@ -59,8 +58,6 @@ NOT_YET = frozenset(
         "flows/tasks.py",
         "flows/tracking/mlflow_run.py",
         "flows/train.py",
-        "flows/workers/artifacts.py",
-        "flows/workers/flow_run.py",
         "flows/workers/local_api.py",
     ]
 )

@@ -98,7 +98,7 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
     try:
         assert up.main(["up"]) == 2
         assert "mlflow is running on port 4321; `make down` first" in capsys.readouterr().err
-        (main,) = (pid for pid, _ in servers.running())
+        main = servers.running()["mlflow"]
         pids = wait_for(lambda: len(p := [pid for pid, _ in servers.marked()]) == 2 and p, "its child")
         os.kill(main, signal.SIGKILL)
         wait_for(lambda: servers.port_of("mlflow") is None, "its end")
