@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 RUN_TAG = "shepherd.run_id"
 STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
 STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
-VALUE_LIMIT = 500
-SERVED = "mlflow-artifacts:"
 UPLOADS = ".mlflow/uploads.json"
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
@@ -93,7 +91,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping) and value:
             params |= flat(value, f"{prefix}{key}.")
         else:
-            params[f"{prefix}{key}"] = redacted(spell(value))[:VALUE_LIMIT]
+            params[f"{prefix}{key}"] = redacted(spell(value))[:500]
     return params
 
 
@@ -129,7 +127,7 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
 
 def _out_of_reach(artifacts: str, uri: str) -> bool:
     """Whether files are kept by a server, while the store is opened without one."""
-    return artifacts.startswith(SERVED) and uri.startswith("sqlite:")
+    return artifacts.startswith("mlflow-artifacts:") and uri.startswith("sqlite:")
 
 
 def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
