@@ -66,17 +66,14 @@ def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
     from mlflow.entities import ViewType
     from mlflow.exceptions import MlflowException
 
-    identity = run.read_identity()["run_id"]
     noted = _uploads(run)["store"]
     if noted.get("uri") == redacted(client.tracking_uri):
         try:
-            found = client.get_run(noted["run"])
-            if found.data.tags.get(RUN_TAG) == identity:
-                return found
+            return client.get_run(noted["run"])
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-    query = f"tags.`{RUN_TAG}` = '{identity}'"
+    query = f"tags.`{RUN_TAG}` = '{run.read_identity()['run_id']}'"
     for page in pages(client.search_experiments, view_type=ViewType.ALL):
         experiments = [experiment.experiment_id for experiment in page]
         if found := client.search_runs(experiments, query, run_view_type=ViewType.ALL, max_results=1):
