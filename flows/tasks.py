@@ -47,14 +47,7 @@ VERSION = f"{rlcore.__version__}+{commit()[:10]}"
 def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
     """Whether a failure may pass by itself: a killed process does, a mistake in the config or a NaN never.
 
-    Args:
-        task: Prefect's.
-        task_run: Prefect's.
-        state: the failed state.
-
-    Returns:
-        False for a user's mistake, for an environment that would do the same again, and for a full disk, for which the
-        trainer has waited by then.
+    Nor does an environment that would do the same again, or a full disk, for which the trainer has waited by then.
     """
     failure = state.result(raise_on_failure=False)
     lasting = isinstance(failure, (UserError, EnvironmentFault, DiskFault))
@@ -77,15 +70,7 @@ def called(stage: str) -> Callable[[dict[str, Any]], str]:
 
 
 def stage_task(stage: str, **options: Any) -> Any:
-    """Make a task of a function that runs one stage.
-
-    Args:
-        stage: its name.
-        **options: of Prefect's `task`, where they differ from those of all stages.
-
-    Returns:
-        The decorator.
-    """
+    """A decorator that makes a task of a function; `options` are Prefect's, where a stage differs from the others."""
     # No tags: for each of them Prefect asks its API for a place before a task may run, and a server that is away would
     # stop training. The names say which stage it is.
     common: dict[str, Any] = {

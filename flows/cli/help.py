@@ -20,8 +20,8 @@ from flows.config.files import available, default_names, presets
 from flows.config.search_path import BUILT_IN, config_folders
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import REQUIRED, Argument, arguments, at, defaults, spell
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import REQUIRED, Argument, arguments, at, defaults, nearest, spell
+from rlcore.errors import UserError
 
 WIDTH = 100
 ROOT = "run"  # the section of keys without a group

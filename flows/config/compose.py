@@ -18,8 +18,8 @@ from flows.config.sheeprl_keys import refuse_other_algorithms
 from flows.config.sheeprl_names import name_classes
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import defaults, plain, spell
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import defaults, nearest, plain, spell
+from rlcore.errors import UserError
 from rlcore.store.run_config import build_config
 
 if TYPE_CHECKING:

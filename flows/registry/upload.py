@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.tracking.mlflow_store import pages
+from rlcore.judge.policy import Policy, load_policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.models import ModelSignature
-
-    from rlcore.judge.policy import Policy
 
 SERVED_WITH = ("torch", "numpy", "safetensors")
 DIGEST = "checkpoint_digest"  # the tag of logged models and versions
@@ -31,29 +30,24 @@ DIGEST = "checkpoint_digest"  # the tag of logged models and versions
 def create_version(
     client: MlflowClient, name: str, folder: Path, run_id: str, tags: Mapping[str, str], description: str = ""
 ) -> ModelVersion:
-    """Log an exported policy as a model of code and weights, and register it as the next version of a name.
-
-    Args:
-        client: of the store that holds the run.
-        name: the registered model; made when missing.
-        folder: an exported policy.
-        run_id: the MLflow run it came from.
-        tags: of the new version.
-        description: of the new version.
-
-    Returns:
-        The version.
-    """
-    from rlcore.judge.policy import load_policy
+    """Log an exported policy, of an MLflow run, as a model and register it as the next version of a name."""
+    from mlflow.exceptions import MlflowException
 
     policy = load_policy(folder)
     digest = policy.description["digest"]
     begun = [logged for logged in _logged_models(client, run_id) if logged.tags[DIGEST] == digest]
-    # What a killed call left is gone on with.
-    logged = min(begun, key=lambda one: one.status != "READY") if begun else _create(client, run_id, digest)
+    if begun:  # by a call that was killed
+        logged = min(begun, key=lambda one: one.status != "READY")
+    else:
+        experiment, tags = client.get_run(run_id).info.experiment_id, {DIGEST: digest}
+        logged = client.create_logged_model(experiment, "policy", run_id, tags=tags, model_type="agent")
     if logged.status != "READY":
         _fill(client, logged, run_id, folder, policy)
-    _ensure_model(client, name)
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
     return client.create_model_version(
         name, logged.artifact_location, run_id, tags=dict(tags), description=description, model_id=logged.model_id
     )
@@ -124,12 +118,6 @@ def _made_of(version: ModelVersion, logged: LoggedModel) -> bool:
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 
-def _create(client: MlflowClient, run_id: str, digest: str) -> LoggedModel:
-    experiment = client.get_run(run_id).info.experiment_id
-    tags = {DIGEST: digest}
-    return client.create_logged_model(experiment, name="policy", source_run_id=run_id, tags=tags, model_type="agent")
-
-
 def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, policy: Policy) -> None:
     """Write a logged model's files and call it ready.
 
@@ -142,42 +130,25 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
     here = Path(__file__).resolve().parent
     # The fluent half of MLflow reads one store per process; the client's is the one that counts.
     mlflow.set_tracking_uri(client.tracking_uri)
+    model_id, location = logged.model_id, logged.artifact_location
+    # 2.13.0+cpu is installable from one index only; 2.13.0 is the same code from any.
+    versions = {package: importlib.metadata.version(package).split("+")[0] for package in SERVED_WITH}
     with tempfile.TemporaryDirectory() as temporary:
         files = Path(temporary) / "model"
         mlflow.pyfunc.save_model(
             files,
-            mlflow_model=Model(
-                artifact_path=logged.artifact_location,
-                run_id=run_id,
-                model_uuid=logged.model_id,
-                model_id=logged.model_id,
-            ),
+            mlflow_model=Model(artifact_path=location, run_id=run_id, model_uuid=model_id, model_id=model_id),
             python_model=str(here / "served_policy.py"),
             artifacts={"policy": str(folder)},
             code_paths=[str(here.parents[1] / "rlcore")],
             signature=signature_of(policy),
             input_example=example_of(policy),
-            pip_requirements=[f"{package}=={_public_version(package)}" for package in SERVED_WITH],
+            pip_requirements=[f"{package}=={version}" for package, version in versions.items()],
         )
         for cache in files.rglob("__pycache__"):
             shutil.rmtree(cache)
-        client.log_model_artifacts(logged.model_id, str(files))
+        client.log_model_artifacts(model_id, str(files))
     outputs = client.get_run(run_id).outputs
-    if logged.model_id not in [output.model_id for output in (outputs.model_outputs if outputs else ())]:
-        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=policy.description["env_steps"])])
-    client.finalize_logged_model(logged.model_id, "READY")
-
-
-def _ensure_model(client: MlflowClient, name: str) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-
-
-def _public_version(package: str) -> str:
-    # 2.13.0+cpu is installable from one index only; 2.13.0 is the same code from any.
-    return importlib.metadata.version(package).split("+")[0]
+    if model_id not in [output.model_id for output in (outputs.model_outputs if outputs else ())]:
+        client.log_outputs(run_id, [LoggedModelOutput(model_id, step=policy.description["env_steps"])])
+    client.finalize_logged_model(model_id, "READY")

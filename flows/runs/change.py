@@ -20,12 +20,7 @@ log = logging.getLogger(__name__)
 def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
     """Set keys of a run anew that decide nothing it has learned so far.
 
-    Args:
-        run: not being trained at the moment.
-        overrides: settings as typed.
-
-    Raises:
-        UserError: another process leads or writes the run; a setting is wrong, or would make it learn something else.
+    A `UserError` where a setting is wrong or would make it learn something else, or another process leads the run.
     """
     run.refuse_second_writer()
     with run.writing():
@@ -34,26 +29,15 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
         _refuse_other_place(run, before, config)
         refuse_other_config(run, before, config)
         if config.num_threads != before.num_threads:
-            log.warning(
-                "num_threads is %d, was %d: the run goes on, but not to the same bits",
-                config.num_threads,
-                before.num_threads,
-            )
+            numbers = config.num_threads, before.num_threads
+            log.warning("num_threads is %d, was %d: the run goes on, but not to the same bits", *numbers)
         typed = run.overrides.read_text() if run.overrides.exists() else ""
         write_text(run.overrides, typed + "".join(f"{override}\n" for override in overrides))
         _rewrite(run, values)
 
 
 def rewrite_config(run: RunDirectory, values: Mapping[str, Any]) -> None:
-    """Give a run another config that decides nothing it has learned so far (see `refuse_other_config`).
-
-    Args:
-        run: not being trained at the moment.
-        values: the composed and checked config as plain values.
-
-    Raises:
-        UserError: another process is writing the run.
-    """
+    """Give a run another composed and checked config, one that decides nothing it has learned so far."""
     with run.writing():
         _rewrite(run, values)
 

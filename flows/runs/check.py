@@ -18,13 +18,8 @@ if TYPE_CHECKING:
 def check(config: RunConfig) -> None:
     """Refuse in seconds what cannot run: an unknown environment, keys it lacks, an action no policy fits, no device.
 
-    What would fail at the very end, a name that no model can have, is refused here too.
-
-    Args:
-        config: composed and checked by itself.
-
-    Raises:
-        UserError: names the key and the fix.
+    What would fail at the very end, a name that no model can have, is refused here too. The `UserError` names the key
+    and the fix.
     """
     from flows.registry.models import agent_settings, model_name
     from rlcore.envs.make import make
@@ -93,15 +88,8 @@ def prepared(
 ) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
     """Check a composed config against the world, and find what it starts from; nothing is written.
 
-    Args:
-        config: as composed; `init_from` may be a models:/ URI.
-        values: the same, as plain values.
-
-    Returns:
-        Config and values with `init_from` as a local folder; what is kept of where it comes from, for `create_run`.
-
-    Raises:
-        UserError: the config cannot run here.
+    Gives config and values with `init_from`, which may be a models:/ URI, as a local folder, and what is kept of where
+    the weights come from, for `create_run`.
     """
     source = None
     if config.init_from:

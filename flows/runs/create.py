@@ -30,9 +30,6 @@ def new_run(
 
     Returns:
         The run directory. Its config names what it starts from as a local folder; run.json has the URI too.
-
-    Raises:
-        UserError: an override is wrong, there is a run already, or the config cannot run here.
     """
     config, values = composed or compose(overrides)
     _refuse_existing(config)
@@ -49,29 +46,26 @@ def create_run(
 ) -> RunDirectory:
     """Make the folder of a new run with its config and identity. config.yaml comes last: with it the run is there.
 
-    Args:
-        config: the checked config.
-        values: the same, composed and resolved, as plain values.
-        overrides: as typed.
-        source: given, uri, path and digest of the weights it starts from, for run.json.
-        flow_run: as for `new_run`.
-
-    Returns:
-        The run directory.
-
-    Raises:
-        UserError: there is a run already, or the folder cannot be made; names `run_dir`.
-        RunError: the disk refused one of its files.
+    run.json also has the `source` of the weights it starts from (given, uri, path, digest) and the `flow_run`.
     """
     run = RunDirectory(Path(config.run_dir).absolute())
     origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
+    identity = {
+        "run_id": secrets.token_hex(8),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "algo": config.algo.name,
+        "env_id": config.env.id,
+        "seed": config.seed,
+        "config_hash": config_hash(config),
+        **code_version(),
+    }
     try:
         make_directory(run.path)
         with run.writing():
             _refuse_existing(config)
             write_text(run.overrides, "".join(f"{o}\n" for o in overrides))
             make_directory(run.media)
-            write_json(run.identity, _identity(config) | origin)
+            write_json(run.identity, identity | origin)
             write_text(run.config, dump(values))
     except OSError as error:
         raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
@@ -84,15 +78,3 @@ def _refuse_existing(config: RunConfig) -> None:
             f"run_dir={config.run_dir}: a run is there already; continue it with `shepherd resume {config.run_dir}` "
             "or choose another run_dir"
         )
-
-
-def _identity(config: RunConfig) -> dict[str, Any]:
-    return {
-        "run_id": secrets.token_hex(8),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "algo": config.algo.name,
-        "env_id": config.env.id,
-        "seed": config.seed,
-        "config_hash": config_hash(config),
-        **code_version(),
-    }

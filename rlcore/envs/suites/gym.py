@@ -15,7 +15,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from rlcore.errors import UserError, first_line, nearest
+from rlcore.config.schema import nearest
+from rlcore.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +93,13 @@ def installed(family: Family) -> bool:
         return False
 
 
-def removed(env_id: str) -> bool:
-    """Whether an id is registered only to say that it is gone (MuJoCo v2 and v3, Gym compatibility)."""
-    spec = gymnasium.registry.get(env_id)
-    return spec is not None and callable(spec.entry_point) and _entry(spec).startswith("gymnasium.envs:")
+def living_ids() -> list[str]:
+    """Every registered id but those that only say that they are gone (MuJoCo v2 and v3, Gym compatibility)."""
+    return [
+        env_id
+        for env_id, spec in gymnasium.registry.items()
+        if not (callable(spec.entry_point) and _entry(spec).startswith("gymnasium.envs:"))
+    ]
 
 
 def _entry(spec: EnvSpec) -> str:
@@ -123,8 +127,8 @@ def make_gym(env_id: str, wrapper: Mapping[str, Any], render_mode: str | None) -
     Raises:
         UserError: a package is missing, or the arguments do not fit.
     """
-    arguments = _arguments(env_id, wrapper)
     family = family_of(env_id)
+    arguments = _arguments(env_id, wrapper)
     try:
         if family is not None and family.name == "mujoco":
             _prepare_mujoco(render_mode)

@@ -8,8 +8,9 @@ import re
 
 import gymnasium
 
-from rlcore.envs.suites.gym import removed
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import nearest
+from rlcore.envs.suites.gym import living_ids
+from rlcore.errors import UserError
 
 # Namespaces and names by which a user may ask for a suite that this version cannot make.
 ABSENT = {
@@ -62,22 +63,17 @@ def known_id(env_id: str) -> str:
     suite = re.split(r"[/-]", env_id, maxsplit=1)[0].lower()
     if suite in ABSENT and (env_id not in gymnasium.registry or suite in JAX):
         raise UserError(f"env.id={env_id}: the {ABSENT[suite]} suite is not there yet; `shepherd envs` lists what is")
-    if env_id in gymnasium.registry and not removed(env_id):
+    living = living_ids()
+    if env_id in living:
         return env_id
-    versions = _versions(env_id)
-    if removed(env_id) and not versions:
-        raise UserError(f"env.id={env_id}: needs the old Gym interface, which is not there; `shepherd envs` lists ids")
+    name = re.sub(r"-v\d+$", "", env_id)
+    versions = [i for i in living if re.sub(r"-v\d+$", "", i) == name]
     if versions:
-        raise UserError(f"env.id={env_id}: this version does not exist here; use {' or '.join(versions)}")
-    known = [i for i in gymnasium.registry if not removed(i)]
+        newest_first = sorted(versions, key=lambda i: -int(i.rpartition("-v")[2]))
+        raise UserError(f"env.id={env_id}: this version does not exist here; use {' or '.join(newest_first)}")
+    if env_id in gymnasium.registry:
+        raise UserError(f"env.id={env_id}: needs the old Gym interface, which is not there; `shepherd envs` lists ids")
     raise UserError(
-        f"env.id={env_id}: no such environment{nearest(env_id, known)} "
+        f"env.id={env_id}: no such environment{nearest(env_id, living)} "
         "(`shepherd envs` lists them; SHEPHERD_PLUGINS names modules that register others)"
     )
-
-
-def _versions(env_id: str) -> list[str]:
-    """Ids of the same name that can be made, newest first."""
-    name = re.sub(r"-v\d+$", "", env_id)
-    same = [i for i in gymnasium.registry if re.sub(r"-v\d+$", "", i) == name and i != env_id and not removed(i)]
-    return sorted(same, key=lambda i: -int(i.rpartition("-v")[2]))

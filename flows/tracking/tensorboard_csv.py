@@ -23,7 +23,7 @@ def bring_csv(run: RunDirectory, events: list[Event]) -> Path:
 
 def bring_tensorboard(run: RunDirectory, events: list[Event]) -> Path:
     """Bring the run's TensorBoard file up to date."""
-    start = events[0]["time"] if events else 0.0
+    start = events[0]["time"]
     # TensorBoard takes any name with `tfevents` in it; the time keeps those of several runs apart.
     path = run.path / "tensorboard" / f"events.out.tfevents.{int(start)}.shepherd"
     return _bring(run, path, records(list(points(events)), start))
@@ -62,14 +62,12 @@ def records(rows: list[Point], start: float) -> bytes:
 def _bring(run: RunDirectory, path: Path, content: bytes) -> Path:
     """Make a file hold `content`: append what is missing, or replace a file that says something else."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    present = path.read_bytes() if path.exists() else None
-    if present == content:
-        return path
-    if present is not None and content.startswith(present):
+    present = path.read_bytes() if path.exists() else b""
+    if content.startswith(present):
         with open(path, "ab") as file:
             file.write(content[len(present) :])
-        return path
-    temporary = run.path / f".mirror.{os.getpid()}"  # not beside the file: TensorBoard reads hidden event files too
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    else:
+        temporary = run.path / f".mirror.{os.getpid()}"  # not beside the file: TensorBoard reads hidden event files too
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
     return path
