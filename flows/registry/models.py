@@ -96,11 +96,6 @@ def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
         return None
 
 
-def aliases_of(client: MlflowClient, name: str, version: str) -> list[str]:
-    """The aliases of one version, sorted."""
-    return sorted(client.get_model_version(name, version).aliases)
-
-
 def resolve_uri(uri: str) -> Path:
     """The exported policy behind `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`.
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.models import ModelSignature
 
-SERVED_WITH = ("torch", "numpy", "safetensors")
 DIGEST = "checkpoint_digest"  # the tag of logged models and versions
 
 
@@ -39,8 +38,8 @@ def create_version(
     if begun:  # by a call that was killed
         logged = min(begun, key=lambda one: one.status != "READY")
     else:
-        experiment, tags = client.get_run(run_id).info.experiment_id, {DIGEST: digest}
-        logged = client.create_logged_model(experiment, "policy", run_id, tags=tags, model_type="agent")
+        experiment = client.get_run(run_id).info.experiment_id
+        logged = client.create_logged_model(experiment, "policy", run_id, tags={DIGEST: digest}, model_type="agent")
     if logged.status != "READY":
         _fill(client, logged, run_id, folder, policy)
     try:
@@ -132,7 +131,7 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
     mlflow.set_tracking_uri(client.tracking_uri)
     model_id, location = logged.model_id, logged.artifact_location
     # 2.13.0+cpu is installable from one index only; 2.13.0 is the same code from any.
-    versions = {package: importlib.metadata.version(package).split("+")[0] for package in SERVED_WITH}
+    versions = [(name, importlib.metadata.version(name).split("+")[0]) for name in ("torch", "numpy", "safetensors")]
     with tempfile.TemporaryDirectory() as temporary:
         files = Path(temporary) / "model"
         mlflow.pyfunc.save_model(
@@ -143,7 +142,7 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
             code_paths=[str(here.parents[1] / "rlcore")],
             signature=signature_of(policy),
             input_example=example_of(policy),
-            pip_requirements=[f"{package}=={version}" for package, version in versions.items()],
+            pip_requirements=[f"{name}=={version}" for name, version in versions],
         )
         for cache in files.rglob("__pycache__"):
             shutil.rmtree(cache)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.config.compose import compose_existing, dump
-from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json, write_text
@@ -26,7 +25,16 @@ def change_run(run: RunDirectory, overrides: Sequence[str]) -> None:
     with run.writing():
         before = config_of(run)
         config, values = compose_existing(run.config, overrides)
-        _refuse_other_place(run, before, config)
+        # A begun run is where it is, and goes on from its own checkpoints: these keys would be noted and do nothing.
+        for key in ("run_dir", "root_dir", "log_root"):
+            if getattr(config, key) != getattr(before, key):
+                raise UserError(f"{key}={getattr(config, key)}: the run lies in {run.path}; move the folder instead")
+        chosen = config.checkpoint.resume_from
+        if chosen != before.checkpoint.resume_from:
+            raise UserError(
+                f"checkpoint.resume_from={spell(chosen)}: this run goes on from its own checkpoints; "
+                f"give it to `shepherd train` with another run_dir"
+            )
         refuse_other_config(run, before, config)
         if config.num_threads != before.num_threads:
             numbers = config.num_threads, before.num_threads
@@ -43,21 +51,7 @@ def rewrite_config(run: RunDirectory, values: Mapping[str, Any]) -> None:
 
 
 def _rewrite(run: RunDirectory, values: Mapping[str, Any]) -> None:
-    summary = run.read_summary()
-    if summary:
+    if summary := run.read_summary():
         # It ended under the old config: until the flow has come to its end again, nobody may call it finished.
         write_json(run.summary, summary | {"status": "training"})
     write_text(run.config, dump(values))
-
-
-def _refuse_other_place(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
-    """A begun run is where it is, and goes on from its own checkpoints: these keys would be noted and do nothing."""
-    for key in ("run_dir", "root_dir", "log_root"):
-        if getattr(config, key) != getattr(before, key):
-            raise UserError(f"{key}={getattr(config, key)}: the run lies in {run.path}; move the folder instead")
-    chosen = config.checkpoint.resume_from
-    if chosen != before.checkpoint.resume_from:
-        raise UserError(
-            f"checkpoint.resume_from={spell(chosen)}: this run goes on from its own checkpoints; "
-            f"give it to `shepherd train` with another run_dir"
-        )

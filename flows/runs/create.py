@@ -21,13 +21,8 @@ def new_run(
 ) -> RunDirectory:
     """Compose a config, check it against the world, then make the folder of its run; a mistake leaves nothing behind.
 
-    Args:
-        overrides: as typed.
-        flow_run: id of the Prefect flow run that makes it on a worker.
-        composed: what `compose` made of the overrides, where that is known already.
-
-    Returns:
-        The run directory. Its config names what it starts from as a local folder; run.json has the URI too.
+    `flow_run` is the id of the Prefect flow run that makes it on a worker, `composed` what `compose` has made of the
+    overrides already.
     """
     config, values = composed or compose(overrides)
     RunDirectory.new(config.run_dir)

@@ -32,9 +32,7 @@ OnProgress = Callable[[dict[str, Any]], None]
 class Trainer:
     """The live trainer of one run directory; it continues from the newest good checkpoint.
 
-    Args:
-        run: prepared by make-env.
-        begin: wait until it is ready; else the run need not be prepared before `begin` is called.
+    Without `begin` the run need not be prepared before `begin()` is called.
     """
 
     def __init__(self, run: RunDirectory, begin: bool = True) -> None:
@@ -102,10 +100,9 @@ class Trainer:
         """Let the trainer write a checkpoint and end (SIGTERM); kill it after the grace period."""
         if self.process.poll() is None:
             self.process.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(time_left(GRACE))
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+            self.process.kill()  # unless it has ended
         self._close()
 
     def _close(self) -> None:

@@ -55,7 +55,7 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
         version = version or _create_version(client, name, run, checkpoint, mlflow_run)
         upload.delete_leftovers(client, mlflow_run, digest)
         decision = version.tags.get("decision") or _decide(client, run, checkpoint, version)
-        aliases = registry.aliases_of(client, name, version.version)
+        aliases = sorted(client.get_model_version(name, version.version).aliases)
     if version.run_id != mlflow_run:
         decision = f"the same weights as {version.tags.get('run_dir', version.run_id)} registered: {decision}"
     event = {"name": name, "version": int(version.version), "aliases": aliases}

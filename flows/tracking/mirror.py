@@ -110,9 +110,9 @@ class Mirror:
         if unanswered:
             note = f"not up to date when the command ended; `python -m flows.tracking {self.run.path}` tries again"
             _note_failure(self.run, note)
-            self.process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)
+        else:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(1.0)
         self.process.kill()
         self.process.wait()
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 RUN_TAG = "shepherd.run_id"
 STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
 STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
-VALUE_LIMIT = 500
-SERVED = "mlflow-artifacts:"
 UPLOADS = ".mlflow/uploads.json"
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
@@ -68,17 +66,14 @@ def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
     from mlflow.entities import ViewType
     from mlflow.exceptions import MlflowException
 
-    identity = run.read_identity()["run_id"]
     noted = _uploads(run)["store"]
     if noted.get("uri") == redacted(client.tracking_uri):
         try:
-            found = client.get_run(noted["run"])
-            if found.data.tags.get(RUN_TAG) == identity:
-                return found
+            return client.get_run(noted["run"])
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-    query = f"tags.`{RUN_TAG}` = '{identity}'"
+    query = f"tags.`{RUN_TAG}` = '{run.read_identity()['run_id']}'"
     for page in pages(client.search_experiments, view_type=ViewType.ALL):
         experiments = [experiment.experiment_id for experiment in page]
         if found := client.search_runs(experiments, query, run_view_type=ViewType.ALL, max_results=1):
@@ -93,7 +88,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping) and value:
             params |= flat(value, f"{prefix}{key}.")
         else:
-            params[f"{prefix}{key}"] = redacted(spell(value))[:VALUE_LIMIT]
+            params[f"{prefix}{key}"] = redacted(spell(value))[:500]
     return params
 
 
@@ -129,7 +124,7 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
 
 def _out_of_reach(artifacts: str, uri: str) -> bool:
     """Whether files are kept by a server, while the store is opened without one."""
-    return artifacts.startswith(SERVED) and uri.startswith("sqlite:")
+    return artifacts.startswith("mlflow-artifacts:") and uri.startswith("sqlite:")
 
 
 def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:

@@ -12,51 +12,42 @@ import os
 from pathlib import Path
 from typing import Any
 
-from flows.tracking.points import Event, Point, points
+from flows.tracking.points import Event, points
 from rlcore.store.directory import RunDirectory
 
 
 def bring_csv(run: RunDirectory, events: list[Event]) -> Path:
-    """Bring metrics.csv up to date: one row per env_steps in ascending order, one column per metric."""
-    return _bring(run, run.path / "metrics.csv", table(list(points(events))))
-
-
-def bring_tensorboard(run: RunDirectory, events: list[Event]) -> Path:
-    """Bring the run's TensorBoard file up to date."""
-    start = events[0]["time"]
-    # TensorBoard takes any name with `tfevents` in it; the time keeps those of several runs apart.
-    path = run.path / "tensorboard" / f"events.out.tfevents.{int(start)}.shepherd"
-    return _bring(run, path, records(list(points(events)), start))
-
-
-def table(rows: list[Point]) -> bytes:
-    """Points as CSV; a cell is empty where there is no point, and of several the last."""
-    names = list(dict.fromkeys(name for name, *_ in rows))
+    """Bring metrics.csv up to date: a row per env_steps, ascending, a column per metric, in a cell the last point."""
+    names: dict[str, None] = {}
     cells: dict[int, dict[str, Any]] = {}
-    for name, value, _, step in rows:
+    for name, value, _, step in points(events):
+        names[name] = None
         cells.setdefault(step, {"env_steps": step})[name] = repr(value)
     text = io.StringIO()
     writer = csv.DictWriter(text, ["env_steps", *names], restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(cells[step] for step in sorted(cells))
-    return text.getvalue().encode()
+    return _bring(run, run.path / "metrics.csv", text.getvalue().encode())
 
 
-def records(rows: list[Point], start: float) -> bytes:
-    """Points, in the log's order, as a TensorBoard event file whose header has the time `start`; no clock is read."""
+def bring_tensorboard(run: RunDirectory, events: list[Event]) -> Path:
+    """Bring the run's TensorBoard file up to date: the points in the log's order; no clock is read."""
     # protobuf makes these classes when it is imported, where pyright cannot see them
-    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+    from tensorboard.compat.proto import event_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    output = io.BytesIO()
+    record: Any = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
+    start, output = events[0]["time"], io.BytesIO()
     writer = RecordWriter(output)
-    writer.write(Event(wall_time=start, file_version="brain.Event:2").SerializeToString(deterministic=True))
-    for name, value, milliseconds, step in rows:
+    writer.write(record(wall_time=start, file_version="brain.Event:2").SerializeToString(deterministic=True))
+    for name, value, milliseconds, step in points(events):
         scalar = Summary(value=[Summary.Value(tag=name, simple_value=value)])
-        event = Event(wall_time=milliseconds / 1000, step=step, summary=scalar)
-        writer.write(event.SerializeToString(deterministic=True))
-    return output.getvalue()
+        point = record(wall_time=milliseconds / 1000, step=step, summary=scalar)
+        writer.write(point.SerializeToString(deterministic=True))
+    # TensorBoard takes any name with `tfevents` in it; the time keeps those of several runs apart.
+    path = run.path / "tensorboard" / f"events.out.tfevents.{int(start)}.shepherd"
+    return _bring(run, path, output.getvalue())
 
 
 def _bring(run: RunDirectory, path: Path, content: bytes) -> Path:

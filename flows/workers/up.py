@@ -53,7 +53,7 @@ def up() -> None:
         write_dotenv(variables)
         algorithms = deploy(limits)
         gpus = visible_gpus()
-        for server in (_worker("local", "local", {}), *map(_gpu_worker, gpus)):
+        for server in map(_worker, ("", *gpus)):
             _start(server)
         print(_page(urls, algorithms, bool(gpus)))
 
@@ -102,17 +102,18 @@ def _prefect() -> Server:
         "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
         "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
     }
-    command = (_tool("prefect"), "server", "start", "--host", "127.0.0.1", "--port", str(port))
+    command = (sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port))
     return Server("prefect", command, variables, f"{api}/health")
 
 
 def _mlflow() -> Server:
     port = _port("mlflow")
-    command = (_tool("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", _store())
+    command = (sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "shepherd", "--workers", "2")
+    address = ("--host", "127.0.0.1", "--port", str(port))
     # Files lie where they lie without a server, so that its runs can be continued when it is down.
-    options = ("--default-artifact-root", artifact_folder().as_uri(), "--workers", "2", "--app-name", "shepherd")
-    own = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer; nothing here uses them
-    return Server("mlflow", (*command, *options), own, f"http://127.0.0.1:{port}/health")
+    stores = ("--backend-store-uri", _store(), "--default-artifact-root", artifact_folder().as_uri())
+    variables = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer; nothing here uses them
+    return Server("mlflow", (*command, *address, *stores), variables, f"http://127.0.0.1:{port}/health")
 
 
 def _store() -> str:
@@ -120,16 +121,14 @@ def _store() -> str:
     return f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
-def _gpu_worker(gpu: str) -> Server:
-    return _worker("gpu", f"gpu-{gpu}", {"CUDA_VISIBLE_DEVICES": gpu}, "--limit", "1")
-
-
-def _worker(pool: str, name: str, variables: dict[str, str], *options: str) -> Server:
-    command = (sys.executable, "-m", "flows.workers.restart", "flows.workers.worker", "--pool", pool, *options)
+def _worker(gpu: str = "") -> Server:
+    """The worker of a GPU, or that of pool local."""
+    name, pool = (f"worker-gpu-{gpu}", "gpu") if gpu else ("worker-local", "local")
+    command = (sys.executable, "-m", "flows.workers.restart", "flows.workers.worker", "--pool", pool)
+    options = ("--name", f"{name}-{os.uname().nodename}", *(("--limit", "1") if gpu else ()))
     # The heartbeat is the sign of life that a flow run gives (flows.workers.worker).
-    own = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
-    name = f"worker-{name}"
-    return Server(name, (*command, "--name", f"{name}-{os.uname().nodename}"), own | variables)
+    variables = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+    return Server(name, (*command, *options), variables | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}))
 
 
 def visible_gpus() -> list[str]:
@@ -175,11 +174,6 @@ def _number(key: str, default: int, what: str, highest: int) -> int:
     if not text.isdecimal() or not 0 < int(text) <= highest:
         raise UserError(f"{key}={text}: must be {what}")
     return int(text)
-
-
-def _tool(name: str) -> str:
-    """A command of this very environment, whatever PATH says."""
-    return str(Path(sys.executable).with_name(name))
 
 
 def _page(urls: dict[str, str], algorithms: list[str], has_gpu: bool) -> str:

@@ -212,7 +212,7 @@ def test_the_password_is_in_no_command_line_and_in_no_file_that_others_read(
     assert [path.stat().st_mode & 0o777 for path in (file, checkout / ".env")] == [0o600, 0o600]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    for server in (up._prefect(), up._mlflow(), up._gpu_worker("0")):
+    for server in (up._prefect(), up._mlflow(), up._worker("0")):
         assert password not in repr(server)  # of the command line too
     assert up._prefect().variables["PREFECT_SERVER_API_AUTH_STRING"] == f"shepherd:{password}"
 
