@@ -81,7 +81,7 @@ def signature_of(policy: Policy) -> ModelSignature:
 
     It takes an array when the agent sees one observation key, else one named array a key.
     """
-    import numpy as np
+    import numpy as np  # where a model is registered
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
@@ -98,7 +98,7 @@ def signature_of(policy: Policy) -> ModelSignature:
 
 def example_of(policy: Policy) -> Any:
     """A batch of one observation of the right form: zeros, or the smallest value of a Discrete one."""
-    import numpy as np
+    import numpy as np  # where a model is registered
 
     specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
     arrays = {key: np.full((1, *spec.shape), spec.start, spec.dtype) for key, spec in specs.items()}

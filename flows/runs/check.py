@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.registry.models import agent_settings, model_name, resolve_uri
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
@@ -27,7 +28,6 @@ def prepared(
         Config and values with `init_from`, which may be a models:/ URI, as a local folder; what is kept of where the
         weights come from, for `create_run`.
     """
-    from flows.registry.models import agent_settings, model_name
     from rlcore.envs.make import make
     from rlcore.envs.spaces import spec_of
     from rlcore.judge.policy import refuse_other_shapes
@@ -61,7 +61,6 @@ def prepared(
 
 def _source(uri: str) -> tuple[dict[str, Any], Policy]:
     """Where weights come from, as it is kept, and the policy that lies there: an alias may point elsewhere tomorrow."""
-    from flows.registry.models import resolve_uri
     from rlcore.judge.policy import load_policy
     from rlcore.store.checkpoint import chosen
 
