@@ -44,12 +44,9 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
         result = {"name": None, "version": None, "aliases": [], "decision": f"not registered: {off}=true"}
         write_model(run, result)  # DVC asks for it
         return result
-    checkpoint, mlflow_run = chosen(run), bring(run)
-    client, name, digest = (
-        connect(store_uri(run.read_config())),
-        registry.model_name(config),
-        manifest(checkpoint)["digest"],
-    )
+    checkpoint, name = chosen(run), registry.model_name(config)
+    digest, mlflow_run = manifest(checkpoint)["digest"], bring(run)
+    client = connect(store_uri(run.read_config()))
     with registry.deciding():
         version = registry.version_of_checkpoint(client, name, digest)
         version = version or _create_version(client, name, run, checkpoint, mlflow_run)
