@@ -18,14 +18,7 @@ from flows.process.signals import CODE, farewell, terminable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: the arguments after `shepherd`; None = the process's own.
-
-    Returns:
-        The exit code.
-    """
+    """Run one command, None = the one that this process was started with; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         gc.set_threshold(50_000, 20, 20)  # imports make hundreds of thousands of objects, and all of them stay

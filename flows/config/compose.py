@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.config import files, mistakes
+from flows.config import mistakes, yaml_files
 from flows.config.overrides import Typed, parse
 from flows.config.secrets import refuse_secrets
 from flows.config.sheeprl_keys import refuse_other_algorithms
 from flows.config.sheeprl_names import name_classes
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import defaults, plain, spell
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import defaults, nearest, plain, spell
+from rlcore.errors import UserError
 from rlcore.store.run_config import build_config
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
         composed = _composed(overrides)
         _, values = _checked(composed)
         tree = _interpolated(values, OmegaConf.to_container(composed, resolve=False))
-    return {key: value for key, value in tree.items() if key not in files.default_names()}
+    return {key: value for key, value in tree.items() if key not in yaml_files.default_names()}
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
@@ -104,18 +104,18 @@ def dump(tree: Mapping[str, Any]) -> str:
 
 def _composed(overrides: Sequence[str]) -> DictConfig:
     """Files, built-in defaults and settings together; interpolations are not resolved."""
-    groups = files.groups()
+    groups = yaml_files.groups()
     typed = parse(overrides, groups)
     typed.refuse_sweeps()
-    return _merged(files.load(typed.choices, groups), typed)
+    return _merged(yaml_files.load(typed.choices, groups), typed)
 
 
 def _changed(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """A whole config with settings on top; files cannot be chosen any more."""
-    typed = parse(overrides, files.groups())
+    typed = parse(overrides, yaml_files.groups())
     typed.refuse_sweeps()
     typed.refuse_choices()
-    files.register_resolvers()
+    yaml_files.register_resolvers()
     return _merged(config, typed)
 
 
@@ -124,7 +124,7 @@ def _merged(config: DictConfig, typed: Typed) -> DictConfig:
     from omegaconf import OmegaConf
     from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-    names = files.default_names()
+    names = yaml_files.default_names()
     for group in ("algo", "env"):
         node = OmegaConf.select(config, group, throw_on_missing=False)
         if not OmegaConf.is_dict(node):

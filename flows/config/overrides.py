@@ -11,10 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from flows.config.files import known_keys
 from flows.config.mistakes import not_an_option
 from flows.config.search_path import BUILT_IN
-from rlcore.errors import UserError, nearest
+from flows.config.yaml_files import known_keys
+from rlcore.config.schema import nearest
+from rlcore.errors import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.overrides_parser import OverridesParser

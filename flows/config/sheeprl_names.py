@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from rlcore.config.groups import REDUCTIONS
-from rlcore.config.schema import at, spell
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import at, nearest, spell
+from rlcore.errors import UserError
 
 Tree = dict[str, Any]
 

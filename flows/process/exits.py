@@ -5,23 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from rlcore.errors import RunError, UserError
+from flows.process.signals import farewell
+from rlcore.errors import DiskFault, RunError, UserError
 from rlcore.system.secrets import redacted
 
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def told(command: Callable[[], int]) -> int:
-    """The exit code of a command; a mistake or a failure is a sentence.
-
-    Args:
-        command: gives its exit code.
-
-    Returns:
-        It, or 2 after a mistake of the user and 1 after a failure.
-    """
+    """The exit code that a command gives; a mistake of the user is a sentence and 2, a failure a sentence and 1."""
     try:
         return command()
     except UserError as error:
@@ -42,3 +37,13 @@ def told(command: Callable[[], int]) -> int:
             raise
         print(f"shepherd: failed: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
+
+
+@contextmanager
+def continued_with(command: str) -> Iterator[None]:
+    """Name the command that goes on when a signal, or a disk that takes no more, ends what is inside the `with`."""
+    farewell(f"shepherd: interrupted; continue with: {command}")
+    try:
+        yield
+    except DiskFault as fault:
+        raise DiskFault(f"{fault}; once the disk takes it, continue with: {command}") from None

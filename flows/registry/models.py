@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import connect, pages, prepare_store
-from rlcore.config.schema import spell
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import nearest, spell
+from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ class Answering:
 
         The parameter `deterministic` is true (default) for the most likely actions, false to sample.
         """
-        from rlcore.errors import UserError
+        from rlcore.errors import UserError  # of the rlcore that lies with the model
 
         deterministic = (params or {}).get("deterministic")  # MLflow lets null through
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from flows.config.compose import compose, dump
@@ -13,9 +12,8 @@ from flows.runs.check import prepared
 from flows.runs.lineage import code_version
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
-from rlcore.store.directory import RunDirectory, write_json, write_text
+from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import config_hash
-from rlcore.system.durable import make_directory
 
 
 def new_run(
@@ -27,7 +25,7 @@ def new_run(
     overrides already.
     """
     config, values = composed or compose(overrides)
-    _refuse_existing(config)
+    RunDirectory.new(config.run_dir)
     config, values, source = prepared(config, values)
     return create_run(config, values, overrides, source, flow_run)
 
@@ -39,11 +37,10 @@ def create_run(
     source: Mapping[str, Any] | None = None,
     flow_run: str = "",
 ) -> RunDirectory:
-    """Make the folder of a new run with its config and identity. config.yaml comes last: with it the run is there.
+    """Make the folder of a new run with its config and identity.
 
     run.json also has the `source` of the weights it starts from (given, uri, path, digest) and the `flow_run`.
     """
-    run = RunDirectory(Path(config.run_dir).absolute())
     origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
     identity = {
         "run_id": secrets.token_hex(8),
@@ -54,22 +51,9 @@ def create_run(
         "config_hash": config_hash(config),
         **code_version(),
     }
+    run = RunDirectory.new(config.run_dir)
     try:
-        make_directory(run.path)
-        with run.writing():
-            _refuse_existing(config)
-            write_text(run.overrides, "".join(f"{o}\n" for o in overrides))
-            make_directory(run.media)
-            write_json(run.identity, identity | origin)
-            write_text(run.config, dump(values))
+        run.make("".join(f"{override}\n" for override in overrides), identity | origin, dump(values))
     except OSError as error:
         raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
     return run
-
-
-def _refuse_existing(config: RunConfig) -> None:
-    if RunDirectory(config.run_dir).config.exists():
-        raise UserError(
-            f"run_dir={config.run_dir}: a run is there already; continue it with `shepherd resume {config.run_dir}` "
-            "or choose another run_dir"
-        )

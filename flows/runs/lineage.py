@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flows.process.files import file_hash
 from rlcore.store.directory import RunDirectory
 
 UNKNOWN = "unknown"
@@ -22,7 +21,7 @@ def code_version() -> dict[str, Any]:
     return {
         "commit": commit(),
         "dirty": UNKNOWN if changes == UNKNOWN else changes != "",
-        "lock_hash": file_hash(lock) if lock.is_file() else UNKNOWN,
+        "lock_hash": _file_hash(lock) if lock.is_file() else UNKNOWN,
         "core_hash": core_hash(),
     }
 
@@ -53,10 +52,16 @@ def lineage(run: RunDirectory) -> dict[str, Any]:
     }
 
 
+def _file_hash(path: Path) -> str:
+    """The hash of a file's bytes."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
 def _tree_hash(root: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.relative_to(root).as_posix()} {file_hash(path)}\n".encode())
+        digest.update(f"{path.relative_to(root).as_posix()} {_file_hash(path)}\n".encode())
     return digest.hexdigest()
 
 

@@ -43,6 +43,7 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
     if off := next((key for key, on in switches.items() if on), None):
         result = {"name": None, "version": None, "aliases": [], "decision": f"not registered: {off}=true"}
         write_model(run, result)  # DVC asks for it
+        tell("registered", result)
         return result
     checkpoint, name = chosen(run), registry.model_name(config)
     digest, mlflow_run = manifest(checkpoint)["digest"], bring(run)

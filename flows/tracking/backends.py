@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.settings import configure_environment
 from flows.tracking import mlflow_run
 from flows.tracking.points import Event

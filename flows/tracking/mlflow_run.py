@@ -5,13 +5,13 @@ What MLflow has already is not written again, so it does not matter when and how
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import rlcore
-from flows.process.files import file_hash
 from flows.settings import artifact_folder
 from flows.tracking.mlflow_store import connect, pages, prepare_store, store_uri, user
 from flows.tracking.points import Event, Point, points
@@ -200,7 +200,7 @@ def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None
     texts = (run.config, run.overrides, run.card, run.summary)
     for path in (*texts, *sorted(run.media.glob("[!.]*")), *sorted(run.evaluations.glob("[!.]*"))):
         name = path.relative_to(run.path).as_posix()
-        if not path.is_file() or noted["files"].get(name) == (digest := file_hash(path)):
+        if not path.is_file() or noted["files"].get(name) == (digest := hashlib.sha256(path.read_bytes()).hexdigest()):
             continue
         if path in texts:
             client.log_text(run_id, redacted(path.read_text()), name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.settings import tracking_uri
 from rlcore.system.imports import large_imports
 

@@ -9,14 +9,15 @@ because a value names it.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.errors import UserError, nearest
+from rlcore.errors import UserError
 
 REQUIRED = object()
 
@@ -74,20 +75,16 @@ class Argument:
     above: float | None
     learning: bool
     unused: str = ""
+    group: str = ""
 
     @property
     def allowed(self) -> str:
         """What is allowed, in words."""
         if self.choices is not None:
             return "one of " + ", ".join(spell(c) for c in self.choices)
-        bounds = []
-        if self.above is not None:
-            bounds.append(f"> {self.above:g}")
-        if self.low is not None:
-            bounds.append(f">= {self.low:g}")
-        if self.high is not None:
-            bounds.append(f"<= {self.high:g}")
-        return " ".join([type_name(self.type), *(["that is " + " and ".join(bounds)] if bounds else [])])
+        limits = ((">", self.above), (">=", self.low), ("<=", self.high))
+        bounds = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+        return f"{type_name(self.type)} that is {bounds}" if bounds else type_name(self.type)
 
 
 def spell(value: Any) -> str:
@@ -115,13 +112,17 @@ def type_name(annotation: Any) -> str:
     return "mapping"
 
 
-def arguments(cls: type, prefix: str = "", learning: bool = True) -> Iterator[Argument]:
+def arguments(
+    cls: type, prefix: str = "", learning: bool = True, group: str = "", values: Any = None
+) -> Iterator[Argument]:
     """Every leaf argument of a config dataclass, in order, with dotted keys.
 
     Args:
         cls: the dataclass.
         prefix: put before each key, with its dot.
         learning: False when a group above is marked as not of learning.
+        group: what the group is for.
+        values: an instance, whose values are the defaults; None = those of the class.
 
     Yields:
         One `Argument` per leaf; groups (nested dataclasses) are descended into.
@@ -130,11 +131,12 @@ def arguments(cls: type, prefix: str = "", learning: bool = True) -> Iterator[Ar
     for field in dataclasses.fields(cls):
         meta = field.metadata
         here = learning and meta.get("learning", True)
+        default = _default(field) if values is None else getattr(values, field.name)
         nested = _nested(hints[field.name])
         if nested is not None:
-            yield from arguments(nested, f"{prefix}{field.name}.", here)
+            own = default if dataclasses.is_dataclass(default) else None
+            yield from arguments(nested, f"{prefix}{field.name}.", here, meta.get("help", ""), own)
             continue
-        default = _default(field)
         choices = meta.get("choices")
         yield Argument(
             f"{prefix}{field.name}",
@@ -147,6 +149,7 @@ def arguments(cls: type, prefix: str = "", learning: bool = True) -> Iterator[Ar
             meta.get("above"),
             here,
             meta.get("unused", ""),
+            group,
         )
 
 
@@ -342,3 +345,9 @@ def defaults(cls: type) -> dict[str, Any]:
         else:
             tree[field.name] = "???" if default is REQUIRED else plain(default)
     return tree
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
+    match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from flows.config.compose import compose
-from flows.config.files import presets
 from flows.config.notices import notices, without_effect
+from flows.config.yaml_files import presets
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 

@@ -14,8 +14,8 @@ from flows.config import mistakes
 from flows.config.search_path import BUILT_IN, config_folders
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import arguments
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import arguments, nearest
+from rlcore.errors import UserError
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
