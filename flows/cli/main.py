@@ -15,6 +15,7 @@ from flows.cli.other_commands import refuse_other_commands
 from flows.cli.parser import HELP, parse, parser
 from flows.process.exits import told
 from flows.process.signals import CODE, farewell, terminable
+from flows.settings import configure_environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,8 +52,6 @@ def _run(arguments: list[str]) -> int:
     refuse_other_commands(arguments)
     calls, values = parse(arguments)
     if calls != HELP:  # which reads nothing but the config
-        from flows.settings import configure_environment
-
         configure_environment()
     module, _, name = calls.partition(":")
     result = getattr(import_module(module), name)(**values)

@@ -14,7 +14,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from flows.report.terminal import console, show
-from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import build, defaults
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
@@ -35,6 +34,8 @@ OBSERVATIONS = {
 
 def agents() -> None:
     """`shepherd agents`: print the algorithms and what each can be trained on."""
+    from rlcore.algorithms import ALGORITHMS  # torch
+
     show(agents_table(ALGORITHMS))
 
 

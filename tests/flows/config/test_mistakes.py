@@ -10,7 +10,7 @@ import pytest
 
 from flows.config import yaml_files
 from flows.config.compose import compose
-from flows.config.sheeprl_keys import KEYS, refuse_other_algorithms
+from flows.config.sheeprl_names import KEYS, refuse_other_algorithms
 from rlcore.errors import UserError
 
 
