@@ -15,17 +15,11 @@ from flows.cli.other_commands import refuse_other_commands
 from flows.cli.parser import HELP, parse, parser
 from flows.process.exits import told
 from flows.process.signals import CODE, farewell, terminable
+from flows.settings import configure_environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: the arguments after `shepherd`; None = the process's own.
-
-    Returns:
-        The exit code.
-    """
+    """Run one command, None = the one that this process was started with; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         gc.set_threshold(50_000, 20, 20)  # imports make hundreds of thousands of objects, and all of them stay
@@ -58,8 +52,6 @@ def _run(arguments: list[str]) -> int:
     refuse_other_commands(arguments)
     calls, values = parse(arguments)
     if calls != HELP:  # which reads nothing but the config
-        from flows.settings import configure_environment
-
         configure_environment()
     module, _, name = calls.partition(":")
     result = getattr(import_module(module), name)(**values)

@@ -29,14 +29,7 @@ FABRIC_RUN = ("accelerator", "precision", "strategy", "devices", "num_nodes")
 
 
 def refuse_other_commands(arguments: Sequence[str]) -> None:
-    """Refuse a command line of another program.
-
-    Args:
-        arguments: as typed behind `shepherd`.
-
-    Raises:
-        UserError: it is one; names the command to type here.
-    """
+    """Refuse a command line of another program with a `UserError` that names the command to type here."""
     command = arguments[0]
     typed = [word for word in arguments if re.match(r"~|[^-][^=]*=", word) and not Path(word).exists()]
     _refuse_fabric_run(command, typed)
@@ -51,9 +44,9 @@ def refuse_other_commands(arguments: Sequence[str]) -> None:
             words = [one for one in typed if one not in (word, value)]
             meant = {"train": _line("train", words), "config": _line("config", words), "loop": _loop(words)}
             raise UserError(f"{option}: this is Hydra's option; here {here.format(**meant, value=shlex.quote(value))}")
+    if command.startswith("checkpoint_path="):
+        _refuse_evaluation("evaluate", arguments, typed)
     if command in typed:
-        if command.startswith("checkpoint_path="):
-            _refuse_evaluation("evaluate", arguments, typed)
         raise UserError(f"{command}: a command comes first; type `{_line('train', typed)}`")
 
 
@@ -85,7 +78,7 @@ def _refuse_fabric_run(command: str, typed: Sequence[str]) -> None:
     """Lightning's `fabric run` starts a script once for each device and sets LT_* variables, which Fabric obeys."""
     if os.environ.get("LT_CLI_USED", "0") == "0":
         return
-    asked = {name: os.environ.get(f"LT_{name.upper()}", "1") for name in FABRIC_RUN}
-    settings = [f"fabric.{name}={value}" for name, value in asked.items() if value != "1"]
+    asked = ((name, os.environ.get(f"LT_{name.upper()}", "1")) for name in FABRIC_RUN)
+    settings = [f"fabric.{name}={value}" for name, value in asked if value != "1"]
     line = shlex.join(["shepherd", command if command not in typed else "train", *typed, *settings])
     raise UserError(f"LT_CLI_USED is set, as `fabric run` does: shepherd starts its processes itself; type `{line}`")

@@ -15,6 +15,12 @@ from rlcore.errors import UserError
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
 HELP = "flows.cli.help:train_help"  # `shepherd train -h`, with overrides and words that select keys
 KEYS = "key=value, as exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists every key"
+RUN_DIR = "the run's folder"
+SOURCE = "run directory, checkpoint directory or models:/NAME@alias"
+PARAMS = (
+    "bring the run to the parameters in FILE (params.yaml): made where there is none; a run that learned with other "
+    "parameters or other code is set aside, inside its folder"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,15 +35,6 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The function that a command line means, as `module:name`, and the values of its arguments.
 
     Overrides may stand before and behind the options, of which argparse sees the first ones only.
-
-    Args:
-        arguments: as typed behind `shepherd`; at least one.
-
-    Returns:
-        What to call and with what.
-
-    Raises:
-        UserError: what was typed is no command.
     """
     command = arguments[0]
     if command == "train" and {"-h", "--help"} & set(arguments):
@@ -58,18 +55,42 @@ def parser() -> Parser:
     root = Parser(prog="shepherd", description="Reinforcement learning as reproducible experiment stages.")
     root.add_argument("--version", action="version", version=f"shepherd {__version__}")
     group = root.add_subparsers(required=True, metavar="COMMAND")
-    _training(group)
-    _judging(group)
-    _showing(group)
-    registry = _add(
-        group,
-        "registry",
-        "flows.cli.registry:list_versions",
-        "registered models: list them, make one champion, go back",
+    command = _add(group, "train", "flows.cli.train:train", "train an agent: from a config to a registered model")
+    command.add_argument("overrides", nargs="*", default=[], help=KEYS)
+    command = _add(group, "resume", "flows.cli.train:resume", "continue a run, bit for bit as if it had never stopped")
+    command.add_argument("run_dir", help=RUN_DIR)
+    about = "keys that change nothing learned, as metric.log_every=1000"
+    command.add_argument("overrides", nargs="*", default=[], help=about)
+    about = "judge a run, a checkpoint or a registered model over whole episodes"
+    command = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
+    command.add_argument("source", help=SOURCE)
+    about = "episodes, greedy and stochastic each (100)"
+    command.add_argument("--episodes", type=int, default=100, metavar="N", help=about)
+    command.add_argument("--checkpoint", help="latest, best or a number of env steps (the run's chosen one)")
+    about = "set of evaluation seeds (1: the run's own last evaluation)"
+    command.add_argument("--round", type=int, default=1, help=about)
+    command.add_argument("--video", action="store_true", help="also record one greedy episode")
+    command = _add(group, "enjoy", "flows.cli.judge:enjoy", "watch a policy play; without a display: make a video")
+    command.add_argument("source", help=SOURCE)
+    command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
+    command = _add(group, "config", "flows.cli.config:config", "print the composed config; run nothing")
+    command.add_argument("overrides", nargs="*", default=[], help=KEYS)
+    about = "as the params.yaml of the DVC pipelines: interpolations kept"
+    command.add_argument("--params", action="store_true", help=about)
+    about = "whether two runs or checkpoints learned the same bits; exit code 1 if not"
+    command = _add(group, "diff", "flows.runs.diff:diff", about)
+    command.add_argument("first", help="run or checkpoint directory, also of a run that is being trained")
+    command.add_argument("second", help="likewise")
+    _add(group, "agents", "flows.report.catalogue:agents", "what can be trained")
+    _add(group, "envs", "flows.report.catalogue:envs", "on what, and which extra is missing")
+    _add_registry(group)
+    command = _add(
+        group, "stage", "flows.cli.stage:stage", "run one stage on a run directory (make-env makes it from overrides)"
     )
-    registry.set_defaults(name=None)
-    _registry(registry.add_subparsers(metavar="ACTION"))
-    _staging(group)
+    command.add_argument("name", choices=STAGES)
+    command.add_argument("run_dir", help=RUN_DIR)
+    command.add_argument("overrides", nargs="*", default=[], help=f"make-env, or with --params: {KEYS}")
+    command.add_argument("--params", metavar="FILE", help=PARAMS)
     return root
 
 
@@ -79,64 +100,18 @@ def _add(group: Any, name: str, calls: str, help: str) -> Parser:
     return command
 
 
-def _training(group: Any) -> None:
-    command = _add(group, "train", "flows.cli.train:train", "train an agent: from a config to a registered model")
-    command.add_argument("overrides", nargs="*", default=[], help=KEYS)
-    command = _add(group, "resume", "flows.cli.train:resume", "continue a run, bit for bit as if it had never stopped")
-    command.add_argument("run_dir", help="the run's folder")
-    about = "keys that change nothing learned, as metric.log_every=1000"
-    command.add_argument("overrides", nargs="*", default=[], help=about)
-
-
-def _judging(group: Any) -> None:
-    about = "judge a run, a checkpoint or a registered model over whole episodes"
-    evaluate = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
-    about = "watch a policy play; without a display: make a video"
-    enjoy = _add(group, "enjoy", "flows.cli.judge:enjoy", about)
-    for command, episodes, about in (
-        (evaluate, 100, "episodes, greedy and stochastic each (100)"),
-        (enjoy, 3, "episodes to show (3)"),
-    ):
-        command.add_argument("source", help="run directory, checkpoint directory or models:/NAME@alias")
-        command.add_argument("--episodes", type=int, default=episodes, metavar="N", help=about)
-    evaluate.add_argument("--checkpoint", help="latest, best or a number of env steps (the run's chosen one)")
-    about = "set of evaluation seeds (1: the run's own last evaluation)"
-    evaluate.add_argument("--round", type=int, default=1, help=about)
-    evaluate.add_argument("--video", action="store_true", help="also record one greedy episode")
-
-
-def _showing(group: Any) -> None:
-    command = _add(group, "config", "flows.cli.show:config", "print the composed config; run nothing")
-    command.add_argument("overrides", nargs="*", default=[], help=KEYS)
-    about = "as the params.yaml of the DVC pipelines: interpolations kept"
-    command.add_argument("--params", action="store_true", help=about)
-    about = "whether two runs or checkpoints learned the same bits; exit code 1 if not"
-    command = _add(group, "diff", "flows.runs.diff:diff", about)
-    command.add_argument("first", help="run or checkpoint directory, also of a run that is being trained")
-    command.add_argument("second", help="likewise")
-    _add(group, "agents", "flows.cli.show:agents", "what can be trained")
-    _add(group, "envs", "flows.cli.show:envs", "on what, and which extra is missing")
-
-
-def _registry(group: Any) -> None:
+def _add_registry(group: Any) -> None:
+    about = "registered models: list them, make one champion, go back"
+    registry = _add(group, "registry", "flows.cli.registry:list_versions", about)
+    registry.set_defaults(name=None)
+    actions = registry.add_subparsers(metavar="ACTION")
     about = "every version, newest first; of one model also who was champion, and why"
-    command = _add(group, "list", "flows.cli.registry:list_versions", about)
+    command = _add(actions, "list", "flows.cli.registry:list_versions", about)
     command.add_argument("name", nargs="?", help="of one model, as ppo-CartPole-v1")
-    promote = _add(group, "promote", "flows.cli.registry:promote", "make a version the champion by hand")
+    promote = _add(actions, "promote", "flows.cli.registry:promote", "make a version the champion by hand")
     about = "make the champion before the present one champion again"
-    rollback = _add(group, "rollback", "flows.cli.registry:rollback", about)
+    rollback = _add(actions, "rollback", "flows.cli.registry:rollback", about)
     for command in (promote, rollback):
         command.add_argument("name", help="of the model, as ppo-CartPole-v1")
         command.add_argument("--why", default="", metavar="TEXT", help="a reason for the history")
     promote.add_argument("version", help="its number")
-
-
-def _staging(group: Any) -> None:
-    about = "run one stage on a run directory (make-env makes it from overrides)"
-    command = _add(group, "stage", "flows.cli.stage:stage", about)
-    command.add_argument("name", choices=STAGES)
-    command.add_argument("run_dir", help="the run's folder")
-    command.add_argument("overrides", nargs="*", default=[], help=f"make-env, or with --params: {KEYS}")
-    about = "bring the run to the parameters in FILE (params.yaml): made where there is none; a run that learned with "
-    about += "other parameters or other code is set aside, inside its folder"
-    command.add_argument("--params", metavar="FILE", help=about)

@@ -9,14 +9,16 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TextIO
 
 from rich.text import Text
 
-from flows.report.sentences import duration
+from flows.report.sentences import describe, duration
 from flows.report.terminal import console
+from flows.runs.listeners import listening
+from rlcore.store.directory import RunDirectory
 
 REDRAW_EVERY = 0.1  # s between two drawings on a terminal
 LINE_EVERY = 10.0  # s between two lines in a file
@@ -26,8 +28,28 @@ LONGEST_BAR, SHORTEST_BAR = 16, 5  # columns
 CLEAR = "\r\x1b[K"
 
 
-@dataclass(frozen=True)
-class Line:
+@contextmanager
+def following(run: RunDirectory) -> Iterator[None]:
+    """Show what is told of a run inside the `with`: one progress line, and a line for what happens."""
+    progress = Progress(run.read_config()["algo"]["total_steps"])
+
+    def listener(kind: str, facts: dict[str, Any]) -> None:
+        if kind == "progress":
+            rate = facts["env_steps"] / facts["elapsed"] if facts["elapsed"] > 0 else 0.0
+            progress.update(facts["env_steps"], facts["return"], rate, facts["elapsed"])
+        elif kind == "work":
+            progress.work(facts["doing"], facts["done"], facts["total"])
+        elif (sentence := describe(kind, facts)) is not None:
+            progress.note(sentence)
+
+    try:
+        with listening(listener):
+            yield
+    finally:
+        progress.close()
+
+
+class Line(NamedTuple):
     """What is being done, how much of it is (0 to 1), and what else there is to say, the time left last."""
 
     doing: str
@@ -36,25 +58,20 @@ class Line:
 
 
 class Progress:
-    """Shows how far training, an evaluation or a comparison is.
+    """Shows how far training (to `total_steps` env steps), an evaluation or a comparison is.
 
     On a terminal the line is rewritten in place; elsewhere whole lines without control characters are written: of
     training one for each 5 % or 10 s, of other work one for each 10 s, and in the long run one for each twentieth of
     the time so far. Safe to call from several threads. A terminal or pipe that is gone ends the showing, nothing else.
-
-    Args:
-        total_steps: env steps at which training is done.
-        stream: where to write; None = the standard error of the moment.
-        clock: seconds, for deciding when to write and for the time that work beside training has left.
     """
 
     def __init__(
-        self, total_steps: int = 1, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.total_steps = max(1, total_steps)
+        self.total_steps = total_steps
         self._console = console(sys.stderr if stream is None else stream)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._clock, self._start = clock, clock()
+        self._clock = clock
         self._lock = threading.RLock()
         self._training: Line | None = None
         self._work: Line | None = None  # what goes on beside training
@@ -62,7 +79,7 @@ class Progress:
         self._rate: float | None = None  # env steps a second of late
         self._last = (0, 0.0)  # env steps and elapsed seconds of the last update
         self._written = -math.inf  # when a line was last written
-        self._steps_written: int | None = None  # the env steps in the last line on training
+        self._steps_written = 0  # the env steps in the last line on training
         self._closed = False
 
     def update(self, env_steps: int, episode_return: float | None, steps_per_second: float, elapsed: float) -> None:
@@ -83,31 +100,31 @@ class Progress:
                 f"took {duration(elapsed)}" if finished else f"ETA {eta}",
             ]
             self._training, self._work = Line("train", min(1.0, env_steps / self.total_steps), parts), None
-            since = env_steps - (self._steps_written or 0)
-            if finished or self._due(self._start) or (not self._live and since >= LINE_SHARE * self.total_steps):
+            much = not self._live and env_steps - self._steps_written >= LINE_SHARE * self.total_steps
+            if finished or much or self._due(elapsed):
                 self._write(self._training)
 
-    def work(self, doing: str, done: int, total: int, unit: str = "episodes") -> None:
-        """Tell where other long work stands; until it is done its line stands in place of training's."""
+    def work(self, doing: str, done: int, total: int) -> None:
+        """Tell where other long work stands, in episodes; until it is done its line stands in place of training's."""
         with self._lock:
             now = self._clock()
             if self._work is None or self._work.doing != doing:
                 self._began = (now, done)
-            began, first = self._began
-            parts = [f"{done:,}/{total:,} {unit}"]
-            if done > first:
-                parts.append(f"ETA {duration((total - done) * (now - began) / (done - first))}")
+            took, made = now - self._began[0], done - self._began[1]
+            parts = [f"{done:,}/{total:,} episodes"]
+            if made > 0:
+                parts.append(f"ETA {duration((total - done) * took / made)}")
             self._work = Line(doing, done / max(1, total), parts)
             if done >= total:
                 self._work = None
                 self._redraw()
-            elif self._due(began) and (self._live or now - began >= LINE_EVERY):
+            elif self._due(took) and (self._live or took >= LINE_EVERY):
                 self._write(self._work)
 
     def note(self, text: str) -> None:
         """Write a line of its own above the progress line: an evaluation, a checkpoint."""
         with self._lock:
-            self._emit(f"{CLEAR if self._live and not self._closed else ''}{text}\n")
+            self._emit(f"{CLEAR if self._live else ''}{text}\n")
             self._redraw()
 
     def close(self) -> None:
@@ -117,7 +134,7 @@ class Progress:
                 self._write(self._training)
             self._work = None
             self._redraw()
-            if self._live and self._training is not None and not self._closed:
+            if self._live and self._training is not None:
                 self._emit("\n")
             self._closed = True
 
@@ -131,10 +148,8 @@ class Progress:
             self._rate += (1 - math.exp(-seconds / MEMORY)) * (rate - self._rate)
         self._last = (env_steps, elapsed)
 
-    def _due(self, began: float) -> bool:
-        now = self._clock()
-        wait = REDRAW_EVERY if self._live else max(LINE_EVERY, LINE_SHARE * (now - began))
-        return now - self._written >= wait
+    def _due(self, so_far: float) -> bool:
+        return self._clock() - self._written >= (REDRAW_EVERY if self._live else max(LINE_EVERY, LINE_SHARE * so_far))
 
     def _write(self, line: Line) -> None:
         self._written = self._clock()
@@ -142,14 +157,13 @@ class Progress:
             self._steps_written = self._last[0]
         if self._live:
             self._redraw()
-        elif not self._closed:
+        else:
             self._emit("  ".join([line.doing, *line.parts]) + "\n")
 
     def _redraw(self) -> None:
         """Bring the line on a terminal up to date."""
-        line = self._work or self._training
-        if self._live and not self._closed:
-            self._emit(CLEAR, line)
+        if self._live:
+            self._emit(CLEAR, self._work or self._training)
 
     def _painted(self, line: Line) -> str:
         """A line that fits: the bar shrinks, then it goes, then the speed, the return, the time left, the share."""
@@ -171,7 +185,8 @@ class Progress:
 
     def _emit(self, text: str, line: Line | None = None) -> None:
         try:
-            self._console.file.write(text + (self._painted(line) if line else ""))
-            self._console.file.flush()
+            if not self._closed:
+                self._console.file.write(text + (self._painted(line) if line else ""))
+                self._console.file.flush()
         except (OSError, ValueError):  # the terminal or pipe is gone: training is not to die of it
             self._closed = True

@@ -12,7 +12,7 @@ from flows.registry import champions
 from flows.registry import models as registry
 from flows.report.command_lines import short_path
 from flows.report.terminal import show, table
-from flows.settings import configure_environment, tracking_uri
+from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import connect, prepare_store
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
@@ -45,46 +45,38 @@ def promote(name: str, version: str, why: str = "") -> str:
     """Make a version the champion by hand, `why` goes into its history; returns what was done, as a line."""
     client = _client()
     with registry.deciding():
-        return _said(name, champions.promote(client, name, version.removeprefix("v"), why))
+        return _line(name, champions.promote(client, name, version.removeprefix("v"), why))
 
 
 def rollback(name: str, why: str = "") -> str:
     """Give the alias back to the champion before the present one; returns what was done, as a line."""
     client = _client()
     with registry.deciding():
-        return _said(name, champions.rollback(client, name, why))
+        return _line(name, champions.rollback(client, name, why))
 
 
 def _client() -> MlflowClient:
-    configure_environment()
+    """MLflow's client; of a server that is away now MLflow would wait for minutes, and end in a traceback."""
     uri = tracking_uri()
-    _check_answers(uri)
-    prepare_store(uri)
-    return connect(uri)
-
-
-def _check_answers(uri: str) -> None:
-    """Refuse a server that is away now: MLflow would try again for minutes and end in a traceback."""
-    if not is_server(uri):
-        return
-    if reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True):  # what somebody refuses, MLflow says
+    # What a server refuses, MLflow says itself.
+    if is_server(uri) and (reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True)):
         raise UserError(
             f"MLFLOW_TRACKING_URI={uri}: no MLflow server answers there ({reason}); start it with `make up`, "
             "or unset the variable to use the project's own file"
         )
+    prepare_store(uri)
+    return connect(uri)
 
 
-def _said(name: str, move: champions.Move) -> str:
+def _line(name: str, move: champions.Move) -> str:
     before = f"version {move.before}" if move.before is not None else "none"
     return f"{name}: champion is version {move.version}, was {before} ({move.why})"
 
 
 def _rows(client: MlflowClient, name: str) -> list[tuple[str, ...]]:
-    aliases: dict[str, list[str]] = {}
-    for alias, number in client.get_registered_model(name).aliases.items():
-        aliases.setdefault(str(number), []).append(alias)
+    aliases = sorted(client.get_registered_model(name).aliases.items())
     versions = reversed(registry.versions_of(client, name))
-    return [_row(version, sorted(aliases.get(str(version.version), ()))) for version in versions]
+    return [_row(one, [alias for alias, number in aliases if str(number) == str(one.version)]) for one in versions]
 
 
 def _row(version: ModelVersion, aliases: Sequence[str]) -> tuple[str, ...]:

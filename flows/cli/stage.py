@@ -12,11 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flows.cli.follow import following
+from flows.cli.progress import following
+from flows.process.exits import continued_with
 from flows.process.locks import locked
 from flows.process.network import is_server
 from flows.process.parents import leaving_with
-from flows.process.signals import farewell
 from flows.report.command_lines import stage_command
 from flows.runs.milestones import note_start
 from flows.runs.trainer import released
@@ -25,30 +25,18 @@ from flows.tracking.mirror import finish_mirror, mirror_in_background
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
-STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
 
+def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None = None) -> None:
+    """Run one stage and print, as one JSON line, what it made.
 
-def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None = None) -> int:
-    """Run one stage and print, as one JSON line, where its output is.
-
-    Args:
-        name: of the stage.
-        run_dir: the run's folder; `make-env` makes it, and so does every stage with `params`.
-        overrides: `make-env` only, or with `params`.
-        params: a parameter file that the run follows; see `flows.runs.params`.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: overrides where there must be none, or a stage before `make-env`.
+    `make-env` makes the run, of overrides; with a parameter file every stage brings it to that (`flows.runs.params`).
     """
-    again = "dvc repro" if os.environ.get("DVC_STAGE") else stage_command(name, run_dir, params, overrides)
-    farewell(f"shepherd: interrupted; continue with: {again}")
+    by_dvc = "DVC_STAGE" in os.environ
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     # `make up` beside it would have its servers write the databases that this command writes.
     alone = nullcontext() if is_server(tracking_uri()) else locked(database_lock(), shared=True)
-    with alone, leaving_with("dvc", certain="DVC_STAGE" in os.environ):
+    again = continued_with("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
+    with again, alone, leaving_with("dvc", certain=by_dvc):
         run = _run_of(name, run_dir, overrides, params)
         if name != "make-env" and not run.card.exists():
             first = stage_command("make-env", run_dir, params, overrides)
@@ -60,18 +48,15 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
             mirror_in_background(run)
         elif name == "register-model":
             finish_mirror(run)  # evaluation, model and summary too
-    return 0
 
 
 def _made(name: str, run: RunDirectory) -> dict[str, Any]:
     """What a stage makes; `train` goes on to the end of training, with what is due at its boundaries."""
+    function = name.replace("-", "_")
+    module = import_module(f"flows.stages.{function}")  # the others' imports are not waited for
     if name == "train":
-        from flows.stages.train import to_the_end  # the other stages do without
-
-        return asdict(to_the_end(run))
-    module = name.replace("-", "_")
-    function = getattr(import_module(f"flows.stages.{module}"), module)  # the others' imports are not waited for
-    return function(run, final=True) if name == "evaluate" else function(run)
+        return asdict(module.to_the_end(run))
+    return getattr(module, function)(run, **({"final": True} if name == "evaluate" else {}))
 
 
 def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> RunDirectory:

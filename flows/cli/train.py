@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from flows.process.exits import continued_with
 from flows.process.network import is_server
-from flows.process.signals import farewell
 from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.settings import tracking_uri
 from flows.workers.servers import check_servers
@@ -15,38 +17,39 @@ from rlcore.store.directory import RunDirectory
 from rlcore.system.secrets import redacted
 
 
-def train(overrides: Sequence[str]) -> int:
-    """Make a run of what was typed and train it; returns the exit code."""
+def train(overrides: Sequence[str]) -> None:
+    """Make a run of what was typed, and train it."""
     from flows.runs.create import new_run  # torch
 
     check_servers()
-    return _flow(new_run(overrides))
+    run = new_run(overrides)
+    with continued_with(resume_command(short_path(run.path))):
+        _flow(run)
 
 
-def resume(run_dir: str, overrides: Sequence[str]) -> int:
-    """Go on with a run, after keys of it were set anew; returns the exit code."""
-    farewell(f"shepherd: interrupted; continue with: {resume_command(run_dir)}")
-    from flows.config.compose import compose_existing
-    from flows.runs.change import change_run  # torch
+def resume(run_dir: str, overrides: Sequence[str]) -> None:
+    """Go on with a run, after keys of it were set anew."""
+    with continued_with(resume_command(run_dir)):
+        from flows.config.compose import compose_existing
+        from flows.runs.change import change_run  # torch
 
-    run = RunDirectory.existing(run_dir)
-    run.refuse_second_writer()
-    compose_existing(run.config, overrides)  # a mistake is told before anything is touched
-    if overrides:
-        check_servers()
-        change_run(run, overrides)
-    summary = run.read_summary()
-    if summary.get("status") in ("finished", "stopped_early", "dry_run"):
-        print(f"{run_dir}: finished already ({summary['env_steps']:,} env steps); nothing to do")
-        return 0
-    return _flow(run)
+        run = RunDirectory.existing(run_dir)
+        run.refuse_second_writer()
+        compose_existing(run.config, overrides)  # a mistake is told before anything is touched
+        if overrides:
+            check_servers()
+            change_run(run, overrides)
+        summary = run.read_summary()
+        if summary.get("status") in ("finished", "stopped_early", "dry_run"):
+            print(f"{run_dir}: finished already ({summary['env_steps']:,} env steps); nothing to do")
+        else:
+            _flow(run)
 
 
-def _flow(run: RunDirectory) -> int:
+def _flow(run: RunDirectory) -> None:
     """Run the whole flow on a run directory, new or half-done, and show what comes of it."""
-    farewell(f"shepherd: interrupted; continue with: {resume_command(short_path(run.path))}")
     check_servers()
-    from flows.cli.follow import following, without_tracebacks
+    from flows.cli.progress import following
     from flows.report.tables import summary_table
     from flows.report.terminal import show
     from flows.train import run_flow  # Prefect
@@ -59,10 +62,9 @@ def _flow(run: RunDirectory) -> int:
         going_on = " · no checkpoint yet: from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
     print(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
-    with following(run), without_tracebacks():
+    with following(run), _without_tracebacks():
         summary = run_flow(run)
     show(summary_table(summary, run, next_commands(run)))
-    return 0
 
 
 def next_commands(run: RunDirectory) -> list[str]:
@@ -75,3 +77,20 @@ def next_commands(run: RunDirectory) -> list[str]:
         f"{bin_folder()}shepherd evaluate {where} --episodes 100 --video",
         redacted(store) if is_server(store) else f"{bin_folder()}mlflow ui --backend-store-uri {typed}",
     ]
+
+
+@contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """Keep Prefect's tracebacks off the terminal: the command tells the sentence; Prefect's history has the rest."""
+    handlers = logging.getLogger().handlers + logging.getLogger("prefect").handlers
+
+    def elsewhere(record: logging.LogRecord) -> bool:
+        return not record.name.startswith(("prefect.flow_runs", "prefect.task_runs"))
+
+    for handler in handlers:
+        handler.addFilter(elsewhere)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(elsewhere)

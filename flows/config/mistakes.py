@@ -36,16 +36,7 @@ def not_an_option(group: str, name: str, options: Collection[str]) -> str:
 
 
 def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]) -> str:
-    """The sentence for config files that Hydra cannot put together.
-
-    Args:
-        error: Hydra's, OmegaConf's, or whatever a malformed file raised.
-        asked: the choices that were typed, as `exp=ppo env=gym`.
-        groups: group -> names of its files.
-
-    Returns:
-        It names the file, what was asked for and the nearest match.
-    """
+    """The sentence for config files that Hydra cannot put together, over whatever error; `asked` are the choices."""
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -55,7 +46,7 @@ def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]
         mark = getattr(error, "problem_mark", None)
         if mark is None:
             return f"{asked}: a config file cannot be read ({one_line(error)})"
-        return f"{mark.name}:{mark.line + 1}: this is not YAML ({getattr(error, 'problem', None) or 'not YAML'})"
+        return f"{mark.name}:{mark.line + 1}: this is not YAML ({getattr(error, 'problem', None)})"
     text = one_line(error if str(error) else error.__cause__ or error)
     source = re.match(r"In '([^']+)'", text)
     # The defaults of the root are what the choices made of them.
@@ -79,7 +70,7 @@ def of_interpolation(error: Exception, config: DictConfig) -> str:
 
     key = str(getattr(error, "full_key", None) or "")
     known = dict(_leaves(OmegaConf.to_container(config, resolve=False)))
-    typed = f"{key}={spell(known[key])}" if key in known else key or "config"
+    typed = f"{key}={spell(known[key])}" if key in known else key
     text = one_line(error)
     if "Recursive interpolation" in text:
         return f"{typed}: this interpolation leads back to itself; give one of the keys on the way a value"

@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from flows.config.overrides import IGNORED_HYDRA_KEYS
 from flows.config.sheeprl_names import LOGGER_KEYS_DROPPED
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import arguments, at, defaults, plain, spell
+from rlcore.config.schema import arguments, at, plain, spell
 
 
-def notices(config: RunConfig, overrides: Sequence[str] = ()) -> list[str]:
-    """Sentences to say once, when a run begins.
-
-    Args:
-        config: the checked config.
-        overrides: as typed; some keys of SheepRL's commands are taken and never reach the config.
-
-    Returns:
-        One sentence each; most runs have none.
-    """
-    return [*_cut(config), *without_effect(config), *_dropped(overrides)]
-
-
-def without_effect(config: RunConfig) -> list[str]:
-    """Keys that are set to other than their default and have no effect today, a sentence for each reason."""
-    values, usual = plain(config), defaults(RunConfig) | {"algo": defaults(type(config.algo))}
-    found: dict[str, list[str]] = {}
-    for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):
-        value = at(values, argument.key)
-        if argument.unused and value != at(usual, argument.key):
-            found.setdefault(argument.unused, []).append(f"{argument.key}={spell(value)}")
-    return [f"{', '.join(keys)}: no effect ({reason})" for reason, keys in found.items()]
-
-
-def _cut(config: RunConfig) -> Iterable[str]:
+def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
+    """Sentences to say once, when a run begins: of its config, and of overrides as typed that never reach a config."""
     size, rows = config.algo.per_rank_batch_size, config.env.num_envs * config.algo.rollout_steps
     if size > rows:
         yield (
             f"algo.per_rank_batch_size={size}: cut to {rows}, the steps of one rollout "
             f"(env.num_envs={config.env.num_envs} × algo.rollout_steps={config.algo.rollout_steps})"
         )
-
-
-def _dropped(overrides: Iterable[str]) -> Iterable[str]:
+    unused: dict[str, list[str]] = {}  # reason -> settings
+    for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):
+        value = at(plain(config), argument.key)
+        if argument.unused and value != plain(argument.default):
+            unused.setdefault(argument.unused, []).append(f"{argument.key}={spell(value)}")
+    yield from (f"{', '.join(settings)}: no effect ({reason})" for reason, settings in unused.items())
     for override in overrides:
         key = override.partition("=")[0].lstrip("+")
         if key.startswith(IGNORED_HYDRA_KEYS):

@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from flows.config.files import known_keys
 from flows.config.mistakes import not_an_option
 from flows.config.search_path import BUILT_IN
-from rlcore.config.schema import nearest
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import arguments, nearest
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override
 
 # Groups whose file lands in another group: `logger=csv` is short for `logger@metric.logger=csv`.
@@ -60,27 +60,14 @@ class Typed:
 
 
 def parse(overrides: Sequence[str], groups: Mapping[str, Collection[str]]) -> Typed:
-    """Take a command line's overrides apart.
+    """Take overrides apart, one `key=value` each in Hydra's grammar; `groups` are those of the config files.
 
-    Args:
-        overrides: as typed, one `key=value` each, in Hydra's grammar.
-        groups: group -> names of its files.
-
-    Returns:
-        Files, settings and sweeps.
-
-    Raises:
-        UserError: an override that cannot be read, names no group file, or comes twice.
+    An override that cannot be read, names no file or key there is, or comes twice is a `UserError`.
     """
-    typed = Typed()
-    if not overrides:
-        return typed
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parser, keys = OverridesParser.create(), known_keys()
+    typed, keys = Typed(), _known_keys()
     seen: dict[str, str] = {}
     for line in overrides:
-        override = _read(parser, line, groups, keys)
+        override = _read(line, groups, keys)
         key = override.key_or_group
         package = override.package or PACKAGES.get(key)
         place = f"{key}@{package}" if package else key
@@ -101,16 +88,23 @@ def parse(overrides: Sequence[str], groups: Mapping[str, Collection[str]]) -> Ty
     return typed
 
 
-def _read(
-    parser: OverridesParser, line: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]
-) -> Override:
+def _known_keys() -> dict[str, bool]:
+    """Every dotted key of the config, of all algorithms -> whether it takes text and nothing else (but null)."""
+    found = [argument for argument in arguments(RunConfig) if argument.key != "algo"]
+    for module in ALGORITHMS.values():
+        found += arguments(module.Config, "algo.")
+    return {argument.key: argument.type in (str, str | None) for argument in found}
+
+
+def _read(line: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]) -> Override:
     """One override, read by Hydra; a number typed for a key that takes text is text."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
-        override = parser.parse_override(line)
+        override = OverridesParser.create().parse_override(line)
     except (HydraException, ValueError) as error:
-        override = _beyond_the_grammar(parser, line, str(error), groups, keys)
+        override = _beyond_the_grammar(line, str(error), groups, keys)
     if not override.key_or_group:
         raise UserError(f"{line!r}: cannot be read; write key=value, as exp=ppo or env.num_envs=8")
     if keys.get(override.key_or_group) and isinstance(override.value(), (bool, int, float)):
@@ -119,26 +113,25 @@ def _read(
 
 
 def _beyond_the_grammar(
-    parser: OverridesParser, line: str, error: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]
+    line: str, error: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]
 ) -> Override:
     """An override that Hydra's grammar does not take whole: text with `=` or brackets, or a key with a slash."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override, OverrideType, ValueType
     from hydra.errors import HydraException
 
     name, equals, text = line.partition("=")
-    key = name.strip().lstrip("+~")
-    tops = {known.partition(".")[0] for known in keys if "." in known}
+    key, deletes = name.strip().lstrip("+~"), name.startswith("~")
     for second in SECOND.finditer(line):
-        if second[1] in keys or second[1] in groups or second[1].partition(".")[0] in tops:
+        if second[1] in groups or second[1].partition(".")[0] in _tops(keys):
             both = f"{line[: second.start()]!r} and {line[second.end() :]!r}"
             quoted = f" (one text goes in quotes: {key}='…')" if keys.get(key) else ""
             raise UserError(f"{line!r}: two settings in one entry; write them as two, {both}{quoted}")
-    deletes = name.startswith("~")
     if key and not equals and not deletes:
         known = nearest(f"exp={key}", [f"exp={name}" for name in groups.get("exp", ())])
         raise UserError(f"{line!r}: no value; write {key}=VALUE{known}")
-    try:
-        value = parser.parse_override(f"key={text}")  # metric.aggregator.metrics.Loss/value_loss is no key to Hydra
+    try:  # metric.aggregator.metrics.Loss/value_loss is no key to Hydra
+        value = OverridesParser.create().parse_override(f"key={text}")
     except (HydraException, ValueError):
         if not keys.get(key):
             reason = " ".join(error.split("\n")[0].split())
@@ -150,21 +143,25 @@ def _beyond_the_grammar(
 def _check_key(override: Override, groups: Collection[str], keys: Mapping[str, bool]) -> None:
     """Refuse a key of no group, and one without a value; whether its group has it is seen in the whole config."""
     key, typed = override.key_or_group, override.input_line
-    tops = dict.fromkeys(known.partition(".")[0] for known in keys)
     if key.startswith(("hydra.", "hydra/")):
         raise UserError(
             f"{typed}: Hydra only composes the config here; folders of config files are added "
             "with SHEPHERD_SEARCH_PATH, and the run's folder is run_dir"
         )
-    if key.partition(".")[0] not in tops:
-        hint = nearest(key.partition(".")[0], [*tops, *groups]) or "; `shepherd train -h` lists every key"
+    top = key.partition(".")[0]
+    if top not in _tops(keys):
+        hint = nearest(top, [*_tops(keys), *groups]) or "; `shepherd train -h` lists every key"
         raise UserError(f"unknown key {key!r} (value {_text(override)!r}){hint}")
-    if override.is_delete():
-        if key not in keys and not any(known.startswith(f"{key}.") for known in keys):
-            raise UserError(f"{typed}: there is no key {key!r} to take back to its default{nearest(key, keys)}")
-    elif override._value == "":  # and not '', which is empty text
+    if override.is_delete() and not any(f"{known}.".startswith(f"{key}.") for known in keys):
+        raise UserError(f"{typed}: there is no key {key!r} to take back to its default{nearest(key, keys)}")
+    if not override.is_delete() and override._value == "":  # and not '', which is empty text
         empty = f", or {key}='' for empty text" if keys.get(key) else ""
         raise UserError(f"{typed}: no value given for {key}; write {key}=VALUE{empty}")
+
+
+def _tops(keys: Collection[str]) -> dict[str, None]:
+    """The first words of all keys, in order."""
+    return dict.fromkeys(key.partition(".")[0] for key in keys)
 
 
 def _text(override: Override) -> str:

@@ -16,34 +16,17 @@ BUILT_IN_PACKAGES = ("pkg://sheeprl.configs", "pkg://conf")
 def config_folders() -> list[Path]:
     """Folders that are searched for config files, the first that has a file wins; the built-in one is last.
 
-    Returns:
-        Absolute folders from SHEPHERD_SEARCH_PATH, then SHEEPRL_SEARCH_PATH (each read from the environment, else from
-        `.env` in the working directory), then `conf/`.
-
-    Raises:
-        UserError: an entry that is no folder here.
+    A variable is read from the environment, else from `.env` in the working directory.
     """
-    folders: list[Path] = []
-    for variable in VARIABLES:
-        for entry in _value(variable).split(";"):
-            folder = _folder(variable, entry.strip())
-            if folder is not None and folder not in folders:
-                folders.append(folder)
-    return [*folders, BUILT_IN]
-
-
-def _value(variable: str) -> str:
-    if variable in os.environ:
-        return os.environ[variable]
     from dotenv import dotenv_values
 
-    return dotenv_values(Path.cwd() / ".env").get(variable) or ""
+    known = dotenv_values(Path.cwd() / ".env") | os.environ
+    entries = ((name, entry.strip()) for name in VARIABLES for entry in (known.get(name) or "").split(";"))
+    folders = [_folder(name, entry) for name, entry in entries if entry and entry not in BUILT_IN_PACKAGES]
+    return [*dict.fromkeys(folders), BUILT_IN]
 
 
-def _folder(variable: str, entry: str) -> Path | None:
-    """One entry's folder; None where it is empty or means the built-in files, which are searched anyway."""
-    if not entry or entry in BUILT_IN_PACKAGES:
-        return None
+def _folder(variable: str, entry: str) -> Path:
     scheme, separator, rest = entry.partition("://")
     if separator and scheme != "file":
         raise UserError(

@@ -1,7 +1,8 @@
-"""Class strings of SheepRL's files, read as names from tables. Nothing is ever imported because a config names it.
+"""What SheepRL's files name: classes, read as names from tables, and keys of algorithms that are not there yet.
 
-SheepRL instantiates what `_target_` and `dense_act` name. Here such a string is looked up; what the table does not
-have is the user's mistake, told before any work. Keys that only the named class would have read are dropped.
+SheepRL instantiates what `_target_` and `dense_act` name. Here such a string is looked up, and nothing is ever imported
+because a config names it; what the table does not have is the user's mistake, told before any work. Keys that only the
+named class would have read are dropped.
 """
 
 from __future__ import annotations
@@ -9,30 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from rlcore.config.groups import REDUCTIONS
-from rlcore.config.schema import at, nearest, spell
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import REDUCTIONS, RunConfig
+from rlcore.config.schema import REQUIRED, arguments, at, nearest, spell
 from rlcore.errors import UserError
 
 Tree = dict[str, Any]
 
-OPTIMIZERS = {
-    "torch.optim.Adam": "adam",
-    "torch.optim.AdamW": "adamw",
-    "torch.optim.RMSprop": "rmsprop",
-    "torch.optim.SGD": "sgd",
-}
-ACTIVATIONS = {
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "ELU": "elu",
-    "SiLU": "silu",
-    "GELU": "gelu",
-    "LeakyReLU": "leaky_relu",
-    "Sigmoid": "sigmoid",
-    "Softplus": "softplus",
-    "Mish": "mish",
-    "Identity": "identity",
-}
+OPTIMIZERS = {f"torch.optim.{name}": name.lower() for name in ("Adam", "AdamW", "RMSprop", "SGD")}
+_ACTIVATIONS = ("Tanh", "ReLU", "ELU", "SiLU", "GELU", "Sigmoid", "Softplus", "Mish", "Identity")
+ACTIVATIONS = {name: name.lower() for name in _ACTIVATIONS} | {"LeakyReLU": "leaky_relu"}
 METRICS = {f"torchmetrics.{name.title()}Metric": name for name in ("mean", "sum", "max", "min")}
 LOGGERS = {
     "lightning.fabric.loggers.TensorBoardLogger": "tensorboard",
@@ -55,11 +42,18 @@ LOGGER_KEYS_DROPPED = (
     "artifact_location",
     "log_model",
 )
-FABRICS = ("lightning.fabric.Fabric", "lightning.Fabric", "lightning_fabric.Fabric")
+# Places of class strings -> the classes there may be, with their names here if they have any, and the keys dropped.
+CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
+    "algo.optimizer": (OPTIMIZERS, ("fused", "foreach")),  # fused where torch has it; the mathematics is the same
+    "env.wrapper": (("gymnasium.make", "gym.make"), ("id", "render_mode", "_convert_", "_recursive_")),
+    "fabric": (("lightning.fabric.Fabric", "lightning.Fabric", "lightning_fabric.Fabric"), ()),
+    "metric.aggregator": (
+        ("sheeprl.utils.metric.MetricAggregator", "sheeprl.utils.metric.RankIndependentMetricAggregator"),
+        (),
+    ),
+    "metric.logger": (LOGGERS, LOGGER_KEYS_DROPPED),
+}
 CALLBACKS = ("sheeprl.utils.callback.CheckpointCallback",)
-AGGREGATORS = ("sheeprl.utils.metric.MetricAggregator", "sheeprl.utils.metric.RankIndependentMetricAggregator")
-ENV_MAKERS = ("gymnasium.make", "gym.make")
-ENV_MAKER_KEYS_DROPPED = ("id", "render_mode", "_convert_", "_recursive_")
 ENVS_NOT_YET = {
     "sheeprl.envs.dmc.DMCWrapper": "DeepMind Control",
     "sheeprl.envs.crafter.CrafterWrapper": "Crafter",
@@ -71,21 +65,67 @@ ENVS_NOT_YET = {
     "sheeprl.utils.env.get_dummy_env": "SheepRL's dummy environment",
 }
 MODEL_KEYS = ("model_name", "description", "tags")
+# Families of SheepRL's algorithms -> their keys; what stands below a key is theirs too.
+KEYS: dict[tuple[str, ...], str] = {
+    ("sac", "droq", "sac_ae", "dreamer", "p2e"): """
+        algo.replay_ratio algo.learning_starts algo.per_rank_pretrain_steps algo.per_rank_gradient_steps
+        algo.cnn_keys.decoder algo.mlp_keys.decoder algo.actor.optimizer algo.critic.optimizer""",
+    ("sac", "droq", "sac_ae"): """
+        algo.tau algo.hidden_size algo.alpha algo.actor.hidden_size algo.critic.hidden_size algo.critic.n
+        algo.critic.target_network_frequency buffer.sample_next_obs""",
+    ("droq",): "algo.critic.dropout",
+    ("sac_ae",): """
+        algo.decoder algo.encoder.tau algo.encoder.features_dim algo.encoder.optimizer algo.actor.network_frequency""",
+    ("sac_ae", "dreamer"): "algo.cnn_channels_multiplier algo.encoder.cnn_channels_multiplier",
+    ("ppo_recurrent",): "algo.rnn algo.reset_recurrent_state_on_done algo.per_rank_num_batches",
+    ("ppo_recurrent", "dreamer", "p2e"): "algo.per_rank_sequence_length",
+    ("dreamer", "p2e"): """
+        algo.world_model algo.horizon algo.lmbda algo.unimix algo.hafner_initialization algo.cnn_act algo.cnn_layer_norm
+        algo.mlp_layer_norm algo.normalize_actions algo.replay_context algo.loss_scales algo.norm_eps algo.cnn_stages
+        algo.cnn_kernel_size algo.player algo.train_every algo.optimizer.agc algo.optimizer.agc_pmin
+        algo.optimizer.warmup algo.actor.cls algo.actor.ent_coef algo.actor.objective_mix algo.actor.min_std
+        algo.actor.max_std algo.actor.init_std algo.actor.clip_gradients algo.actor.unimix algo.actor.action_clip
+        algo.actor.moments algo.actor.outscale algo.actor.expl_amount algo.actor.expl_min algo.actor.expl_decay
+        algo.actor.max_step_expl_decay algo.critic.tau algo.critic.bins algo.critic.clip_gradients algo.critic.outscale
+        algo.critic.per_rank_target_network_update_freq algo.critic.slow_regularizer algo.critic.replay_loss
+        algo.critic.replay_grad buffer.type buffer.prioritize_ends""",
+    ("p2e",): """
+        algo.ensembles algo.intrinsic_reward_multiplier algo.critics_exploration algo.actor_exploration
+        algo.critic_exploration buffer.load_from_exploration checkpoint.exploration_ckpt_path""",
+}
+
+
+def refuse_other_algorithms(tree: Mapping[str, Any]) -> None:
+    """Refuse keys of SheepRL's other algorithms in a resolved config: a `UserError` that says whose they are."""
+    name = at(tree, "algo.name")
+    if name not in ALGORITHMS:
+        return  # that is told when the config is built
+    own = [f"{argument.key}." for argument in (*arguments(RunConfig), *arguments(ALGORITHMS[name].Config, "algo."))]
+    for families, key in ((families, key) for families, theirs in KEYS.items() for key in theirs.split()):
+        value = at(tree, key, REQUIRED)
+        while isinstance(value, Mapping) and value:  # the first key below it
+            part, value = next(iter(value.items()))
+            key = f"{key}.{part}"
+        if value is not REQUIRED and not any(mine.startswith(f"{key}.") for mine in own):
+            there = any(known.startswith(families) for known in ALGORITHMS)
+            raise UserError(
+                f"{key}={spell(value)}: SheepRL's key of {', '.join(families)}"
+                f"{'' if there else ', not there yet'}; {name} has no such key"
+            )
 
 
 def name_classes(tree: Tree) -> None:
-    """Replace every class string of a resolved config by its name here.
-
-    Args:
-        tree: plain values, changed in place; no `_target_` is left.
-
-    Raises:
-        UserError: a string that no table has; the message names key, value and what is allowed.
-    """
+    """Replace every class string of a resolved config, in place, by its name here; others are a `UserError`."""
     for place, rewrite in _REWRITES.items():
-        node = at(tree, place)
-        if isinstance(node, dict):
+        if isinstance(node := at(tree, place), dict):
             rewrite(node, place)
+    for place, (table, dropped) in CLASSES.items():
+        if isinstance(node := at(tree, place), dict):
+            if "_target_" in node:
+                name = _look_up(f"{place}._target_", node.pop("_target_"), table)
+                node |= {"name": name} if isinstance(table, Mapping) else {}
+            for key in dropped:
+                node.pop(key, None)
     if isinstance(tree.get("metric"), dict) and tree["metric"].get("logger", "") is None:
         tree["metric"]["logger"] = {"name": "none"}
     for key, value in _targets(tree):
@@ -116,11 +156,9 @@ def _algorithm(node: Tree, place: str) -> None:
     for part in (node, *(node.get(name) for name in ("encoder", "actor", "critic"))):
         if isinstance(part, dict) and isinstance(part.get("dense_act"), str):
             part["dense_act"] = _activation(part["dense_act"])
-    compile_ = node.get("compile")
-    if isinstance(compile_, dict):
-        node["compile"] = _compile(compile_, f"{place}.compile")
-    images = at(node, "cnn_keys.encoder")
-    if images:
+    if isinstance(node.get("compile"), dict):
+        node["compile"] = _compile(node["compile"], f"{place}.compile")
+    if images := at(node, "cnn_keys.encoder"):
         raise UserError(
             f"{place}.cnn_keys.encoder={spell(images)}: image keys are not there yet; "
             f"leave the list empty and name vector keys in {place}.mlp_keys.encoder"
@@ -144,37 +182,24 @@ def _compile(node: Tree, key: str) -> Any:
     return node.get("enabled", "auto")
 
 
-def _optimizer(node: Tree, place: str) -> None:
-    if "_target_" in node:
-        node["name"] = _look_up(f"{place}._target_", node.pop("_target_"), OPTIMIZERS)
-    for key in ("fused", "foreach"):  # the fused form is used where torch has one; the mathematics is the same
-        node.pop(key, None)
-
-
 def _env(node: Tree, place: str) -> None:
     """`wrapper` as the arguments of gymnasium.make; its id must be the environment's."""
     wrapper = node.get("wrapper")
     if wrapper is None or wrapper == "???":
         node["wrapper"] = {}
-        return
-    if not isinstance(wrapper, dict):
-        return
-    target, key = wrapper.pop("_target_", "gymnasium.make"), f"{place}.wrapper._target_"
-    if isinstance(target, str) and target in ENVS_NOT_YET:
-        raise UserError(f"{key}={target}: {ENVS_NOT_YET[target]} is not there yet; `shepherd envs` lists what is")
-    _look_up(key, target, ENV_MAKERS)
-    if wrapper.get("id", node.get("id")) != node.get("id"):
-        raise UserError(
-            f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={node.get('id')}; "
-            f"the environment is named by {place}.id alone"
-        )
-    for name in ENV_MAKER_KEYS_DROPPED:
-        wrapper.pop(name, None)
+    elif isinstance(wrapper, dict):
+        target, own = wrapper.get("_target_"), node.get("id")
+        if isinstance(target, str) and target in ENVS_NOT_YET:
+            missing = f"{ENVS_NOT_YET[target]} is not there yet; `shepherd envs` lists what is"
+            raise UserError(f"{place}.wrapper._target_={target}: {missing}")
+        if wrapper.get("id", own) != own:
+            raise UserError(
+                f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={own}; "
+                f"the environment is named by {place}.id alone"
+            )
 
 
 def _fabric(node: Tree, place: str) -> None:
-    if "_target_" in node:
-        _look_up(f"{place}._target_", node.pop("_target_"), FABRICS)
     callbacks = node.pop("callbacks", None) or []
     for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
         target = callback.get("_target_") if isinstance(callback, dict) else callback
@@ -184,10 +209,7 @@ def _fabric(node: Tree, place: str) -> None:
 
 
 def _aggregator(node: Tree, place: str) -> None:
-    if "_target_" in node:
-        _look_up(f"{place}._target_", node.pop("_target_"), AGGREGATORS)
-    metrics = node.get("metrics")
-    if isinstance(metrics, dict):
+    if isinstance(metrics := node.get("metrics"), dict):
         node["metrics"] = {name: _reduction(value, f"{place}.metrics.{name}") for name, value in metrics.items()}
 
 
@@ -200,14 +222,6 @@ def _reduction(value: Any, key: str) -> str:
     if name in table:
         return table[name]
     raise UserError(f"{key}={spell(value)}: must be one of {', '.join(table)}{nearest(spell(value), table)}")
-
-
-def _logger(node: Tree, place: str) -> None:
-    if "_target_" in node:
-        # There `name` is the name of the run's folder; the logger is named by its class.
-        node["name"] = _look_up(f"{place}._target_", node.pop("_target_"), LOGGERS)
-    for key in LOGGER_KEYS_DROPPED:
-        node.pop(key, None)
 
 
 def _models(node: Tree, place: str) -> None:
@@ -224,10 +238,8 @@ def _models(node: Tree, place: str) -> None:
 
 _REWRITES: dict[str, Callable[[Tree, str], None]] = {
     "algo": _algorithm,
-    "algo.optimizer": _optimizer,
     "env": _env,
     "fabric": _fabric,
     "metric.aggregator": _aggregator,
-    "metric.logger": _logger,
     "model_manager.models": _models,
 }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from rlcore.errors import RunError, UserError
+from flows.process.signals import farewell
+from rlcore.errors import DiskFault, RunError, UserError
 from rlcore.system.secrets import redacted
 
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -35,3 +37,13 @@ def told(command: Callable[[], int]) -> int:
             raise
         print(f"shepherd: failed: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
+
+
+@contextmanager
+def continued_with(command: str) -> Iterator[None]:
+    """Name the command that goes on when a signal, or a disk that takes no more, ends what is inside the `with`."""
+    farewell(f"shepherd: interrupted; continue with: {command}")
+    try:
+        yield
+    except DiskFault as fault:
+        raise DiskFault(f"{fault}; once the disk takes it, continue with: {command}") from None

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from flows.tracking.mlflow_store import pages
 from rlcore.judge.policy import Policy, load_policy
 
@@ -81,7 +83,6 @@ def signature_of(policy: Policy) -> ModelSignature:
 
     It takes an array when the agent sees one observation key, else one named array a key.
     """
-    import numpy as np  # where a model is registered
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
@@ -98,8 +99,6 @@ def signature_of(policy: Policy) -> ModelSignature:
 
 def example_of(policy: Policy) -> Any:
     """A batch of one observation of the right form: zeros, or the smallest value of a Discrete one."""
-    import numpy as np  # where a model is registered
-
     specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
     arrays = {key: np.full((1, *spec.shape), spec.start, spec.dtype) for key, spec in specs.items()}
     return arrays if len(arrays) > 1 else next(iter(arrays.values()))

@@ -10,15 +10,14 @@ from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.constrain import Constrain
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from flows.report.terminal import console
+from flows.report.terminal import console, show
 from rlcore.config.schema import build, defaults
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
-WIDTH = 100  # columns, on a terminal that has them
 ACTIONS = {
     "Box": ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0)),
     "Discrete": ActionSpec("Discrete", (), "int64", (2,), (0,)),
@@ -33,21 +32,35 @@ OBSERVATIONS = {
 }
 
 
+def agents() -> None:
+    """`shepherd agents`: print the algorithms and what each can be trained on."""
+    from rlcore.algorithms import ALGORITHMS  # torch
+
+    show(agents_table(ALGORITHMS))
+
+
+def envs() -> None:
+    """`shepherd envs`: print the suites of environments, those of plugins among them, and which extra is missing."""
+    from rlcore.envs.suites.gym import suites  # gymnasium
+    from rlcore.envs.suites.ids import load_plugins
+
+    load_plugins()
+    show(envs_table(suites()))
+
+
 def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
     """Each algorithm (name -> module) with its paper and the spaces it takes, found out by trying every kind."""
     parts: list[RenderableType] = []
     for name, module in algorithms.items():
-        facts = Table.grid(padding=(0, 3, 0, 0))
-        facts.add_column(style="dim")
-        facts.add_column()
-        facts.add_row("paper", (module.__doc__ or "").strip().partition("\n")[0])
         actions = (kind for kind, action in ACTIONS.items() if _takes(module, OBSERVATIONS["Box"], action))
         observations = (kind for kind, obs in OBSERVATIONS.items() if _takes(module, obs, ACTIONS["Discrete"]))
+        facts = Table.grid(Column(style="dim"), Column(), padding=(0, 3, 0, 0))
+        facts.add_row("paper", (module.__doc__ or "").strip().partition("\n")[0])
         facts.add_row("actions", ", ".join(actions))
         facts.add_row("observations", ", ".join(observations))
         facts.add_row("train", f"shepherd train exp={name}")
         parts += [Text(name, "bold"), Padding.indent(facts, 2)]
-    return Constrain(Group(*parts), min(WIDTH, console(sys.stdout).width))
+    return _narrow(parts)
 
 
 def envs_table(suites: Iterable[Any]) -> RenderableType:
@@ -58,7 +71,12 @@ def envs_table(suites: Iterable[Any]) -> RenderableType:
         title = Text.assemble((suite.name, "bold"), f" · {state}", f" · {suite.note}" if suite.note else "")
         ids = Columns(suite.ids or ("no ids",), padding=(0, 2), column_first=True)
         parts += [*([""] if parts else []), title, Padding.indent(ids, 2)]
-    return Constrain(Group(*parts), min(WIDTH, console(sys.stdout).width))
+    return _narrow(parts)
+
+
+def _narrow(parts: list[RenderableType]) -> RenderableType:
+    """The parts below each other, in lines of at most 100 columns, or less on a narrower terminal."""
+    return Constrain(Group(*parts), min(100, console(sys.stdout).width))
 
 
 def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which readers of any colour vision can tell apart.
 BLUE, VERMILION, GREEN_MARK, GREY = "#0072B2", "#D55E00", "#009E73", "#6b6b6b"
 INK, PALE = "#222222", "#dddddd"
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}  # of numbers, in points from their marks
 FINAL_MARKS = {"greedy": (VERMILION, "*", 14), "stochastic": (GREEN_MARK, "D", 7.5)}
 
 
@@ -29,46 +30,29 @@ def learning_curve(run: RunDirectory) -> Path:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     events = list(read_events(run.events))
-    final = last_event(events, "evaluation", final=True)
+    start, final = last_event(events, "start"), last_event(events, "evaluation", final=True)
+    title = f"{str(start['algo']).upper()} on {start['env_id']} · seed {start['seed']}" if start else run.path.name
     # No pyplot: it keeps every figure alive, and it is not safe in the threads that Prefect runs tasks in.
     layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.87))  # title and legend have the rest
     figure = Figure(figsize=(8, 4.5), dpi=150, layout=layout)
     FigureCanvasAgg(figure)
-    figure.text(0.012, 0.975, _title(events, run), va="top", fontsize=12.5, fontweight="bold", color=INK)
+    figure.text(0.012, 0.975, title, va="top", fontsize=12.5, fontweight="bold", color=INK)
     widths = (3.7, 1) if final else (1,)
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
-    _dress(panels[0])
     _draw_training(panels[0], events)
-    _draw_evaluations(panels[0], events)
+    judged = [e for e in events if e["kind"] == "evaluation" and not e.get("final") and e.get("greedy")]
+    if judged:
+        steps, label = [e["env_steps"] for e in judged], "greedy evaluation, 95 % interval"
+        _draw_intervals(panels[0], steps, [e["greedy"] for e in judged], VERMILION, "o", 5.5, label)
     _frame(figure, panels[0])
-    if final:
-        _draw_final(panels[1], final)
     _draw_baseline(panels, events)
     if final:
-        _write_numbers(panels[1], final)
+        _draw_final(panels[1], final)
     run.media.mkdir(parents=True, exist_ok=True)
     temporary = run.media / f".{run.curve.name}.{os.getpid()}"
     figure.savefig(temporary, format="png", metadata={"Software": None})
     os.replace(temporary, run.curve)
     return run.curve
-
-
-def _title(events: Iterable[Mapping[str, Any]], run: RunDirectory) -> str:
-    start = next((e for e in events if e["kind"] == "start"), None)
-    if start is None:
-        return run.path.name
-    return f"{str(start['algo']).upper()} on {start['env_id']} · seed {start['seed']}"
-
-
-def _dress(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axes.set_xlabel("env steps", color=INK)
-    axes.set_ylabel("episode return", color=INK)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _minus(f"{value:,.6g}")))
-    _open_frame(axes, "top", "right")
 
 
 def _open_frame(axes: Axes, *missing: str) -> None:
@@ -100,15 +84,6 @@ def running_mean(values: Sequence[float], reach: int) -> list[float]:
     return [(sums[i + n + 1] - sums[i - n]) / (2 * n + 1) for i, n in enumerate(near)]
 
 
-def _draw_evaluations(axes: Axes, events: Iterable[Mapping[str, Any]]) -> None:
-    judged = [e for e in events if e["kind"] == "evaluation" and not e.get("final") and e.get("greedy")]
-    if judged:
-        label = "greedy evaluation, 95 % interval"
-        _draw_intervals(
-            axes, [e["env_steps"] for e in judged], [e["greedy"] for e in judged], VERMILION, "o", 5.5, label
-        )
-
-
 def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
     """The last evaluation in a panel of its own, where its marks cover nothing and have room for their numbers."""
     modes = [mode for mode in FINAL_MARKS if final.get(mode)]
@@ -120,25 +95,12 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
     _open_frame(axes, "top", "right", "left")
     episodes = final[modes[0]]["episodes"] if modes else 0
     axes.set_xlabel(f"final, {episodes:,} episodes\nat {final['env_steps']:,} env steps", fontsize=9, color=INK)
-
-
-def _write_numbers(axes: Axes, final: Mapping[str, Any]) -> None:
-    """The final means, above or below their marks, wherever the panel has more room."""
     middle = sum(axes.get_ylim()) / 2
-    for x, mode in enumerate(mode for mode in FINAL_MARKS if final.get(mode)):
-        low, high = final[mode]["ci95"]
-        up = final[mode]["mean"] < middle
-        axes.annotate(
-            _minus(number(final[mode]["mean"])),
-            xy=(x, high if up else low),
-            xytext=(0, 9 if up else -9),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if up else "top",
-            fontsize=9,
-            fontweight="bold",
-            color=FINAL_MARKS[mode][0],
-        )
+    for x, mode in enumerate(modes):
+        mean, (low, high) = final[mode]["mean"], final[mode]["ci95"]
+        up = mean < middle  # the number stands above or below its mark, wherever the panel has more room
+        style = {"ha": "center", "va": "bottom" if up else "top", "fontweight": "bold", "color": FINAL_MARKS[mode][0]}
+        axes.annotate(_minus(number(mean)), (x, high if up else low), (0, 9 if up else -9), **BESIDE, **style)
 
 
 def _draw_intervals(
@@ -163,26 +125,26 @@ def _draw_baseline(panels: Sequence[Axes], events: Sequence[Mapping[str, Any]]) 
         return
     for axes in panels:
         axes.axhline(baseline["mean"], color=GREY, linewidth=1.2, linestyle=(0, (5, 3)), zorder=2)
-    panels[-1].annotate(
-        f"random\n{_minus(number(baseline['mean']))}",
-        xy=(1.0, baseline["mean"]),
-        xycoords=panels[-1].get_yaxis_transform(),
-        xytext=(5, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=9,
-        color=GREY,
-        annotation_clip=False,
-    )
+    text, place = f"random\n{_minus(number(baseline['mean']))}", panels[-1].get_yaxis_transform()
+    style = {"va": "center", "color": GREY, "annotation_clip": False}
+    panels[-1].annotate(text, (1.0, baseline["mean"]), (5, 0), xycoords=place, **BESIDE, **style)
 
 
 def _frame(figure: Figure, axes: Axes) -> None:
-    """Start the axis of steps at 0 and put the legend above the plot, where it covers no data."""
+    """Label the axes, start that of steps at 0, and put the legend above the plot, where it covers no data."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_xlabel("env steps", color=INK)
+    axes.set_ylabel("episode return", color=INK)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _minus(f"{value:,.6g}")))
+    _open_frame(axes, "top", "right")
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
         axes.text(0.5, 0.75, "nothing measured yet", transform=axes.transAxes, ha="center", color=GREY)
         axes.set_xticks([])
         return
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.margins(x=0.02)
     axes.set_xlim(left=0)
     where = {"loc": "upper left", "bbox_to_anchor": (0.005, 0.925), "ncols": len(handles), "borderaxespad": 0.0}

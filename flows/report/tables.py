@@ -65,9 +65,9 @@ def _evaluation_rows(evaluations: Mapping[str, Any], baseline: Mapping[str, Any]
     for name, result in {**evaluations, "random baseline": baseline}.items():
         if not result or result.get("mean") is None:
             continue
-        interval = " to ".join(map(number, result["ci95"])) if result.get("ci95") else "-"
         returns = result.get("returns")
         ends = (number(min(returns)), number(max(returns))) if returns else ("-", "-")
+        interval = " to ".join(map(number, result["ci95"]))
         rows.append((name, f"{result['episodes']:,}", number(result["mean"]), interval, *ends))
     return rows
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.compose import compose_params
-from flows.config.files import default_names
+from flows.config.yaml_files import default_names
 from flows.report.command_lines import stage_command
 from flows.runs.change import rewrite_config
 from flows.runs.check import prepared

@@ -43,13 +43,11 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
     if off := next((key for key, on in switches.items() if on), None):
         result = {"name": None, "version": None, "aliases": [], "decision": f"not registered: {off}=true"}
         write_model(run, result)  # DVC asks for it
+        tell("registered", result)
         return result
-    checkpoint, mlflow_run = chosen(run), bring(run)
-    client, name, digest = (
-        connect(store_uri(run.read_config())),
-        registry.model_name(config),
-        manifest(checkpoint)["digest"],
-    )
+    checkpoint, name = chosen(run), registry.model_name(config)
+    digest, mlflow_run = manifest(checkpoint)["digest"], bring(run)
+    client = connect(store_uri(run.read_config()))
     with registry.deciding():
         version = registry.version_of_checkpoint(client, name, digest)
         version = version or _create_version(client, name, run, checkpoint, mlflow_run)

@@ -75,6 +75,7 @@ class Argument:
     above: float | None
     learning: bool
     unused: str = ""
+    group: str = ""
 
     @property
     def allowed(self) -> str:
@@ -111,13 +112,17 @@ def type_name(annotation: Any) -> str:
     return "mapping"
 
 
-def arguments(cls: type, prefix: str = "", learning: bool = True) -> Iterator[Argument]:
+def arguments(
+    cls: type, prefix: str = "", learning: bool = True, group: str = "", values: Any = None
+) -> Iterator[Argument]:
     """Every leaf argument of a config dataclass, in order, with dotted keys.
 
     Args:
         cls: the dataclass.
         prefix: put before each key, with its dot.
         learning: False when a group above is marked as not of learning.
+        group: what the group is for.
+        values: an instance, whose values are the defaults; None = those of the class.
 
     Yields:
         One `Argument` per leaf; groups (nested dataclasses) are descended into.
@@ -126,11 +131,12 @@ def arguments(cls: type, prefix: str = "", learning: bool = True) -> Iterator[Ar
     for field in dataclasses.fields(cls):
         meta = field.metadata
         here = learning and meta.get("learning", True)
+        default = _default(field) if values is None else getattr(values, field.name)
         nested = _nested(hints[field.name])
         if nested is not None:
-            yield from arguments(nested, f"{prefix}{field.name}.", here)
+            own = default if dataclasses.is_dataclass(default) else None
+            yield from arguments(nested, f"{prefix}{field.name}.", here, meta.get("help", ""), own)
             continue
-        default = _default(field)
         choices = meta.get("choices")
         yield Argument(
             f"{prefix}{field.name}",
@@ -143,6 +149,7 @@ def arguments(cls: type, prefix: str = "", learning: bool = True) -> Iterator[Ar
             meta.get("above"),
             here,
             meta.get("unused", ""),
+            group,
         )
 
 

@@ -12,8 +12,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +23,9 @@ import yaml
 
 from flows import load_policy
 from flows.cli import main as cli
-from flows.config.files import presets
+from flows.config.yaml_files import presets
 from flows.tracking.backends import bring
+from rlcore.errors import DiskFault
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
@@ -250,6 +253,34 @@ def test_stages_one_by_one_come_to_the_same_weights_as_the_interrupted_flow(
     assert digests[0] == digests[1]
     # The same checkpoint: no second version.
     assert staged.read_summary()["model"]["version"] == run.read_summary()["model"]["version"]
+
+
+@pytest.mark.parametrize("going_on", ["train", "resume", "stage", "dvc repro"])
+def test_a_full_disk_ends_a_run_in_one_sentence_with_the_command_that_goes_on(
+    home: Path, here: Command, monkeypatch: pytest.MonkeyPatch, going_on: str
+) -> None:
+    def full(*arguments: Any) -> None:
+        raise DiskFault("checkpoint 512 could not be written (No space left on device)")
+
+    folder = f"runs/full_{going_on.replace(' ', '_')}"
+    typed, again = {
+        "train": (["train", *TINY, f"run_dir={folder}"], f"shepherd resume {folder}"),
+        "resume": (["resume", folder], f"shepherd resume {folder}"),
+        "stage": (["stage", "train", folder], f"shepherd stage train {folder}"),
+        "dvc repro": (["stage", "train", folder], "dvc repro"),
+    }[going_on]
+    if going_on != "train":
+        assert here("stage", "make-env", folder, *TINY).returncode == 0
+    if going_on == "dvc repro":
+        monkeypatch.setenv("DVC_STAGE", "train")
+        monkeypatch.setattr("flows.cli.stage.leaving_with", lambda *_, **__: nullcontext())  # no dvc runs this test
+    monkeypatch.setattr("flows.train.run_flow", full)
+    monkeypatch.setattr("flows.stages.train.to_the_end", full)
+    done = here(*typed)
+    sentence = "shepherd: failed: checkpoint 512 could not be written (No space left on device)"
+    told = [line for line in done.stderr.splitlines() if "No space left" in line]
+    assert told == [f"{sentence}; once the disk takes it, continue with: {again}"]
+    assert done.returncode == 1
 
 
 def test_stages_before_training_work_or_say_what_comes_first(home: Path, here: Command) -> None:

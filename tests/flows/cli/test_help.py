@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.help import rewritten, train_help
-from flows.config.files import presets
+from flows.config.yaml_files import presets
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments

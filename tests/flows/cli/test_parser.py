@@ -61,7 +61,7 @@ def test_every_command_has_a_line_here():
         ("train exp=ppo seed=3", "flows.cli.train:train", {"overrides": ["exp=ppo", "seed=3"]}),
         (
             "config exp=ppo --params seed=3",
-            "flows.cli.show:config",
+            "flows.cli.config:config",
             {"overrides": ["exp=ppo", "seed=3"], "params": True},
         ),
         ("train exp=ppo -h algo", "flows.cli.help:train_help", {"words": ["exp=ppo", "algo"]}),

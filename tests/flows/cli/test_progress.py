@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.follow import following
-from flows.cli.progress import Progress
+from flows.cli.progress import Progress, following
 from flows.report.sentences import duration
 from flows.runs.listeners import tell
 from rlcore.store.directory import RunDirectory

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from flows.config.compose import compose, compose_existing, dump
-from flows.config.files import available, groups, presets
 from flows.config.overrides import parse
 from flows.config.search_path import BUILT_IN
+from flows.config.yaml_files import available, groups, presets
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 from rlcore.store.run_config import build_config

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from flows.config import files
+from flows.config import yaml_files
 from flows.config.compose import compose
-from flows.config.sheeprl_keys import KEYS, refuse_other_algorithms
+from flows.config.sheeprl_names import KEYS, refuse_other_algorithms
 from rlcore.errors import UserError
 
 
@@ -22,14 +22,14 @@ def loaded():
 @pytest.fixture
 def files_read_once(loaded, monkeypatch):
     """The same built-in files for every row of a table: Hydra reads them the first time only."""
-    load = files.load
+    load = yaml_files.load
 
     def remembered(choices, groups):
         if tuple(choices) not in loaded:
             loaded[tuple(choices)] = load(choices, groups)
         return copy.deepcopy(loaded[tuple(choices)])
 
-    monkeypatch.setattr(files, "load", remembered)
+    monkeypatch.setattr(yaml_files, "load", remembered)
 
 
 def told(overrides):

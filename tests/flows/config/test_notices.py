@@ -7,10 +7,14 @@ import dataclasses
 import pytest
 
 from flows.config.compose import compose
-from flows.config.files import presets
-from flows.config.notices import notices, without_effect
+from flows.config.notices import notices as every_notice
+from flows.config.yaml_files import presets
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
+
+
+def notices(config, overrides=()):
+    return list(every_notice(config, overrides))
 
 
 @pytest.mark.parametrize("preset", presets())
@@ -51,7 +55,7 @@ def test_a_key_with_an_effect_is_not_named():
 
 
 def test_keys_of_one_reason_share_a_sentence():
-    (sentence,) = without_effect(compose(["exp=ppo", "env.frame_stack=4", "env.grayscale=true"])[0])
+    (sentence,) = notices(compose(["exp=ppo", "env.frame_stack=4", "env.grayscale=true"])[0])
     assert sentence == "env.frame_stack=4, env.grayscale=true: no effect (image observations are not there yet)"
 
 

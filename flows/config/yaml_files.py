@@ -1,4 +1,4 @@
-"""The config files that can be chosen, the keys there are, and Hydra's loader, which puts the chosen files together.
+"""The config files that can be chosen, and Hydra's loader, which puts the chosen ones together.
 
 Hydra's loader is used alone: none of its global state is touched, no plugin is loaded, no file is written, and no
 package is imported because a config or a search path names it.
@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import yaml
+
 from flows.config import mistakes
 from flows.config.search_path import BUILT_IN, config_folders
-from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
-from rlcore.config.schema import arguments, nearest
+from rlcore.config.schema import nearest
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,31 +45,16 @@ def presets() -> list[str]:
     return [name for name in available("exp") if name != "default"]
 
 
-def known_keys() -> dict[str, bool]:
-    """Every dotted key of the config, of all algorithms -> whether it takes text and nothing else (but null)."""
-    found = [argument for argument in arguments(RunConfig) if argument.key != "algo"]
-    for module in ALGORITHMS.values():
-        found += arguments(module.Config, "algo.")
-    return {argument.key: argument.type in (str, str | None) for argument in found}
-
-
 def default_names() -> dict[str, str]:
     """How a run and its folders are called, as interpolations: exp_name, run_name, log_root, root_dir, run_dir."""
-    import yaml  # `shepherd --help` does without
-
     root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
     return {key: value for key, value in root.items() if key != "defaults"}
 
 
 def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictConfig:
-    """The chosen files put together by Hydra, without Hydra's own keys; interpolations are not resolved.
+    """The chosen files (in Hydra's spelling, `exp=` among them) put together by Hydra, without its own keys.
 
-    Args:
-        choices: in Hydra's spelling, `exp=` among them.
-        groups: group -> names of its files.
-
-    Returns:
-        Keys and values of the files; a mistake in them is a UserError.
+    Interpolations are not resolved. A mistake in the files is a `UserError`.
     """
     from hydra.types import RunMode
     from omegaconf import OmegaConf
@@ -78,10 +63,9 @@ def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictCon
     if preset is None:
         raise UserError(f"no preset chosen: name one, as exp=ppo; presets: {', '.join(presets())}")
     register_resolvers()
-    # Hydra would import the packages that a `hydra.searchpath` in a user's config.yaml names.
-    overrides = [*choices, "hydra.searchpath=[]"]
+    safe = [*choices, "hydra.searchpath=[]"]  # of a user's config.yaml: Hydra would import the packages it names
     try:
-        composed = _loader().load_configuration("config", overrides, RunMode.RUN, from_shell=False)
+        composed = _loader().load_configuration("config", safe, RunMode.RUN, from_shell=False)
     except Exception as error:  # Hydra's own, and whatever it meets in a malformed file (YAML, types, encodings)
         raise UserError(mistakes.of_files(error, " ".join(choices), groups)) from None
     OmegaConf.set_struct(composed, False)
