@@ -52,8 +52,6 @@ def database_lock() -> Path:
 def configure_environment() -> None:
     """Set what Prefect and MLflow read at import, each only where the user has not set it; reads `.env` first.
 
-    Addresses of servers are left without their passwords, which are handed over beside them.
-
     Without a server, Prefect's own recorder writes one task run at a time and drops the rest of its queue when the
     process ends; in batches it keeps up, and no history is lost. Its interval must be a whole second: Prefect 3.8 cuts
     off the fraction, and at 0 the recorder spins on a whole core.

@@ -14,11 +14,10 @@ from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flo
 from prefect import Flow, flow  # isort: skip - the modules above set the environment that it reads
 
 from flows.runs.create import new_run
-from flows.runs.trainer import expect_trainer, release
+from flows.runs.trainer import expect_trainer, released
 from flows.workers.local_api import prefect_api
 from rlcore.algorithms import ALGORITHMS
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 
 
 def training_flow(algo: str) -> Flow[..., Any]:
@@ -77,11 +76,8 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
     Raises:
         TrainingInterrupted: a signal ended it; the state is durable.
     """
-    with terminable_flow():
+    with terminable_flow(), released(run):
         expect_trainer(run)  # it gets ready while Prefect does
-        try:
-            with prefect_api():
-                FLOWS[config_of(run).algo.name](run_dir=str(run.path.absolute()))
-        finally:
-            release(run)
+        with prefect_api():
+            FLOWS[run.read_config()["algo"]["name"]](run_dir=str(run.path.absolute()))
     return run.read_summary()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 from rlcore.system.secrets import redacted
 
 
@@ -33,12 +30,6 @@ class EnvironmentFault(RunError):
 
 class EnvironmentLost(EnvironmentFault):
     """An environment's process died or hung: unlike other faults this may pass, so a run may try again by itself."""
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
-    match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
-    return f"; did you mean {match[0]!r}?" if match else ""
 
 
 def first_line(error: BaseException) -> str:

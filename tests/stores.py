@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flows.process.files import locked
+from flows.process.locks import locked
 from tests.processes import environment
 
 MAKE = """

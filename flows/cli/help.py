@@ -17,8 +17,8 @@ from flows.config.search_path import BUILT_IN, config_folders
 from flows.config.yaml_files import available, default_names, presets
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import REQUIRED, Argument, arguments, at, plain, spell
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import REQUIRED, Argument, arguments, at, nearest, plain, spell
+from rlcore.errors import UserError
 
 WIDTH = 100
 ROOT = "run"  # the section of keys without a group

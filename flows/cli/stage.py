@@ -14,7 +14,7 @@ from typing import Any
 
 from flows.cli.progress import following
 from flows.process.exits import continued_with
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.process.network import is_server
 from flows.process.parents import leaving_with
 from flows.report.command_lines import stage_command

@@ -18,8 +18,8 @@ from flows.config.overrides import Typed, parse
 from flows.config.sheeprl_names import name_classes, refuse_other_algorithms
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import at, defaults, plain, spell
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import at, defaults, nearest, plain, spell
+from rlcore.errors import UserError
 from rlcore.store.run_config import build_config
 from rlcore.system.secrets import redacted
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS, RunConfig
-from rlcore.config.schema import REQUIRED, arguments, at, spell
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import REQUIRED, arguments, at, nearest, spell
+from rlcore.errors import UserError
 
 Tree = dict[str, Any]
 

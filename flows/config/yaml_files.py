@@ -14,7 +14,8 @@ import yaml
 
 from flows.config import mistakes
 from flows.config.search_path import BUILT_IN, config_folders
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import nearest
+from rlcore.errors import UserError
 
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl

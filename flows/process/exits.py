@@ -16,14 +16,7 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def told(command: Callable[[], int]) -> int:
-    """The exit code of a command; a mistake or a failure is a sentence.
-
-    Args:
-        command: gives its exit code.
-
-    Returns:
-        It, or 2 after a mistake of the user and 1 after a failure.
-    """
+    """The exit code that a command gives; a mistake of the user is a sentence and 2, a failure a sentence and 1."""
     try:
         return command()
     except UserError as error:

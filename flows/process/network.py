@@ -14,23 +14,17 @@ def is_server(uri: str) -> bool:
 
 
 def unreachable(url: str, login: str = "", any_answer: bool = False) -> str | None:
-    """Why a server does not answer.
+    """Why a server does not answer, or None where it does; with `any_answer` a refusal is an answer as well.
 
-    Args:
-        url: of its health.
-        login: "user:password"; empty = none.
-        any_answer: a refusal is an answer too: somebody is there.
-
-    Returns:
-        The reason; None = it answers.
+    `url` is that of its health, and `login` "user:password".
     """
     header = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=header), timeout=5):
             return None
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+    except http.client.HTTPException:
+        return "what answers speaks no HTTP"
+    except (OSError, ValueError) as error:
         if any_answer and isinstance(error, urllib.error.HTTPError):
             return None
-        if isinstance(error, http.client.HTTPException):
-            return "what answers speaks no HTTP"
         return str(getattr(error, "reason", error)) or type(error).__name__

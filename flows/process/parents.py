@@ -7,7 +7,6 @@ above it there is no such pipe, so its life is looked at.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from flows.process.signals import let_go_of_dead_outputs
 from rlcore.system.lifeline import alive
 
 LOOK_EVERY = 1.0  # seconds
@@ -23,15 +23,10 @@ LOOK_EVERY = 1.0  # seconds
 
 @contextmanager
 def leaving_with(*programs: str, certain: bool = False) -> Iterator[None]:
-    """Send this process SIGTERM, as the program that runs it does to end it well, when that program has ended.
+    """Inside the `with`, send this process SIGTERM when the program that runs it has ended: it ends well by that.
 
-    Args:
-        *programs: names of commands, or of packages and modules run by `python -m`. Where none such is above this
-            process, nothing is watched.
-        certain: it was started by the program: where none is above it now, that has ended already.
-
-    Yields:
-        Once; the programs are watched inside the `with`.
+    Programs are commands, or packages and modules run by `python -m`. Where none such is above this process, nothing is
+    watched; when it is `certain` that one was, it has ended already.
     """
     over = threading.Event()
     threading.Thread(target=_leave_with, args=(_above(programs), certain, over), daemon=True).start()
@@ -61,24 +56,9 @@ def _is(programs: tuple[str, ...], process: psutil.Process) -> bool:
     return module in programs or module.partition(".")[0] in programs
 
 
-def _has_ended(process: psutil.Process) -> bool:
-    return not process.is_running() or not alive(process.pid)
-
-
 def _leave_with(above: list[psutil.Process], certain: bool, over: threading.Event) -> None:
     while not over.wait(LOOK_EVERY):
-        if any(map(_has_ended, above)) or (certain and not above):
-            _let_go_of_output()
+        if (certain and not above) or not all(parent.is_running() and alive(parent.pid) for parent in above):
+            let_go_of_dead_outputs()
             os.kill(os.getpid(), signal.SIGTERM)
             return
-
-
-def _let_go_of_output() -> None:
-    """Nobody reads now what the program above read: last words must not fail for it (Rich would end the process)."""
-    look = select.poll()
-    for descriptor in (1, 2):
-        look.register(descriptor, 0)
-    with open(os.devnull, "wb") as nowhere:
-        for descriptor, event in look.poll(0):
-            if event & select.POLLERR:
-                os.dup2(nowhere.fileno(), descriptor)

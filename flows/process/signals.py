@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import contextlib
 import os
+import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 LIMIT = 24.0  # seconds from the first signal to the end of the process, whatever happens
@@ -32,29 +33,21 @@ class TrainingInterrupted(KeyboardInterrupt):
     """
 
 
+@dataclass
 class _Interruption:
     """What this process knows of its end."""
 
-    def __init__(self) -> None:
-        self.depth = 0
-        self.first: float | None = None  # when the first signal came
-        self.farewell = FAREWELL
-        self.terminals: list[int] = []
-        self.endings: list[Callable[[], None]] = []
+    depth: int = 0  # of `terminable` in `terminable`
+    first: float | None = None  # when the first signal came
+    farewell: str = FAREWELL
+    endings: list[Callable[[], None]] = field(default_factory=list)
 
 
 _state = _Interruption()
 
 
 def farewell(sentence: str | None = None) -> str:
-    """The sentence that an interrupted command ends with.
-
-    Args:
-        sentence: from now on; None leaves it as it is.
-
-    Returns:
-        The sentence.
-    """
+    """The sentence that an interrupted command ends with; from now on another one, where one is given."""
     _state.farewell = sentence or _state.farewell
     return _state.farewell
 
@@ -82,12 +75,8 @@ def before_leaving(callback: Callable[[], None]) -> Callable[[], None]:
 def terminable(*, for_good: bool = False) -> Iterator[None]:
     """Let the first of SIGINT, SIGTERM and SIGHUP raise `TrainingInterrupted`, and the second one end the process.
 
-    Args:
-        for_good: once a signal came, the process ends: later ones are not to find Python's own handlers again.
-
-    Yields:
-        Once. A signal that this process was started to ignore (nohup) stays ignored; outside of the main thread all
-        signals stay as they are.
+    A signal that this process was started to ignore (nohup) stays ignored; outside of the main thread all stay as they
+    are. With `for_good` the process ends once a signal came: later ones are not to find Python's own handlers again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -101,7 +90,6 @@ def terminable(*, for_good: bool = False) -> Iterator[None]:
     _state.depth += 1
     if outermost:
         _state.farewell = FAREWELL
-        _state.terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
     try:
         yield
     finally:
@@ -117,14 +105,9 @@ def terminable(*, for_good: bool = False) -> Iterator[None]:
                 _state.first = None if outermost else _state.first
 
 
-@contextmanager
-def still_terminable() -> Iterator[None]:
+def still_terminable() -> AbstractContextManager[None]:
     """Set the handlers of the `terminable` around this again, because a library has set its own; without one, none."""
-    if _state.depth:
-        with terminable():
-            yield
-    else:
-        yield
+    return terminable() if _state.depth else nullcontext()
 
 
 def _on_signal(number: int, frame: Any) -> None:
@@ -132,7 +115,7 @@ def _on_signal(number: int, frame: Any) -> None:
     if _state.first is None:
         _state.first = now
         if number == signal.SIGHUP:
-            _let_go_of_terminals()
+            let_go_of_dead_outputs()
         _thread.start_new_thread(_end_at_limit, (now,))  # threading's own takes locks that we may have interrupted
         raise TrainingInterrupted
     # A closing terminal sends SIGHUP more than once: from the shell and from the kernel.
@@ -140,13 +123,15 @@ def _on_signal(number: int, frame: Any) -> None:
         _leave()
 
 
-def _let_go_of_terminals() -> None:
-    """Point what was a terminal at nothing, so that no later line fails: not ours, and not those of libraries."""
-    for descriptor in _state.terminals:
-        if not os.isatty(descriptor):  # it is gone
-            nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, descriptor)
-            os.close(nothing)
+def let_go_of_dead_outputs() -> None:
+    """Point a closed terminal, or a pipe that nobody reads, at nothing: no later line fails, a library's neither."""
+    look = select.poll()
+    for descriptor in (0, 1, 2):
+        look.register(descriptor, 0)
+    with open(os.devnull, "r+b", buffering=0) as nothing:
+        for descriptor, event in look.poll(0):
+            if event & select.POLLERR:
+                os.dup2(nothing.fileno(), descriptor)
 
 
 def _end_at_limit(first: float) -> None:
@@ -157,6 +142,6 @@ def _end_at_limit(first: float) -> None:
 
 def _leave() -> None:
     start = "\n" if os.isatty(2) else ""  # a progress line may stand there
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.write(2, f"{start}{_state.farewell}\n".encode())
     os._exit(CODE)

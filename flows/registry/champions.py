@@ -10,8 +10,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flows.registry.models import CHAMPION, champion_of, find_version, versions_of
 from flows.tracking.mlflow_store import user
@@ -19,59 +18,41 @@ from rlcore.errors import UserError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
 
 TAG = re.compile(r"champion\.(\d+)")
 LINE = re.compile(r"version (\d+) after (\d+|none) \| (\w+) by (.+?) \| (\S+) \| (.*)", re.DOTALL)
 WHY_LIMIT = 1000  # characters; MLflow takes 5,000 in a tag
 
 
-@dataclass(frozen=True)
-class Move:
-    """One move of the alias.
+class Move(NamedTuple):
+    """One move of the alias."""
 
-    Attributes:
-        version: the new champion.
-        before: the one it took the place of; None where there was none.
-        how: "gate" (a training's comparison), "promote" or "rollback" (by hand).
-        by: the user whose process did it.
-        when: UTC, ISO 8601, to the second.
-        why: a sentence.
-    """
-
-    version: str
-    before: str | None
-    how: str
-    by: str
-    when: str
-    why: str
-
-    def line(self) -> str:
-        """The move as its tag's value."""
-        return (
-            f"version {self.version} after {self.before or 'none'} | {self.how} by {self.by} | {self.when} | {self.why}"
-        )
+    version: str  # the new champion
+    before: str | None  # the one it took the place of
+    how: str  # "gate" (a training's comparison), "promote" or "rollback" (by hand)
+    by: str  # the user whose process did it
+    when: str  # UTC, ISO 8601, to the second
+    why: str  # a sentence
 
 
 def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> Move:
     """Make a version of a model the champion, inside `registry.deciding`; the move as noted, `why` cut."""
-    champion = champion_of(client, name)
-    before = champion.version if champion is not None else None
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    move = Move(str(version), None if before is None else str(before), how, user(), now, why[:WHY_LIMIT])
+    move = Move(version, _present(client, name), how, user(), now, why[:WHY_LIMIT])
     number = max(_numbered(client.get_registered_model(name).tags), default=0) + 1
-    client.set_registered_model_tag(name, f"champion.{number:04}", move.line())
-    client.set_registered_model_alias(name, CHAMPION, move.version)
+    line = f"version {version} after {move.before or 'none'} | {how} by {move.by} | {now} | {move.why}"
+    client.set_registered_model_tag(name, f"champion.{number:04}", line)
+    client.set_registered_model_alias(name, CHAMPION, version)
     return move
 
 
 def history(client: MlflowClient, name: str) -> list[Move]:
-    """The moves of a model's alias that were carried out, oldest first; none where this project never moved it."""
-    moves = _noted(client, name)
-    champion = champion_of(client, name)
-    present = str(champion.version) if champion is not None else None
-    found = [*(move.before for move in moves[1:]), present][: len(moves)]  # where the alias stood after each
-    return [move for move, after in zip(moves, found, strict=True) if after == move.version or after != move.before]
+    """The moves of a model's alias that were carried out, oldest first, but for lines that somebody rewrote."""
+    lines = sorted(_numbered(client.get_registered_model(name).tags).items())
+    found = [match.groups() for _, line in lines if (match := LINE.fullmatch(line))]
+    moves = [Move(version, None if before == "none" else before, *rest) for version, before, *rest in found]
+    stood = [*(move.before for move in moves[1:]), _present(client, name)]  # where the alias stood after each
+    return [move for move, after in zip(moves, stood, strict=False) if after == move.version or after != move.before]
 
 
 def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Move:
@@ -81,8 +62,7 @@ def promote(client: MlflowClient, name: str, version: str, why: str = "") -> Mov
     """
     said = f"{name} version {version}"
     found = find_version(client, said, name, None, version)
-    champion = champion_of(client, name)
-    if champion is not None and champion.version == found.version:
+    if _present(client, name) == str(found.version):
         raise UserError(f"{said}: is the champion already; `shepherd registry list {name}` shows the others")
     if "checkpoint_digest" not in found.tags:
         raise UserError(f"{said}: not registered by this project, so no later model could be compared with it")
@@ -95,22 +75,19 @@ def rollback(client: MlflowClient, name: str, why: str = "") -> Move:
     Done again, it goes one champion further back; versions that were deleted since are left out. A `UserError` where
     there is no such model, or no champion before this one.
     """
-    latest = find_version(client, name, name, None, "latest")
+    latest = str(find_version(client, name, name, None, "latest").version)
+    present, there = _present(client, name), {str(version.version) for version in versions_of(client, name)}
+    before = [version for version in _reigns(history(client, name), present) if version in there - {present}]
+    if not before:
+        reason = f"version {present} is its first champion" if present else "it has no champion"
+        hint = f"; `shepherd registry promote {name} {latest}` makes a version champion by hand"
+        raise UserError(f"{name}: {reason}, so there is none to go back to{hint if present != latest else ''}")
+    return crown(client, name, before[-1], "rollback", why or "rolled back by hand")
+
+
+def _present(client: MlflowClient, name: str) -> str | None:
     champion = champion_of(client, name)
-    target = _champion_before(client, name, champion)
-    if target is None:
-        present = f"version {champion.version} is its first champion" if champion is not None else "it has no champion"
-        others = champion is None or str(champion.version) != str(latest.version)
-        hint = f"; `shepherd registry promote {name} {latest.version}` makes a version champion by hand"
-        raise UserError(f"{name}: {present}, so there is none to go back to{hint if others else ''}")
-    return crown(client, name, target, "rollback", why or "rolled back by hand")
-
-
-def _champion_before(client: MlflowClient, name: str, champion: ModelVersion | None) -> str | None:
-    present = str(champion.version) if champion is not None else None
-    alive = {str(version.version) for version in versions_of(client, name)}
-    reigns = [version for version in _reigns(history(client, name), present) if version in alive]
-    return next((version for version in reversed(reigns) if version != present), None)
+    return str(champion.version) if champion is not None else None
 
 
 def _reigns(moves: Sequence[Move], present: str | None) -> list[str]:
@@ -132,13 +109,6 @@ def _reigns(moves: Sequence[Move], present: str | None) -> list[str]:
         found_at(move.version)
     found_at(present)
     return reigns
-
-
-def _noted(client: MlflowClient, name: str) -> list[Move]:
-    """Every move that was ever begun, oldest first; a tag that somebody rewrote in MLflow is left out."""
-    lines = sorted(_numbered(client.get_registered_model(name).tags).items())
-    found = [match.groups() for _, line in lines if (match := LINE.fullmatch(line))]
-    return [Move(version, None if before == "none" else before, *rest) for version, before, *rest in found]
 
 
 def _numbered(tags: Mapping[str, str]) -> dict[int, str]:

@@ -5,31 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy.special import stdtrit
 
 LEVEL = 0.975  # of Student's t, for both ends of a 95 % interval
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """One comparison.
+class Verdict(NamedTuple):
+    """One comparison, with the 95 % interval of its difference."""
 
-    Attributes:
-        better: the whole interval lies above 0.
-        difference: mean return of the new model minus that of the other, in the environment's unit.
-        low: lower end of the difference's 95 % interval.
-        high: upper end.
-        words: the verdict as a sentence.
-    """
-
-    better: bool
-    difference: float
+    better: bool  # the whole interval lies above 0
+    difference: float  # mean return of the new model minus that of the other, in the environment's unit
     low: float
     high: float
-    words: str
+    words: str  # the verdict as a sentence
 
 
 def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> Verdict:
@@ -39,12 +29,9 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
     """
     difference = candidate["mean"] - baseline["mean"]
     parts = [side["std"] ** 2 / side["episodes"] for side in (candidate, baseline)]
-    freedoms = [side["episodes"] - 1 for side in (candidate, baseline)]
-    if sum(parts) == 0:
-        half = 0.0
-    else:
-        terms = sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True) if part)
-        half = float(stdtrit(max(1, math.floor(sum(parts) ** 2 / terms)), LEVEL)) * math.sqrt(sum(parts))
+    terms = [part**2 / (side["episodes"] - 1) for part, side in zip(parts, (candidate, baseline), strict=True) if part]
+    freedom = max(1, math.floor(sum(parts) ** 2 / sum(terms))) if terms else 1
+    half = float(stdtrit(freedom, LEVEL)) * math.sqrt(sum(parts))
     return _verdict(difference, half, f"the random baseline ({baseline['mean']:.1f})", candidate["episodes"])
 
 
@@ -62,8 +49,5 @@ def _verdict(difference: float, half: float, other: str, episodes: int) -> Verdi
     better = low > 0
     what = "beats" if better else "does not beat"
     beyond = "beyond" if better or high < 0 else "within"
-    words = (
-        f"{what} {other}: difference {difference:+.1f}, 95 % interval [{low:.1f}, {high:.1f}] "
-        f"over {episodes} episodes, {beyond} the noise"
-    )
-    return Verdict(better, difference, low, high, words)
+    interval = f"95 % interval [{low:.1f}, {high:.1f}] over {episodes} episodes, {beyond} the noise"
+    return Verdict(better, difference, low, high, f"{what} {other}: difference {difference:+.1f}, {interval}")

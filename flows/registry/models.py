@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import connect, pages, prepare_store
-from rlcore.config.schema import spell
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import nearest, spell
+from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -33,11 +33,9 @@ def model_name(config: RunConfig) -> str:
 
     Slashes and colons, which MLflow forbids, become dashes; a name that no URI or query can hold is a `UserError`.
     """
-    agent = agent_settings(config)
-    name = agent.get("model_name")
-    if name is None or name == "":
+    name, key = agent_settings(config).get("model_name"), "model_manager.models.agent.model_name"
+    if name in (None, ""):
         name = f"{config.algo.name}-{config.env.id}"
-    key = "model_manager.models.agent.model_name"
     if not isinstance(name, str):
         raise UserError(f"{key}={spell(name)}: must be text, as my-agent")
     name = re.sub(r"[/:]", "-", name)
@@ -98,11 +96,6 @@ def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
         return None
 
 
-def aliases_of(client: MlflowClient, name: str, version: str) -> list[str]:
-    """The aliases of one version, sorted."""
-    return sorted(client.get_model_version(name, version).aliases)
-
-
 def resolve_uri(uri: str) -> Path:
     """The exported policy behind `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`.
 
@@ -124,28 +117,18 @@ def exported_policy(client: MlflowClient, version: ModelVersion) -> Path:
 
 
 def run_of(uri: str) -> Path:
-    """The checkpoint directory that a registered version was exported from.
-
-    Args:
-        uri: as for `resolve_uri`.
-
-    Returns:
-        Its path, in the run directory it was registered from.
-
-    Raises:
-        UserError: no such model, or its run or checkpoint is no longer there; says which.
-    """
+    """The checkpoint that a registered version was exported from, in its run; a `UserError` where that is gone."""
     version = _version_of(uri)
     run_dir, checkpoint = version.tags.get("run_dir"), version.tags.get("checkpoint")
     if run_dir is None or checkpoint is None:
         raise UserError(f"{uri}: not registered by this project, so there is no run of it")
+    path = Path(run_dir) / checkpoint
+    if RunDirectory(run_dir).config.exists() and (path / "manifest.json").exists():
+        return path
+    missing = f"checkpoint it was made from is not at {path}"
     if not RunDirectory(run_dir).config.exists():
-        missing = f"the run it was made from is not at {run_dir} any more"
-    elif not (Path(run_dir) / checkpoint / "manifest.json").exists():
-        missing = f"the checkpoint it was made from is not at {Path(run_dir) / checkpoint} any more"
-    else:
-        return Path(run_dir) / checkpoint
-    raise UserError(f"{uri}: {missing}; the policy itself still loads in Python with load_policy({uri!r})")
+        missing = f"run it was made from is not at {run_dir}"
+    raise UserError(f"{uri}: the {missing} any more; the policy itself still loads in Python with load_policy({uri!r})")
 
 
 def _version_of(uri: str) -> ModelVersion:
@@ -166,20 +149,9 @@ def require_model(client: MlflowClient, said: str, name: str) -> None:
 
 
 def find_version(client: MlflowClient, said: str, name: str, alias: str | None, number: str | None) -> ModelVersion:
-    """A version by its alias or by its number.
+    """The version of a model with this alias, without @, or else with this number, which may be "latest".
 
-    Args:
-        client: of the store.
-        said: what the user wrote, for the message.
-        name: the registered model.
-        alias: without @; None = by number.
-        number: of the version, or "latest".
-
-    Returns:
-        The version.
-
-    Raises:
-        UserError: there is no such model, alias or version; names the nearest, or all there are.
+    A `UserError` about what the user wrote (`said`) names the nearest, or all there are.
     """
     from mlflow.exceptions import MlflowException
 

@@ -20,35 +20,22 @@ class Answering:
     """
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load the weights that lie with the model.
-
-        Args:
-            context: MLflow's; `artifacts["policy"]` is the exported policy's folder.
-        """
+        """Load the weights that lie with the model."""
         from rlcore.judge.policy import load_policy
 
         self.policy = load_policy(context.artifacts["policy"])
 
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
-        """Choose actions.
+        """Actions [N, ...] for an array [N, ...] where the agent sees one observation key, else key -> [N, ...].
 
-        Args:
-            context: MLflow's.
-            model_input: [N, ...] array where the agent sees one observation key, else key -> [N, ...].
-            params: `deterministic`: true (default) for the most likely actions, false to sample.
-
-        Returns:
-            [N, ...] actions.
-
-        Raises:
-            MlflowException: an observation is none of this policy; a server answers with 400 and the sentence.
-        """  # noqa: DOC107
-        from rlcore.errors import UserError
+        The parameter `deterministic` is true (default) for the most likely actions, false to sample.
+        """
+        from rlcore.errors import UserError  # of the rlcore that lies with the model
 
         deterministic = (params or {}).get("deterministic")  # MLflow lets null through
         try:
             return self.policy.predict(model_input, greedy=deterministic is None or bool(deterministic))
-        except UserError as error:  # as any other exception it would reach the client as a traceback without its words
+        except UserError as error:  # any other exception would reach the client without its words
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
 
 

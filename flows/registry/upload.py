@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from flows.tracking.mlflow_store import pages
+from rlcore.judge.policy import Policy, load_policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -22,38 +25,30 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.models import ModelSignature
 
-    from rlcore.judge.policy import Policy
-
-SERVED_WITH = ("torch", "numpy", "safetensors")
 DIGEST = "checkpoint_digest"  # the tag of logged models and versions
 
 
 def create_version(
     client: MlflowClient, name: str, folder: Path, run_id: str, tags: Mapping[str, str], description: str = ""
 ) -> ModelVersion:
-    """Log an exported policy as a model of code and weights, and register it as the next version of a name.
-
-    Args:
-        client: of the store that holds the run.
-        name: the registered model; made when missing.
-        folder: an exported policy.
-        run_id: the MLflow run it came from.
-        tags: of the new version.
-        description: of the new version.
-
-    Returns:
-        The version.
-    """
-    from rlcore.judge.policy import load_policy
+    """Log an exported policy, of an MLflow run, as a model and register it as the next version of a name."""
+    from mlflow.exceptions import MlflowException
 
     policy = load_policy(folder)
     digest = policy.description["digest"]
     begun = [logged for logged in _logged_models(client, run_id) if logged.tags[DIGEST] == digest]
-    # What a killed call left is gone on with.
-    logged = min(begun, key=lambda one: one.status != "READY") if begun else _create(client, run_id, digest)
+    if begun:  # by a call that was killed
+        logged = min(begun, key=lambda one: one.status != "READY")
+    else:
+        experiment = client.get_run(run_id).info.experiment_id
+        logged = client.create_logged_model(experiment, "policy", run_id, tags={DIGEST: digest}, model_type="agent")
     if logged.status != "READY":
         _fill(client, logged, run_id, folder, policy)
-    _ensure_model(client, name)
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
     return client.create_model_version(
         name, logged.artifact_location, run_id, tags=dict(tags), description=description, model_id=logged.model_id
     )
@@ -88,7 +83,6 @@ def signature_of(policy: Policy) -> ModelSignature:
 
     It takes an array when the agent sees one observation key, else one named array a key.
     """
-    import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
@@ -105,8 +99,6 @@ def signature_of(policy: Policy) -> ModelSignature:
 
 def example_of(policy: Policy) -> Any:
     """A batch of one observation of the right form: zeros, or the smallest value of a Discrete one."""
-    import numpy as np
-
     specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
     arrays = {key: np.full((1, *spec.shape), spec.start, spec.dtype) for key, spec in specs.items()}
     return arrays if len(arrays) > 1 else next(iter(arrays.values()))
@@ -124,12 +116,6 @@ def _made_of(version: ModelVersion, logged: LoggedModel) -> bool:
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 
-def _create(client: MlflowClient, run_id: str, digest: str) -> LoggedModel:
-    experiment = client.get_run(run_id).info.experiment_id
-    tags = {DIGEST: digest}
-    return client.create_logged_model(experiment, name="policy", source_run_id=run_id, tags=tags, model_type="agent")
-
-
 def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, policy: Policy) -> None:
     """Write a logged model's files and call it ready.
 
@@ -142,42 +128,25 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
     here = Path(__file__).resolve().parent
     # The fluent half of MLflow reads one store per process; the client's is the one that counts.
     mlflow.set_tracking_uri(client.tracking_uri)
+    model_id, location = logged.model_id, logged.artifact_location
+    # 2.13.0+cpu is installable from one index only; 2.13.0 is the same code from any.
+    versions = [(name, importlib.metadata.version(name).split("+")[0]) for name in ("torch", "numpy", "safetensors")]
     with tempfile.TemporaryDirectory() as temporary:
         files = Path(temporary) / "model"
         mlflow.pyfunc.save_model(
             files,
-            mlflow_model=Model(
-                artifact_path=logged.artifact_location,
-                run_id=run_id,
-                model_uuid=logged.model_id,
-                model_id=logged.model_id,
-            ),
+            mlflow_model=Model(artifact_path=location, run_id=run_id, model_uuid=model_id, model_id=model_id),
             python_model=str(here / "served_policy.py"),
             artifacts={"policy": str(folder)},
             code_paths=[str(here.parents[1] / "rlcore")],
             signature=signature_of(policy),
             input_example=example_of(policy),
-            pip_requirements=[f"{package}=={_public_version(package)}" for package in SERVED_WITH],
+            pip_requirements=[f"{name}=={version}" for name, version in versions],
         )
         for cache in files.rglob("__pycache__"):
             shutil.rmtree(cache)
-        client.log_model_artifacts(logged.model_id, str(files))
+        client.log_model_artifacts(model_id, str(files))
     outputs = client.get_run(run_id).outputs
-    if logged.model_id not in [output.model_id for output in (outputs.model_outputs if outputs else ())]:
-        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=policy.description["env_steps"])])
-    client.finalize_logged_model(logged.model_id, "READY")
-
-
-def _ensure_model(client: MlflowClient, name: str) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-
-
-def _public_version(package: str) -> str:
-    # 2.13.0+cpu is installable from one index only; 2.13.0 is the same code from any.
-    return importlib.metadata.version(package).split("+")[0]
+    if model_id not in [output.model_id for output in (outputs.model_outputs if outputs else ())]:
+        client.log_outputs(run_id, [LoggedModelOutput(model_id, step=policy.description["env_steps"])])
+    client.finalize_logged_model(model_id, "READY")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from flows.config.compose import compose, dump
@@ -13,9 +12,8 @@ from flows.runs.check import prepared
 from flows.runs.lineage import code_version
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
-from rlcore.store.directory import RunDirectory, write_json, write_text
+from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import config_hash
-from rlcore.system.durable import make_directory
 
 
 def new_run(
@@ -23,19 +21,11 @@ def new_run(
 ) -> RunDirectory:
     """Compose a config, check it against the world, then make the folder of its run; a mistake leaves nothing behind.
 
-    Args:
-        overrides: as typed.
-        flow_run: id of the Prefect flow run that makes it on a worker.
-        composed: what `compose` made of the overrides, where that is known already.
-
-    Returns:
-        The run directory. Its config names what it starts from as a local folder; run.json has the URI too.
-
-    Raises:
-        UserError: an override is wrong, there is a run already, or the config cannot run here.
+    `flow_run` is the id of the Prefect flow run that makes it on a worker, `composed` what `compose` has made of the
+    overrides already.
     """
     config, values = composed or compose(overrides)
-    _refuse_existing(config)
+    RunDirectory.new(config.run_dir)
     config, values, source = prepared(config, values)
     return create_run(config, values, overrides, source, flow_run)
 
@@ -47,47 +37,12 @@ def create_run(
     source: Mapping[str, Any] | None = None,
     flow_run: str = "",
 ) -> RunDirectory:
-    """Make the folder of a new run with its config and identity. config.yaml comes last: with it the run is there.
+    """Make the folder of a new run with its config and identity.
 
-    Args:
-        config: the checked config.
-        values: the same, composed and resolved, as plain values.
-        overrides: as typed.
-        source: given, uri, path and digest of the weights it starts from, for run.json.
-        flow_run: as for `new_run`.
-
-    Returns:
-        The run directory.
-
-    Raises:
-        UserError: there is a run already, or the folder cannot be made; names `run_dir`.
-        RunError: the disk refused one of its files.
+    run.json also has the `source` of the weights it starts from (given, uri, path, digest) and the `flow_run`.
     """
-    run = RunDirectory(Path(config.run_dir).absolute())
     origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
-    try:
-        make_directory(run.path)
-        with run.writing():
-            _refuse_existing(config)
-            write_text(run.overrides, "".join(f"{o}\n" for o in overrides))
-            make_directory(run.media)
-            write_json(run.identity, _identity(config) | origin)
-            write_text(run.config, dump(values))
-    except OSError as error:
-        raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
-    return run
-
-
-def _refuse_existing(config: RunConfig) -> None:
-    if RunDirectory(config.run_dir).config.exists():
-        raise UserError(
-            f"run_dir={config.run_dir}: a run is there already; continue it with `shepherd resume {config.run_dir}` "
-            "or choose another run_dir"
-        )
-
-
-def _identity(config: RunConfig) -> dict[str, Any]:
-    return {
+    identity = {
         "run_id": secrets.token_hex(8),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "algo": config.algo.name,
@@ -96,3 +51,9 @@ def _identity(config: RunConfig) -> dict[str, Any]:
         "config_hash": config_hash(config),
         **code_version(),
     }
+    run = RunDirectory.new(config.run_dir)
+    try:
+        run.make("".join(f"{override}\n" for override in overrides), identity | origin, dump(values))
+    except OSError as error:
+        raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
+    return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,22 +9,19 @@ from typing import Any
 from flows.report.command_lines import short_path
 from rlcore.errors import UserError
 from rlcore.store import checkpoint, compare, fingerprint
+from rlcore.store.directory import RunDirectory
 
+MEANING = {  # of a difference in one half of the fingerprint
+    "learning": "they learn different things",
+    "machine": "the bits are promised for one machine and one version of the code",
+}
 ATTEMPTS = 5  # a run that is being trained may remove the checkpoint just chosen
 
 
 def diff(first: str, second: str) -> int:
-    """Compare the learning parts of two checkpoints and print what was found.
+    """Compare the learning parts of two checkpoints and print what was found; 0 where every bit is the same, else 1.
 
-    Args:
-        first: run or checkpoint directory; a run stands for its newest good checkpoint at an env step both have.
-        second: likewise.
-
-    Returns:
-        0: every bit is the same. 1: not.
-
-    Raises:
-        UserError: there is nothing to compare.
+    A run directory stands for its newest good checkpoint at an env step both have.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -81,29 +77,16 @@ def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterat
         yield key.removeprefix("config."), before, after
 
 
-def _reasons(first: Path, second: Path) -> Iterator[str]:
+def _reasons(first: Path, second: Path) -> list[str]:
     """What the two fingerprints and environment cards say of why the bits may differ."""
-    fingerprints, said = _fingerprints(first, second), False
+    said = []
     if first.name != second.name:
-        said = True
-        yield f"  they are of different moments: {first.name} and {second.name} env steps"
-    for half, meaning in (
-        ("learning", "they learn different things"),
-        ("machine", "the bits are promised for one machine and one version of the code"),
-    ):
-        for key, before, after in _differing(half, *fingerprints):
-            said = True
-            yield f"  {key}: {before} and {after}; {meaning}"
-    for place in (first, second):
-        card = _card(place)
-        if card.get("deterministic") is False:
-            said = True
-            yield f"  {card['id']}: the same seed and actions give different episodes, so no two runs can be the same"
-            break
-    if not said:
-        yield "  config, versions and machine are the same: this should not be; please report it"
-
-
-def _card(place: Path) -> dict[str, Any]:
-    path = place.parents[1] / "env_card.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+        said.append(f"  they are of different moments: {first.name} and {second.name} env steps")
+    for half, meaning in MEANING.items():
+        differing = _differing(half, *_fingerprints(first, second))
+        said += [f"  {key}: {before} and {after}; {meaning}" for key, before, after in differing]
+    runs = [RunDirectory(place.parents[1]) for place in (first, second)]
+    cards = [run.read_card() for run in runs if run.card.exists()]
+    if vague := next((card["id"] for card in cards if card.get("deterministic") is False), None):
+        said.append(f"  {vague}: the same seed and actions give different episodes, so no two runs can be the same")
+    return said or ["  config, versions and machine are the same: this should not be; please report it"]

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flows.process.files import file_hash
 from rlcore.store.directory import RunDirectory
 
 UNKNOWN = "unknown"
@@ -17,7 +16,14 @@ CODE = Path(__file__).resolve().parents[2]
 
 def code_version() -> dict[str, Any]:
     """The code at work: `commit`, `dirty` (tracked files changed), `lock_hash`, `core_hash`; "unknown" if not known."""
-    return {"commit": commit(), "dirty": dirty(), "lock_hash": lock_hash(), "core_hash": core_hash()}
+    changes = _git("status", "--porcelain", "--untracked-files=no") if _is_own_repository() else UNKNOWN
+    lock = CODE / "requirements.lock"  # an installed wheel has none
+    return {
+        "commit": commit(),
+        "dirty": UNKNOWN if changes == UNKNOWN else changes != "",
+        "lock_hash": _file_hash(lock) if lock.is_file() else UNKNOWN,
+        "core_hash": core_hash(),
+    }
 
 
 def commit() -> str:
@@ -25,29 +31,9 @@ def commit() -> str:
     return _git("rev-parse", "HEAD") if _is_own_repository() else UNKNOWN
 
 
-def dirty() -> bool | str:
-    """Whether tracked files differ from the commit, or "unknown" outside git."""
-    if not _is_own_repository():
-        return UNKNOWN
-    changes = _git("status", "--porcelain", "--untracked-files=no")
-    return UNKNOWN if changes == UNKNOWN else changes != ""
-
-
-def lock_hash() -> str:
-    """The hash of requirements.lock, or "unknown" where there is none (an installed wheel)."""
-    lock = CODE / "requirements.lock"
-    return file_hash(lock) if lock.is_file() else UNKNOWN
-
-
 def core_hash() -> str:
     """The hash of `rlcore`, the code that decides what is learned: names and contents of its modules."""
     return _tree_hash(CODE / "rlcore", sorted((CODE / "rlcore").rglob("*.py")))
-
-
-def dataset_digest(run: RunDirectory) -> str:
-    """The hash of what `collect` wrote: names and contents of the dataset's files; "none" where there is no dataset."""
-    files = sorted(path for path in run.dataset.rglob("*") if path.is_file()) if run.dataset.is_dir() else []
-    return _tree_hash(run.dataset, files) if files else "none"
 
 
 def lineage(run: RunDirectory) -> dict[str, Any]:
@@ -57,20 +43,25 @@ def lineage(run: RunDirectory) -> dict[str, Any]:
     """
     from rlcore.store.run_config import config_hash, config_of  # torch, for which the mirror's process need not wait
 
-    identity = run.read_identity() if run.identity.exists() else {}
-    code = {key: identity.get(key, UNKNOWN) for key in ("commit", "dirty", "lock_hash")}
+    identity, dataset = run.read_identity(), sorted(path for path in run.dataset.rglob("*") if path.is_file())
     return {
-        "run_id": identity.get("run_id", UNKNOWN),
+        "run_id": identity["run_id"],
         "config_hash": config_hash(config_of(run)),
-        **code,
-        "dataset_digest": dataset_digest(run),
+        **{key: identity.get(key, UNKNOWN) for key in ("commit", "dirty", "lock_hash")},
+        "dataset_digest": _tree_hash(run.dataset, dataset) if dataset else "none",
     }
+
+
+def _file_hash(path: Path) -> str:
+    """The hash of a file's bytes."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _tree_hash(root: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.relative_to(root).as_posix()} {file_hash(path)}\n".encode())
+        digest.update(f"{path.relative_to(root).as_posix()} {_file_hash(path)}\n".encode())
     return digest.hexdigest()
 
 

@@ -41,11 +41,10 @@ def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
 
 def note_end(run: RunDirectory, boundary: Boundary) -> None:
     """Write that training is done."""
-    status = STATUS.get(boundary.reason or "", "finished")
-    here = {"kind": "end", "env_steps": boundary.env_steps, "status": status}
-    ends = [event for event in read_events(run.events) if event["kind"] == "end"]
-    if not ends or not here.items() <= ends[-1].items():  # it may have been interrupted after it had finished
-        EventLog(run.events).append("end", env_steps=boundary.env_steps, status=status, reason=boundary.reason)
+    here = {"env_steps": boundary.env_steps, "status": STATUS.get(boundary.reason or "", "finished")}
+    noted = last_event(read_events(run.events), "end")
+    if noted is None or not here.items() <= noted.items():  # it may have been interrupted after it had finished
+        EventLog(run.events).append("end", **here, reason=boundary.reason)
 
 
 def note_broken_off(run: RunDirectory, status: str, reason: str) -> None:

@@ -45,18 +45,8 @@ log = logging.getLogger(__name__)
 def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: str) -> RunDirectory:
     """The run in a folder, with the config of a parameter file: made, changed, or set aside for a new one.
 
-    Args:
-        run_dir: the run's folder; need not be there.
-        params: the parameter file.
-        overrides: settings on top of it.
-        stage: that is about to run.
-
-    Returns:
-        The run.
-
-    Raises:
-        UserError: a parameter is wrong, or the run learned with others and the stage is none of MAY_SET_ASIDE. Nothing
-            has been touched then.
+    A `UserError` where a parameter is wrong, or the run learned with others and the stage that is about to run is none
+    of MAY_SET_ASIDE; nothing has been touched then.
     """
     typed = [*overrides, f"run_dir={run_dir}"]
     config, values = compose_params(Path(params), typed)

@@ -30,14 +30,20 @@ def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
 
     folder = run.path / "results"
     events = list(read_events(run.events))
-    windows = [(e["env_steps"], [e["values"].get(name) for name in COLUMNS.values()]) for e in events if _window(e)]
+    windows = [e for e in events if e["kind"] == "metrics" and COLUMNS["episode_return"] in e["values"]]
+    rows = [[e["env_steps"], *(e["values"].get(name) for name in COLUMNS.values())] for e in windows]
+    write_text(folder / "training.csv", _table(["env_steps", *COLUMNS], rows))
     judged = [e for e in events if e["kind"] == "evaluation" and not e["final"]]
-    write_text(folder / "training.csv", _table(["env_steps", *COLUMNS], [[step, *row] for step, row in windows]))
-    points = [[e["env_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in judged]
-    write_text(folder / "evaluations.csv", _table(["env_steps", "greedy_mean", "ci95_low", "ci95_high"], points))
+    rows = [[e["env_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in judged]
+    write_text(folder / "evaluations.csv", _table(["env_steps", "greedy_mean", "ci95_low", "ci95_high"], rows))
     shutil.rmtree(folder / "policy", ignore_errors=True)  # its files may be links into DVC's cache
     export_policy(run, run.path / summary["checkpoint"], folder / "policy")
-    write_json(folder / "metrics.json", _metrics(summary))
+    figures = {
+        name: {"mean": result["mean"], "ci95_low": result["ci95"][0], "ci95_high": result["ci95"][1]}
+        for name, result in {**summary["eval"], "random_baseline": summary["baseline"]}.items()
+        if result
+    }
+    write_json(folder / "metrics.json", {key: summary[key] for key in ("env_steps", "updates")} | figures)
     return folder
 
 
@@ -46,20 +52,6 @@ def write_model(run: RunDirectory, result: Mapping[str, Any]) -> Path:
     path = run.path / "results" / "model.json"
     write_json(path, dict(result))
     return path
-
-
-def _metrics(summary: Mapping[str, Any]) -> dict[str, Any]:
-    judged = {**summary["eval"], "random_baseline": summary["baseline"]}
-    figures = {
-        name: {"mean": result["mean"], "ci95_low": result["ci95"][0], "ci95_high": result["ci95"][1]}
-        for name, result in judged.items()
-        if result
-    }
-    return {"env_steps": summary["env_steps"], "updates": summary["updates"], **figures}
-
-
-def _window(event: Mapping[str, Any]) -> bool:
-    return event["kind"] == "metrics" and COLUMNS["episode_return"] in event["values"]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

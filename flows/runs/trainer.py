@@ -8,7 +8,7 @@ import os
 import select
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +23,16 @@ from rlcore.train.boundary import Boundary
 
 GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
 LOOK_EVERY = 1.0  # seconds
-START_SILENCE = 180.0  # seconds, the same before it is ready
 SILENCE = 30.0  # seconds without a sign of life that are no cause for alarm; it gives one every 2 s
+START_SILENCE = 180.0  # seconds, the same before it is ready
 FAILURES = {kind.__name__: kind for kind in (UserError, DiskFault, EnvironmentFault, EnvironmentLost)}
 OnProgress = Callable[[dict[str, Any]], None]
 
 
 class Trainer:
-    """The live trainer of one run directory.
+    """The live trainer of one run directory; it continues from the newest good checkpoint.
 
-    Args:
-        run: prepared by make-env; the trainer continues from its newest good checkpoint.
-        begin: wait until it is ready; else the run need not be prepared before `begin` is called.
-
-    Raises:
-        UserError: the run cannot be trained as configured.
-        RunError: the trainer failed.
+    Without `begin` the run need not be prepared before `begin()` is called.
     """
 
     def __init__(self, run: RunDirectory, begin: bool = True) -> None:
@@ -68,13 +62,11 @@ class Trainer:
             return
         self._tell("begin")
         try:
-            ready = self._until("ready")
-            self.ready = True
+            self.env_steps: int = self._until("ready")["env_steps"]
         except KeyboardInterrupt:
             self.interrupt()  # nobody holds it yet, so nobody else could end it
             raise
-        self.env_steps: int = ready["env_steps"]
-        self.total_steps: int = ready["total_steps"]
+        self.ready = True
 
     def advance(self, on_progress: OnProgress | None = None) -> Boundary:
         """Train to the next boundary that the config sets."""
@@ -108,20 +100,17 @@ class Trainer:
         """Let the trainer write a checkpoint and end (SIGTERM); kill it after the grace period."""
         if self.process.poll() is None:
             self.process.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(time_left(GRACE))
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+            self.process.kill()  # unless it has ended
         self._close()
 
     def _close(self) -> None:
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self._log):
             if pipe is not None:
-                try:
+                with suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    continue
 
     def _tell(self, command: str) -> None:
         assert self.process.stdin is not None
@@ -155,11 +144,7 @@ class Trainer:
         raise RunError(f"the trainer {death}; its output is in {self.run.log}")
 
     def _line(self) -> bytes | None:
-        """The next line that the trainer says, None when it has ended.
-
-        Raises:
-            EnvironmentLost: it gives no sign of life; it was killed.
-        """
+        """The next line that the trainer says, None when it has ended; `EnvironmentLost` where it hung."""
         assert self.process.stdout is not None
         # Until it is ready it may load an engine, and torch from a slow disk.
         limit = max(SILENCE, self._step_timeout if self.ready else START_SILENCE)
@@ -212,28 +197,23 @@ def resumes(run: RunDirectory) -> str:
 
 def trainer_for(run: RunDirectory) -> Trainer:
     """The live trainer of a run in this process, or a new one from its last checkpoint (so a retried task goes on)."""
-    expect_trainer(run)
-    trainer = _live[run.path.absolute()]
-    if trainer.process.poll() is not None:
+    trainer = _live.get(run.path.absolute())
+    if trainer is not None and trainer.process.poll() is not None:
         release(run)
-        trainer = _live[run.path.absolute()] = Trainer(run, begin=False)
+    trainer = expect_trainer(run)
     trainer.begin()
     return trainer
 
 
-def expect_trainer(run: RunDirectory) -> None:
+def expect_trainer(run: RunDirectory) -> Trainer:
     """Start the trainer of a run that will be wanted soon: importing what it needs takes seconds."""
     if run.path.absolute() not in _live:
         _live[run.path.absolute()] = Trainer(run, begin=False)
+    return _live[run.path.absolute()]
 
 
 def release(run: RunDirectory, *, interrupt: bool = False) -> None:
-    """End the live trainer of a run, if there is one.
-
-    Args:
-        run: whose.
-        interrupt: let it write a checkpoint first.
-    """
+    """End the live trainer of a run, if there is one; `interrupt` lets it write a checkpoint first."""
     trainer = _live.pop(run.path.absolute(), None)
     if trainer is not None:
         trainer.interrupt() if interrupt else trainer.stop()

@@ -10,14 +10,9 @@ from rlcore.store.directory import RunDirectory
 
 
 def checkpoint(run: RunDirectory, env_steps: int | None = None) -> dict[str, Any] | None:
-    """Make the run's present state durable (a new run's first weights too).
+    """Make the run's present state durable (a new run's first weights too); gives path, env_steps, digest.
 
-    Args:
-        run: prepared by make-env.
-        env_steps: where the trainer must stand; None = anywhere.
-
-    Returns:
-        path, env_steps, digest. None where the trainer had died and another one stands elsewhere: train again.
+    None where the trainer had died and another one stands elsewhere than at `env_steps`: train again.
     """
     trainer = trainer_for(run)
     if env_steps not in (None, trainer.env_steps):

@@ -6,15 +6,18 @@ import hashlib
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 
 from flows.runs.listeners import tell, working
 from flows.runs.milestones import note_result
+from rlcore.judge.evaluation import evaluate_agent
+from rlcore.judge.random_agent import RandomAgent
 from rlcore.spec import EnvSpec
 from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.run_config import config_of
 from rlcore.system.durable import write_synced
 from rlcore.types import Arrival
 
-FORMAT = 1
 CHUNK_BYTES = 64 * 2**20  # rows are stored up to here; returns always
 
 
@@ -41,42 +44,19 @@ class Recording:
 
 
 def collect(run: RunDirectory) -> dict[str, Any]:
-    """Play `evaluation.baseline_episodes` episodes at random and keep them.
-
-    Args:
-        run: its card must be there; dataset/ is written, the manifest last.
-
-    Returns:
-        The path `dataset` of dataset/manifest.json: format, policy, seed, result {mean, ci95, ...}, rows,
-        files {name: {size, sha256}}.
-    """
-    from safetensors.numpy import save
-
-    from rlcore.judge.evaluation import evaluate_agent
-    from rlcore.judge.random_agent import RandomAgent
-    from rlcore.store.run_config import config_of
-
-    config, card = config_of(run), run.read_card()
-    agent = RandomAgent(EnvSpec.from_json(card["spec"]))
-    recording = Recording()
-    episodes = config.evaluation.baseline_episodes
+    """Play `evaluation.baseline_episodes` episodes at random and write them into dataset/, manifest.json last."""
+    config, card, recording = config_of(run), run.read_card(), Recording()
+    agent, episodes = RandomAgent(EnvSpec.from_json(card["spec"])), config.evaluation.baseline_episodes
+    told = working("random baseline")
     result = evaluate_agent(
-        agent,
-        config,
-        card,
-        episodes,
-        greedy=False,
-        purpose="baseline",
-        on_step=recording,
-        on_progress=working("random baseline"),
+        agent, config, card, episodes, greedy=False, purpose="baseline", on_step=recording, on_progress=told
     )
     columns = recording.columns()
-    content = save({key: np.ascontiguousarray(value) for key, value in columns.items()})
+    content, name = save(columns), "steps-000000.safetensors"
     run.dataset.mkdir(exist_ok=True)
-    name = "steps-000000.safetensors"
     write_synced(run.dataset / name, content)
     manifest = {
-        "format": FORMAT,
+        "format": 1,
         "policy": "uniform random",
         "env_id": config.env.id,
         "seed": config.seed,

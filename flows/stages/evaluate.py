@@ -12,33 +12,28 @@ from rlcore.store.events import last_event, read_events
 
 
 def evaluate(run: RunDirectory, env_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
-    """Judge a policy over whole episodes.
+    """Judge the policy that is being trained; gives env_steps and the figures without the single returns.
 
-    Args:
-        run: with a checkpoint.
-        env_steps: where the trainer must stand; None = anywhere.
-        final: judge the run's chosen checkpoint, greedily and sampling, and leave what the results consist of:
-            evaluations/, media/, summary.json, results/.
-
-    Returns:
-        env_steps, greedy (and stochastic) without the single returns; of the final one also the file `evaluation`.
-        None where the trainer had died and another one stands elsewhere: train again.
+    None where the trainer had died and another one stands elsewhere than at `env_steps`: train again. `final`: judge
+    the chosen checkpoint, greedily and sampling, and leave evaluations/, media/, summary.json and results/.
     """
+    made: dict[str, Any] = {}
     if final:
         from flows.stages.summary import summary  # torch, which who only drives a trainer need not wait for
 
         event = _finally(run)
         write_results(run, summary(run))
-        made = {"evaluation": str(run.evaluations / f"{event['env_steps']}.json")}
+        made["evaluation"] = str(run.evaluations / f"{event['env_steps']}.json")
     else:
         trainer = trainer_for(run)
         if env_steps not in (None, trainer.env_steps):
             return None
-        event, made = trainer.evaluate(), {}
+        event = trainer.evaluate()
     tell("evaluation", event)
-    modes = {mode: event[mode] for mode in ("greedy", "stochastic") if event.get(mode)}
-    figures = {mode: {k: v for k, v in result.items() if k != "returns"} for mode, result in modes.items()}
-    return {"env_steps": event["env_steps"], "final": final, **figures, **made}
+    for mode in ("greedy", "stochastic"):
+        if event.get(mode):
+            made[mode] = {key: value for key, value in event[mode].items() if key != "returns"}
+    return {"env_steps": event["env_steps"], "final": final, **made}
 
 
 def _finally(run: RunDirectory) -> dict[str, Any]:
@@ -48,12 +43,9 @@ def _finally(run: RunDirectory) -> dict[str, Any]:
 
     chosen(run)  # refuses a run without one before anything is said
     episodes = run.read_config()["evaluation"]["final_episodes"]
-    doing = f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"
-    tell("stage", {"doing": doing})
+    tell("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
     trainer = live(run)
-    if trainer is not None:
-        return trainer.evaluate(final=True)
-    return final_evaluation(run, working("last evaluation"))
+    return trainer.evaluate(final=True) if trainer else final_evaluation(run, working("last evaluation"))
 
 
 def judged(run: RunDirectory) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rlcore.envs.card import environment_card, readable_card, warn_of_boundary
@@ -12,36 +11,18 @@ from rlcore.store.run_config import config_of
 
 
 def make_env(run: RunDirectory) -> dict[str, Any]:
-    """Measure the environment and write env_card.json and env_card.md.
-
-    Args:
-        run: with config.yaml.
-
-    Returns:
-        The path `env_card`.
-
-    Raises:
-        UserError: the environment misbehaves; nothing has been trained on it yet.
-    """
+    """Measure the environment and write env_card.json and env_card.md; a `UserError` where it misbehaves."""
     config = config_of(run)
     try:
         card = environment_card(config.env, config.seed)
     except EnvironmentFault as error:
         raise UserError(f"env.id={config.env.id}: {error}") from error
-    return {"env_card": str(write_card(run, card))}
+    write_card(run, card)
+    return {"env_card": str(run.card)}
 
 
-def write_card(run: RunDirectory, card: dict[str, Any]) -> Path:
-    """Write env_card.json and env_card.md, and say what a user must know of it.
-
-    Args:
-        run: where.
-        card: measured now, or earlier from the same content (`rlcore.envs.card.card_key`).
-
-    Returns:
-        The card's path.
-    """
+def write_card(run: RunDirectory, card: dict[str, Any]) -> None:
+    """Write a card, measured now or earlier from the same content, and say what a user must know of it."""
     warn_of_boundary(card)
     (run.path / "env_card.md").write_text(readable_card(card))
     write_json(run.card, card)
-    return run.card

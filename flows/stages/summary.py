@@ -13,31 +13,15 @@ from rlcore.store.events import last_event, read_events
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
-    """Write summary.json and the learning curve.
-
-    Args:
-        run: with a checkpoint; what it has not come to yet is null.
-
-    Returns:
-        run_id, algo, env_id, seed, env_steps, updates, wall_s, cpu_s, env_steps_per_s (null before training),
-        eval {greedy, stochastic}, baseline (null before collect), checkpoint, video, model (null when not registered),
-        fingerprint, status.
-
-    Raises:
-        RunError: there is no checkpoint to speak of.
-    """
-    events = list(read_events(run.events))
-    identity = run.read_identity()
+    """Write summary.json and the learning curve; what the run has not come to yet is null."""
+    events, identity, baseline = list(read_events(run.events)), run.read_identity(), run.read_baseline()
     newest = checkpoint.load_newest(run.checkpoints)
     if newest is None:
         raise RunError(f"{run.path}: no checkpoint to summarise (checkpoint.save_last=false?)")
     path, _, bookkeeping = newest
-    final = last_event(events, "evaluation", final=True) or {}
+    env_steps, wall = int(path.name), bookkeeping["wall_s"]
+    final, model = last_event(events, "evaluation", final=True), last_event(events, "registered")
     judged = json.loads((run.evaluations / f"{final['env_steps']}.json").read_text()) if final else {}
-    model = last_event(events, "registered")
-    env_steps = int(path.name)
-    baseline = run.read_baseline()
-    wall = bookkeeping["wall_s"]
     results = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
         "env_steps": env_steps,

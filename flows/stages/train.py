@@ -14,26 +14,15 @@ from rlcore.train.boundary import Boundary
 
 
 def train(run: RunDirectory) -> Boundary:
-    """Train to the next boundary that the config sets.
-
-    Args:
-        run: prepared by make-env; a half-trained one continues.
-
-    Returns:
-        Where it stands, what is due there, and whether training is done.
-    """
+    """Train a run that make-env prepared, new or half-trained, to the next boundary that the config sets."""
     return trainer_for(run).advance(lambda said: tell("progress", said))
 
 
 def boundaries(run: RunDirectory, advance: Callable[[], Boundary] | None = None) -> Iterator[Boundary]:
     """Train from boundary to boundary until training is done. What is due at one is the caller's to do before the next.
 
-    Args:
-        run: prepared by make-env.
-        advance: trains to the next boundary; None = `train`.
-
-    Yields:
-        Each boundary. One at which the trainer died comes again: another goes on from the last checkpoint.
+    One at which the trainer died comes again: another goes on from the last checkpoint. `advance` trains to the next
+    boundary; None = `train`.
     """
     note_baseline(run)
     while True:

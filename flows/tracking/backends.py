@@ -9,31 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.settings import configure_environment
 from flows.tracking import mlflow_run
-from flows.tracking.files import bring_csv, bring_tensorboard
 from flows.tracking.points import Event
+from flows.tracking.tensorboard_csv import bring_csv, bring_tensorboard
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 
-BACKENDS: dict[str, Callable[[RunDirectory, list[Event]], object]] = {
-    "tensorboard": bring_tensorboard,
-    "csv": bring_csv,
-}
+Backend = Callable[[RunDirectory, list[Event]], object]
+BACKENDS: dict[str, Backend] = {"tensorboard": bring_tensorboard, "csv": bring_csv}
 
 
 def bring(run: RunDirectory) -> str:
     """Bring every backend of a run up to date: the one `metric.logger.name` names, and MLflow, which has every run.
 
-    Args:
-        run: a run directory that holds config.yaml and run.json.
-
-    Returns:
-        The id of the run in MLflow.
-
-    Raises:
-        RunError: as `flows.tracking.mlflow_run.bring`.
+    Gives the id of the run in MLflow; raises what `flows.tracking.mlflow_run.bring` does.
     """
     configure_environment()
     with locked(run.path / ".mlflow" / "lock"):

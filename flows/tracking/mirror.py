@@ -28,10 +28,8 @@ DONE, FAILED = b"+", b"-"  # answers to a request, which is a line
 def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
     """Have a run's backends brought up to date by another process; its failures are lines in run.log.
 
-    Args:
-        run: the run directory.
-        every: seconds between two requests for one run; a call that comes earlier, or before the last one is answered,
-            asks for nothing: what is left out, the next one brings. 0: ask in any case.
+    A call that comes less than `every` seconds after the last one, or before that is answered, asks for nothing: what
+    it leaves out, the next one brings. 0: ask in any case.
     """
     mirror = _mirror_of(run)
     due = mirror.answer() is not None and (not mirror.asked_at or time.monotonic() - mirror.asked_at >= every)
@@ -40,14 +38,9 @@ def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
 
 
 def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
-    """Bring a run's backends up to date at its end.
+    """Bring a run's backends up to date at its end; False where run.log says why they lack something.
 
-    Args:
-        run: the run directory.
-        timeout: seconds to wait at most; a store that does not answer must not keep a finished run.
-
-    Returns:
-        Whether they have everything now; if not, run.log says why and a later mirror brings the rest.
+    It takes `timeout` seconds at most: a store that does not answer must not keep a finished run.
     """
     mirror = _mirror_of(run)
     mirror.ask()
@@ -115,14 +108,13 @@ class Mirror:
             assert pipe is not None
             pipe.close()
         if unanswered:
-            again = f"`python -m flows.tracking {self.run.path}` tries again"
-            _note_failure(self.run, f"not up to date when the command ended; {again}")
-            self.process.kill()
-        try:
-            self.process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            note = f"not up to date when the command ended; `python -m flows.tracking {self.run.path}` tries again"
+            _note_failure(self.run, note)
+        else:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(1.0)
+        self.process.kill()
+        self.process.wait()
 
 
 _MIRRORS: dict[str, Mirror] = {}

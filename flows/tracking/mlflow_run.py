@@ -5,13 +5,13 @@ What MLflow has already is not written again, so it does not matter when and how
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import rlcore
-from flows.process.files import file_hash
 from flows.settings import artifact_folder
 from flows.tracking.mlflow_store import connect, pages, prepare_store, store_uri, user
 from flows.tracking.points import Event, Point, points
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 RUN_TAG = "shepherd.run_id"
 STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
 STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
-VALUE_LIMIT = 500
-SERVED = "mlflow-artifacts:"
+UPLOADS = ".mlflow/uploads.json"
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
 NOTE = "mlflow.note.content"  # MLflow's name for a run's description
@@ -36,18 +35,10 @@ STAMP = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_(.+)")  # of the run names
 
 
 def bring(run: RunDirectory, events: list[Event]) -> str:
-    """Bring MLflow up to date with a run; the caller holds the run's lock (`flows.tracking.backends.bring`).
+    """Bring MLflow up to date with a run, whose lock the caller holds; gives the id of the run in MLflow.
 
-    Args:
-        run: a run directory that holds config.yaml and run.json.
-        events: of its log.
-
-    Returns:
-        The id of the run in MLflow.
-
-    Raises:
-        RunError: somebody deleted the run or its experiment in MLflow, and it is not made again behind their back; or
-            its files are with a server that is not there.
+    A `RunError` where somebody deleted the run or its experiment in MLflow (it is not made again behind their back), or
+    where its files are with a server that is not there.
     """
     tree = run.read_config()
     uri = store_uri(tree)
@@ -75,28 +66,19 @@ def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
     from mlflow.entities import ViewType
     from mlflow.exceptions import MlflowException
 
-    identity = run.read_identity()["run_id"]
     noted = _uploads(run)["store"]
     if noted.get("uri") == redacted(client.tracking_uri):
         try:
-            found = client.get_run(noted["run"])
-            if found.data.tags.get(RUN_TAG) == identity:
-                return found
+            return client.get_run(noted["run"])
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-    query = f"tags.`{RUN_TAG}` = '{identity}'"
+    query = f"tags.`{RUN_TAG}` = '{run.read_identity()['run_id']}'"
     for page in pages(client.search_experiments, view_type=ViewType.ALL):
         experiments = [experiment.experiment_id for experiment in page]
         if found := client.search_runs(experiments, query, run_view_type=ViewType.ALL, max_results=1):
             return found[0]
     return None
-
-
-def experiment_name(tree: Mapping[str, Any]) -> str:
-    """metric.logger.experiment_name, else exp_name, else `<algo>_<env id>`."""
-    logger = (tree.get("metric") or {}).get("logger") or {}
-    return logger.get("experiment_name") or tree.get("exp_name") or f"{tree['algo']['name']}_{tree['env']['id']}"
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -106,15 +88,16 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping) and value:
             params |= flat(value, f"{prefix}{key}.")
         else:
-            params[f"{prefix}{key}"] = redacted(spell(value))[:VALUE_LIMIT]
+            params[f"{prefix}{key}"] = redacted(spell(value))[:500]
     return params
 
 
 def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], events: list[Event]) -> Run:
     start = next((int(e["time"] * 1000) for e in events if e["kind"] == "start"), None)
     # MLflow cuts long names at their end, where ours tell one run from another; the time comes last there.
-    name = STAMP.sub(r"\2 \1", tree.get("run_name") or run.path.name)
-    experiment = _experiment(client, experiment_name(tree), store_uri(tree))
+    name = STAMP.sub(r"\2 \1", tree["run_name"] or run.path.name)
+    experiment = tree["metric"]["logger"]["experiment_name"] or tree["exp_name"]
+    experiment = _experiment(client, experiment or f"{tree['algo']['name']}_{tree['env']['id']}", store_uri(tree))
     return client.create_run(experiment, start_time=start, tags=_tags(run, tree), run_name=name)
 
 
@@ -141,17 +124,18 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
 
 def _out_of_reach(artifacts: str, uri: str) -> bool:
     """Whether files are kept by a server, while the store is opened without one."""
-    return artifacts.startswith(SERVED) and uri.startswith("sqlite:")
+    return artifacts.startswith("mlflow-artifacts:") and uri.startswith("sqlite:")
 
 
 def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
     identity = run.read_identity()
-    tags = {  # MLflow shows them in this order
+    commit, chosen = spell(identity.get("commit", "unknown")), tree["metric"]["logger"].get("tags") or {}
+    return {str(key): redacted(spell(value)) for key, value in chosen.items()} | {  # MLflow shows them in this order
         "algo": tree["algo"]["name"],
         "env_id": tree["env"]["id"],
         "seed": spell(tree["seed"]),
-        **({"group": str(tree["group"])} if tree.get("group") else {}),
-        "commit": spell(identity.get("commit", "unknown")),
+        **({"group": str(tree["group"])} if tree["group"] else {}),
+        "commit": commit,
         "dirty": spell(identity.get("dirty", "unknown")),
         RUN_TAG: identity["run_id"],
         "shepherd.version": rlcore.__version__,
@@ -159,24 +143,22 @@ def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
         "mlflow.user": user(),
         "mlflow.source.name": "shepherd",
         "mlflow.source.type": "LOCAL",
-        "mlflow.source.git.commit": spell(identity.get("commit", "unknown")),
+        "mlflow.source.git.commit": commit,
     }
-    chosen = ((tree.get("metric") or {}).get("logger") or {}).get("tags") or {}
-    return {str(key): redacted(spell(value)) for key, value in chosen.items()} | tags
 
 
 def _log_params(client: MlflowClient, found: Run, tree: Mapping[str, Any]) -> None:
-    from mlflow.entities import Param, RunTag
+    from mlflow.entities import Param
 
     wanted, there = flat(tree), found.data.params
     missing = [Param(key, value) for key, value in wanted.items() if key not in there]
     for start in range(0, len(missing), BATCH_PARAMS):
         client.log_batch(found.info.run_id, params=missing[start : start + BATCH_PARAMS])
     # MLflow params are written once; a resumed run may have changed a few (the budget): said in tags.
-    changed = {f"resumed.{k}": v for k, v in wanted.items() if k in there and there[k] != v}
-    news = [RunTag(key, value) for key, value in changed.items() if found.data.tags.get(key) != value]
-    for start in range(0, len(news), BATCH_PARAMS):
-        client.log_batch(found.info.run_id, tags=news[start : start + BATCH_PARAMS])
+    for key, value in wanted.items():
+        tag = f"resumed.{key}"
+        if there.get(key, value) != value and found.data.tags.get(tag) != value:
+            client.set_tag(found.info.run_id, tag, value)
 
 
 def _log_points(client: MlflowClient, found: Run, wanted: list[Point]) -> None:
@@ -205,34 +187,27 @@ def _log_points(client: MlflowClient, found: Run, wanted: list[Point]) -> None:
 
 def _uploads(run: RunDirectory) -> dict[str, Any]:
     """What the folder notes: `store` {uri, run}, where its run is in MLflow; `files` {name: hash}, uploaded there."""
-    path = run.path / ".mlflow" / "uploads.json"
+    path = run.path / UPLOADS
     return json.loads(path.read_text()) if path.exists() else {"store": {}, "files": {}}
 
 
 def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None:
     """Upload files that are new or changed."""
     noted, store = _uploads(run), {"uri": redacted(client.tracking_uri), "run": run_id}
-    files = noted["files"] if noted["store"] == store else {}
-
-    def note() -> None:
-        write_json(run.path / ".mlflow" / "uploads.json", {"store": store, "files": files})
-
     if noted["store"] != store:
-        note()
-    texts = [run.config, run.overrides, run.card, run.summary]
-    folders = [path for folder in (run.media, run.evaluations) if folder.is_dir() for path in folder.iterdir()]
-    for path in texts + sorted(folders):
-        if not path.is_file() or path.name.startswith("."):
-            continue
-        name, digest = path.relative_to(run.path).as_posix(), file_hash(path)
-        if files.get(name) == digest:
+        noted = {"store": store, "files": {}}
+        write_json(run.path / UPLOADS, noted)
+    texts = (run.config, run.overrides, run.card, run.summary)
+    for path in (*texts, *sorted(run.media.glob("[!.]*")), *sorted(run.evaluations.glob("[!.]*"))):
+        name = path.relative_to(run.path).as_posix()
+        if not path.is_file() or noted["files"].get(name) == (digest := hashlib.sha256(path.read_bytes()).hexdigest()):
             continue
         if path in texts:
             client.log_text(run_id, redacted(path.read_text()), name)
         else:
             client.log_artifact(run_id, str(path), path.parent.name)
-        files[name] = digest
-        note()
+        noted["files"][name] = digest
+        write_json(run.path / UPLOADS, noted)
 
 
 def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
@@ -249,17 +224,7 @@ def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
 
 
 def _set_status(client: MlflowClient, found: Run, events: list[Event]) -> None:
-    status, ended = _status(events)
-    if found.info.status == status:
-        return
-    if ended is not None:
-        client.set_terminated(found.info.run_id, status, int(ended["time"] * 1000))
-    else:
-        client.update_run(found.info.run_id, status)
-
-
-def _status(events: list[Event]) -> tuple[str, Event | None]:
-    """MLflow's status of a run and the event that ended it, None while it runs.
+    """Say in MLflow how and when the run ended, or that it goes on.
 
     A finished run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
     finished until there are metrics beyond its end.
@@ -272,4 +237,10 @@ def _status(events: list[Event]) -> tuple[str, Event | None]:
             again = event["kind"] == "resume" and STATUS[ended["status"]] != "FINISHED"
             beyond = event["kind"] in ("metrics", "checkpoint") and event["env_steps"] > ended["env_steps"]
             ended = None if again or beyond else ended
-    return ("RUNNING", None) if ended is None else (STATUS[ended["status"]], ended)
+    status = STATUS[ended["status"]] if ended is not None else "RUNNING"
+    if found.info.status == status:
+        return
+    if ended is not None:
+        client.set_terminated(found.info.run_id, status, int(ended["time"] * 1000))
+    else:
+        client.update_run(found.info.run_id, status)

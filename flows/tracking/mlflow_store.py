@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.settings import tracking_uri
 from rlcore.system.imports import large_imports
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def store_uri(tree: Mapping[str, Any]) -> str:
     """The MLflow store of a run: metric.logger.tracking_uri, else the project's."""
-    logger = (tree.get("metric") or {}).get("logger") or {}
-    return logger.get("tracking_uri") or tracking_uri()
+    return tree["metric"]["logger"]["tracking_uri"] or tracking_uri()
 
 
 def connect(uri: str) -> MlflowClient:
@@ -52,12 +51,11 @@ def prepare_store(uri: str) -> None:
     if path.exists():
         return
     with locked(path.with_name(f"{path.name}.lock")):
-        if path.exists():
-            return
-        building = path.with_name(f"{path.name}.building")
-        building.unlink(missing_ok=True)  # left by a killed process; nobody else is here
-        connect(f"sqlite:///{building}").search_experiments(max_results=1)
-        os.replace(building, path)
+        if not path.exists():
+            building = path.with_name(f"{path.name}.building")
+            building.unlink(missing_ok=True)  # left by a killed process; nobody else is here
+            connect(f"sqlite:///{building}").search_experiments(max_results=1)
+            os.replace(building, path)
 
 
 def user() -> str:

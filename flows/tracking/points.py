@@ -17,18 +17,15 @@ def points(events: Iterable[Event]) -> Iterator[Point]:
     """Every metric point of an event log, in its order; what was written twice after a kill comes once."""
     seen: set[tuple[str, int, float]] = set()
     for event in events:
-        step, when = int(event.get("env_steps", 0)), int(event["time"] * 1000)
-        for name, value in _values(event):
+        step, when, values = int(event.get("env_steps", 0)), int(event["time"] * 1000), {}
+        if event["kind"] == "metrics":
+            values = event["values"]
+        elif event["kind"] == "baseline":
+            values = {"Evaluation/baseline_mean": event["mean"]}
+        elif event["kind"] == "evaluation":
+            names = FINAL if event["final"] else WHILE_TRAINING
+            values = {name: event[mode]["mean"] for mode, name in names.items() if event.get(mode)}
+        for name, value in values.items():
             if value is not None and (name, step, value) not in seen:
                 seen.add((name, step, value))
                 yield name, float(value), when, step
-
-
-def _values(event: Event) -> Iterator[tuple[str, float | None]]:
-    if event["kind"] == "metrics":
-        yield from event["values"].items()
-    elif event["kind"] == "baseline":
-        yield "Evaluation/baseline_mean", event["mean"]
-    elif event["kind"] == "evaluation":
-        names = FINAL if event["final"] else WHILE_TRAINING
-        yield from ((name, event[mode]["mean"]) for mode, name in names.items() if event.get(mode))

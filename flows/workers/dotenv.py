@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,19 +20,12 @@ NAMES = (
     "MLFLOW_TRACKING_USERNAME",
     "MLFLOW_TRACKING_PASSWORD",
 )
+# Up to the last line, or where somebody took that away, up to the last variable.
+OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join(NAMES)})=.*\n)*)")
 
 
 def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]:
-    """What clients of the two servers read.
-
-    Args:
-        prefect: URL of Prefect's server.
-        mlflow: URL of MLflow's.
-        password: of both.
-
-    Returns:
-        Names of environment variables -> values.
-    """
+    """The environment variables that clients of the two servers read, from the servers' URLs and password."""
     return dict(zip(NAMES, (f"{prefect}/api", f"{USER}:{password}", mlflow, USER, password), strict=True))
 
 
@@ -46,17 +40,12 @@ def write_dotenv(variables: Mapping[str, str]) -> None:
     """Put the variables between our two lines of `.env`, or take the lines away; the user's own lines stay."""
     path = home() / ".env"
     text = path.read_text() if path.exists() else ""
-    before, found, rest = text.partition(f"{BEGIN}\n")
-    _, ended, after = rest.partition(f"{END}\n")
-    if found and not ended:  # somebody took that line away
-        ours = (END, *(f"{name}=" for name in NAMES))
-        after = "".join(line for line in rest.splitlines(keepends=True) if not line.startswith(ours))
+    before, after = [*OURS.split(text, maxsplit=1), ""][:2]
     block = "".join(f"{name}={value}\n" for name, value in variables.items())
-    block = f"{BEGIN}\n{block}{END}\n" if block else ""
-    if before and not before.endswith("\n"):
-        before += "\n"
-    if before + block + after:
-        _write_private(path, before + block + after)
+    text = before + ("\n" if before and not before.endswith("\n") else "")
+    text += (f"{BEGIN}\n{block}{END}\n" if block else "") + after
+    if text:
+        _write_private(path, text)
     else:
         path.unlink(missing_ok=True)
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +24,7 @@ from flows.runs.milestones import note_broken_off, note_start
 from flows.runs.trainer import expect_trainer, released, resumes
 from flows.settings import configure_environment
 from flows.tracking.mirror import finish_mirror, mirror_in_background
-from flows.workers import artifacts
+from flows.workers.artifacts import progress_shown
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.secrets import redacted
@@ -37,49 +36,36 @@ from prefect.client.orchestration import get_client  # noqa: E402
 from prefect.client.schemas.objects import FlowRun  # noqa: E402
 from prefect.context import FlowRunContext  # noqa: E402
 from prefect.exceptions import TerminationSignal  # noqa: E402
+from prefect.logging.loggers import LoggingAdapter  # noqa: E402
+from prefect.runtime import deployment  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
 PLACE = ("run_name=", "run_dir=")  # overrides that say where a run lies
-PROGRESS_EVERY = 5.0  # seconds; one update of the artifact takes some 30 ms
 Body = TypeVar("Body", bound=Callable[..., Any])
+Log = logging.Logger | LoggingAdapter
 
 
 @contextmanager
 def leading(algo: str, overrides: list[str], run_dir: str, accelerator: str = "") -> Iterator[str]:
-    """Lead the run that a flow's parameters mean: nobody else may, and whatever ends it, its log says how.
+    """Lead the run that a flow's parameters mean (its folder): nobody else may, and whatever ends it, its log says how.
 
-    Args:
-        algo: the flow's algorithm.
-        overrides: as typed after `shepherd train`, or for a run that is there after `shepherd resume`.
-        run_dir: of a run that is there, or to be made; "" = where the config says.
-        accelerator: `fabric.accelerator` where the overrides do not set it; "" = the config's.
-
-    Yields:
-        The run's folder.
-
-    Raises:
-        UserError: the parameters are wrong, or another process leads the run.
+    Overrides are those of `shepherd train`, or of `shepherd resume` for a `run_dir` that is there.
     """
     key = "fabric.accelerator="
     if accelerator and not any(override.startswith(key) for override in overrides):
         overrides = [*overrides, f"{key}{accelerator}"]
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None
-    flow_run, around = context.flow_run, ExitStack()
-    with around:
-        if on_worker := _deployment():
-            around.enter_context(_supervised())
-        run = _run_of(algo, overrides, run_dir, flow_run if on_worker else None)
-        around.enter_context(still_terminable())
-        around.enter_context(run.driving())
-        if on_worker:
-            around.enter_context(_going_on(flow_run, run))
-        _name(flow_run, run)
-        around.enter_context(_mirrored(run))
-        around.enter_context(_shown(run))
-        around.enter_context(released(run))
-        expect_trainer(run)
-        yield str(run.path)
+    flow_run, log = context.flow_run, get_run_logger() if _on_worker() else None
+    with _supervised(log) if log else nullcontext():
+        run = _run_of(algo, overrides, run_dir, flow_run if log else None)
+        with still_terminable(), run.driving():
+            if log and run.events.exists():
+                log.info(f"goes on {resumes(run)}")
+            _name(flow_run, run)
+            with _mirrored(run, flow_run, log), progress_shown(run), released(run):
+                expect_trainer(run)
+                yield str(run.path)
 
 
 def ending_in_a_sentence(body: Body) -> Body:
@@ -90,15 +76,15 @@ def ending_in_a_sentence(body: Body) -> Body:
 
     @functools.wraps(body)
     def flow(*args: Any, **kwargs: Any) -> Any:
+        if not _on_worker():
+            return body(*args, **kwargs)
         try:
             made = body(*args, **kwargs)
-            return Completed(message=made["result"], data=made) if _deployment() else made
         except UserError as error:
-            if not _deployment():
-                raise
             # Prefect makes an exception of its own of the state as the process ends, and logs that.
             logging.getLogger("prefect.flow_runs").addFilter(lambda record: record.exc_info is None)
             return Failed(message=str(error))
+        return Completed(message=made["result"], data=made)
 
     return flow  # pyright: ignore[reportReturnType]
 
@@ -113,10 +99,9 @@ def terminable_flow() -> Iterator[None]:
     with terminable():
         try:
             yield
-        except TerminationSignal:
-            raise TrainingInterrupted from None
-        except Exception:
-            if interrupted():  # it came where Prefect had nothing ready to report it with, and failed over that
+        except (TerminationSignal, Exception) as error:
+            # Also where the signal came while Prefect had nothing ready to report it with, and failed over that.
+            if interrupted() or isinstance(error, TerminationSignal):
                 raise TrainingInterrupted from None
             raise
 
@@ -137,7 +122,9 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
     if run_dir:
         typed.append(f"run_dir={run_dir}")
     elif flow_run and not any(override.startswith(PLACE) for override in overrides):
-        typed.append(f"run_name={_run_name(flow_run)}")
+        assert flow_run.created is not None  # its server says it
+        # The same at every attempt, and another for each of two flow runs that start in the same second.
+        typed.append(f"run_name={flow_run.created.astimezone():%Y-%m-%d_%H-%M-%S}_{str(flow_run.id)[-8:]}")
     composed = compose(typed)
     _check_algorithm(algo, composed[0].algo.name)
     run = RunDirectory(Path(composed[0].run_dir).absolute())
@@ -154,15 +141,8 @@ def _check_algorithm(algo: str, name: str) -> None:
         raise UserError(f"algo.name={name}: this is flow train-{algo}; run flow train-{name}")
 
 
-def _run_name(flow_run: FlowRun) -> str:
-    """The same at every attempt, and another for each of two flow runs that start in the same second."""
-    begun = flow_run.created or flow_run.expected_start_time
-    stamp = begun.astimezone().strftime("%Y-%m-%d_%H-%M-%S_") if begun else ""
-    return f"{stamp}{str(flow_run.id)[-8:]}"
-
-
 @contextmanager
-def _mirrored(run: RunDirectory) -> Iterator[None]:
+def _mirrored(run: RunDirectory, flow_run: FlowRun, log: Log | None) -> Iterator[None]:
     """Note the run's start and what breaks it off, and keep MLflow up to date."""
     note_start(run)
     mirror_in_background(run)  # MLflow shows the run from its beginning
@@ -178,30 +158,14 @@ def _mirrored(run: RunDirectory) -> Iterator[None]:
         failed = isinstance(error, Exception) and not interrupted()
         note_broken_off(run, *(("failed", redacted(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)
+        if log and not failed:  # what Prefect writes itself reads like a crash
+            log.info(f"interrupted; `prefect flow-run retry {flow_run.id}` goes on {resumes(run)}")
         raise
     finish_mirror(run)
 
 
-@contextmanager
-def _shown(run: RunDirectory) -> Iterator[None]:
-    """Show training in Prefect as a progress artifact."""
-    artifact, total_steps = artifacts.start_progress(run), run.read_config()["algo"]["total_steps"]
-    shown = [time.monotonic()]
-
-    def listener(kind: str, facts: dict[str, Any]) -> None:
-        if kind == "progress" and (facts["env_steps"] >= total_steps or time.monotonic() - shown[0] >= PROGRESS_EVERY):
-            artifacts.show_progress(artifact, facts["env_steps"], total_steps)
-            shown[0] = time.monotonic()
-
-    with listening(listener):
-        yield
-
-
 def _name(flow_run: FlowRun, run: RunDirectory) -> None:
-    """Call and tag the flow run by environment and seed, which its parameters need not name.
-
-    The flow run only: for every tag of a task run Prefect asks its API for a place, which takes longer than the task.
-    """
+    """Call and tag the flow run by environment and seed, which its parameters need not name."""
     config = run.read_config()
     name = f"{config['env']['id']} seed {config['seed']} {run.read_identity()['run_id'][:6]}"
     labels = [config["algo"]["name"], config["env"]["id"], f"seed={config['seed']}"]
@@ -209,19 +173,16 @@ def _name(flow_run: FlowRun, run: RunDirectory) -> None:
         client.update_flow_run(flow_run.id, name=name, tags=labels)
 
 
-def _deployment() -> bool:
+def _on_worker() -> bool:
     """Whether a worker executes the flow run in this process, and not a terminal, a notebook or a test."""
-    from prefect.runtime import deployment  # asks the API
-
     return bool(deployment.get_id())
 
 
 @contextmanager
-def _supervised() -> Iterator[None]:
+def _supervised(log: Log) -> Iterator[None]:
     """On a worker: tell the flow run's log what a terminal would show, and end by SIGTERM when the worker is gone."""
     # Prefect's own chatter is off (flows.settings); what a training tells belongs into the flow run's log.
     logging.getLogger("prefect.flow_runs").setLevel(logging.INFO)
-    log = get_run_logger()
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
         if kind != "progress" and (sentence := describe(kind, facts)) is not None:
@@ -229,18 +190,3 @@ def _supervised() -> Iterator[None]:
 
     with leaving_with("prefect", "flows.workers.worker"), listening(listener):
         yield
-
-
-@contextmanager
-def _going_on(flow_run: FlowRun, run: RunDirectory) -> Iterator[None]:
-    """On a worker: tell the log where a retried training goes on, and where one that is cancelled will."""
-    log = get_run_logger()
-    if run.events.exists():
-        log.info(f"goes on {resumes(run)}")
-    try:
-        yield
-    except Exception:
-        raise
-    except BaseException:  # Prefect's, which ends the process; what it writes itself reads like a crash
-        log.info(f"interrupted; `prefect flow-run retry {flow_run.id}` goes on {resumes(run)}")
-        raise

@@ -11,32 +11,23 @@ import hmac
 import os
 from typing import Any
 
+from fastapi.responses import PlainTextResponse
+
 HINT = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD are wrong or missing; `make up` keeps them in .env"
 
 
 def create_app() -> Any:
     """MLflow's application, for who knows the password."""
-    from mlflow.server.fastapi_app import app
+    from mlflow.server.fastapi_app import app  # seconds that only the server waits for
 
     return guarded(app, os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"])
 
 
 def guarded(app: Any, user: str, password: str) -> Any:
-    """An ASGI application that answers only requests with a name and password; `/health` answers everybody.
-
-    Args:
-        app: the application.
-        user: the name, as a browser asks for it.
-        password: the password.
-
-    Returns:
-        The guarded application.
-    """
+    """An ASGI application that answers only requests with this name and password; `/health` answers everybody."""
     expected = b"Basic " + base64.b64encode(f"{user}:{password}".encode())
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:
-        from fastapi.responses import PlainTextResponse  # seconds that only the server waits for
-
         answer = app
         if scope["type"] != "lifespan" and scope["path"] != "/health":
             given = dict(scope["headers"]).get(b"authorization", b"")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import yaml
 
 from flows.settings import home
 
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-
-# Earlier versions had Prefect call silent flow runs crashed; flows.workers.silence does it now.
+# Earlier versions had Prefect call silent flow runs crashed; flows.workers.worker does it now.
 OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
 # What every algorithm gets: deployment -> its pool and the parameters it sets (not among the overrides, which a
 # user's own replace as a whole).
@@ -43,59 +39,45 @@ def entrypoint(algo: str) -> str:
 
 
 def deploy(limits: Mapping[str, int | None]) -> list[str]:
-    """Make the pools, and the deployments of every algorithm; what is there already is brought up to date.
+    """Make the pools and every algorithm's deployments, or bring them up to date; the algorithms.
 
-    Args:
-        limits: pool -> how many flow runs it runs at once; None = as many as its workers take.
-
-    Returns:
-        The algorithms; their deployments are called `train-<algorithm>/<name of DEPLOYMENTS>`.
+    A limit is how many flow runs a pool runs at once, None as many as its workers take. A deployment is
+    `train-<algorithm>/<name of DEPLOYMENTS>`: the flow as a worker will load it, from the checkout.
     """
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.flows import load_flow_from_entrypoint
+    from prefect.utilities.callables import parameter_schema
+    from prefect.workers.process import ProcessWorker
 
     from rlcore.algorithms import ALGORITHMS
 
+    template = ProcessWorker.get_default_base_job_template()
     with get_client(sync_client=True) as client:
-        for name, limit in limits.items():
-            _make_pool(client, name, limit)
+        for pool, limit in limits.items():
+            with suppress(ObjectAlreadyExists):
+                client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
+            client.update_work_pool(pool, WorkPoolUpdate(concurrency_limit=limit))
         for rule in client.read_automations_by_name(OLD_RULE):
             client.delete_automation(rule.id)
         for algo in ALGORITHMS:
-            _deploy(client, algo)
+            flow = load_flow_from_entrypoint(str(home() / entrypoint(algo)), use_placeholder_flow=False)
+            for name, (pool, parameters) in DEPLOYMENTS.items():
+                client.create_deployment(
+                    flow_id=client.create_flow_from_name(flow.name),
+                    name=name,
+                    entrypoint=entrypoint(algo),
+                    version=flow.version,
+                    description=(flow.description or "").partition("\n\nArgs:")[0],
+                    tags=[algo],
+                    parameters=parameters,
+                    parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
+                    enforce_parameter_schema=True,
+                    pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(home())}}],
+                    work_pool_name=pool,
+                )
     return list(ALGORITHMS)
-
-
-def _make_pool(client: SyncPrefectClient, name: str, limit: int | None) -> None:
-    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-    from prefect.exceptions import ObjectAlreadyExists
-    from prefect.workers.process import ProcessWorker
-
-    template = ProcessWorker.get_default_base_job_template()
-    with suppress(ObjectAlreadyExists):
-        client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
-    client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit))
-
-
-def _deploy(client: SyncPrefectClient, algo: str) -> None:
-    """Deploy the training flow of an algorithm as a worker will load it: from the checkout, by its entrypoint."""
-    from prefect.flows import load_flow_from_entrypoint
-    from prefect.utilities.callables import parameter_schema
-
-    flow = load_flow_from_entrypoint(str(home() / entrypoint(algo)), use_placeholder_flow=False)
-    for name, (pool, parameters) in DEPLOYMENTS.items():
-        client.create_deployment(
-            flow_id=client.create_flow_from_name(flow.name),
-            name=name,
-            entrypoint=entrypoint(algo),
-            version=flow.version,
-            description=(flow.description or "").partition("\n\nArgs:")[0],
-            tags=[algo],
-            parameters=parameters,
-            parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
-            enforce_parameter_schema=True,
-            pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(home())}}],
-            work_pool_name=pool,
-        )
 
 
 if __name__ == "__main__":

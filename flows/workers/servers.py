@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.process.network import unreachable
 from flows.settings import database_lock, home, state_folder
 from rlcore.errors import RunError, UserError
@@ -34,19 +34,12 @@ STOP_TIMEOUT = 35.0  # seconds; a trainer may use 25 for its checkpoint
 
 @dataclass(frozen=True)
 class Server:
-    """A process that stays until it is ended.
+    """A process that stays until it is ended."""
 
-    Attributes:
-        name: "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
-        command: its command line.
-        variables: added to its environment; also passwords, which a command line would show to everyone.
-        health: what answers 200 once it is ready; "" = it need only live.
-    """
-
-    name: str
+    name: str  # "prefect", "mlflow", "worker-local", "worker-gpu-0", ...
     command: tuple[str, ...]
-    variables: dict[str, str] = field(repr=False)
-    health: str = ""
+    variables: dict[str, str] = field(repr=False)  # also passwords, which a command line would show to everyone
+    health: str = ""  # what answers 200 once it is ready; "" = it need only live
 
 
 def folder() -> Path:
@@ -63,7 +56,7 @@ def log_of(server: Server) -> Path:
 
 def start(server: Server) -> bool:
     """Start a server that does not run already; returns whether it was started."""
-    if any(name == server.name for _, name in running()):
+    if server.name in running():
         return False
     with open(log_of(server), "ab") as output:
         process = subprocess.Popen(
@@ -82,9 +75,7 @@ def start(server: Server) -> bool:
 def check_servers() -> None:
     """Before a command makes anything: the Prefect server that PREFECT_API_URL names is there and lets us in.
 
-    Raises:
-        UserError: it does not answer, or wants another password; or none is named, and the servers of `make up` have
-            the databases open that this command would open itself.
+    Where none is named, the servers of `make up` do not have the databases open that this command would open itself.
     """
     url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
     if not url:
@@ -104,16 +95,9 @@ def check_servers() -> None:
 
 @contextmanager
 def databases_without_server() -> Iterator[None]:
-    """Have this home's databases to commands without a server; `make up` is refused, or waited for, meanwhile.
-
-    Yields:
-        Once; other such commands may do the same.
-
-    Raises:
-        UserError: the servers of `make up` have them.
-    """
+    """Have this home's databases, as other commands without a server may; `make up` is refused, or waited for."""
     with locked(database_lock(), shared=True):
-        if any(name in ("prefect", "mlflow") for _, name in running()):
+        if running().keys() & {"prefect", "mlflow"}:
             raise UserError(
                 "PREFECT_API_URL is not set, and the servers of `make up` have this home's databases open; "
                 f"load {home() / '.env'}, or `make down`"
@@ -122,28 +106,23 @@ def databases_without_server() -> Iterator[None]:
 
 
 def wait_until_ready(server: Server) -> None:
-    """Wait until a server answers.
-
-    Args:
-        server: with a `health`.
-
-    Raises:
-        RunError: it has ended, or takes too long; names its log.
-    """
+    """Wait until a server answers; a RunError that it has ended, or takes too long, names its log."""
     began = time.monotonic()
     while unreachable(server.health):
-        if not any(name == server.name for _, name in running()) or time.monotonic() - began > START_TIMEOUT:
+        if server.name not in running() or time.monotonic() - began > START_TIMEOUT:
             raise RunError(f"{server.name} did not start; what it said is in {log_of(server)}")
         time.sleep(0.2)
 
 
-def running() -> Iterator[tuple[int, str]]:
-    """Pid and name of the servers themselves: those that were noted when they were started, and live."""
+def running() -> dict[str, int]:
+    """Name -> pid of the servers themselves: those that were noted when they were started, and live."""
+    found = {}
     for path in folder().glob("*.pid"):
         with suppress(psutil.Error, ValueError):  # it has ended
-            pid = int(path.read_text().partition(" ")[0])
-            if alive(pid) and _mark_of(psutil.Process(pid)) == path.stem:  # and the pid was not given to another one
-                yield pid, path.stem
+            pid = int(path.read_text())
+            if _mark_of(psutil.Process(pid)) == path.stem:  # and the pid was not given to another one
+                found[path.stem] = pid
+    return found
 
 
 def marked() -> Iterator[tuple[int, str]]:
@@ -151,35 +130,48 @@ def marked() -> Iterator[tuple[int, str]]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             name = _mark_of(process)
-            if name is not None and process.pid != os.getpid() and alive(process.pid):
+            if name is not None and process.pid != os.getpid():
                 yield process.pid, name
 
 
 def _mark_of(process: psutil.Process) -> str | None:
-    """Which server of this home a process is, or was started by."""
+    """Which server of this home a process is, or was started by; None also when it has ended and nobody waited."""
     variables = process.environ()
     return variables.get(KIND, "") if variables.get(MARK) == str(state_folder()) else None
 
 
 def being_trained() -> list[RunDirectory]:
     """The runs that flow runs of these workers train just now."""
-    found = []
-    for pid, _ in marked():
-        with suppress(psutil.Error):  # it has ended since
-            words = psutil.Process(pid).cmdline()
-            if "rlcore.train.trainer" in words:
-                found.append(RunDirectory(words[words.index("rlcore.train.trainer") + 1]))
-    return found
+    return [RunDirectory(path) for pid, _ in marked() if (path := _word_after("rlcore.train.trainer", pid))]
+
+
+def port_of(name: str) -> int | None:
+    """The port that a server was started with; None when it does not run."""
+    pid = running().get(name)
+    port = _word_after("--port", pid) if pid else None
+    return int(port) if port else None
+
+
+def _word_after(word: str, pid: int) -> str | None:
+    """What follows a word in the command line of a process; None also when it has ended."""
+    with suppress(psutil.Error, ValueError):
+        words = psutil.Process(pid).cmdline()
+        return words[words.index(word) + 1]
+    return None
+
+
+def occupied(port: int) -> str | None:
+    """Why no server can have a port of this machine; None = it can."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        return "another program has this port" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+    return None
 
 
 def end(names: tuple[str, ...], number: int) -> None:
-    """Signal the servers whose names begin so, and wait until they have ended.
-
-    Args:
-        names: beginnings of names.
-        number: the signal.
-    """
-    _signal([pid for pid, name in running() if name.startswith(names)], number, STOP_TIMEOUT)
+    """Signal the servers whose names begin so, and wait until they have ended."""
+    _signal([pid for name, pid in running().items() if name.startswith(names)], number, STOP_TIMEOUT)
 
 
 def end_what_is_left(name: str = "") -> None:
@@ -192,27 +184,6 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
-
-
-def port_of(name: str) -> int | None:
-    """The port that a server was started with; None when it does not run."""
-    for pid in (pid for pid, other in running() if other == name):
-        with suppress(psutil.Error):  # it has ended since
-            words = psutil.Process(pid).cmdline()
-            if "--port" in words:
-                return int(words[words.index("--port") + 1])
-    return None
-
-
-def occupied(port: int) -> str | None:
-    """Why no server can have a port of this machine; None = it can."""
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port just left is free
-        try:
-            one.bind(("127.0.0.1", port))
-        except OSError as error:
-            return "another program has this port" if error.errno == errno.EADDRINUSE else str(error.strerror)
-    return None
 
 
 def _signal(pids: list[int], number: int, seconds: float) -> None:

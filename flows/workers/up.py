@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from flows.process.exits import told
-from flows.process.files import locked
+from flows.process.locks import locked
 from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.runs.trainer import resumes
 from flows.settings import artifact_folder, configure_environment, database_lock, home, state_folder
@@ -26,7 +26,6 @@ from flows.workers import servers
 from flows.workers.dotenv import USER, client_variables, kept_password, write_dotenv
 from flows.workers.pools import DEPLOYMENTS, deploy
 from flows.workers.servers import Server
-from flows.workers.silence import BEAT
 from rlcore.errors import UserError
 
 PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
@@ -34,12 +33,7 @@ IN_USE = "uses the databases here without a server; wait for its end, or end it:
 
 
 def up() -> None:
-    """Bring everything up that is not; print where it is and how to use it.
-
-    Raises:
-        UserError: another program has a port or the databases, or there is no checkout.
-        RunError: a server did not start; names its log.
-    """
+    """Bring everything up that is not; print where it is and how to use it."""
     if not (home() / "flows/train.py").exists():
         raise UserError(f"SHEPHERD_HOME={home()}: no flows/train.py there; `make up` works in a checkout")
     with locked(servers.folder() / "lock"), locked(database_lock(), refusal=IN_USE):
@@ -50,15 +44,16 @@ def up() -> None:
         urls = {name: f"http://127.0.0.1:{_port(name)}" for name in PORTS}
         variables = client_variables(urls["prefect"], urls["mlflow"], kept_password(servers.folder() / "password"))
         os.environ.update(variables)
-        for server in (_prefect(), _mlflow()):
+        both = _prefect(), _mlflow()
+        for server in both:
             _start(server)
-        for server in (_prefect(), _mlflow()):
+        for server in both:
             servers.wait_until_ready(server)
             _say(server.name, "answers")
         write_dotenv(variables)
         algorithms = deploy(limits)
         gpus = visible_gpus()
-        for server in (_worker("local", "worker-local", {}), *map(_gpu_worker, gpus)):
+        for server in map(_worker, ("", *gpus)):
             _start(server)
         print(_page(urls, algorithms, bool(gpus)))
 
@@ -69,9 +64,7 @@ def down() -> None:
         trained = servers.being_trained()
         # A worker told to end kills its flows at once; flows whose worker is gone end by themselves, and well.
         servers.end(("worker",), signal.SIGKILL)
-        servers.wait_until(
-            lambda: not any(kind.startswith("worker") for _, kind in servers.marked()), servers.STOP_TIMEOUT
-        )
+        servers.wait_until(lambda: not any("worker" in kind for _, kind in servers.marked()), servers.STOP_TIMEOUT)
         servers.end(("prefect", "mlflow"), signal.SIGTERM)
         servers.end_what_is_left()
         write_dotenv({})
@@ -84,16 +77,12 @@ def down() -> None:
 
 def status() -> None:
     """Print what is running of it."""
-    running = list(servers.running())
-    print("\n".join(f"{name:<16} pid {pid}" for pid, name in running) or "nothing is running; `make up` starts it")
+    lines = [f"{name:<16} pid {pid}" for name, pid in servers.running().items()]
+    print("\n".join(lines) or "nothing is running; `make up` starts it")
 
 
 def deploy_elsewhere() -> None:
-    """Bring pools and deployments to the server that PREFECT_API_URL names.
-
-    Raises:
-        UserError: the variable is not set, or no server answers there.
-    """
+    """Bring pools and deployments to the server that PREFECT_API_URL names."""
     configure_environment()
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("PREFECT_API_URL is not set; `make up` starts a server here and deploys to it")
@@ -101,27 +90,30 @@ def deploy_elsewhere() -> None:
     print("\n".join(f"train-{algo}/{name}" for algo in deploy(_limits()) for name in DEPLOYMENTS))
 
 
-# What is started ------------------------------------------------------------------------------------------------------
-
-
 def _prefect() -> Server:
     port = _port("prefect")
-    here = f"http://127.0.0.1:{port}"
-    own = {"PREFECT_UI_API_URL": f"{here}/api", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false", "PREFECT_API_URL": ""}
-    # Without these `prefect deployment run --watch` shows no line of the flow's log.
-    logs = {f"PREFECT_SERVER_LOGS_STREAM_{which}_ENABLED": "true" for which in ("OUT", "PUBLISHING")}
-    password = {"PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"]}
-    command = (_tool("prefect"), "server", "start", "--host", "127.0.0.1", "--port", str(port))
-    return Server("prefect", command, own | logs | password, f"{here}/api/health")
+    api = f"http://127.0.0.1:{port}/api"
+    variables = {
+        "PREFECT_API_URL": "",
+        "PREFECT_UI_API_URL": api,
+        "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
+        "PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"],
+        # Without these `prefect deployment run --watch` shows no line of the flow's log.
+        "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
+        "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
+    }
+    command = (sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port))
+    return Server("prefect", command, variables, f"{api}/health")
 
 
 def _mlflow() -> Server:
     port = _port("mlflow")
-    command = (_tool("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", _store())
+    command = (sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "shepherd", "--workers", "2")
+    address = ("--host", "127.0.0.1", "--port", str(port))
     # Files lie where they lie without a server, so that its runs can be continued when it is down.
-    options = ("--default-artifact-root", artifact_folder().as_uri(), "--workers", "2", "--app-name", "shepherd")
-    own = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer; nothing here uses them
-    return Server("mlflow", (*command, *options), own, f"http://127.0.0.1:{port}/health")
+    stores = ("--backend-store-uri", _store(), "--default-artifact-root", artifact_folder().as_uri())
+    variables = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer; nothing here uses them
+    return Server("mlflow", (*command, *address, *stores), variables, f"http://127.0.0.1:{port}/health")
 
 
 def _store() -> str:
@@ -129,14 +121,14 @@ def _store() -> str:
     return f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
-def _gpu_worker(gpu: str) -> Server:
-    return _worker("gpu", f"worker-gpu-{gpu}", {"CUDA_VISIBLE_DEVICES": gpu}, "--limit", "1")
-
-
-def _worker(pool: str, name: str, variables: dict[str, str], *options: str) -> Server:
-    command = (sys.executable, "-m", "flows.workers.restart", "flows.workers.worker", "--pool", pool, *options)
-    own = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(BEAT)}
-    return Server(name, (*command, "--name", f"{name}-{os.uname().nodename}"), own | variables)
+def _worker(gpu: str = "") -> Server:
+    """The worker of a GPU, or that of pool local."""
+    name, pool = (f"worker-gpu-{gpu}", "gpu") if gpu else ("worker-local", "local")
+    command = (sys.executable, "-m", "flows.workers.restart", "flows.workers.worker", "--pool", pool)
+    options = ("--name", f"{name}-{os.uname().nodename}", *(("--limit", "1") if gpu else ()))
+    # The heartbeat is the sign of life that a flow run gives (flows.workers.worker).
+    variables = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+    return Server(name, (*command, *options), variables | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}))
 
 
 def visible_gpus() -> list[str]:
@@ -167,9 +159,6 @@ def _start(server: Server) -> None:
     _say(server.name, f"started; log {servers.log_of(server)}" if servers.start(server) else "runs already")
 
 
-# Words ----------------------------------------------------------------------------------------------------------------
-
-
 def _port(name: str) -> int:
     return _number(*PORTS[name], "a port, 1 to 65535", 65535)
 
@@ -181,16 +170,10 @@ def _limits() -> dict[str, int | None]:
 
 
 def _number(key: str, default: int, what: str, highest: int) -> int:
-    """A number from 1 from the environment."""
     text = os.environ.get(key) or str(default)
     if not text.isdecimal() or not 0 < int(text) <= highest:
         raise UserError(f"{key}={text}: must be {what}")
     return int(text)
-
-
-def _tool(name: str) -> str:
-    """A command of this very environment, whatever PATH says."""
-    return str(Path(sys.executable).with_name(name))
 
 
 def _page(urls: dict[str, str], algorithms: list[str], has_gpu: bool) -> str:

@@ -6,6 +6,10 @@ Prefect 3.8 reports a flow run whose process was killed twice: at once, and some
 hooks of the flow. The second report undid a `prefect flow-run retry` that came in between. Its own limit ends the
 worker over such a retry, and so does a server that is away for more than a minute and a half. SIGTERM ends this
 process as SIGKILL does: its flow runs notice, and end well by themselves (flows.process.parents).
+
+It also tells which flow runs have crashed without anybody to say so: those of a machine that vanished as a whole.
+Prefect's automations can wait for a flow run's next heartbeat, but count the time in which the server was away itself:
+every run alive would be called crashed after an outage. Here the wait begins anew then.
 """
 
 from __future__ import annotations
@@ -14,35 +18,48 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from flows.settings import configure_environment
-from flows.workers.silence import LIMIT, Silence, last_signs
 
-configure_environment()
+configure_environment()  # Prefect reads its settings when it is imported
 
 import httpx  # noqa: E402
+from prefect.client.orchestration import PrefectClient  # noqa: E402
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType  # noqa: E402
+from prefect.client.schemas.objects import FlowRun, StateType  # noqa: E402
+from prefect.client.schemas.responses import WorkerFlowRunResponse  # noqa: E402
+from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter  # noqa: E402
 from prefect.states import Crashed  # noqa: E402
-from prefect.workers.process import ProcessWorker, ProcessWorkerResult  # noqa: E402
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult  # noqa: E402
 
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
-    from prefect.client.schemas.responses import WorkerFlowRunResponse
-    from prefect.workers.process import ProcessJobConfiguration
+LIMIT = 115  # seconds without a heartbeat until a flow run counts as crashed; it gives one every 30 (flows.workers.up)
+GAP = 75.0  # seconds between two looks: after more, the server (or who looks) was away in between
+
+
+class Silence:
+    """How long each flow run has given no sign of life, of the time in which somebody listened."""
+
+    def __init__(self) -> None:
+        self._looked = float("-inf")
+        self._heard: dict[UUID, tuple[datetime, float]] = {}
+
+    def too_long(self, signs: Mapping[UUID, datetime], now: float) -> list[UUID]:
+        """The flow runs that are silent for more than LIMIT seconds, by their last signs of life as seen just now."""
+        known = self._heard if now - self._looked <= GAP else {}
+        self._looked = now
+        self._heard = {
+            run: known[run] if run in known and known[run][0] == sign else (sign, now) for run, sign in signs.items()
+        }
+        return [run for run, (_, since) in self._heard.items() if now - since > LIMIT]
 
 
 class Worker(ProcessWorker):
-    """Serves a pool of type `process`.
-
-    Args:
-        pool: its name.
-        name: what Prefect's pages call this worker.
-        limit: flow runs at once; None = as many as the pool's own limit lets through.
-    """
+    """Serves a pool of type `process`, `limit` flow runs at once; None = as many as the pool's limit lets through."""
 
     def __init__(self, pool: str, name: str, limit: int | None = None) -> None:
         super().__init__(work_pool_name=pool, name=name)
@@ -55,32 +72,19 @@ class Worker(ProcessWorker):
         return "shepherd"  # under "process" Prefect goes on to find its own
 
     async def run(
-        self,
-        flow_run: FlowRun,
-        configuration: ProcessJobConfiguration,
-        task_status: Any = None,
+        self, flow_run: FlowRun, configuration: ProcessJobConfiguration, task_status: Any = None
     ) -> ProcessWorkerResult:
-        """Run a flow run to its end.
-
-        Args:
-            flow_run: which.
-            configuration: its job's.
-            task_status: anyio's; told the pid.
-
-        Returns:
-            The exit status; 0 where this attempt's end has been reported already, so that it is not reported again.
-        """
+        """Run a flow run to its end; 0 where that has been reported already, so that it is not reported again."""
         began = datetime.now(UTC)
         self._running.add(flow_run.id)
         try:
             result = await super().run(flow_run, configuration, task_status)
         finally:
             self._running.discard(flow_run.id)
-        if not result.status_code:
-            return result
-        states = await self.client.read_flow_run_states(flow_run.id)
-        if any(state.is_final() and state.timestamp >= began for state in states):
-            return ProcessWorkerResult(identifier=result.identifier, status_code=0)
+        if result.status_code:
+            states = await self.client.read_flow_run_states(flow_run.id)
+            if any(state.is_final() and state.timestamp >= began for state in states):
+                return ProcessWorkerResult(identifier=result.identifier, status_code=0)
         return result
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
@@ -107,6 +111,18 @@ class Worker(ProcessWorker):
                     await self.client.set_flow_run_state(silent, Crashed(message=message))
 
 
+async def last_signs(client: PrefectClient) -> dict[UUID, datetime]:
+    """When each of the flow runs that run has given its last heartbeat; without those that never gave one."""
+    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING]))
+    sign = EventNameFilter(name=["prefect.flow-run.heartbeat"])
+    signs = {}
+    for run in await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=running)):
+        of_run = EventFilter(event=sign, resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]))
+        for event in (await client.read_events(of_run, limit=1)).events:
+            signs[run.id] = event.occurred
+    return signs
+
+
 @contextmanager
 def outages_survived() -> Iterator[None]:
     """Leave the `with` where Prefect's server is away or fails: Prefect's loops try again, but not for long."""
@@ -125,8 +141,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--pool", required=True, help="a work pool of type process")
     parser.add_argument("--name", required=True, help="what Prefect's pages call this worker")
     parser.add_argument("--limit", type=int, help="flow runs at once; without it the pool's own limit alone holds")
-    options: Any = parser.parse_args(arguments)
-    asyncio.run(Worker(options.pool, options.name, options.limit).start())
+    asyncio.run(Worker(**vars(parser.parse_args(arguments))).start())
 
 
 if __name__ == "__main__":

@@ -9,14 +9,15 @@ because a value names it.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.errors import UserError, nearest
+from rlcore.errors import UserError
 
 REQUIRED = object()
 
@@ -81,14 +82,9 @@ class Argument:
         """What is allowed, in words."""
         if self.choices is not None:
             return "one of " + ", ".join(spell(c) for c in self.choices)
-        bounds = []
-        if self.above is not None:
-            bounds.append(f"> {self.above:g}")
-        if self.low is not None:
-            bounds.append(f">= {self.low:g}")
-        if self.high is not None:
-            bounds.append(f"<= {self.high:g}")
-        return " ".join([type_name(self.type), *(["that is " + " and ".join(bounds)] if bounds else [])])
+        limits = ((">", self.above), (">=", self.low), ("<=", self.high))
+        bounds = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+        return f"{type_name(self.type)} that is {bounds}" if bounds else type_name(self.type)
 
 
 def spell(value: Any) -> str:
@@ -349,3 +345,9 @@ def defaults(cls: type) -> dict[str, Any]:
         else:
             tree[field.name] = "???" if default is REQUIRED else plain(default)
     return tree
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
+    match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""

@@ -9,8 +9,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rlcore.config.schema import nearest
 from rlcore.envs.spaces import action_spec
-from rlcore.errors import UserError, nearest
+from rlcore.errors import UserError
 
 # Positions of velocities in the observation vector of each id (SheepRL's table, and Acrobot).
 VELOCITIES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.directory import RunDirectory, write_json
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
 
 FORMAT = 1
 
@@ -146,6 +149,12 @@ def _exported(path: Path, seed: int) -> Policy:
         raise UserError(f"{path}: {error}") from None
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
         raise UserError(f"{path}: policy.json and {names[0]} describe no policy ({type(error).__name__})") from error
+
+
+def refuse_other_shapes(policy: Policy, config: RunConfig, spec: EnvSpec) -> None:
+    """Hold the weights that a run is to start from against the agent that is to take them; see `check_fits`."""
+    agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
+    check_fits(policy, agent, config.init_from or "")
 
 
 def check_fits(policy: Policy, agent: Any, source: str) -> None:

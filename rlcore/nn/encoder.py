@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlcore.config.groups import NO_IMAGES
-from rlcore.config.schema import arg
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import arg, nearest
+from rlcore.errors import UserError
 from rlcore.functional.stats import RunningMoments
 from rlcore.nn.mlp import MLP, MLPConfig
 from rlcore.spec import ArraySpec, EnvSpec

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,27 @@ class RunDirectory:
         if not run.config.exists():
             raise UserError(f"{path}: no run here (no config.yaml); give the folder that `shepherd train` printed")
         return run
+
+    @staticmethod
+    def new(path: str | Path) -> RunDirectory:
+        """The run directory to be made at `path`; `UserError` where a run is there already."""
+        run = RunDirectory(Path(path).absolute())
+        if run.config.exists():
+            raise UserError(
+                f"run_dir={path}: a run is there already; continue it with `shepherd resume {path}` "
+                "or choose another run_dir"
+            )
+        return run
+
+    def make(self, overrides: str, identity: Mapping[str, Any], config: str) -> None:
+        """Make the folder with these files, config.yaml last: with it the run is there."""
+        make_directory(self.path)
+        with self.writing():
+            RunDirectory.new(self.path)  # another process may have been quicker
+            make_directory(self.media)
+            write_text(self.overrides, overrides)
+            write_json(self.identity, identity)
+            write_text(self.config, config)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

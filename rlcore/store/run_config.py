@@ -11,8 +11,8 @@ from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS, RunConfig
-from rlcore.config.schema import build, plain
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import build, nearest, plain
+from rlcore.errors import UserError
 from rlcore.optim import when_to_compile
 from rlcore.store.directory import RunDirectory
 

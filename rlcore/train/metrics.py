@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlcore.config.groups import MetricConfig
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import nearest
+from rlcore.errors import UserError
 from rlcore.types import Episode, Metrics
 
 REDUCTIONS = {

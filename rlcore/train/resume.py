@@ -10,8 +10,10 @@ from typing import Any
 
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
+from rlcore.optim.when_to_compile import decide
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
+from rlcore.store.fingerprint import what_is_learned
 from rlcore.store.resume_rules import refuse_other_learning, warn_of_other_machine
 
 
@@ -83,3 +85,28 @@ class ResumePoint:
         before = self.fingerprint
         refuse_other_learning(before["learning"], now["learning"], config, self.path)
         warn_of_other_machine(before["machine"], now["machine"])
+
+
+def refuse_unfit(source: Path, config: RunConfig) -> None:
+    """Hold the checkpoint that a new run is to go on from against what it would learn, as its session will.
+
+    Args:
+        source: what `checkpoint.resume_from` names.
+        config: of the new run.
+
+    Raises:
+        UserError: it is no good checkpoint, or one of a run that learns something else; says what to type instead.
+    """
+    key = f"checkpoint.resume_from={source}"
+    if RunDirectory(source).config.exists():
+        newest = checkpoint.newest_good(RunDirectory(source).checkpoints)
+        into = f"another run from it: checkpoint.resume_from={newest}" if newest else "it has no good checkpoint yet"
+        raise UserError(f"{key}: this is a run, not a checkpoint; to go on with it: shepherd resume {source}; {into}")
+    if not source.is_dir():
+        raise UserError(f"{key}: no checkpoint there; give its folder, as runs/a/checkpoints/8192")
+    if wrong := checkpoint.damage(source):
+        raise UserError(f"{key}: no good checkpoint ({wrong})")
+    before = ResumePoint.at(source).fingerprint
+    # The environment has not been measured; its tier follows from `env`, in which the two must not differ anyway.
+    now = what_is_learned(config, before["learning"]["tier"], decide(config, before))
+    refuse_other_learning(before["learning"], now, config, source)

@@ -15,7 +15,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from rlcore.errors import UserError, first_line, nearest
+from rlcore.config.schema import nearest
+from rlcore.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 

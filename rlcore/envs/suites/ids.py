@@ -8,8 +8,9 @@ import re
 
 import gymnasium
 
+from rlcore.config.schema import nearest
 from rlcore.envs.suites.gym import living_ids
-from rlcore.errors import UserError, nearest
+from rlcore.errors import UserError
 
 # Namespaces and names by which a user may ask for a suite that this version cannot make.
 ABSENT = {

@@ -5,10 +5,10 @@ import sys
 
 LAST_WORDS = """
 import sys
-from flows.process.parents import _let_go_of_output
+from flows.process.signals import let_go_of_dead_outputs
 
 sys.stdin.read()
-_let_go_of_output()
+let_go_of_dead_outputs()
 print("nobody reads this", flush=True)
 print("somebody reads this", file=sys.stderr)
 """

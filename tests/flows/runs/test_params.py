@@ -232,8 +232,8 @@ def test_weights_that_a_run_starts_from_are_known_again(
         "path": str(tmp_path / "weights"),
         "digest": "0",
     }
-    monkeypatch.setattr("flows.runs.check._source", lambda uri: (meant, meant["path"]))
-    monkeypatch.setattr("flows.runs.check.check", lambda config: None)
+    monkeypatch.setattr("flows.runs.check._source", lambda uri: (meant, None))
+    monkeypatch.setattr("rlcore.judge.policy.refuse_other_shapes", lambda policy, config, spec: None)
     edit(params, init_from="models:/x@champion")
     run = begun(tmp_path, params)
     assert config_of(run).init_from == meant["path"]

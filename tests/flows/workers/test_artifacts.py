@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.runs.listeners import tell
 from flows.workers import artifacts
 from rlcore.store.directory import RunDirectory, write_json
 
@@ -62,8 +63,8 @@ def test_a_server_that_is_away_costs_a_warning_and_no_training(
     def away(*arguments: Any) -> None:
         raise ConnectionError("nobody answers")
 
+    (run.path / "config.yaml").write_text("algo: {total_steps: 100}\n")
     monkeypatch.setattr("prefect.artifacts.create_progress_artifact", away)
-    with caplog.at_level(logging.WARNING):
-        assert artifacts.start_progress(run) is None
+    with caplog.at_level(logging.WARNING), artifacts.progress_shown(run):
+        tell("progress", {"env_steps": 100})
     assert "not shown in Prefect: ConnectionError: nobody answers" in caplog.text
-    artifacts.show_progress(None, 10, 100)

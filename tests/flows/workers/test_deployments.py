@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 import pytest
 from dotenv import dotenv_values
 
+from flows.report.sentences import result_line
 from flows.workers.dotenv import NAMES
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
@@ -191,7 +192,8 @@ def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> No
 def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(
     site: Site, undisturbed: RunDirectory, watched: str
 ) -> None:
-    assert undisturbed.read_summary()["model"]["version"] == 1
+    summary = undisturbed.read_summary()
+    assert summary["model"]["version"] == 1
     names = [task["name"] for task in site.ask("task_runs/filter", limit=200, offset=0)]
     for stage in ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model"):
         assert any(name.startswith(f"{stage} ppo CartPole-v1") for name in names), stage
@@ -199,6 +201,9 @@ def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(
     for words in ("random baseline:", "final evaluation"):
         assert words in told
         assert words in watched
+    flow_run = undisturbed.read_identity()["flow_run"]
+    assert site.state(flow_run) == ("COMPLETED", result_line(summary))
+    assert result_line(summary) in watched.partition("final evaluation")[2]
 
 
 def test_nobody_without_the_password_gets_an_answer_and_it_is_kept_in_two_private_files(

@@ -21,7 +21,7 @@ ACROBOT = ["env.id=Acrobot-v1", "seed=7"]
 
 def flow_run(number: int) -> FlowRun:
     made = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
-    return FlowRun(id=UUID(int=number), flow_id=UUID(int=0), created=made)
+    return FlowRun.model_validate({"id": UUID(int=number), "flow_id": UUID(int=0), "created": made})
 
 
 @pytest.fixture(autouse=True)

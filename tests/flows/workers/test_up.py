@@ -98,7 +98,7 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
     try:
         assert up.main(["up"]) == 2
         assert "mlflow is running on port 4321; `make down` first" in capsys.readouterr().err
-        (main,) = (pid for pid, _ in servers.running())
+        main = servers.running()["mlflow"]
         pids = wait_for(lambda: len(p := [pid for pid, _ in servers.marked()]) == 2 and p, "its child")
         os.kill(main, signal.SIGKILL)
         wait_for(lambda: servers.port_of("mlflow") is None, "its end")
@@ -212,7 +212,7 @@ def test_the_password_is_in_no_command_line_and_in_no_file_that_others_read(
     assert [path.stat().st_mode & 0o777 for path in (file, checkout / ".env")] == [0o600, 0o600]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    for server in (up._prefect(), up._mlflow(), up._gpu_worker("0")):
+    for server in (up._prefect(), up._mlflow(), up._worker("0")):
         assert password not in repr(server)  # of the command line too
     assert up._prefect().variables["PREFECT_SERVER_API_AUTH_STRING"] == f"shepherd:{password}"
 

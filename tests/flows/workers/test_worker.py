@@ -21,8 +21,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.workers.process import ProcessWorker, ProcessWorkerResult
 
 from flows.workers.restart import LONGEST, pause
-from flows.workers.silence import GAP, LIMIT, Silence
-from flows.workers.worker import Worker
+from flows.workers.worker import GAP, LIMIT, Silence, Worker
 from tests.processes import ROOT, wait_for
 
 RUN, OTHER = UUID(int=1), UUID(int=2)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.config.schema import arg, arguments, build, defaults, plain, spell, type_name
-from rlcore.errors import UserError, nearest
+from rlcore.config.schema import arg, arguments, build, defaults, nearest, plain, spell, type_name
+from rlcore.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""A lock file between processes, and the hash of a file."""
+"""Lock files between processes; the operating system frees a lock when its process ends."""
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import os
 import shlex
 from collections.abc import Iterator
@@ -14,21 +14,10 @@ from rlcore.errors import UserError
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False, refusal: str = "") -> Iterator[None]:
-    """Hold a lock file; the operating system frees it when the process ends.
+    """Hold a lock file inside the `with`; with `shared`, others may hold it shared as well.
 
-    Args:
-        path: the lock file; made when missing.
-        shared: others may hold it shared as well.
-        refusal: what to say, behind the names of the processes that hold it, instead of waiting for them.
-
-    Yields:
-        Once; the lock is held inside the `with`.
-
-    Raises:
-        UserError: the refusal.
+    With a `refusal` nobody waits: a UserError says it behind the names of the processes that hold the lock.
     """
-    import fcntl
-
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as handle:
         try:
@@ -40,7 +29,7 @@ def locked(path: Path, *, shared: bool = False, refusal: str = "") -> Iterator[N
 
 def _holders(path: Path) -> list[str]:
     """Other processes of this user that have a file open: pid and what was typed."""
-    import psutil
+    import psutil  # for a refusal only
 
     found = []
     for process in psutil.process_iter():
@@ -48,9 +37,3 @@ def _holders(path: Path) -> list[str]:
             if process.pid != os.getpid() and any(file.path == str(path.resolve()) for file in process.open_files()):
                 found.append(f"pid {process.pid} ({shlex.join(process.cmdline()[1:])})")
     return found
-
-
-def file_hash(path: Path) -> str:
-    """The hash of a file's bytes."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
