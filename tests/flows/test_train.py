@@ -6,9 +6,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from flows.tracking.backends import bring
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
@@ -25,7 +23,6 @@ from tests.processes import changed
 from tests.soaking import soak
 from tests.stores import query
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.slow,
     # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.
@@ -56,6 +53,13 @@ def api(home: Path) -> Iterator[str]:
 
     with prefect_api() as url:
         yield url
+
+
+@pytest.fixture(autouse=True)
+def mirrored_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All runs but `finished` are mirrored once, at their end, and not by a process that imports MLflow."""
+    monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
+    monkeypatch.setattr("flows.workers.flow_run.finish_mirror", bring)
 
 
 def new_run(folder: Path, *overrides: str) -> RunDirectory:
@@ -413,67 +417,6 @@ def test_overrides_for_a_run_that_is_there_are_taken_over_or_refused(api: str, t
     training.train_ppo(overrides=["model_manager.disabled=true"], run_dir=str(run.path))
     assert run.read_summary()["status"] == "finished"
     assert run.read_summary()["model"] is None
-
-
-def start(run: RunDirectory) -> subprocess.Popen[str]:
-    """Run the flow as a command does, in a process group of its own, with its own Prefect API."""
-    program = f"""
-        import sys
-        from flows import train as training
-        from flows.process.signals import TrainingInterrupted
-        from flows.runs.listeners import listening
-        from rlcore.store.directory import RunDirectory
-
-        def say(kind, facts):
-            print(kind, facts.get("env_steps"), flush=True)
-
-        try:
-            with listening(say):
-                training.run_flow(RunDirectory({str(run.path)!r}))
-        except (TrainingInterrupted, KeyboardInterrupt):
-            sys.exit(130)
-    """
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def children_of(run: RunDirectory) -> list[str]:
-    """Command lines of the processes that are at work on this run."""
-    lines = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if str(run.path) in words and "rlcore.train.trainer" in words:
-            lines.append(" ".join(words))
-    return lines
-
-
-def test_sigterm_ends_the_flow_with_a_checkpoint_and_the_run_continues_to_the_same_bits(
-    finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
-) -> None:
-    from flows import train as training
-
-    run = new_run(tmp_path / "interrupted")
-    with start(run) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            kind, steps = line.split()
-            if kind == "progress" and int(steps) > 600:
-                break
-        os.killpg(process.pid, signal.SIGTERM)  # as Prefect's cancellation does
-        begun = time.monotonic()
-        process.stdout.read()
-        assert process.wait(60) == 130
-    assert time.monotonic() - begun < 25
-    assert not children_of(run)
-    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
-    # The last scheduled checkpoint was at about 512 env steps: this one was made because of the signal.
-    assert checkpoint.manifest(checkpoint.resolve(run, "latest"))["env_steps"] > 600
-    assert training.run_flow(run)["status"] == "finished"
-    assert final_digest(run) == final_digest(finished[0])
 
 
 def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_the_same(

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import yaml
 from flows import load_policy
 from flows.cli import main as cli
 from flows.config.yaml_files import presets
+from flows.tracking.backends import bring
 from rlcore.errors import DiskFault
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
@@ -32,12 +34,13 @@ from tests import processes
 ROOT = Path(__file__).resolve().parents[3]
 TINY = [
     "exp=ppo",
-    "algo.total_steps=512",
+    "algo.total_steps=6000",
     "algo.rollout_steps=32",
     "algo.update_epochs=2",
     "evaluation.episodes=3",
     "evaluation.final_episodes=5",
     "evaluation.baseline_episodes=5",
+    "checkpoint.every=1000",
 ]
 
 
@@ -63,8 +66,10 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> N
 
 @pytest.fixture
 def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """A command typed in the module's home, run in this process."""
+    """A command typed in the module's home, run in this process, which brings MLflow what a stage has made."""
     monkeypatch.chdir(home)
+    monkeypatch.setattr("flows.cli.stage.mirror_in_background", bring)
+    monkeypatch.setattr("flows.cli.stage.finish_mirror", bring)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         capsys.readouterr()
@@ -74,14 +79,27 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     return run
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A training that Ctrl-C ended: its exit code and what it said; what `shepherd resume` said, which finished it."""
+
+    run: RunDirectory
+    code: int
+    said: str
+    resumed: subprocess.CompletedProcess[str]
+
+
 @pytest.fixture(scope="module")
-def trained(home: Path) -> tuple[RunDirectory, subprocess.CompletedProcess[str]]:
-    done = shepherd(home, "train", *TINY, "seed=3", "run_dir=runs/one")
-    assert done.returncode == 0, done.stderr
-    return RunDirectory(home / "runs/one"), done
+def trained(home: Path) -> Trained:
+    run = RunDirectory(home / "runs/one")
+    process = processes.start(home, "train", *TINY, "seed=3", "run_dir=runs/one")
+    processes.wait_for(lambda: processes.count(run, "checkpoint") or process.poll() is not None, "a checkpoint")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
+    said = process.communicate(timeout=60)[1]
+    assert not processes.orphans(home)
+    return Trained(run, process.returncode, said, shepherd(home, "resume", "runs/one"))
 
 
-Trained = tuple[RunDirectory, subprocess.CompletedProcess[str]]
 pytestmark = [
     pytest.mark.slow,
     # MLflow warns about itself while it is used; of our own code a warning is an error still.
@@ -89,8 +107,20 @@ pytestmark = [
 ]
 
 
+def test_ctrl_c_ends_training_with_a_checkpoint_and_says_how_to_go_on(trained: Trained) -> None:
+    assert trained.code == 130, trained.said
+    assert "shepherd resume runs/one" in trained.said
+    assert "Traceback" not in trained.said
+    told = list(read_events(trained.run.events))
+    assert [e["status"] for e in told if e["kind"] == "end"] == ["interrupted", "finished"]
+    begins = next(i for i, e in enumerate(told) if e["kind"] == "resume")
+    saved = [e["env_steps"] for e in told[:begins] if e["kind"] == "checkpoint"]
+    assert told[begins]["env_steps"] == saved[-1] < 6000
+
+
 def test_train_ends_with_the_results(trained: Trained) -> None:
-    run, done = trained
+    run, done = trained.run, trained.resumed
+    assert done.returncode == 0, done.stderr
     for words in ("greedy", "stochastic", "random baseline", "ppo-CartPole-v1 version 1", "shepherd enjoy runs/one"):
         assert words in done.stdout, words
     assert "Traceback" not in done.stderr
@@ -100,7 +130,7 @@ def test_train_ends_with_the_results(trained: Trained) -> None:
 
 
 def test_summary_has_every_promised_field(trained: Trained) -> None:
-    summary = trained[0].read_summary()
+    summary = trained.run.read_summary()
     wanted = "run_id algo env_id seed env_steps updates wall_s cpu_s env_steps_per_s eval baseline checkpoint model"
     assert set(wanted.split()) | {"fingerprint"} <= set(summary)
     for mode in ("greedy", "stochastic"):
@@ -111,7 +141,7 @@ def test_summary_has_every_promised_field(trained: Trained) -> None:
     assert summary["model"] == {"name": "ppo-CartPole-v1", "version": 1, "aliases": ["challenger", "champion"]} or (
         summary["model"]["aliases"] == ["challenger"]
     )
-    assert summary["env_steps"] >= 512
+    assert summary["env_steps"] >= 6000
     assert summary["seed"] == 3
 
 
@@ -121,21 +151,21 @@ def test_resume_of_a_finished_run_says_so(trained: Trained, here: Command) -> No
 
 
 def test_resume_refuses_other_learning_and_names_both_values(trained: Trained, here: Command) -> None:
-    before = trained[0].config.read_text()
+    before = trained.run.config.read_text()
     done = here("resume", "runs/one", "algo.optimizer.lr=0.5")
     assert done.returncode == 2
     assert "algo.optimizer.lr=0.5" in done.stderr
     assert "0.001" in done.stderr
     assert "init_from" in done.stderr
-    assert trained[0].config.read_text() == before
+    assert trained.run.config.read_text() == before
 
 
 def test_resume_is_refused_while_a_trainer_is_writing(trained: Trained, home: Path) -> None:
-    before = trained[0].config.read_text()
-    with trained[0].writing():
+    before = trained.run.config.read_text()
+    with trained.run.writing():
         done = shepherd(home, "resume", "runs/one", "evaluation.final_episodes=7")
     assert_one_sentence(done, f"pid {os.getpid()}")
-    assert trained[0].config.read_text() == before
+    assert trained.run.config.read_text() == before
 
 
 def test_training_on_the_same_folder_is_refused(trained: Trained, here: Command) -> None:
@@ -145,7 +175,7 @@ def test_training_on_the_same_folder_is_refused(trained: Trained, here: Command)
 
 
 def test_evaluate_gives_the_numbers_of_the_flow(trained: Trained, here: Command) -> None:
-    run, _ = trained
+    run = trained.run
     done = here("evaluate", "runs/one", "--episodes", "5")
     assert done.returncode == 0, done.stderr
     path = next(run.evaluations.glob("*-round1-5.json"))
@@ -160,7 +190,7 @@ def test_evaluate_takes_runs_and_models(trained: Trained, here: Command, source:
 
 
 def test_evaluate_takes_a_checkpoint_folder_and_refuses_a_damaged_one(trained: Trained, here: Command) -> None:
-    path = checkpoint.resolve(trained[0], "latest")
+    path = checkpoint.resolve(trained.run, "latest")
     assert here("evaluate", str(path), "--episodes", "2").returncode == 0
     twice = here("evaluate", str(path), "--checkpoint", "best")
     assert (twice.returncode, "leave --checkpoint out" in twice.stderr) == (2, True)
@@ -179,7 +209,7 @@ def test_weights_of_a_registered_model_start_a_run_that_keeps_where_they_came_fr
     for name, *rest in (("make-env", *TINY, f"init_from={uri}"), ("checkpoint",)):
         done = here("stage", name, "runs/warm", *rest)
         assert done.returncode == 0, done.stderr
-    warm, source = RunDirectory(home / "runs/warm"), checkpoint.chosen(trained[0])
+    warm, source = RunDirectory(home / "runs/warm"), checkpoint.chosen(trained.run)
     ours, theirs = (checkpoint.load(path)[0] for path in (checkpoint.resolve(warm), source))
     name = "actor.layers.0.weight"
     assert (ours["learner"]["agent"][name] == theirs["learner"]["agent"][name]).all()
@@ -193,17 +223,19 @@ def test_weights_of_a_registered_model_start_a_run_that_keeps_where_they_came_fr
 def test_enjoy_without_a_display_records_a_video(trained: Trained, here: Command) -> None:
     done = here("enjoy", "runs/one")
     assert done.returncode == 0, done.stderr
-    assert (trained[0].media / "enjoy.mp4").stat().st_size > 1000
+    assert (trained.run.media / "enjoy.mp4").stat().st_size > 1000
 
 
 def test_load_policy_in_python_acts(trained: Trained) -> None:
-    policy = load_policy(trained[0].path)
+    policy = load_policy(trained.run.path)
     assert policy.predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     assert policy.predict(np.zeros((7, 4))).shape == (7,)
 
 
-def test_stages_one_by_one_come_to_the_same_weights_as_the_flow(trained: Trained, home: Path, here: Command) -> None:
-    run, _ = trained
+def test_stages_one_by_one_come_to_the_same_weights_as_the_interrupted_flow(
+    trained: Trained, home: Path, here: Command
+) -> None:
+    run = trained.run
     stages = [
         ("make-env", *TINY, "seed=3"),
         ("collect",),
@@ -221,31 +253,6 @@ def test_stages_one_by_one_come_to_the_same_weights_as_the_flow(trained: Trained
     assert digests[0] == digests[1]
     # The same checkpoint: no second version.
     assert staged.read_summary()["model"]["version"] == run.read_summary()["model"]["version"]
-
-
-def test_interrupt_saves_and_tells_how_to_go_on(home: Path) -> None:
-    long = [o if "total_steps" not in o else "algo.total_steps=200000" for o in TINY]
-    long += ["algo.compile=false", "run_dir=runs/long", "checkpoint.every=1000"]
-    process = subprocess.Popen(
-        processes.shepherd("train", *long),
-        cwd=home,
-        env=processes.environment(home),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    run = RunDirectory(home / "runs/long")
-    deadline = time.monotonic() + 120
-    while not any(e["kind"] == "checkpoint" for e in read_events(run.events)) and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "shepherd resume runs/long" in said
-    assert "Traceback" not in said
-    assert checkpoint.damage(checkpoint.resolve(run, "latest")) is None
-    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
 
 
 @pytest.mark.parametrize("going_on", ["train", "resume", "stage", "dvc repro"])
@@ -304,18 +311,10 @@ def test_stages_before_training_work_or_say_what_comes_first(home: Path, here: C
 
 def test_ctrl_c_at_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, here: Command) -> None:
     folder = "runs/signalled"
-    long = [o if "total_steps" not in o else "algo.total_steps=12000" for o in TINY]
     # No checkpoint is scheduled before the end: the one that is found was made because of the signal.
-    long += ["checkpoint.every=12000", "evaluation.every=12000"]
+    long = processes.changed(TINY, "algo.total_steps=12000", "checkpoint.every=12000", "evaluation.every=12000")
     assert here("stage", "make-env", folder, *long).returncode == 0
-    process = subprocess.Popen(
-        processes.shepherd("stage", "train", folder),
-        cwd=home,
-        env=processes.environment(home),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = processes.start(home, "stage", "train", folder, **processes.NO_STORE)
     assert process.stderr is not None
     said = process.stderr.readline()  # the first progress line: training is under way
     begun = time.monotonic()
@@ -329,7 +328,7 @@ def test_ctrl_c_at_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, 
     saved = int(checkpoint.resolve(run, "latest").name)
     assert 0 < saved < 12_000
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
-    done = shepherd(home, "stage", "train", folder)
+    done = here("stage", "train", folder)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["env_steps"] >= 12_000
     assert [e["env_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [saved]
@@ -385,7 +384,7 @@ def test_a_finished_run_needs_no_server_to_say_so(
     trained: Trained, here: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    done = here("resume", str(trained[0].path))
+    done = here("resume", str(trained.run.path))
     assert done.returncode == 0, done.stderr
     assert "finished already" in done.stdout
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
-import zlib
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +22,11 @@ from flows.tracking.mlflow_store import connect
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
+from tests.processes import at_once
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
@@ -34,17 +34,36 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def dynasty(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """A model of its own name with three versions, each better than the one before: 100, 200 and 300."""
-    name = f"dynasty-{request.node.name.removeprefix('test_')[:60]}"
-    weights = zlib.crc32(name.encode()) % 100_000
-    runs = [checkpointed_run(tmp_path / f"run-{i}", f"{name}-{i}", weights=weights + i) for i in range(3)]
+@pytest.fixture(scope="module")
+def born(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[sqlite3.Connection, Path]]:
+    """A store with the model "dynasty" of three versions that return 100, 200 and 300; its runs."""
+    folder = tmp_path_factory.mktemp("dynasty")
+    runs = [checkpointed_run(folder / f"run-{i}", f"dynasty-{i}", weights=i) for i in range(3)]
     means = {digest_of(run): 100.0 * (i + 1) for i, run in enumerate(runs)}
-    evaluations(monkeypatch, lambda digest, episode: means[digest] + episode % 3)
-    for run in runs:
-        register_model(named(run, name))
-    return name
+    with pytest.MonkeyPatch.context() as patch:
+        evaluations(patch, lambda digest, episode: means[digest] + episode % 3)
+        for run in runs:
+            register_model(named(run, "dynasty"))
+    with closing(sqlite3.connect(":memory:")) as kept, closing(sqlite3.connect(home / ".shepherd/mlflow.db")) as store:
+        store.backup(kept)
+        yield kept, folder
+
+
+@pytest.fixture
+def dynasty(home: Path, born: tuple[sqlite3.Connection, Path]) -> str:
+    """The name of that model, in a store in which nothing else has happened."""
+    with closing(sqlite3.connect(home / ".shepherd/mlflow.db")) as store:
+        born[0].backup(store)
+    return "dynasty"
+
+
+@pytest.fixture
+def runs(born: tuple[sqlite3.Connection, Path], tmp_path: Path) -> Iterator[Path]:
+    """The folder of its runs, as they were before the test and after it."""
+    shutil.copytree(born[1], tmp_path / "kept")
+    yield born[1]
+    shutil.rmtree(born[1])
+    shutil.move(tmp_path / "kept", born[1])
 
 
 def client() -> MlflowClient:
@@ -166,9 +185,9 @@ def test_the_list_shows_versions_newest_first_and_the_history_of_one_model(
 
 
 def test_the_list_names_the_place_where_a_run_was_set_aside(
-    dynasty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dynasty: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = RunDirectory(tmp_path / "run-2")
+    run = RunDirectory(runs / "run-2")
     set_aside(run)  # and another run begins in its folder
     assert cli.main(["registry", "list", dynasty]) == 0
     newest = capsys.readouterr().out.splitlines()[1]
@@ -176,9 +195,9 @@ def test_the_list_names_the_place_where_a_run_was_set_aside(
 
 
 def test_the_list_of_all_names_every_model_and_a_run_that_is_gone(
-    dynasty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dynasty: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "run-1").rename(tmp_path / "elsewhere")
+    (runs / "run-1").rename(runs / "elsewhere")
     client().create_registered_model(f"foreign to {dynasty}")
     client().create_model_version(f"foreign to {dynasty}", "file:///nowhere")
     assert cli.main(["registry"]) == 0
@@ -216,10 +235,9 @@ def test_a_version_of_another_program_is_not_made_champion(home: Path) -> None:
 
 
 def test_promotions_at_once_are_noted_one_after_the_other(dynasty: str) -> None:
-    command = [sys.executable, "-m", "flows.cli.main", "registry", "promote", dynasty]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    started = [subprocess.Popen([*command, version], env=environment) for version in ("1", "2")]
-    assert [process.wait(120) for process in started] == [0, 0]
+    command = "from flows.cli.main import main; assert main(['registry', 'promote', {!r}, {!r}]) == 0"
+    programs = [command.format(dynasty, version) for version in ("1", "2")]
+    assert at_once("import mlflow, flows.cli.registry", *programs) == [0, 0]
     moves = champions.history(client(), dynasty)
     assert [move.before for move in moves[1:]] == [move.version for move in moves[:-1]]
     assert sorted(move.version for move in moves[3:]) == ["1", "2"]

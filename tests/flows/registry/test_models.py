@@ -40,6 +40,7 @@ from tests.flows.synthetic_runs import (
     judged,
     named,
 )
+from tests.processes import at_once
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
@@ -59,20 +60,35 @@ def test_the_same_checkpoint_is_the_same_version(home: Path, tmp_path: Path, mon
     assert [e["version"] for e in read_events(run.events) if e["kind"] == "registered"] == [1]
 
 
-def test_two_processes_at_once_make_one_version(home: Path, tmp_path: Path) -> None:
-    run = checkpointed_run(tmp_path / "run", "together", weights=2)
-    judged(run)
-    program = f"""
-        from flows.stages.register_model import register_model
-        from rlcore.store.directory import RunDirectory
-        print(register_model(RunDirectory({str(run.path)!r}))["version"])
-    """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [process.communicate(timeout=120)[0].strip() for process in started] == ["1", "1"]
+METHODS = ["log_model_artifacts", "create_model_version"]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
+    """Runs that other processes registered: two at once the same, and in each of two methods one was killed."""
+    folder, runs, programs = tmp_path_factory.mktemp("elsewhere"), {}, []
+    for number, name in enumerate(("together", *METHODS)):
+        run = checkpointed_run(folder / name, f"{name}-elsewhere", weights=62 + number)
+        runs[name] = named(run, f"{name}-elsewhere")
+        judged(run)
+        killed = f"MlflowClient.{name} = lambda *arguments, **named: os.kill(os.getpid(), signal.SIGKILL)"
+        programs.append(f"""
+            import os, signal
+            from mlflow import MlflowClient
+            from flows.stages.register_model import register_model
+            from rlcore.store.directory import RunDirectory
+            {killed if name in METHODS else ""}
+            assert register_model(RunDirectory({str(run.path)!r}))["version"] == 1
+        """)
+    imports = "import flows.stages.register_model, matplotlib.pyplot, mlflow.pyfunc, rlcore.algorithms.ppo"
+    codes = at_once(imports, programs[0], *programs)
+    assert codes == [0, 0, -signal.SIGKILL, -signal.SIGKILL]
+    return runs
+
+
+def test_two_processes_at_once_make_one_version(elsewhere: dict[str, RunDirectory]) -> None:
     client = connect(tracking_uri())
-    assert len(client.search_model_versions("name = 'ppo-CartPole-v1'")) == 1
+    assert len(client.search_model_versions("name = 'together-elsewhere'")) == 1
 
 
 def test_first_model_must_beat_the_random_baseline(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,31 +237,17 @@ def test_cut_off_at_every_write_in_turn_there_is_one_logged_model_and_one_versio
     assert [(move.version, move.before, move.how) for move in history] == [("1", None, "gate")]
 
 
-@pytest.mark.parametrize("method", ["log_model_artifacts", "create_model_version"])
+@pytest.mark.parametrize("method", METHODS)
 def test_killed_while_it_registers_a_run_has_one_logged_model_afterwards(
-    home: Path, tmp_path: Path, method: str
+    elsewhere: dict[str, RunDirectory], method: str
 ) -> None:
-    name = f"killed-{method}"
-    run = named(checkpointed_run(tmp_path / "run", name, weights=62 + len(method)), name)
-    judged(run)
-    program = f"""
-        import os, signal
-        from mlflow import MlflowClient
-        from flows.stages.register_model import register_model
-        from rlcore.store.directory import RunDirectory
-        MlflowClient.{method} = lambda *arguments, **named: os.kill(os.getpid(), signal.SIGKILL)
-        register_model(RunDirectory({str(run.path)!r}))
-    """
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, timeout=120)
-    assert done.returncode == -signal.SIGKILL
-    client = connect(tracking_uri())
+    run, client = elsewhere[method], connect(tracking_uri())
     found = find_run(client, run)
     assert found is not None
     left = client.search_logged_models([found.info.experiment_id], f"source_run_id = '{found.info.run_id}'")
     assert [model.status for model in left] == ["PENDING" if method == "log_model_artifacts" else "READY"]
-    assert register_model(named(run, name))["version"] == 1
-    assert only_model(name, run).source == left[0].artifact_location
+    assert register_model(run)["version"] == 1
+    assert only_model(f"{method}-elsewhere", run).source == left[0].artifact_location
 
 
 def test_a_request_that_the_server_gets_to_after_its_process_was_killed_leaves_one_logged_model(
@@ -431,7 +433,7 @@ SERVE = """
                 raise ImportError(f"serving imported {name}")
 
     # The checkout is installed here, in one of the two ways that installers know; where models are served it is not.
-    sys.path[:] = [place for place in sys.path if place != sys.argv[3]]
+    sys.path[:] = [place for place in sys.path if place != sys.argv[2]]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
     sys.meta_path.insert(0, Forbidden())
     import importlib.util
@@ -442,42 +444,63 @@ SERVE = """
         wide = {k: v.astype(np.float64) for k, v in batch.items()}
         return wide if len(wide) > 1 else next(iter(wide.values()))
 
-    model = mlflow.pyfunc.load_model(sys.argv[1])
-    batch = {k: np.asarray(v["values"], v["dtype"]) for k, v in json.loads(sys.argv[2]).items()}
-    obs = batch if len(batch) > 1 else next(iter(batch.values()))
-    said = {"greedy": model.predict(obs).tolist(), "rlcore": sys.modules["rlcore"].__file__}
-    said["sampled"] = model.predict(obs, params={"deterministic": False}).tolist()
-    said["unwrapped"] = model.unwrap_python_model().predict(None, widened(batch)).tolist()
-    wrong = {k: v[..., :1] for k, v in batch.items()} if len(batch) > 1 else obs[:, :3]
-    try:
-        model.predict(wrong)
-    except Exception as error:
-        said["error"] = str(error)
-    said["inputs"] = model.metadata.signature.inputs.to_dict()
-    said["outputs"] = model.metadata.signature.outputs.to_dict()
-    print(json.dumps(said))
+    def ask(uri, batch):
+        model = mlflow.pyfunc.load_model(uri)
+        batch = {k: np.asarray(v["values"], v["dtype"]) for k, v in batch.items()}
+        obs = batch if len(batch) > 1 else next(iter(batch.values()))
+        said = {"greedy": model.predict(obs).tolist(), "rlcore": sys.modules["rlcore"].__file__}
+        said["sampled"] = model.predict(obs, params={"deterministic": False}).tolist()
+        said["unwrapped"] = model.unwrap_python_model().predict(None, widened(batch)).tolist()
+        wrong = {k: v[..., :1] for k, v in batch.items()} if len(batch) > 1 else obs[:, :3]
+        try:
+            model.predict(wrong)
+        except Exception as error:
+            said["error"] = str(error)
+        said["inputs"] = model.metadata.signature.inputs.to_dict()
+        said["outputs"] = model.metadata.signature.outputs.to_dict()
+        return said
+
+    print(json.dumps([ask(uri, batch) for uri, batch in json.loads(sys.argv[1])]))
 """
 
 
-def serve(uri: str, obs: dict[str, np.ndarray], cwd: Path) -> dict[str, Any]:
-    """Load and ask a registered model in a process that knows MLflow, torch and NumPy, and not this project."""
-    batch = json.dumps({k: {"values": v.tolist(), "dtype": str(v.dtype)} for k, v in obs.items()})
+Answer = tuple[RunDirectory, dict[str, np.ndarray], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def answers(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
+    """Registered models loaded and asked by a process that knows MLflow, torch and NumPy, and not this project.
+
+    One takes an array, the other a dict: the run, the observations, and what the process says.
+    """
+    folder, rng = tmp_path_factory.mktemp("answers"), np.random.default_rng(1)
+    runs = {
+        "array": checkpointed_run(folder / "array", "served", weights=50),
+        "dict": checkpointed_run(folder / "dict", "rooms", weights=51, spec=DICT_SPEC),
+    }
+    asked: dict[str, dict[str, np.ndarray]] = {
+        "array": {"state": rng.normal(size=(32, 4)).astype(np.float32)},
+        "dict": {"position": rng.normal(size=(16, 2, 3)), "room": rng.integers(1, 6, size=16)},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        evaluations(patch, lambda digest, episode: 100.0 + episode % 3)
+        for name, run in runs.items():
+            register_model(named(run, f"served-{name}"))
+    questions = [
+        (f"models:/served-{name}@champion", {k: {"values": v.tolist(), "dtype": str(v.dtype)} for k, v in obs.items()})
+        for name, obs in asked.items()
+    ]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    command = [sys.executable, "-P", "-c", textwrap.dedent(SERVE), uri, batch, str(ROOT)]
-    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True)
+    command = [sys.executable, "-P", "-c", textwrap.dedent(SERVE), json.dumps(questions), str(ROOT)]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    said = json.loads(done.stdout.splitlines()[-1])
+    return {name: (runs[name], asked[name], one) for name, one in zip(asked, said, strict=True)}
 
 
-def test_a_registered_model_answers_where_this_project_is_not(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = checkpointed_run(tmp_path / "run", "served", weights=50)
-    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    register_model(named(run, "served"))
-    obs = np.random.default_rng(1).normal(size=(32, 4)).astype(np.float32)
-    said = serve("models:/served@champion", {"state": obs}, tmp_path)
-    assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
+def test_a_registered_model_answers_where_this_project_is_not(answers: dict[str, Answer]) -> None:
+    run, obs, said = answers["array"]
+    assert said["greedy"] == flows.load_policy(run.path).predict(obs["state"]).tolist()
     assert said["unwrapped"] == said["greedy"]  # the way for float64 arrays, which MLflow holds against the signature
     assert said["sampled"] != said["greedy"]
     assert not said["rlcore"].startswith(str(ROOT))
@@ -486,13 +509,8 @@ def test_a_registered_model_answers_where_this_project_is_not(
     assert "(-1, 4)" in said["error"]
 
 
-def test_a_dict_observation_is_served_by_name(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = checkpointed_run(tmp_path / "run", "rooms", weights=51, spec=DICT_SPEC)
-    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
-    register_model(named(run, "rooms"))
-    rng = np.random.default_rng(2)
-    obs = {"position": rng.normal(size=(16, 2, 3)), "room": rng.integers(1, 6, size=16)}
-    said = serve("models:/rooms/1", obs, tmp_path)
+def test_a_dict_observation_is_served_by_name(answers: dict[str, Answer]) -> None:
+    run, obs, said = answers["dict"]
     assert said["greedy"] == flows.load_policy(run.path).predict(obs).tolist()
     assert [(i["name"], i["tensor-spec"]["dtype"], i["tensor-spec"]["shape"]) for i in said["inputs"]] == [
         ("position", "float64", [-1, 2, 3]),

@@ -39,24 +39,20 @@ class Served:
     run: RunDirectory
 
 
-@pytest.fixture(scope="module")
-def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`mlflow models serve` of a champion that takes arrays of 4 numbers; gone with its children at the end."""
-    yield from serving(home, tmp_path_factory.mktemp("array"), "served", None)
-
-
-@pytest.fixture(scope="module")
-def served_dict(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The same of a policy that sees two named keys."""
-    yield from serving(home, tmp_path_factory.mktemp("dict"), "rooms", DICT_SPEC)
-
-
-def serving(home: Path, folder: Path, name: str, spec: dict[str, Any] | None) -> Iterator[Served]:
+def champion(folder: Path, name: str, spec: dict[str, Any] | None = None) -> RunDirectory:
+    """A run that is registered as the champion of that name."""
     run = checkpointed_run(folder / "run", name, weights=61, spec=spec)
     with pytest.MonkeyPatch.context() as patched:
         evaluations(patched, lambda digest, episode: 100.0 + episode % 3)
         register_model(named(run, name))
-    port = free_port()
+    return run
+
+
+@pytest.fixture(scope="module")
+def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`mlflow models serve` of a champion that takes arrays of 4 numbers; gone with its children at the end."""
+    folder = tmp_path_factory.mktemp("array")
+    run, port = champion(folder, "served"), free_port()
     command = [str(Path(sys.executable).with_name("mlflow")), "models", "serve", "--env-manager", "local"]
     # MLflow starts `uvicorn` by its name: the virtual environment is activated, as the README has it.
     here = str(Path(sys.executable).parent)
@@ -64,7 +60,7 @@ def serving(home: Path, folder: Path, name: str, spec: dict[str, Any] | None) ->
     environment["PATH"] = here + os.pathsep + environment["PATH"]
     with open(folder / "serve.log", "wb") as log:
         process = subprocess.Popen(
-            [*command, "-m", f"models:/{name}@champion", "--host", "127.0.0.1", "--port", str(port)],
+            [*command, "-m", "models:/served@champion", "--host", "127.0.0.1", "--port", str(port)],
             cwd=folder,
             env=environment,
             stdout=log,
@@ -140,13 +136,18 @@ def test_an_unknown_parameter_or_no_inputs_is_400(served: Served) -> None:
     assert ask(served, inputs=[[0, 0, 0, 0]], params={"deterministic": "perhaps"})[0] == 400
 
 
-def test_named_observations_are_served_and_a_value_out_of_range_is_a_sentence(served_dict: Served) -> None:
-    rng = np.random.default_rng(5)
+def test_named_observations_are_served_and_a_value_out_of_range_is_a_sentence(home: Path, tmp_path: Path) -> None:
+    from mlflow.pyfunc import load_model, scoring_server
+    from starlette.testclient import TestClient
+
+    run, rng = champion(tmp_path, "rooms", DICT_SPEC), np.random.default_rng(5)
+    server = TestClient(scoring_server.init(load_model("models:/rooms@champion")))
     obs = {"position": rng.normal(size=(8, 2, 3)), "room": rng.integers(1, 6, size=8)}
-    expected = flows.load_policy(served_dict.run.path).predict(obs).tolist()
     given = {key: value.tolist() for key, value in obs.items()}
-    assert ask(served_dict, inputs=given) == (200, {"predictions": expected})
-    status, answer = ask(served_dict, inputs=given | {"room": [9] * 8})
-    assert status == 400
-    assert "obs 'room': expected whole numbers from 1 to 5" in answer["message"]
-    assert "Traceback" not in json.dumps(answer)
+    answer = server.post("/invocations", json={"inputs": given})
+    expected = flows.load_policy(run.path).predict(obs).tolist()
+    assert (answer.status_code, answer.json()) == (200, {"predictions": expected})
+    wrong = server.post("/invocations", json={"inputs": given | {"room": [9] * 8}})
+    assert wrong.status_code == 400
+    assert "obs 'room': expected whole numbers from 1 to 5" in wrong.json()["message"]
+    assert "Traceback" not in wrong.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from rlcore.errors import DiskFault, RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
+from rlcore.train.session import Session
 from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
 from tests.runs import prepare
 
@@ -38,7 +40,10 @@ def finished(path: Path, env_id: str = "CartPole-v1", **dotted: Any) -> RunDirec
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    return finished(tmp_path_factory.mktemp("undisturbed") / "run", **EVERYTHING)
+    """The end of a run that this process trained."""
+    run = prepare(tmp_path_factory.mktemp("undisturbed") / "run", **EVERYTHING)
+    finish_here(run)
+    return run
 
 
 def test_work_is_passed_on_and_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,29 +98,28 @@ def test_sigterm_finishes_the_iteration_and_saves(tmp_path: Path) -> None:
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
 
 
-def test_interrupted_anywhere_the_same_evaluations_stop_it_at_the_same_step(tmp_path: Path) -> None:
+def test_interrupted_at_an_evaluation_the_same_evaluations_stop_it_at_the_same_step(tmp_path: Path) -> None:
     rules = {"evaluation__every": 100, "early_stop__patience": 2, "total_steps": 2000}
     whole = finished(tmp_path / "whole", **rules)
     moments = evaluations(whole)
     assert moments[-1] < 2000  # it stopped early
-    for crossing in moments[:2]:
-        run = prepare(tmp_path / f"interrupted at {crossing}", **rules)
-        trainer = Trainer(run)
+    run = prepare(tmp_path / "interrupted", **rules)
+    trainer = Trainer(run)
 
-        def interrupt(said: dict[str, Any], at: int = crossing, process: Any = trainer.process) -> None:
-            if said["env_steps"] == at:
-                process.send_signal(signal.SIGTERM)
+    def interrupt(said: dict[str, Any]) -> None:
+        if said["env_steps"] == moments[1]:  # one evaluation without gain has been counted
+            trainer.process.send_signal(signal.SIGTERM)
 
-        with pytest.raises(TrainingInterrupted):
-            while True:
-                boundary = trainer.advance(interrupt)
-                for name, act in (("checkpoint", trainer.checkpoint), ("evaluate", trainer.evaluate)):
-                    if name in boundary.due:
-                        act()
-        train(run)
-        trainer_for(run).stop()
-        assert evaluations(run) == moments
-        assert digest(run) == digest(whole)
+    with pytest.raises(TrainingInterrupted):
+        while True:
+            boundary = trainer.advance(interrupt)
+            for name, act in (("checkpoint", trainer.checkpoint), ("evaluate", trainer.evaluate)):
+                if name in boundary.due:
+                    act()
+    train(run)
+    trainer_for(run).stop()
+    assert evaluations(run) == moments
+    assert digest(run) == digest(whole)
 
 
 def evaluations(run: RunDirectory) -> list[int]:
@@ -161,10 +165,8 @@ def test_neither_the_stage_nor_its_trainer_imports_what_it_does_not_need(tmp_pat
 
 def test_second_writer_is_refused(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
-    first = Trainer(run)
-    with pytest.raises(UserError, match=f"pid {first.process.pid}"):
+    with run.writing(), pytest.raises(UserError, match=f"pid {os.getpid()}"):
         Trainer(run)
-    first.stop()
 
 
 def test_resume_with_another_learning_rate_is_refused(tmp_path: Path) -> None:
@@ -179,14 +181,11 @@ def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(
     undisturbed: RunDirectory, tmp_path: Path
 ) -> None:
     run = prepare(tmp_path / "run", **EVERYTHING)
-    trainer = Trainer(run)
+    session = Session(run)  # and no more of it: its process was killed
     for _ in range(2):
-        boundary = trainer.advance()
-        while "checkpoint" not in boundary.due:
-            boundary = trainer.advance()
-        trainer.checkpoint()
-    trainer.process.kill()
-    trainer.stop()
+        while "checkpoint" not in session.advance(lambda said: None).due:
+            continue
+        session.save()
     newest = next(checkpoint.newest_first(run.checkpoints))
     tensors = newest / "learning/tensors.safetensors"
     content = bytearray(tensors.read_bytes())
@@ -200,9 +199,9 @@ def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(
 
 def test_init_from_starts_with_the_weights_of_another_run(undisturbed: RunDirectory, tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", init_from=str(undisturbed.path), **EVERYTHING)
-    trainer = Trainer(run)
-    trainer.checkpoint()
-    trainer.stop()
+    session = Session(run)
+    session.save()
+    session.close()
     started, _ = checkpoint.load(checkpoint.resolve(run, "latest"))
     source, _ = checkpoint.load(checkpoint.chosen(undisturbed))
     name = "actor.layers.0.weight"

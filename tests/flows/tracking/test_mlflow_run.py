@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -23,8 +20,8 @@ from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
+from tests.processes import at_once
 
-ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
@@ -60,30 +57,61 @@ def expected(first: int, last: int) -> dict[tuple[str, int], list[float]]:
     }
 
 
-def mirror_command(run: RunDirectory, before: str = "") -> list[str]:
-    program = f"""
-        import os, signal, sys
-        from flows.tracking import mirror, mlflow_run
-        {before}
-        sys.exit(mirror.main([{str(run.path)!r}]))
+@pytest.fixture(scope="module")
+def mirrored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
+    """Runs that processes mirror at once where there is no store yet: one each of two, three of one; one is killed."""
+    (home / ".shepherd" / "mlflow.db").unlink(missing_ok=True)
+    folder = tmp_path_factory.mktemp("mirrored")
+    runs = {name: synthetic_run(folder / name, name) for name in ("a", "b", "together", "killed")}
+    for run in runs.values():
+        train_a_while(run, 0, 1000)
+    once = {
+        name: f"from flows.tracking import mirror; assert mirror.main([{str(run.path)!r}]) == 0"
+        for name, run in runs.items()
+    }
+    dies = """
+        import os, signal
+        from flows.tracking import mlflow_run
+        from mlflow import MlflowClient
+        mlflow_run.BATCH_METRICS = 7
+        log_batch, calls = MlflowClient.log_batch, []
+        def log_then_die(self, *args, **kwargs):
+            log_batch(self, *args, **kwargs)
+            calls.extend(kwargs.get("metrics", []))
+            if len(calls) == 14:
+                os.kill(os.getpid(), signal.SIGKILL)
+        MlflowClient.log_batch = log_then_die
     """
-    return [sys.executable, "-c", textwrap.dedent(program)]
+    killed = textwrap.dedent(dies) + once["killed"]
+    programs = [once["a"], once["b"], *[once["together"]] * 3, killed]
+    assert at_once("import mlflow, flows.tracking.mirror", *programs) == [0] * 5 + [-signal.SIGKILL]
+    return runs
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT)}
-
-
-def test_two_processes_create_the_store_at_once_and_neither_breaks(home: Path, tmp_path: Path) -> None:
-    runs = [synthetic_run(tmp_path / name, f"first-{name}") for name in ("a", "b")]
-    for run in runs:
-        train_a_while(run, 0, 300)
-    (home / ".shepherd" / "mlflow.db").unlink()  # empty: this is the first test of the module
-    started = [subprocess.Popen(mirror_command(run), env=environment()) for run in runs]
-    assert [process.wait(120) for process in started] == [0, 0]
-    assert [count_runs(home, f"first-{name}") for name in ("a", "b")] == [1, 1]
+def test_two_processes_create_the_store_at_once_and_neither_breaks(
+    home: Path, mirrored: dict[str, RunDirectory]
+) -> None:
+    runs = [mirrored[name] for name in ("a", "b")]
+    assert [stored(home, bring(run)) for run in runs] == [expected(0, 1000)] * 2
+    assert [count_runs(home, name) for name in ("a", "b")] == [1, 1]
     assert not [run.log.read_text() for run in runs if run.log.exists()]
     assert not (Path.cwd() / "mlruns").exists()
+
+
+def test_points_are_there_once_after_several_processes_mirror_at_once(
+    home: Path, mirrored: dict[str, RunDirectory]
+) -> None:
+    assert count_runs(home, "together") == 1
+    assert stored(home, bring(mirrored["together"])) == expected(0, 1000)
+
+
+def test_points_are_there_once_after_a_kill_between_batches(home: Path, mirrored: dict[str, RunDirectory]) -> None:
+    ours = "(select run_uuid from tags where key = 'shepherd.run_id' and value = 'killed')"
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        (there,) = store.execute(f"select count(*) from metrics where run_uuid in {ours}").fetchone()
+    assert 0 < there < 30
+    assert stored(home, bring(mirrored["killed"])) == expected(0, 1000)
+    assert count_runs(home, "killed") == 1
 
 
 def test_points_are_there_once_after_repeated_mirrors_of_a_growing_log(home: Path, tmp_path: Path) -> None:
@@ -131,40 +159,6 @@ def test_an_update_asks_for_no_histories_and_brings_what_is_new(
     assert set(asked) == {"Test/cumulative_reward"}
     test = {("Test/cumulative_reward", 1000): [6.0, 7.0], ("Test/cumulative_reward", 2000): [5.0]}
     assert {point: sorted(values) for point, values in stored(home, mlflow_run).items()} == expected(0, 3000) | test
-
-
-def test_points_are_there_once_after_a_kill_between_batches(home: Path, tmp_path: Path) -> None:
-    run = synthetic_run(tmp_path / "run", "killed")
-    train_a_while(run, 0, 1000)
-    die = textwrap.indent(
-        textwrap.dedent("""
-            mlflow_run.BATCH_METRICS = 7
-            from mlflow import MlflowClient
-            log_batch, calls = MlflowClient.log_batch, []
-            def log_then_die(self, *args, **kwargs):
-                log_batch(self, *args, **kwargs)
-                calls.extend(kwargs.get("metrics", []))
-                if len(calls) == 14:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            MlflowClient.log_batch = log_then_die
-        """).strip(),
-        " " * 8,
-    ).strip()
-    assert subprocess.run(mirror_command(run, die), env=environment()).returncode == -signal.SIGKILL
-    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
-        assert store.execute("select count(*) from metrics where step < 1000 and value = 1e4").fetchone()[0] > 0
-    mlflow_run = bring(run)
-    assert stored(home, mlflow_run) == expected(0, 1000)
-    assert count_runs(home, "killed") == 1
-
-
-def test_points_are_there_once_after_several_processes_mirror_at_once(home: Path, tmp_path: Path) -> None:
-    run = synthetic_run(tmp_path / "run", "together")
-    train_a_while(run, 0, 1000)
-    started = [subprocess.Popen(mirror_command(run), env=environment()) for _ in range(3)]
-    assert [process.wait(120) for process in started] == [0, 0, 0]
-    assert count_runs(home, "together") == 1
-    assert stored(home, bring(run)) == expected(0, 1000)
 
 
 def test_a_store_that_is_away_is_a_line_in_the_log_and_complete_later(
