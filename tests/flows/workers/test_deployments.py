@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -19,13 +21,15 @@ from urllib.request import Request, urlopen
 import pytest
 from dotenv import dotenv_values
 
-from flows.report.sentences import result_line
+from flows.config.compose import compose
+from flows.runs.create import create_run
+from flows.stages.make_env import make_env
 from flows.workers.dotenv import NAMES
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
-from tests.processes import ROOT, changed, count, digest, environment, free_port, wait_for
+from tests.processes import ROOT, changed, count, digest, environment, finish_here, free_port, wait_for
 from tests.soaking import soak
 from tests.stores import query
 
@@ -113,13 +117,13 @@ class Site:
         final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
         return wait_for(lambda: (s := self.state(flow_run))[0] in final and s, "the end", seconds, every=0.3)
 
-    def prefect(self, *words: str) -> str:
-        """A `prefect` command, as a user types it with the variables of .env loaded."""
+    def prefect(self, *words: str, code: int = 0) -> str:
+        """A `prefect` command, as a user types it with the variables of .env loaded, that ends with that code."""
         command = [str(Path(sys.executable).with_name("prefect")), *words]
         loaded = {name: value for name, value in self.dotenv().items() if value is not None}
         own = self.variables | loaded | {"PREFECT_HOME": str(self.home / ".shepherd/prefect")}
         done = subprocess.run(command, cwd=self.home, env=own, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
     def told(self, flow_run: str) -> str:
@@ -155,17 +159,61 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     assert not site.processes("")
 
 
+@dataclass(frozen=True)
+class Killed:
+    """A flow run whose process was killed while it trained, watched from a terminal; then it was retried to its end.
+
+    Attributes:
+        flow_run: its id.
+        run: its run directory.
+        watched: what the terminal showed until the kill, in one line.
+        crashed: its state after the kill.
+        ended: its state at its end.
+    """
+
+    flow_run: str
+    run: RunDirectory
+    watched: str
+    crashed: str
+    ended: str
+
+
 @pytest.fixture(scope="module")
-def watched(site: Site) -> str:
-    """What a terminal shows of a training, in one line."""
+def killed(site: Site) -> Killed:
     overrides = f"overrides={json.dumps(SMALL)}"
-    return " ".join(site.prefect("deployment", "run", "train-ppo/default", "-p", overrides, "--watch").split())
+    with ThreadPoolExecutor(1) as terminal:
+        shown = terminal.submit(
+            site.prefect, "deployment", "run", "train-ppo/default", "-p", overrides, "--watch", code=1
+        )
+        wait_for(lambda: list((site.home / "runs").rglob("run.json")), "the run directory", every=0.1)
+        (identity,) = (site.home / "runs").rglob("run.json")
+        flow_run = RunDirectory(identity.parent).read_identity()["flow_run"]
+        run = site.trained(flow_run)
+        (engine,) = site.processes("prefect.engine")
+        os.kill(engine, signal.SIGKILL)
+        wait_for(lambda: not site.processes("rlcore.train.trainer"), "the trainer's end", 2.0)
+        crashed = site.ended(flow_run, 120)[0]
+        watched = " ".join(shown.result().split())
+    site.prefect("flow-run", "retry", flow_run)
+    return Killed(flow_run, run, watched, crashed, site.ended(flow_run)[0])
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two flow runs that train at once, for long, on one worker."""
+
+    cancelled: str
+    orphaned: str
+    runs: list[RunDirectory]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(site: Site, watched: str) -> RunDirectory:
-    (flow_run,) = re.findall(r"UUID: (\S+)", watched)
-    return site.run(flow_run)
+def pair(site: Site) -> Pair:
+    flow_runs = [site.submit(*LONG), site.submit(*LONG)]
+    runs = [site.run(flow_run) for flow_run in flow_runs]
+    assert runs[0].path != runs[1].path
+    wait_for(lambda: all(count(run, "metrics") for run in runs), "both to train", every=0.1)
+    return Pair(*flow_runs, runs)
 
 
 def test_up_tells_where_everything_is_and_keeps_what_runs(site: Site) -> None:
@@ -189,25 +237,35 @@ def test_a_deployment_has_a_form_and_the_commit_as_its_version(site: Site) -> No
     assert site.ask("deployments/name/train-ppo/gpu")["work_pool_name"] == "gpu"
 
 
-def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(
-    site: Site, undisturbed: RunDirectory, watched: str
-) -> None:
-    summary = undisturbed.read_summary()
-    assert summary["model"]["version"] == 1
+def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(site: Site, killed: Killed) -> None:
+    assert killed.ended == "COMPLETED"
+    assert killed.run.read_summary()["model"]["version"] == 1
     names = [task["name"] for task in site.ask("task_runs/filter", limit=200, offset=0)]
     for stage in ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model"):
         assert any(name.startswith(f"{stage} ppo CartPole-v1") for name in names), stage
-    told = "\n".join(entry["message"] for entry in site.ask("logs/filter", limit=200, offset=0))
-    for words in ("random baseline:", "final evaluation"):
-        assert words in told
-        assert words in watched
-    flow_run = undisturbed.read_identity()["flow_run"]
-    assert site.state(flow_run) == ("COMPLETED", result_line(summary))
-    assert result_line(summary) in watched.partition("final evaluation")[2]
+    told = site.told(killed.flow_run)
+    assert "random baseline:" in told
+    assert "random baseline:" in killed.watched
+    assert "final evaluation" in told
+
+
+def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(
+    site: Site, killed: Killed, tmp_path: Path
+) -> None:
+    assert killed.crashed == "CRASHED"
+    history = [state["type"] for state in site.ask(f"flow_run_states/?flow_run_id={killed.flow_run}")]
+    assert history.count("CRASHED") == 1  # Prefect's own worker would report it again, and undo the retry
+    assert site.run(killed.flow_run).path == killed.run.path
+    assert count(killed.run, "resume") == 1
+    assert "goes on from its checkpoint at" in site.told(killed.flow_run)
+    typed = ["exp=ppo", *SMALL, f"run_dir={tmp_path / 'undisturbed'}"]
+    undisturbed = create_run(*compose(typed), typed)
+    make_env(undisturbed)
+    assert digest(killed.run) == finish_here(undisturbed)
 
 
 def test_nobody_without_the_password_gets_an_answer_and_it_is_kept_in_two_private_files(
-    site: Site, undisturbed: RunDirectory
+    site: Site, killed: Killed
 ) -> None:
     for key, path in (("PREFECT", "/api/deployments/filter"), ("MLFLOW", "/api/2.0/mlflow/registered-models/search")):
         url = f"http://127.0.0.1:{site.variables[f'SHEPHERD_{key}_PORT']}{path}"
@@ -228,50 +286,41 @@ def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
     assert "Traceback" not in (site.home / ".shepherd/servers/worker-local.log").read_text()
 
 
-def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(site: Site, undisturbed: RunDirectory) -> None:
-    flow_run = site.submit(*SMALL)
-    run = site.trained(flow_run)
-    (engine,) = site.processes("prefect.engine")
-    os.kill(engine, signal.SIGKILL)
-    began = time.monotonic()
-    wait_for(lambda: not site.processes("rlcore.train.trainer"), "the trainer's end", 2.0)
-    assert site.ended(flow_run)[0] == "CRASHED"
-    assert time.monotonic() - began < 120
-    site.prefect("flow-run", "retry", flow_run)
-    assert site.ended(flow_run)[0] == "COMPLETED"
-    history = [state["type"] for state in site.ask(f"flow_run_states/?flow_run_id={flow_run}")]
-    assert history.count("CRASHED") == 1  # Prefect's own worker would report it again, and undo the retry
-    assert site.run(flow_run).path == run.path
-    assert count(run, "resume") == 1
-    assert digest(run) == digest(undisturbed)
-    assert "goes on from its checkpoint at" in site.told(flow_run)
-
-
-def test_two_at_once_one_cancelled_the_other_loses_its_worker(site: Site, undisturbed: RunDirectory) -> None:
-    cancelled, orphaned = site.submit(*LONG), site.submit(*LONG)
-    runs = [site.run(cancelled), site.run(orphaned)]
-    assert runs[0].path != runs[1].path
-    wait_for(lambda: all(count(run, "metrics") for run in runs), "both to train", every=0.1)
-    site.prefect("flow-run", "cancel", cancelled)
-    assert site.ended(cancelled, 60)[0] == "CANCELLED"
+def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(site: Site, pair: Pair) -> None:
+    site.prefect("flow-run", "cancel", pair.cancelled)
+    assert site.ended(pair.cancelled, 60)[0] == "CANCELLED"
     # No checkpoint was due: the one that is there was made because of the cancellation.
-    saved = checkpoint.newest_good(runs[0].checkpoints)
+    saved = checkpoint.newest_good(pair.runs[0].checkpoints)
     assert saved is not None
-    assert f"retry {cancelled}` goes on from its checkpoint at {int(saved.name):,} env steps" in site.told(cancelled)
-    assert site.state(orphaned)[0] == "RUNNING"
-    kind, message = site.ended(site.submit("metric.log_every=128", run_dir=str(runs[1].path)))
-    assert (kind, message.partition(": pid ")[0]) == ("FAILED", str(runs[1].path))  # "… is writing this run"
-    assert runs[1].read_config()["metric"]["log_every"] == 64
+    goes_on = f"retry {pair.cancelled}` goes on from its checkpoint at {int(saved.name):,} env steps"
+    assert goes_on in site.told(pair.cancelled)
+    assert site.state(pair.orphaned)[0] == "RUNNING"
+
+
+def test_a_run_that_a_flow_run_trains_is_refused_to_another_and_keeps_its_config(site: Site, pair: Pair) -> None:
+    run = pair.runs[1]
+    kind, message = site.ended(site.submit("metric.log_every=128", run_dir=str(run.path)))
+    assert (kind, message.partition(": pid ")[0]) == ("FAILED", str(run.path))  # "… is writing this run"
+    assert run.read_config()["metric"]["log_every"] == 64
+
+
+def test_a_flow_run_that_loses_its_worker_ends_and_is_retried_by_the_worker_that_comes_by_itself(
+    site: Site, pair: Pair
+) -> None:
+    run = pair.runs[1]
     (worker,) = (p.pid for p in processes.processes(site.home) if p.kind == "worker")
     os.kill(worker, signal.SIGKILL)
-    assert site.ended(orphaned)[0] == "CRASHED"
+    assert site.ended(pair.orphaned)[0] == "CRASHED"
     wait_for(lambda: not site.processes("prefect.engine") + site.processes("rlcore.train"), "the end of all", 30)
-    assert checkpoint.newest_good(runs[1].checkpoints) is not None
-    assert site.ended(site.submit("env.id=CartPol-v1"))[0] == "FAILED"  # another worker has come by itself
+    saved = checkpoint.newest_good(run.checkpoints)
+    assert saved is not None
+    site.prefect("flow-run", "retry", pair.orphaned)
+    wait_for(lambda: count(run, "resume"), "the retry", every=0.1)
+    assert [e["env_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [int(saved.name)]
 
 
 @soak
-def test_training_goes_on_while_the_server_is_away(site: Site, undisturbed: RunDirectory) -> None:
+def test_training_goes_on_while_the_server_is_away(site: Site) -> None:
     # A boundary asks the server.
     rare = ("algo.total_steps=40000", "algo.compile=false", "checkpoint.every=2500", "evaluation.every=20000")
     flow_run = site.submit(*changed(SMALL, *rare))
@@ -299,17 +348,18 @@ def test_ten_in_the_queue_train_each_in_a_place_of_its_own(site: Site) -> None:
     assert [run.read_config()["group"] for run in runs] == [f"queue{i}" for i in range(10)]
 
 
-def test_down_lets_a_training_write_its_checkpoint(site: Site, undisturbed: RunDirectory) -> None:
-    flow_run = site.submit(*LONG)
-    run = site.run(flow_run)
-    wait_for(lambda: count(run, "metrics"), "the training", every=0.1)
+def test_down_lets_a_training_write_its_checkpoint(site: Site, pair: Pair) -> None:
+    run = pair.runs[1]
+    before = count(run, "metrics")
+    wait_for(lambda: count(run, "metrics") > before, "the training", every=0.1)
     said = site.servers("down")
     assert not site.processes("")
     saved = checkpoint.newest_good(run.checkpoints)
-    assert saved is not None  # none was due
+    assert saved is not None
+    last = [e for e in read_events(run.events) if "env_steps" in e][-1]
+    assert (last["kind"], last["status"], last["env_steps"]) == ("end", "interrupted", int(saved.name))
     assert re.findall(r"`\S*shepherd resume (\S+)` goes on from its checkpoint at ([\d,]+)", said) == [
         (str(run.path.relative_to(site.home.resolve())), f"{int(saved.name):,}")
     ]
-    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
-    states = query(site.home, "select state_type from flow_run where id = ?", flow_run)
+    states = query(site.home, "select state_type from flow_run where id = ?", pair.orphaned)
     assert states == [("CRASHED",)]  # a retry goes on from there
