@@ -24,7 +24,7 @@ def load_policy(path_or_uri: str | Path) -> Policy:
     from rlcore.judge.policy import load_policy as load
 
     if str(path_or_uri).startswith("models:/"):
-        from flows.registry.models import resolve_uri  # `import flows` is every command's first step
+        from flows.registry.models import resolve_uri  # every command imports flows first
 
         path_or_uri = resolve_uri(str(path_or_uri))
     return load(path_or_uri)

@@ -90,9 +90,7 @@ def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
 
 def _selected(sections: dict[str, list[Argument]], words: Sequence[str]) -> dict[str, list[Argument]]:
     def fits(word: str, title: str, argument: Argument) -> bool:
-        if word in sections:
-            return word == title
-        return word in argument.key or word.lower() in argument.help.lower()
+        return word == title if word in sections else word in argument.key or word.lower() in argument.help.lower()
 
     chosen = {t: [a for a in keys if all(fits(word, t, a) for word in words)] for t, keys in sections.items()}
     if not any(chosen.values()):

@@ -55,12 +55,14 @@ def parser() -> Parser:
     root = Parser(prog="shepherd", description="Reinforcement learning as reproducible experiment stages.")
     root.add_argument("--version", action="version", version=f"shepherd {__version__}")
     group = root.add_subparsers(required=True, metavar="COMMAND")
+
     command = _add(group, "train", "flows.cli.train:train", "train an agent: from a config to a registered model")
     command.add_argument("overrides", nargs="*", default=[], help=KEYS)
     command = _add(group, "resume", "flows.cli.train:resume", "continue a run, bit for bit as if it had never stopped")
     command.add_argument("run_dir", help=RUN_DIR)
     about = "keys that change nothing learned, as metric.log_every=1000"
     command.add_argument("overrides", nargs="*", default=[], help=about)
+
     about = "judge a run, a checkpoint or a registered model over whole episodes"
     command = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
     command.add_argument("source", help=SOURCE)
@@ -73,6 +75,7 @@ def parser() -> Parser:
     command = _add(group, "enjoy", "flows.cli.judge:enjoy", "watch a policy play; without a display: make a video")
     command.add_argument("source", help=SOURCE)
     command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
+
     command = _add(group, "config", "flows.cli.config:config", "print the composed config; run nothing")
     command.add_argument("overrides", nargs="*", default=[], help=KEYS)
     about = "as the params.yaml of the DVC pipelines: interpolations kept"
@@ -84,9 +87,8 @@ def parser() -> Parser:
     _add(group, "agents", "flows.report.catalogue:agents", "what can be trained")
     _add(group, "envs", "flows.report.catalogue:envs", "on what, and which extra is missing")
     _add_registry(group)
-    command = _add(
-        group, "stage", "flows.cli.stage:stage", "run one stage on a run directory (make-env makes it from overrides)"
-    )
+    about = "run one stage on a run directory (make-env makes it from overrides)"
+    command = _add(group, "stage", "flows.cli.stage:stage", about)
     command.add_argument("name", choices=STAGES)
     command.add_argument("run_dir", help=RUN_DIR)
     command.add_argument("overrides", nargs="*", default=[], help=f"make-env, or with --params: {KEYS}")

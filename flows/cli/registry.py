@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ def list_versions(name: str | None = None) -> None:
         print(f"{what}; `shepherd train exp=ppo` ends with one")
         return
     show(table(HEAD, rows, NUMBERS))
-    if len(chosen) == 1 and (moves := _history(client, chosen[0])):
+    if len(chosen) == 1 and (moves := list(_history(client, chosen[0]))):
         show("", table(("champion since", "", "", "moved by", "why"), moves))
 
 
@@ -73,25 +73,21 @@ def _line(name: str, move: champions.Move) -> str:
     return f"{name}: champion is version {move.version}, was {before} ({move.why})"
 
 
-def _rows(client: MlflowClient, name: str) -> list[tuple[str, ...]]:
+def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
     aliases = sorted(client.get_registered_model(name).aliases.items())
-    versions = reversed(registry.versions_of(client, name))
-    return [_row(one, [alias for alias, number in aliases if str(number) == str(one.version)]) for one in versions]
-
-
-def _row(version: ModelVersion, aliases: Sequence[str]) -> tuple[str, ...]:
-    tags = version.tags
-    steps, mean, folder = tags.get("env_steps"), tags.get("eval_mean"), tags.get("run_dir")
-    return (
-        version.name,
-        str(version.version),
-        ", ".join(aliases) or "-",
-        f"{int(steps):,}" if steps else "-",
-        f"{float(mean):,.1f}" if mean else "-",
-        _decision(version),
-        _minute(datetime.datetime.fromtimestamp(version.creation_timestamp / 1000, datetime.UTC)),
-        _folder(Path(folder), tags.get("run_id", "")) if folder else "not of this project",
-    )
+    for version in reversed(registry.versions_of(client, name)):
+        tags, number = version.tags, str(version.version)
+        steps, mean, folder = tags.get("env_steps"), tags.get("eval_mean"), tags.get("run_dir")
+        yield (
+            name,
+            number,
+            ", ".join(alias for alias, to in aliases if str(to) == number) or "-",
+            f"{int(steps):,}" if steps else "-",
+            f"{float(mean):,.1f}" if mean else "-",
+            _decision(version),
+            _minute(datetime.datetime.fromtimestamp(version.creation_timestamp / 1000, datetime.UTC)),
+            _folder(Path(folder), tags.get("run_id", "")) if folder else "not of this project",
+        )
 
 
 def _decision(version: ModelVersion) -> str:
@@ -105,17 +101,11 @@ def _decision(version: ModelVersion) -> str:
     return f"{verb} {other}: {float(tags['difference']):+.1f} [{low:.1f}, {high:.1f}]"
 
 
-def _history(client: MlflowClient, name: str) -> list[tuple[str, ...]]:
-    return [
-        (
-            _minute(datetime.datetime.fromisoformat(move.when)),
-            f"version {move.version}",
-            f"after {move.before}" if move.before is not None else "the first",
-            f"{move.how} by {move.by}",
-            move.why,
-        )
-        for move in reversed(champions.history(client, name))
-    ]
+def _history(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
+    for move in reversed(champions.history(client, name)):
+        when = _minute(datetime.datetime.fromisoformat(move.when))
+        after = f"after {move.before}" if move.before is not None else "the first"
+        yield when, f"version {move.version}", after, f"{move.how} by {move.by}", move.why
 
 
 def _minute(when: datetime.datetime) -> str:
@@ -126,6 +116,5 @@ def _minute(when: datetime.datetime) -> str:
 def _folder(path: Path, run_id: str) -> str:
     """Where a version's run lies: its folder, the place it was set aside to, or a word that it is gone."""
     aside = RunDirectory(path).set_aside / run_id
-    if run_id and aside.is_dir():
-        return short_path(aside)
-    return short_path(path) if path.is_dir() else f"{short_path(path)} (gone)"
+    place = aside if run_id and aside.is_dir() else path
+    return short_path(place) if place.is_dir() else f"{short_path(place)} (gone)"

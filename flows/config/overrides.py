@@ -46,9 +46,8 @@ class Typed:
         """Refuse several values where one run is meant."""
         for sweep in self.sweeps:
             key, text = sweep.key_or_group, _text(sweep)
-            raise UserError(
-                f"{key}={text}: several values, and a run takes one; a list is written {key}=[{text}], text in quotes"
-            )
+            as_list = "" if "(" in text else f"; a list is written {key}=[{text}], text in quotes"
+            raise UserError(f"{key}={text}: several values, and a run takes one{as_list}")
 
     def refuse_choices(self) -> None:
         """Refuse files where a run exists."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.models import ModelSignature
 
+LINKED = "mlflow.modelVersions"  # the tag by which a logged model names its versions
 DIGEST = "checkpoint_digest"  # the tag of logged models and versions
 
 
@@ -57,7 +58,7 @@ def create_version(
 def link_logged_model(client: MlflowClient, version: ModelVersion) -> None:
     """Note on the logged model which version it is, as `mlflow.register_model` does: pages name it by that."""
     assert version.run_id is not None
-    key, entry = "mlflow.modelVersions", {"name": version.name, "version": int(version.version)}
+    key, entry = LINKED, {"name": version.name, "version": int(version.version)}
     for logged in _logged_models(client, version.run_id):
         linked = json.loads(logged.tags.get(key) or "[]")
         if _made_of(version, logged) and entry not in linked:
@@ -74,7 +75,8 @@ def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
     versions = [v for page in pages(client.search_model_versions, f"run_id = '{run_id}'") for v in page]
     for logged in _logged_models(client, run_id):
         unfinished = logged.status == "PENDING" or logged.tags[DIGEST] == digest
-        if unfinished and not any(_made_of(version, logged) for version in versions):
+        registered = LINKED in logged.tags or any(_made_of(version, logged) for version in versions)
+        if unfinished and not registered:
             client.delete_logged_model(logged.model_id)
 
 

@@ -23,10 +23,8 @@ def prepared(
 
     Refused are an unknown environment, keys it lacks, an action no policy fits, no device, weights or a checkpoint that
     do not fit, and what would fail at the very end, a name that no model can have. The `UserError` names key and fix.
-
-    Returns:
-        Config and values with `init_from`, which may be a models:/ URI, as a local folder; what is kept of where the
-        weights come from, for `create_run`.
+    Given back are config and values with `init_from`, which may be a models:/ URI, as a local folder, and what is kept
+    of where the weights come from, for `create_run`.
     """
     from rlcore.envs.make import make
     from rlcore.envs.spaces import spec_of

@@ -10,6 +10,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import UTC
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,15 +117,18 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
         if overrides and not _made_by(own, run):
             change_run(run, overrides)
         return run
-    if run_dir and not overrides:
-        raise UserError(f"run_dir={run_dir}: no run here to be continued; overrides such as exp={algo} make one")
-    typed = [*([] if any(override.startswith("exp=") for override in overrides) else [f"exp={algo}"]), *overrides]
+    preset = any(override.startswith("exp=") for override in overrides)
+    if run_dir and not preset:  # else a run that is gone, or a slip in its name, would become one of another config
+        raise UserError(
+            f"run_dir={run_dir}: no run here to be continued; with exp={algo} among the overrides one is made"
+        )
+    typed = [*([] if preset else [f"exp={algo}"]), *overrides]
     if run_dir:
         typed.append(f"run_dir={run_dir}")
     elif flow_run and not any(override.startswith(PLACE) for override in overrides):
         assert flow_run.created is not None  # its server says it
         # The same at every attempt, and another for each of two flow runs that start in the same second.
-        typed.append(f"run_name={flow_run.created.astimezone():%Y-%m-%d_%H-%M-%S}_{str(flow_run.id)[-8:]}")
+        typed.append(f"run_name={flow_run.created.astimezone(UTC):%Y-%m-%d_%H-%M-%S}_{str(flow_run.id)[-8:]}")
     composed = compose(typed)
     _check_algorithm(algo, composed[0].algo.name)
     run = RunDirectory(Path(composed[0].run_dir).absolute())

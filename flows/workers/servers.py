@@ -119,7 +119,7 @@ def running() -> dict[str, int]:
     found = {}
     for path in folder().glob("*.pid"):
         with suppress(psutil.Error, ValueError):  # it has ended
-            pid = int(path.read_text())
+            pid = int(path.read_text().split()[0])  # earlier versions wrote more behind it
             if _mark_of(psutil.Process(pid)) == path.stem:  # and the pid was not given to another one
                 found[path.stem] = pid
     return found

@@ -23,7 +23,7 @@ from flows.runs.trainer import resumes
 from flows.settings import artifact_folder, configure_environment, database_lock, home, state_folder
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import servers
-from flows.workers.dotenv import USER, client_variables, kept_password, write_dotenv
+from flows.workers.dotenv import NAMES, USER, client_variables, kept_password, write_dotenv
 from flows.workers.pools import DEPLOYMENTS, deploy
 from flows.workers.servers import Server
 from rlcore.errors import UserError
@@ -72,7 +72,7 @@ def down() -> None:
             if not run.taken() and run.read_summary().get("status") != "finished":
                 print(f"interrupted: `{resume_command(short_path(run.path))}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")
-        print("  unset PREFECT_API_URL MLFLOW_TRACKING_URI")
+        print(f"  unset {' '.join(NAMES)}")
 
 
 def status() -> None:

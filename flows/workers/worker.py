@@ -19,7 +19,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -34,6 +34,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import FlowRun, StateType  # noqa: E402
 from prefect.client.schemas.responses import WorkerFlowRunResponse  # noqa: E402
 from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter  # noqa: E402
+from prefect.exceptions import ObjectNotFound  # noqa: E402
 from prefect.states import Crashed  # noqa: E402
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult  # noqa: E402
 
@@ -108,7 +109,8 @@ class Worker(ProcessWorker):
             if self._places is None:
                 for silent in self._silence.too_long(await last_signs(self.client), time.monotonic()):
                     message = f"no sign of life for {LIMIT} s; `prefect flow-run retry` continues the run"
-                    await self.client.set_flow_run_state(silent, Crashed(message=message))
+                    with suppress(ObjectNotFound):  # somebody has deleted it
+                        await self.client.set_flow_run_state(silent, Crashed(message=message))
 
 
 async def last_signs(client: PrefectClient) -> dict[UUID, datetime]:

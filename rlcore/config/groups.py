@@ -168,7 +168,10 @@ class EvaluationConfig:
     baseline_episodes: int = arg(100, "episodes of the random baseline", low=1)
     num_envs: int = arg(10, "environments stepped together while evaluating", low=1)
     max_episode_steps: int | None = arg(
-        None, "an evaluation episode is cut here; null = 1 % of algo.total_steps, 2,000 at least", low=1
+        None,
+        "an evaluation episode is cut here; null = 1 % of algo.total_steps, "
+        "2,000 at least (env without a limit: 1,000)",
+        low=1,
     )
 
 

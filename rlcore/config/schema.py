@@ -115,17 +115,10 @@ def type_name(annotation: Any) -> str:
 def arguments(
     cls: type, prefix: str = "", learning: bool = True, group: str = "", values: Any = None
 ) -> Iterator[Argument]:
-    """Every leaf argument of a config dataclass, in order, with dotted keys.
+    """Every leaf argument of a config dataclass and its groups, in order, with dotted keys behind `prefix`.
 
-    Args:
-        cls: the dataclass.
-        prefix: put before each key, with its dot.
-        learning: False when a group above is marked as not of learning.
-        group: what the group is for.
-        values: an instance, whose values are the defaults; None = those of the class.
-
-    Yields:
-        One `Argument` per leaf; groups (nested dataclasses) are descended into.
+    `learning` is False when a group above is marked as not of learning, `group` says what the group is for, `values` is
+    an instance whose values are the defaults (None: those of the class).
     """
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):

@@ -15,7 +15,8 @@ from rlcore.types import Agent
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-ORDINARY = 2_000  # actions: Gymnasium's longest own limit; no shorter episode is ever cut
+ORDINARY = 2_000  # actions: Gymnasium's longest own limit; no shorter episode of an environment with one is ever cut
+ENDLESS = 1_000  # of an environment without a limit of its own
 SHARE = 100  # an episode may take one of so many parts of algo.total_steps: 100 episodes take no more than training
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def episode_limit(config: RunConfig, card: dict[str, Any]) -> int | None:
     own: int | None = card["max_episode_steps"]
     limit = config.evaluation.max_episode_steps
     if limit is None:
-        limit = max(ORDINARY, config.algo.total_steps // SHARE)
+        limit = max(ENDLESS if own is None else ORDINARY, config.algo.total_steps // SHARE)
     return limit if own is None or limit < own else None
 
 

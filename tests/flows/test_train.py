@@ -400,7 +400,7 @@ def test_a_deployment_with_a_wrong_key_fails_before_anything_is_made(api: str, t
     from flows import train as training
 
     with pytest.raises(UserError, match=r"algo\.gama"):
-        training.train_ppo(overrides=["algo.gama=0.9"], run_dir=str(tmp_path / "wrong"))
+        training.train_ppo(overrides=["exp=ppo", "algo.gama=0.9"], run_dir=str(tmp_path / "wrong"))
     assert not (tmp_path / "wrong").exists()
 
 

@@ -53,6 +53,13 @@ FLOW = flow_function((ROOT / "flows/train.py").read_text())
 ORDER = order_of(FLOW.body)
 
 
+def test_stage_train_does_what_is_due_as_the_flow_does() -> None:
+    """DVC's stage goes from boundary to boundary by itself: the same calls in the same order."""
+    source = ast.parse((ROOT / "flows/stages/train.py").read_text())
+    loops = [next(n for n in ast.walk(tree) if isinstance(n, ast.For)) for tree in (source, FLOW)]
+    assert ast.unparse(loops[0]) == ast.unparse(loops[1])
+
+
 @pytest.mark.parametrize("document", ["README.md", "docs/pipelines.md"])
 def test_the_documents_draw_the_stages_as_the_flow_calls_them(document: str) -> None:
     assert blocks((ROOT / document).read_text(), "mermaid") == [diagram(ORDER)]

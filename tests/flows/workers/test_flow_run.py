@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -51,6 +52,17 @@ def test_a_retried_flow_run_whose_run_is_gone_makes_the_same_run_again(overrides
     assert learned_on(again) == ("Acrobot-v1", 7)
 
 
+def test_the_time_zone_of_a_worker_does_not_move_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _run_of("ppo", ACROBOT, "", flow_run(1))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert _run_of("ppo", ACROBOT, "", flow_run(1)).path == run.path
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_two_flow_runs_of_one_second_do_not_meet() -> None:
     assert _run_of("ppo", ACROBOT, "", flow_run(1)).path != _run_of("ppo", ACROBOT, "", flow_run(2)).path
 
@@ -62,9 +74,10 @@ def test_the_run_of_another_flow_run_is_not_taken_over() -> None:
         _run_of("ppo", overrides, "", flow_run(2))
 
 
-def test_a_run_to_be_continued_that_is_gone_is_not_replaced_by_another() -> None:
+@pytest.mark.parametrize("overrides", [[], ["evaluation.final_episodes=200"], ["fabric.accelerator=cuda"]])
+def test_a_run_to_be_continued_that_is_gone_is_not_replaced_by_another(overrides: list[str]) -> None:
     with pytest.raises(UserError, match=r"^run_dir=runs/acro: no run here to be continued; "):
-        _run_of("ppo", [], "runs/acro", flow_run(1))
+        _run_of("ppo", overrides, "runs/acro", flow_run(1))
     assert not Path("runs").exists()
 
 

@@ -30,8 +30,8 @@ def evaluate(lengths: list[int], own: int | None = None, episodes: int = 3, **mo
     ("own", "total_steps", "limit"),
     [
         *((own, 512, None) for own in (200, 500, 999, 1_000, 1_600, 2_000)),  # classic control, MuJoCo, Box2D
-        (None, 512, 2_000),
-        (None, 65_536, 2_000),
+        (None, 512, 1_000),
+        (None, 65_536, 1_000),
         (None, 1_000_000, 10_000),
         (1_000_000, 65_536, 2_000),
         (27_000, 10_000_000, None),
@@ -55,14 +55,14 @@ def test_episodes_without_end_are_cut_counted_and_named(caplog: pytest.LogCaptur
     # Two environments, each with an episode of 10 steps, then one without end; the first of them plays twice.
     result = evaluate([10, 10**9])
     assert (result["episodes"], result["cut"]) == (3, 1)
-    assert result["mean_length"] == (10 + 10 + 2_000) / 3
-    assert caplog.text.count("1 of 3 episodes were cut at 2,000 steps: no end in sight") == 1
+    assert result["mean_length"] == (10 + 10 + 1_000) / 3
+    assert caplog.text.count("1 of 3 episodes were cut at 1,000 steps: no end in sight") == 1
     assert "evaluation.max_episode_steps" in caplog.text
     assert "env.max_episode_steps" in caplog.text
 
 
 def test_episodes_that_end_are_not_cut_and_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    assert evaluate([2_000], episodes=2)["cut"] == 0  # they end by themselves at the very step
+    assert evaluate([1_000], episodes=2)["cut"] == 0  # they end by themselves at the very step
     assert "cut" not in caplog.text
 
 
