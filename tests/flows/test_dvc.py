@@ -6,13 +6,16 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.process.parents import LOOK_EVERY
 from flows.runs.diff import diff
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
@@ -176,8 +179,12 @@ def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_b
         return fresh and processes.count(again.run, "checkpoint") >= 2
 
     processes.wait_for(under_way, "a checkpoint of the new run", 300)
+    trainer = processes.one(again.home, "trainer")
+    os.kill(trainer, signal.SIGSTOP)  # else it may be done before its stage looks for DVC
     killed.kill()
     killed.wait()
+    time.sleep(2 * LOOK_EVERY)
+    os.kill(trainer, signal.SIGCONT)
     processes.wait_for(lambda: not processes.processes(again.home), "the end of the stage", 60)
     again.run.refuse_second_writer()
     events = list(read_events(again.run.events))
