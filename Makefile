@@ -16,7 +16,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test quick soak up down clean
+.PHONY: help install train check test tests tests-quick quick soak up down clean
 
 export PYTHON TORCH TORCH_INDEX
 

@@ -240,3 +240,8 @@ def test_make_clean_keeps_runs_unless_told_and_everything_it_did_not_make(
     assert ("runs" in left) is runs_left
     assert (tmp_path / "mine" / "__pycache__").exists()
     assert not (tmp_path / "rlcore" / "__pycache__").exists()
+
+
+def test_make_test_runs_the_tests_though_a_folder_is_called_so() -> None:
+    said = subprocess.run(["make", "--dry-run", "tests"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "pytest --numprocesses 3" in said
