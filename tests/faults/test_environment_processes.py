@@ -23,7 +23,7 @@ from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.errors import EnvironmentFault, EnvironmentLost
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from tests.processes import NO_STORE, end, finish_here, orphans, processes, start
+from tests.processes import NO_STORE, ROOT, end, finish_here, orphans, processes, start
 from tests.runs import prepare
 
 RUN = {"total_steps": 700, "checkpoint__every": 130, "evaluation__every": 5000, "algo__update_epochs": 1}
@@ -88,7 +88,7 @@ def test_a_faulty_step_ends_the_command_with_a_sentence(
     tmp_path: Path, undisturbed: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = prepare(tmp_path / "run", "Faulty-v0", **RUN)
-    kept = {name: os.environ[name] for name in ("PYTHONPATH", "SHEPHERD_PLUGINS")}
+    kept = {"PYTHONPATH": str(ROOT), "SHEPHERD_PLUGINS": os.environ["SHEPHERD_PLUGINS"]}
     code, said = end(start(tmp_path, "stage", "train", "run", FAULT="reward_nan:step:400", **kept, **NO_STORE))
     assert code == 1, said
     assert said.endswith("shepherd: failed: environment 1, step 20 of its episode: reward is nan\n"), said
