@@ -6,7 +6,7 @@ from typing import Any
 
 
 def describe(kind: str, facts: dict[str, Any]) -> str | None:
-    """What a watcher is told, as a line for a person; None where a line would be one too many."""
+    """What a listener is told, as a line for a person; None where a line would be one too many."""
     if kind == "baseline" and facts:
         return f"random baseline: {_mean(facts)}"
     if kind == "evaluation" and facts.get("final"):
@@ -16,6 +16,8 @@ def describe(kind: str, facts: dict[str, Any]) -> str | None:
         return f"evaluation at {facts['env_steps']:,} env steps: greedy {_mean(facts['greedy'])}"
     if kind == "stage":
         return str(facts["doing"])
+    if kind == "work":
+        return f"{facts['doing']}: {facts['done']} of {facts['total']} episodes"
     if kind == "registered":
         version = f"{facts['name']} version {facts['version']}: " if facts["name"] else ""
         return f"{version}{facts['decision']}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC
@@ -42,6 +43,7 @@ from prefect.runtime import deployment  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
 PLACE = ("run_name=", "run_dir=")  # overrides that say where a run lies
+WORK_EVERY = 20.0  # seconds in which a long piece of work says once in the log how far it is
 Body = TypeVar("Body", bound=Callable[..., Any])
 Log = logging.Logger | LoggingAdapter
 
@@ -187,10 +189,15 @@ def _supervised(log: Log) -> Iterator[None]:
     """On a worker: tell the flow run's log what a terminal would show, and end by SIGTERM when the worker is gone."""
     # Prefect's own chatter is off (flows.settings); what a training tells belongs into the flow run's log.
     logging.getLogger("prefect.flow_runs").setLevel(logging.INFO)
+    last = [time.monotonic()]
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if kind == "work" and now - last[0] < WORK_EVERY:
+            return
         if kind != "progress" and (sentence := describe(kind, facts)) is not None:
             log.info(sentence)
+            last[0] = now
 
     with leaving_with("prefect", "flows.workers.worker"), listening(listener):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from datetime import UTC, datetime
@@ -10,6 +11,8 @@ from uuid import UUID
 
 import pytest
 
+from flows.runs.listeners import working
+from flows.workers import flow_run as around
 from flows.workers.flow_run import _run_of
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
@@ -87,3 +90,13 @@ def test_overrides_that_made_a_run_are_not_changes_of_it_at_a_retry() -> None:
     assert _run_of("ppo", overrides, "runs/acro", flow_run(1)).path == run.path
     with pytest.raises(UserError, match="exp=ppo: files are chosen when a run is made"):
         _run_of("ppo", overrides, "runs/acro", flow_run(2))
+
+
+@pytest.mark.parametrize(("every", "said"), [(0.0, ["comparing: 37 of 100 episodes"]), (1e9, [])])
+def test_long_work_says_in_the_log_now_and_then_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, every: float, said: list[str]
+) -> None:
+    monkeypatch.setattr(around, "WORK_EVERY", every)
+    with caplog.at_level(logging.INFO), around._supervised(logging.getLogger("tests.flow_run")):
+        working("comparing")(37, 100)
+    assert [record.message for record in caplog.records if record.name == "tests.flow_run"] == said
