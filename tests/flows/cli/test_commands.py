@@ -24,6 +24,7 @@ import yaml
 from flows import load_policy
 from flows.cli import main as cli
 from flows.config.yaml_files import presets
+from flows.report.command_lines import bin_folder
 from flows.tracking.backends import bring
 from rlcore.errors import DiskFault
 from rlcore.store import checkpoint
@@ -264,8 +265,8 @@ def test_a_full_disk_ends_a_run_in_one_sentence_with_the_command_that_goes_on(
 
     folder = f"runs/full_{going_on.replace(' ', '_')}"
     typed, again = {
-        "train": (["train", *TINY, f"run_dir={folder}"], f"shepherd resume {folder}"),
-        "resume": (["resume", folder], f"shepherd resume {folder}"),
+        "train": (["train", *TINY, f"run_dir={folder}"], f"{bin_folder()}shepherd resume {folder}"),
+        "resume": (["resume", folder], f"{bin_folder()}shepherd resume {folder}"),
         "stage": (["stage", "train", folder], f"shepherd stage train {folder}"),
         "dvc repro": (["stage", "train", folder], "dvc repro"),
     }[going_on]
