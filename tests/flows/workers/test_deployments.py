@@ -22,6 +22,7 @@ import pytest
 from dotenv import dotenv_values
 
 from flows.config.compose import compose
+from flows.report.sentences import result_line
 from flows.runs.create import create_run
 from flows.stages.make_env import make_env
 from flows.workers.dotenv import NAMES
@@ -245,8 +246,10 @@ def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(site: Site,
         assert any(name.startswith(f"{stage} ppo CartPole-v1") for name in names), stage
     told = site.told(killed.flow_run)
     assert "random baseline:" in told
-    assert "random baseline:" in killed.watched
     assert "final evaluation" in told
+    # `--watch` ends with the state's message; here it ended with the kill.
+    assert site.state(killed.flow_run) == ("COMPLETED", result_line(killed.run.read_summary()))
+    assert "Crashed" in killed.watched
 
 
 def test_a_killed_flow_run_is_retried_to_the_bits_of_an_undisturbed_one(
