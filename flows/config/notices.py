@@ -18,9 +18,10 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
             f"algo.per_rank_batch_size={size}: cut to {rows}, the steps of one rollout "
             f"(env.num_envs={config.env.num_envs} × algo.rollout_steps={config.algo.rollout_steps})"
         )
+    values = plain(config)
     unused: dict[str, list[str]] = {}  # reason -> settings
     for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):
-        value = at(plain(config), argument.key)
+        value = at(values, argument.key)
         if argument.unused and value != plain(argument.default):
             unused.setdefault(argument.unused, []).append(f"{argument.key}={spell(value)}")
     yield from (f"{', '.join(settings)}: no effect ({reason})" for reason, settings in unused.items())

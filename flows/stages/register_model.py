@@ -17,6 +17,7 @@ from flows.tracking.backends import bring
 from flows.tracking.mlflow_store import connect, store_uri
 from rlcore.config.schema import spell
 from rlcore.judge import final
+from rlcore.judge.play import part_of
 from rlcore.judge.policy import export_policy, load_policy
 from rlcore.store.checkpoint import chosen, manifest
 from rlcore.store.directory import RunDirectory
@@ -149,11 +150,7 @@ def _against_champion(
 def _evaluate(run: RunDirectory, policies: list[Path], seeds: int, doing: str) -> list[dict[str, Any]]:
     """Play every policy on the same seeds and tell how many episodes have ended."""
     episodes, say = max(EPISODES, config_of(run).evaluation.final_episodes), working(doing)
-
-    def play(before: int, policy: Path) -> dict[str, Any]:
-        def on_progress(done: int, _: int) -> None:
-            say(before + done, len(policies) * episodes)
-
-        return final.evaluate_checkpoint(run, policy, episodes, round=seeds, on_progress=on_progress)
-
-    return [play(index * episodes, policy) for index, policy in enumerate(policies)]
+    return [
+        final.evaluate_checkpoint(run, policy, episodes, round=seeds, on_progress=part_of(say, index, len(policies)))
+        for index, policy in enumerate(policies)
+    ]

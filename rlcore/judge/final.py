@@ -7,7 +7,7 @@ from typing import Any
 
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.film import film
-from rlcore.judge.play import OnProgress
+from rlcore.judge.play import OnProgress, part_of
 from rlcore.judge.policy import load_policy
 from rlcore.store.checkpoint import chosen
 from rlcore.store.directory import RunDirectory, write_json
@@ -58,14 +58,9 @@ def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -
     """
     config, path = config_of(run), chosen(run)
     episodes, results = config.evaluation.final_episodes, {}
-    for mode in ("greedy", "stochastic"):
-        before = len(results) * episodes
-
-        def both(done: int, total: int, before: int = before) -> None:
-            if on_progress is not None:
-                on_progress(before + done, 2 * total)
-
-        results[mode] = evaluate_checkpoint(run, path, episodes, greedy=mode == "greedy", on_progress=both)
+    for index, mode in enumerate(("greedy", "stochastic")):
+        told = on_progress and part_of(on_progress, index, 2)
+        results[mode] = evaluate_checkpoint(run, path, episodes, greedy=mode == "greedy", on_progress=told)
     env_steps = int(path.name)
     video = film(run, path) if config.env.capture_video else None
     fields = {"checkpoint": str(path.relative_to(run.path)), "video": video, **results}

@@ -18,6 +18,11 @@ OnStep = Callable[[Arrival, np.ndarray], None]
 OnProgress = Callable[[int, int], None]
 
 
+def part_of(on_progress: OnProgress, part: int, parts: int) -> OnProgress:
+    """Count one of several equally long plays, the `part`-th from 0, as a part of them all."""
+    return lambda done, total: on_progress(part * total + done, parts * total)
+
+
 @dataclass(frozen=True)
 class EvalResult:
     """What N episodes came to, in order of episode.
