@@ -6,8 +6,11 @@ package is imported because a config or a search path names it.
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
@@ -20,6 +23,8 @@ from rlcore.errors import UserError
 if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from omegaconf import DictConfig
+
+Stamp = tuple[str, int, int]
 
 
 def groups() -> dict[str, tuple[str, ...]]:
@@ -56,23 +61,36 @@ def load(choices: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DictCon
 
     Interpolations are not resolved. A mistake in the files is a `UserError`.
     """
-    from hydra.types import RunMode
-    from omegaconf import OmegaConf
-
     preset = next((choice for choice in choices if choice.startswith("exp=")), None)
     if preset is None:
         raise UserError(f"no preset chosen: name one, as exp=ppo; presets: {', '.join(presets())}")
     register_resolvers()
-    safe = [*choices, "hydra.searchpath=[]"]  # of a user's config.yaml: Hydra would import the packages it names
     try:
-        composed = _loader().load_configuration("config", safe, RunMode.RUN, from_shell=False)
+        composed = copy.deepcopy(_put_together(tuple(choices), tuple(config_folders()), _stamps()))
     except Exception as error:  # Hydra's own, and whatever it meets in a malformed file (YAML, types, encodings)
         raise UserError(mistakes.of_files(error, " ".join(choices), groups)) from None
-    OmegaConf.set_struct(composed, False)
-    composed.pop("hydra", None)
     if "exp" in composed:
         raise UserError(f"{preset}: the file must begin with the line `# @package _global_`, or its keys are not read")
     return composed
+
+
+@functools.lru_cache(maxsize=64)
+def _put_together(choices: tuple[str, ...], folders: tuple[Path, ...], stamps: frozenset[Stamp]) -> DictConfig:
+    """Hydra takes a tenth of a second for what a process with many runs asks for again and again."""
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    safe = [*choices, "hydra.searchpath=[]"]  # of a user's config.yaml: Hydra would import the packages it names
+    composed = _loader(folders).load_configuration("config", safe, RunMode.RUN, from_shell=False)
+    OmegaConf.set_struct(composed, False)
+    composed.pop("hydra", None)
+    return composed
+
+
+def _stamps() -> frozenset[Stamp]:
+    """Name, time and size of every file there is, which tell whether one was changed."""
+    files = (file for folder in config_folders() for file in folder.rglob("*.y*ml"))
+    return frozenset((str(file), (now := file.stat()).st_mtime_ns, now.st_size) for file in files)
 
 
 def register_resolvers() -> None:
@@ -84,7 +102,7 @@ def register_resolvers() -> None:
         OmegaConf.register_new_resolver("now", lambda pattern: datetime.now().strftime(pattern), use_cache=True)
 
 
-def _loader() -> ConfigLoaderImpl:
+def _loader(folders: Sequence[Path]) -> ConfigLoaderImpl:
     """Hydra's loader over our folders and nothing else; `hydra.initialize` would search its plugins as well."""
     from hydra import version
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -100,7 +118,7 @@ def _loader() -> ConfigLoaderImpl:
         SourcesRegistry.instance().register(source)
     path = ConfigSearchPathImpl()
     path.append("hydra", "pkg://hydra.conf")
-    for folder in config_folders():
+    for folder in folders:
         path.append("main", f"file://{folder}")
     path.append("schema", "structured://")
     return ConfigLoaderImpl(path)

@@ -12,7 +12,7 @@ from flows.registry.gate import Verdict, against_baseline, paired
 from flows.runs.lineage import lineage
 from flows.runs.listeners import tell, working
 from flows.runs.series import write_model
-from flows.stages.summary import summary
+from flows.stages.summary import summarise
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_store import connect, store_uri
 from rlcore.config.schema import spell
@@ -61,7 +61,7 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
     noted = last_event(read_events(run.events), "registered")
     if noted is None or not event.items() <= noted.items():
         EventLog(run.events).append("registered", **event)
-    summary(run)
+    summarise(run)  # no picture: registration changes nothing in it
     result = {**event, "decision": decision}
     write_model(run, result)
     tell("registered", result)

@@ -13,7 +13,14 @@ from rlcore.store.events import last_event, read_events
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
-    """Write summary.json and the learning curve; what the run has not come to yet is null."""
+    """Write summary.json and draw the learning curve."""
+    results = summarise(run)
+    learning_curve(run)
+    return results
+
+
+def summarise(run: RunDirectory) -> dict[str, Any]:
+    """Write summary.json; what the run has not come to yet is null."""
     events, identity, baseline = list(read_events(run.events)), run.read_identity(), run.read_baseline()
     newest = checkpoint.load_newest(run.checkpoints)
     if newest is None:
@@ -38,5 +45,4 @@ def summary(run: RunDirectory) -> dict[str, Any]:
         "status": (last_event(events, "end") or {"status": "training"})["status"],
     }
     write_json(run.summary, results)
-    learning_curve(run)
     return results

@@ -39,7 +39,6 @@ from prefect.client.schemas.objects import FlowRun  # noqa: E402
 from prefect.context import FlowRunContext  # noqa: E402
 from prefect.exceptions import TerminationSignal  # noqa: E402
 from prefect.logging.loggers import LoggingAdapter  # noqa: E402
-from prefect.runtime import deployment  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
 PLACE = ("run_name=", "run_dir=")  # overrides that say where a run lies
@@ -181,7 +180,8 @@ def _name(flow_run: FlowRun, run: RunDirectory) -> None:
 
 def _on_worker() -> bool:
     """Whether a worker executes the flow run in this process, and not a terminal, a notebook or a test."""
-    return bool(deployment.get_id())
+    context = FlowRunContext.get()  # prefect.runtime would ask the API
+    return bool(context and context.flow_run and context.flow_run.deployment_id)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
 from tests.processes import digest
 from tests.runs import prepare
+from tests.soaking import soak
 
 LEARNING = {
     "total_steps": 448,
@@ -49,7 +50,15 @@ def trained(folder: Path, env_id: str = "CartPole-v1", cuts: tuple[int, ...] = (
                 session.evaluate()
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "LunarLander-v3", "Hopper-v5"])
+# One environment of each way to continue a run, and the others in a soak.
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "CartPole-v1",
+        "Hopper-v5",
+        *(pytest.param(i, marks=soak) for i in ("FrozenLake-v1", "Pendulum-v1", "LunarLander-v3")),
+    ],
+)
 def test_in_one_two_or_seven_segments_the_bits_are_the_same(env_id: str, tmp_path: Path) -> None:
     # Some seven iterations of 64 rows; most cuts fall where no checkpoint was due.
     whole = digest(trained(tmp_path / "one", env_id))
@@ -65,17 +74,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"evaluation__every": 10_000},
-        {"evaluation__every": 64, "evaluation__episodes": 1},
-        {"evaluation__num_envs": 1, "evaluation__episodes": 5},
-        {"checkpoint__every": 64, "checkpoint__keep_last": 1},
-        {"checkpoint__every": 10_000, "checkpoint__keep_last": None},
-        {"metric__log_level": 0},
-        {"metric__log_every": 1},
-        {"metric__disable_timer": True},
-        {"env__capture_video": True},
-        {"env__sync_env": False},
-        {"exp_name": "another", "run_name": "another"},
+        {"evaluation__every": 10_000, "checkpoint__every": 64, "checkpoint__keep_last": 1, "metric__log_every": 1},
+        {"evaluation__every": 64, "evaluation__episodes": 1, "metric__log_level": 0, "exp_name": "a", "run_name": "a"},
+        {
+            "evaluation__num_envs": 1,
+            "evaluation__episodes": 5,
+            "metric__disable_timer": True,
+            "env__capture_video": True,
+        },
+        {"checkpoint__every": 10_000, "checkpoint__keep_last": None, "env__sync_env": False},
     ],
     ids=str,
 )

@@ -22,6 +22,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
 from tests.processes import answers, environment, free_port, kill_all, orphans, processes, wait_for
+from tests.soaking import soak
 
 SEED = random.randrange(10_000)
 pytestmark = pytest.mark.slow
@@ -120,6 +121,7 @@ def test_a_store_that_never_answers_keeps_nobody_waiting_and_its_mirror_ends_wit
     assert "MLflow is behind: not up to date when the command ended" in run.log.read_text()
 
 
+@soak
 def test_a_server_that_is_away_and_then_slow_keeps_nobody_waiting_and_has_every_point_once(home: Path) -> None:
     port = free_port()
     early = elsewhere(home / "early", f"http://127.0.0.1:{port}")

@@ -147,7 +147,6 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
         }
 
     monkeypatch.setattr(judge, "evaluate_checkpoint", play)
-    monkeypatch.setattr("flows.stages.summary.learning_curve", lambda run: run.curve)  # drawn by other tests
     return asked
 
 

@@ -155,6 +155,7 @@ def test_plots_hold_the_learning_curve_and_the_evaluations(repository: Repositor
     assert "CartPole-v1: return while training" in page
 
 
+@soak
 def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_bits(again: Repository) -> None:
     before, old = metrics(again.run), again.run.read_identity()["run_id"]
     again.set("    lr: 0.001", "    lr: 0.003")

@@ -32,7 +32,7 @@ from rlcore.store.events import read_events
 from tests import processes
 from tests.processes import ROOT, changed, count, digest, environment, finish_here, free_port, wait_for
 from tests.soaking import soak
-from tests.stores import query
+from tests.stores import furnish, query
 
 pytestmark = pytest.mark.slow
 SMALL = [
@@ -154,6 +154,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("site"))
     (site.home / ".env").write_text("SHEPHERD_LOCAL_LIMIT=3\n")
+    furnish(site.home)
     site.servers("up")
     yield site
     site.servers("down")
@@ -244,9 +245,7 @@ def test_a_flow_run_ends_in_a_registered_model_and_its_log_tells_how(site: Site,
     names = [task["name"] for task in site.ask("task_runs/filter", limit=200, offset=0)]
     for stage in ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model"):
         assert any(name.startswith(f"{stage} ppo CartPole-v1") for name in names), stage
-    told = site.told(killed.flow_run)
-    assert "random baseline:" in told
-    assert "final evaluation" in told
+    assert "final evaluation" in site.told(killed.flow_run)  # what it told just before the kill went with it
     # `--watch` ends with the state's message; here it ended with the kill.
     assert site.state(killed.flow_run) == ("COMPLETED", result_line(killed.run.read_summary()))
     assert "Crashed" in killed.watched
@@ -300,6 +299,7 @@ def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(s
     assert site.state(pair.orphaned)[0] == "RUNNING"
 
 
+@soak
 def test_a_run_that_a_flow_run_trains_is_refused_to_another_and_keeps_its_config(site: Site, pair: Pair) -> None:
     run = pair.runs[1]
     kind, message = site.ended(site.submit("metric.log_every=128", run_dir=str(run.path)))
@@ -307,6 +307,7 @@ def test_a_run_that_a_flow_run_trains_is_refused_to_another_and_keeps_its_config
     assert run.read_config()["metric"]["log_every"] == 64
 
 
+@soak
 def test_a_flow_run_that_loses_its_worker_ends_and_is_retried_by_the_worker_that_comes_by_itself(
     site: Site, pair: Pair
 ) -> None:
