@@ -23,9 +23,10 @@ from rlcore.spec import EnvSpec
 
 if TYPE_CHECKING:  # environment workers import this file and must stay light
     import numpy as np
+    from lightning_fabric import Fabric
     from torch import Tensor
 
-Metrics = dict[str, float]
+Metrics = dict[str, Any]  # name -> number or tensor [], read when a point of the log is due
 Carry = Any  # an agent's recurrent state, opaque to everyone else; () when feed-forward
 State = dict[str, Any]  # nested dicts of tensors, arrays and JSON values: what a checkpoint stores
 
@@ -125,12 +126,44 @@ class Batch:
     Attributes:
         steps: [T, B, ...] on the learner's device.
         last: the arrival after row T-1 as tensors: obs key -> [B, ...] and reward, terminated, truncated, is_first [B].
-        env_steps: actions taken before these steps, by which every schedule counts.
+        policy_steps: rows taken before these, all environments and ranks together: by them every schedule counts.
     """
 
     steps: Steps
     last: Steps
-    env_steps: int
+    policy_steps: int
+
+
+class Ranks(Protocol):
+    """The processes that train one agent together, each with environments of its own."""
+
+    rank: int  # of this one, from 0
+    size: int
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over all ranks of a tensor that each has in the same shape; with one rank the tensor itself."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an algorithm is built from.
+
+    Attributes:
+        config: the whole RunConfig; `config.algo` is the algorithm's own.
+        spec: of the environments.
+        fabric: device and precision.
+        ranks: who trains with this process.
+        num_envs: B, environments of this rank.
+        compiled: the optimizers' steps are to be compiled ahead of time.
+    """
+
+    config: Any
+    spec: EnvSpec
+    fabric: Fabric
+    ranks: Ranks
+    num_envs: int
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,12 +171,18 @@ class Plan:
     """All the loop must know of an algorithm.
 
     Attributes:
-        total_steps: env steps after which training is done.
+        total_steps: the budget in policy steps, as its user wrote it.
         collect_length: T, rows per environment between updates.
+        prefill_steps: policy steps taken by random actions before the first update.
     """
 
     total_steps: int
     collect_length: int
+    prefill_steps: int = 0
+
+    def iterations(self, width: int) -> int:
+        """Iterations of T rows of `width` = B · ranks environments in the budget: whole ones, at least one."""
+        return max(1, self.total_steps // (self.collect_length * width))
 
 
 class Agent(Protocol):
@@ -171,6 +210,7 @@ class Learner(Protocol):
     """How one algorithm improves its agent from one batch. Holds no env, logger, path or loop."""
 
     agent: Any
+    updates: int  # gradient steps taken
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Improve the agent; returns averages over the update, in SheepRL's metric names where it has one."""
@@ -192,8 +232,8 @@ class Buffer(Protocol):
         """Take T new rows and the arrival after them."""
         ...
 
-    def batches(self, env_steps: int) -> Iterator[Batch]:
-        """The batches due now."""
+    def batches(self, policy_steps: int) -> Iterator[Batch]:
+        """The batches due now; the rows before the newest were `policy_steps`."""
         ...
 
     def state_dict(self) -> State:

@@ -5,6 +5,7 @@ python -m flows.cli.help docs/configuration.md      # writes the table anew
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import textwrap
@@ -54,10 +55,10 @@ def train_help(words: Sequence[str] = ()) -> str:
     return "\n".join([*head, shown, "", *(_section(title, keys, values) for title, keys in sections.items())]).rstrip()
 
 
-def table(algorithm: str = "ppo") -> str:
+def table() -> str:
     """Every key in Markdown, a table for each section: key, default, what is allowed, what it means."""
     lines: list[str] = []
-    for title, keys in _sections([algorithm]).items():
+    for title, keys in _sections(ALGORITHMS).items():
         lines += [f"### {title}", "", "| key | default | allowed | meaning |", "|---|---|---|---|"]
         for argument in keys:
             value, nested = _default(argument), argument.key.count(".") > 1
@@ -81,11 +82,25 @@ def rewritten(text: str) -> str:
 def _sections(algorithms: Iterable[str]) -> dict[str, list[Argument]]:
     """Keys by group, those of the algorithms first and those without a group last."""
     sections: dict[str, list[Argument]] = {}
-    unique = {a.key: a for name in algorithms for a in arguments(ALGORITHMS[name].Config, "algo.")}
-    for argument in (*unique.values(), *arguments(RunConfig)):
+    found: dict[str, dict[str, Argument]] = {}  # key -> algorithm -> what it is there
+    names = list(algorithms)
+    for name in names:
+        for argument in arguments(ALGORITHMS[name].Config, "algo."):
+            found.setdefault(argument.key, {})[name] = argument
+    for argument in (*(_of_all(given, names) for given in found.values()), *arguments(RunConfig)):
         if argument.key != "algo":
             sections.setdefault(argument.key.rpartition(".")[0].partition(".")[0] or ROOT, []).append(argument)
     return sections | {ROOT: sections.pop(ROOT)}
+
+
+def _of_all(given: Mapping[str, Argument], names: Sequence[str]) -> Argument:
+    """A key that some algorithms have: the first one's, with who has it and whose default is another."""
+    first = next(iter(given.values()))
+    if first.key == "algo.name":
+        return dataclasses.replace(first, choices=tuple(given))
+    notes = [] if len(given) == len(names) else [f"{', '.join(given)} only"]
+    notes += [f"{name}: {_text(_default(a))}" for name, a in given.items() if _default(a) != _default(first)]
+    return dataclasses.replace(first, help=f"{first.help} ({'; '.join(notes)})") if notes else first
 
 
 def _selected(sections: dict[str, list[Argument]], words: Sequence[str]) -> dict[str, list[Argument]]:

@@ -35,8 +35,9 @@ def following(run: RunDirectory) -> Iterator[None]:
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
         if kind == "progress":
-            rate = facts["env_steps"] / facts["elapsed"] if facts["elapsed"] > 0 else 0.0
-            progress.update(facts["env_steps"], facts["return"], rate, facts["elapsed"])
+            rate = facts["policy_steps"] / facts["elapsed"] if facts["elapsed"] > 0 else 0.0
+            progress.total_steps = facts["total_steps"]
+            progress.update(facts["policy_steps"], facts["return"], rate, facts["elapsed"])
         elif kind == "work":
             progress.work(facts["doing"], facts["done"], facts["total"])
         elif (sentence := describe(kind, facts)) is not None:
@@ -82,25 +83,25 @@ class Progress:
         self._steps_written = 0  # the env steps in the last line on training
         self._closed = False
 
-    def update(self, env_steps: int, episode_return: float | None, steps_per_second: float, elapsed: float) -> None:
+    def update(self, steps: int, episode_return: float | None, steps_per_second: float, elapsed: float) -> None:
         """Tell where training stands; draws only when it is time.
 
         `episode_return` is the mean over recent episodes, None before the first has ended; `elapsed` are the seconds
         of training so far, those before a resume included.
         """
         with self._lock:
-            self._follow_rate(env_steps, steps_per_second, elapsed)
-            finished = env_steps >= self.total_steps
-            eta = duration((self.total_steps - env_steps) / self._rate) if self._rate and self._rate > 0 else "-"
+            self._follow_rate(steps, steps_per_second, elapsed)
+            finished = steps >= self.total_steps
+            eta = duration((self.total_steps - steps) / self._rate) if self._rate and self._rate > 0 else "-"
             parts = [
-                f"{env_steps:,}/{self.total_steps:,}",
-                f"{min(100, 100 * env_steps // self.total_steps)}%",
+                f"{steps:,}/{self.total_steps:,}",
+                f"{min(100, 100 * steps // self.total_steps)}%",
                 f"return {'-' if episode_return is None else format(episode_return, '.1f')}",
                 f"{steps_per_second:,.0f} steps/s",
                 f"took {duration(elapsed)}" if finished else f"ETA {eta}",
             ]
-            self._training, self._work = Line("train", min(1.0, env_steps / self.total_steps), parts), None
-            much = not self._live and env_steps - self._steps_written >= LINE_SHARE * self.total_steps
+            self._training, self._work = Line("train", min(1.0, steps / self.total_steps), parts), None
+            much = not self._live and steps - self._steps_written >= LINE_SHARE * self.total_steps
             if finished or much or self._due(elapsed):
                 self._write(self._training)
 
@@ -138,15 +139,15 @@ class Progress:
                 self._emit("\n")
             self._closed = True
 
-    def _follow_rate(self, env_steps: int, steps_per_second: float, elapsed: float) -> None:
+    def _follow_rate(self, steps: int, steps_per_second: float, elapsed: float) -> None:
         """Follow the rate, forgetting exponentially; seconds without steps (evaluations) count too."""
         seconds = elapsed - self._last[1]
         if self._rate is None:
             self._rate = steps_per_second
         elif seconds > 0:
-            rate = (env_steps - self._last[0]) / seconds
+            rate = (steps - self._last[0]) / seconds
             self._rate += (1 - math.exp(-seconds / MEMORY)) * (rate - self._rate)
-        self._last = (env_steps, elapsed)
+        self._last = (steps, elapsed)
 
     def _due(self, so_far: float) -> bool:
         return self._clock() - self._written >= (REDRAW_EVERY if self._live else max(LINE_EVERY, LINE_SHARE * so_far))

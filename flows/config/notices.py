@@ -12,12 +12,7 @@ from rlcore.config.schema import arguments, at, plain, spell
 
 def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
     """Sentences to say once, when a run begins: of its config, and of overrides as typed that never reach a config."""
-    size, rows = config.algo.per_rank_batch_size, config.env.num_envs * config.algo.rollout_steps
-    if size > rows:
-        yield (
-            f"algo.per_rank_batch_size={size}: cut to {rows}, the steps of one rollout "
-            f"(env.num_envs={config.env.num_envs} × algo.rollout_steps={config.algo.rollout_steps})"
-        )
+    yield from config.algo.notices(config)
     values = plain(config)
     unused: dict[str, list[str]] = {}  # reason -> settings
     for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):

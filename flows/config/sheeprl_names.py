@@ -18,6 +18,7 @@ from rlcore.errors import UserError
 Tree = dict[str, Any]
 
 OPTIMIZERS = {f"torch.optim.{name}": name.lower() for name in ("Adam", "AdamW", "RMSprop", "SGD")}
+OPTIMIZERS |= {"sheeprl.optim.rmsprop_tf.RMSpropTF": "rmsprop_tf"}
 _ACTIVATIONS = ("Tanh", "ReLU", "ELU", "SiLU", "GELU", "Sigmoid", "Softplus", "Mish", "Identity")
 ACTIVATIONS = {name: name.lower() for name in _ACTIVATIONS} | {"LeakyReLU": "leaky_relu"}
 METRICS = {f"torchmetrics.{name.title()}Metric": name for name in ("mean", "sum", "max", "min")}

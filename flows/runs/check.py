@@ -29,7 +29,6 @@ def prepared(
     from rlcore.envs.make import make
     from rlcore.envs.spaces import spec_of
     from rlcore.judge.policy import refuse_other_shapes
-    from rlcore.nn.encoder import check_keys
     from rlcore.nn.policy_head import kind_of
     from rlcore.optim.when_to_compile import check_compiler
     from rlcore.train.fabric import check_device
@@ -42,7 +41,7 @@ def prepared(
         spec = spec_of(env)
     finally:
         env.close()
-    check_keys(spec, config.algo.mlp_keys.encoder, config.algo.cnn_keys.encoder)
+    config.algo.check_spec(spec)
     kind_of(spec.action, config.distribution.type)
     if not config.model_manager.disabled:
         model_name(config)

@@ -33,15 +33,15 @@ def progress_shown(run: RunDirectory) -> Iterator[None]:
     An update that comes while the last is still on its way is left out.
     """
     artifact = _try(prefect.artifacts.create_progress_artifact, 0.0, _key("progress", run), f"training of {_name(run)}")
-    total_steps = run.read_config()["algo"]["total_steps"]
     shown, update = time.monotonic(), threading.Thread()
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
         nonlocal shown, update
         if kind != "progress" or artifact is None or update.is_alive():
             return
-        if facts["env_steps"] >= total_steps or time.monotonic() - shown >= PROGRESS_EVERY:
-            percent = min(100.0, 100.0 * facts["env_steps"] / total_steps)
+        share = facts["policy_steps"] / facts["total_steps"]
+        if share >= 1 or time.monotonic() - shown >= PROGRESS_EVERY:
+            percent = min(100.0, 100.0 * share)
             show = (_try, prefect.artifacts.update_progress_artifact, artifact, percent)
             # Prefect keeps in the context which server it talks to.
             update = threading.Thread(target=copy_context().run, args=show, daemon=True)

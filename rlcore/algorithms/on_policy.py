@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rlcore.config.schema import REQUIRED, arg
+from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.schema import arg
 from rlcore.errors import UserError
 from rlcore.functional.schedules import Points, anneal, check_points, piecewise
-from rlcore.nn.encoder import EncoderConfig, KeysConfig
+from rlcore.nn.encoder import EncoderConfig, KeysConfig, check_keys
 from rlcore.nn.mlp import ACTIVATIONS, MLPConfig
 from rlcore.nn.policy_head import ActorConfig
-from rlcore.optim.optimizer import OptimizerConfig
+from rlcore.optim.rules import OptimizerConfig
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
+    from rlcore.spec import EnvSpec
 
 Schedule = tuple[tuple[float, float], ...] | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig:
+class OnPolicyConfig(AlgorithmConfig):
     """Keys of every on-policy algorithm."""
 
-    name: str = arg(REQUIRED, "the algorithm")
-    total_steps: int = arg(REQUIRED, "env steps of the whole run, all environments together", low=1)
-    per_rank_batch_size: int = arg(64, "M: steps in one minibatch", low=1)
     rollout_steps: int = arg(128, "T: rows of every environment between updates", low=1)
     gamma: float = arg(0.99, "discount of one step", above=0, high=1)
     gae_lambda: float = arg(0.95, "λ of the advantage estimator", low=0, high=1)
     gae_method: str = arg("loop", "backwards step by step, or in log2(T) rounds", choices=("loop", "log_scan"))
-    loss_reduction: str = arg("mean", "over the steps of a minibatch", choices=("mean", "sum"))
+    loss_reduction: str = arg("mean", "over the samples of an optimizer step", choices=("mean", "sum"))
     normalize_advantages: bool = arg(False, "advantages of a minibatch to mean 0, std 1")
     vf_coef: float = arg(1.0, "weight of the value loss (no ½ in it)", low=0)
     ent_coef: float = arg(0.0, "weight of the entropy bonus", low=0)
     anneal_lr: bool = arg(False, "learning rate linearly to 0 at total_steps")
     anneal_ent_coef: bool = arg(False, "ent_coef linearly to 0 at total_steps")
-    lr_schedule: Schedule = arg(None, "[[env_steps, lr], ...] instead of a constant")
-    ent_coef_schedule: Schedule = arg(None, "[[env_steps, ent_coef], ...] instead of a constant")
+    lr_schedule: Schedule = arg(None, "[[policy steps, lr], ...] instead of a constant")
+    ent_coef_schedule: Schedule = arg(None, "[[policy steps, ent_coef], ...] instead of a constant")
     schedule_kind: str = arg("linear", "between the points of a schedule", choices=("linear", "step"))
     max_grad_norm: float = arg(0.0, "clip the gradient's global norm here; 0 = never", low=0)
-    accumulate_minibatches: int = arg(1, "minibatches whose gradients are summed into one optimizer step", low=1)
     normalize_obs: bool = arg(False, "observations by their running mean and std")
     normalize_reward: bool = arg(False, "rewards by the running std of the discounted return")
     obs_clip: float = arg(10.0, "largest normalised observation", above=0)
     reward_clip: float = arg(10.0, "largest normalised reward", above=0)
-    run_test: bool = arg(True, "the last evaluation (evaluation.final_episodes)")
-    compile: Any = arg("auto", "compile the minibatch step ahead of time (CPU): true, false, or auto, where that pays")
     dense_units: int = arg(64, "units of hidden layers, for the parts that do not say", low=1)
     mlp_layers: int = arg(2, "hidden layers, likewise", low=0)
     dense_act: str = arg("tanh", "activation, likewise", choices=tuple(ACTIVATIONS))
@@ -57,6 +56,7 @@ class OnPolicyConfig:
 
     def check(self, prefix: str) -> None:
         """Refuse schedules that contradict each other; `prefix` is the dotted place of this group, for messages."""
+        super().check(prefix)
         for name in self.scheduled():
             points = getattr(self, f"{name}_schedule")
             if points is None:
@@ -68,13 +68,23 @@ class OnPolicyConfig:
                 wrong = f"a {name} below 0 is impossible"
             if wrong:
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
-        if self.compile_mode != "auto" and not isinstance(self.compile_mode, bool):
-            raise UserError(f"{prefix}compile={self.compile_mode}: must be one of auto, true, false")
+
+    def check_with(self, run: RunConfig) -> None:
+        """Refuse a buffer of another size than the rollout."""
+        if run.buffer.size not in (None, self.rollout_steps):
+            raise UserError(
+                f"buffer.size={run.buffer.size}: an on-policy buffer holds one rollout; "
+                f"set it to algo.rollout_steps ({self.rollout_steps}) or null"
+            )
+
+    def check_spec(self, spec: EnvSpec) -> None:
+        """Refuse observation keys that the environment does not have."""
+        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder)
 
     @property
-    def compile_mode(self) -> Any:
-        """What `compile` says: "auto", True or False."""
-        return self.compile.get("enabled") if isinstance(self.compile, dict) else self.compile
+    def collect_length(self) -> int:
+        """T."""
+        return self.rollout_steps
 
     @classmethod
     def scheduled(cls) -> tuple[str, ...]:
@@ -86,10 +96,10 @@ class OnPolicyConfig:
         """The keys that make a coefficient depend on how long the run is to be."""
         return tuple(key for key in (f"anneal_{name}" for name in self.scheduled()) if getattr(self, key))
 
-    def coefficient(self, name: str, env_steps: int) -> float:
-        """The value of a scheduled coefficient at `env_steps`."""
+    def coefficient(self, name: str, policy_steps: int) -> float:
+        """The value of a scheduled coefficient after `policy_steps`."""
         points: Points | None = getattr(self, f"{name}_schedule")
         if points is not None:
-            return piecewise(points, env_steps, self.schedule_kind)
+            return piecewise(points, policy_steps, self.schedule_kind)
         initial: float = self.optimizer.lr if name == "lr" else getattr(self, name)
-        return anneal(initial, env_steps, self.total_steps) if getattr(self, f"anneal_{name}") else initial
+        return anneal(initial, policy_steps, self.total_steps) if getattr(self, f"anneal_{name}") else initial

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rlcore.data.steps import Transitions
-from rlcore.functional.stats import RunningMoments
+from rlcore.functional.stats import RunningMoments, Sum
 from rlcore.types import State
 
 
@@ -18,11 +18,11 @@ class RewardScaler:
     Args:
         gamma: discount of one step.
         clip: largest absolute scaled reward.
+        total: sums over ranks, whose rewards share the statistics.
     """
 
-    def __init__(self, gamma: float, clip: float) -> None:
-        self.gamma = gamma
-        self.clip = clip
+    def __init__(self, gamma: float, clip: float, total: Sum = lambda sums: sums) -> None:
+        self.gamma, self.clip, self.total = gamma, clip, total
         self.moments = RunningMoments(1)
         self.running = torch.zeros(0, dtype=torch.float64)  # [B], of the open episodes
 
@@ -38,7 +38,7 @@ class RewardScaler:
             # A row that only resets starts anew too: an episode cut at a checkpoint ends without a done step.
             running = torch.where(done_t | ~counts_t, torch.zeros_like(running), running)
         self.running = running
-        self.moments.update(torch.stack(returns)[counts].unsqueeze(-1))
+        self.moments.update(torch.stack(returns)[counts].unsqueeze(-1), self.total)
         scaled = (reward / self.moments.scale()).clamp(-self.clip, self.clip)
         return scaled.float().to(step.reward.device)
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.spec import ActionSpec
 from rlcore.types import Batch, State, Steps
 
 
@@ -24,12 +23,12 @@ class Rollout:
         """Take a rollout [T, B, ...] and the arrival [B, ...] after it."""
         self.pending = (steps, last)
 
-    def batches(self, env_steps: int) -> Iterator[Batch]:
-        """The pending rollout, collected from `env_steps` on."""
+    def batches(self, policy_steps: int) -> Iterator[Batch]:
+        """The pending rollout, collected from `policy_steps` on."""
         if self.pending is not None:
             steps, last = self.pending
             self.pending = None
-            yield Batch(steps, last, env_steps)
+            yield Batch(steps, last, policy_steps)
 
     def state_dict(self) -> State:
         """Nothing: between iterations no rollout waits."""
@@ -51,40 +50,35 @@ class Samples(NamedTuple):
     returns: Tensor
     weight: Tensor
 
-    @staticmethod
-    def example(count: int, features: int, action: ActionSpec) -> Samples:
-        """N made-up samples of the shapes and types that a rollout gives, for tracing a loss."""
-        spread = torch.linspace(-1, 1, count)
-        kind = torch.float32 if action.continuous else torch.int64
-        columns = spread.unsqueeze(-1).repeat(1, features)
-        actions = torch.zeros(count, action.size, dtype=kind)
-        return Samples(columns, actions, -1 + spread / 9, spread.cos(), spread.flip(0), spread, torch.ones(count))
+    def columns(self) -> tuple[Tensor, ...]:
+        """All but the weight, in order."""
+        return self[:-1]
+
+    def rows(self, rows: Tensor, weight: Tensor) -> Samples:
+        """The samples of `rows` [M], with weights [M] of their own."""
+        return Samples._make((*(column.index_select(0, rows) for column in self.columns()), weight))
 
 
-def minibatches(
-    weight: Tensor, size: int, epochs: int, group: int, rng: np.random.Generator
-) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Minibatches of fixed shape; each epoch visits every counted sample once, in a fresh order.
+def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """The minibatches of each epoch, K = ceil(N / size) of fixed shape; an epoch has every counted sample once.
+
+    Their number follows from N alone, so that ranks whose environments were reset at other moments make as many. The
+    last are filled up by repeats of weight 0.
 
     Args:
         weight: [N]; samples of weight 0 are left out.
-        size: M, of every minibatch; the last of an epoch is filled up by repeats of weight 0.
-        epochs: how often every sample is visited.
-        group: minibatches that belong to one optimizer step (an epoch's last group may be smaller).
+        size: M, of every minibatch.
+        epochs: how often every sample is visited, each time in a fresh order.
         rng: decides the order.
 
     Yields:
-        Groups of (rows [M] int64, weight [M]), weights of the dtype of `weight`, both on its device.
+        rows [K, M] int64 and weight [K, M] of the dtype of `weight`, both on its device.
     """
     counted = weight.cpu().numpy().nonzero()[0]
-    if len(counted) == 0:
-        return  # one row of environments that all reset: nothing to learn from
     size = min(size, len(weight))
+    count = math.ceil(len(weight) / size)
     for _ in range(epochs):
         rows = rng.permutation(counted)
-        fill = math.ceil(len(rows) / size) * size - len(rows)
-        counts = torch.from_numpy(np.repeat(np.array([1, 0], np.float32), [len(rows), fill])).to(weight)
-        order = torch.from_numpy(np.concatenate([rows, np.resize(rows, fill)])).to(weight.device)
-        pairs = list(zip(order.split(size), counts.split(size), strict=True))
-        for start in range(0, len(pairs), group):
-            yield pairs[start : start + group]
+        filled = np.resize(rows, count * size) if len(rows) else np.zeros(count * size, np.int64)
+        counts = torch.from_numpy((np.arange(count * size) < len(rows)).astype(np.float32))
+        yield torch.from_numpy(filled).view(count, size).to(weight.device), counts.view(count, size).to(weight)

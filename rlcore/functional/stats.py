@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+Sum = Callable[[Tensor], Tensor]  # over ranks
 
 
 def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
@@ -12,24 +16,25 @@ def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
     return (x * weight).sum() / weight.sum()
 
 
-def standardize(x: Tensor, weight: Tensor, eps: float = 1e-8) -> Tensor:
+def standardize(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums, eps: float = 1e-8) -> Tensor:
     """(x - mean) / (std + eps) over the rows that count, with the unbiased std.
 
     A single row that counts is returned unchanged: it has no std (Stable-Baselines3 skips it likewise).
 
     Args:
-        x: [N].
-        weight: [N] of 0 and 1.
+        x: [..., N].
+        weight: [..., N] of 0 and 1.
+        total: sums over ranks, where the rows of several belong together.
         eps: keeps the division finite.
 
     Returns:
-        [N]; rows of weight 0 hold numbers without meaning.
+        [..., N]; rows of weight 0 hold numbers without meaning.
     """
     assert x.shape == weight.shape, (x.shape, weight.shape)
-    count = weight.sum()
-    mean = (x * weight).sum() / count
-    variance = ((x - mean).square() * weight).sum() / (count - 1).clamp(min=1)
-    return torch.where(count > 1, (x - mean) / (variance.sqrt() + eps), x)
+    count, summed = total(torch.stack([weight.sum(-1, keepdim=True), (x * weight).sum(-1, keepdim=True)]))
+    centered = x - summed / count
+    variance = total((centered.square() * weight).sum(-1, keepdim=True)) / (count - 1).clamp(min=1)
+    return torch.where(count > 1, centered / (variance.sqrt() + eps), x)
 
 
 class RunningMoments:
@@ -44,19 +49,21 @@ class RunningMoments:
         self.variance = torch.ones(size, dtype=torch.float64)
         self.count = 0.0
 
-    def update(self, rows: Tensor) -> None:
-        """Merge rows [N, F] into the moments."""
+    def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
+        """Merge rows [N, F], and those of the other ranks that `total` sums over, into the moments."""
         rows = rows.detach().to("cpu", torch.float64)
-        count = rows.shape[0]
+        sums = total(torch.cat([torch.full((1,), float(len(rows)), dtype=torch.float64), rows.sum(0)]))
+        count = sums[0].item()
         if count == 0:
             return
-        mean, variance = rows.mean(0), rows.var(0, unbiased=False)
-        total = self.count + count
+        mean = sums[1:] / count
+        variance = total((rows - mean).square().sum(0)) / count
+        everything = self.count + count
         delta = mean - self.mean
-        spread = self.variance * self.count + variance * count + delta.square() * self.count * count / total
-        self.mean = self.mean + delta * count / total
-        self.variance = spread / total
-        self.count = total
+        spread = self.variance * self.count + variance * count + delta.square() * self.count * count / everything
+        self.mean = self.mean + delta * count / everything
+        self.variance = spread / everything
+        self.count = everything
 
     def scale(self, eps: float = 1e-8) -> Tensor:
         """Standard deviation [F], float64, never 0."""

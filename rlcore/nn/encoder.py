@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rlcore.config.groups import NO_IMAGES
 from rlcore.config.schema import arg, nearest
 from rlcore.errors import UserError
-from rlcore.functional.stats import RunningMoments
+from rlcore.functional.stats import RunningMoments, Sum
 from rlcore.nn.mlp import MLP, MLPConfig
 from rlcore.spec import ArraySpec, EnvSpec
 
@@ -92,9 +92,9 @@ class Normalizer(nn.Module):
         mean, scale = self._cached
         return ((x - mean) / scale).clamp(-self.clip, self.clip)
 
-    def update(self, rows: Tensor) -> None:
-        """Merge raw rows [N, F]."""
-        self.moments.update(rows)
+    def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
+        """Merge raw rows [N, F], those of all ranks that `total` sums over."""
+        self.moments.update(rows, total)
         self._cached = None
 
     def get_extra_state(self) -> dict[str, Tensor | float]:

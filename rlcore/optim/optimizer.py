@@ -1,139 +1,221 @@
-"""Optimizer: the gradient of a loss, its clipping and the step, through Fabric (precision lives here)."""
+"""Optimizer: the gradient of one loss with respect to one module, its clipping, and the step."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
 
-from rlcore.config.schema import arg
-from rlcore.errors import UserError
+from rlcore.errors import RunError
+from rlcore.optim import package, rules
+from rlcore.optim.flat import FlatParameters
+from rlcore.optim.rules import OptimizerConfig
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
+    from rlcore.types import Context
 
-# Inputs -> the scalar to minimise, and means for the log (no gradient flows through them).
-Loss = Callable[..., tuple[Tensor, Tensor]]
-
-OPTIMIZERS = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "sgd": torch.optim.SGD,
-}
-# Settings that not every optimizer has.
-OPTIONAL = ("betas", "alpha", "centered", "momentum", "dampening", "nesterov", "amsgrad", "eps")
-# Decorated for torch.compile: the first call of any of them imports the compiler, for as long as torch itself.
-DECORATED = ("step", "zero_grad", "add_param_group", "state_dict", "load_state_dict")
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """Which optimizer and its settings; keys that the chosen one does not have must be left at null."""
-
-    name: str = arg("adam", "optimizer", choices=tuple(OPTIMIZERS))
-    lr: float = arg(1e-3, "learning rate", above=0)
-    eps: float | None = arg(1e-4, "added to the denominator (Adam, RMSprop)", above=0)
-    weight_decay: float = arg(0.0, "L2 penalty (decoupled for adamw)", low=0)
-    betas: tuple[float, float] | None = arg((0.9, 0.999), "decay of both moments (Adam)", low=0, high=1)
-    alpha: float | None = arg(None, "decay of the squared gradient (RMSprop, 0.99)", low=0, high=1)
-    centered: bool | None = arg(None, "normalise by the variance (RMSprop)")
-    momentum: float | None = arg(None, "momentum (SGD, RMSprop)", low=0)
-    dampening: float | None = arg(None, "dampening of the momentum (SGD)", low=0)
-    nesterov: bool | None = arg(None, "Nesterov momentum (SGD)")
-    amsgrad: bool | None = arg(None, "AMSGrad (Adam)")
-
-    def check(self, prefix: str) -> None:
-        """Refuse a setting that the chosen optimizer does not have; `prefix` is the group's place, for messages."""
-        known = OPTIMIZERS[self.name].__init__.__code__.co_varnames
-        for key in OPTIONAL:
-            value = getattr(self, key)
-            default = OptimizerConfig.__dataclass_fields__[key].default
-            if value is not None and key not in known and value != default:
-                raise UserError(f"{prefix}{key}={value}: {self.name} has no {key}; set it to null")
-        if self.betas is not None and max(self.betas) >= 1:
-            raise UserError(f"{prefix}betas={list(self.betas)}: each must be below 1")
-        if self.nesterov and (not self.momentum or self.dampening):
-            raise UserError(f"{prefix}nesterov=true: needs {prefix}momentum above 0 and no dampening")
-
-    def make(self, module: nn.Module, fused: bool = True) -> torch.optim.Optimizer:
-        """The torch optimizer over all parameters of `module`, in one group.
-
-        `fused` takes one kernel for the whole step, where torch has it. Not with a scaled loss: such a kernel undoes
-        the scale by itself, after the gradient was clipped.
-        """
-        cls = OPTIMIZERS[self.name]
-        known = cls.__init__.__code__.co_varnames
-        settings = {k: getattr(self, k) for k in OPTIONAL if k in known and getattr(self, k) is not None}
-        if "fused" in known:
-            settings["fused"] = fused
-        return eager(cls)(module.parameters(), lr=self.lr, weight_decay=self.weight_decay, **settings)
-
-
-def eager(cls: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """`cls` with its methods freed from those decorators; its step never records a gradient."""
-    methods = {name: inspect.unwrap(getattr(cls, name)) for name in DECORATED}
-    return type(cls.__name__, (cls,), methods | {"step": torch.no_grad()(methods["step"])})
+# Inputs -> the loss summed over samples [], the samples' summed weight [], means for the log: name -> [].
+Loss = Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
+# Of float16, as torch.amp.GradScaler has them: first scale, steps until it doubles.
+SCALE, GROWTH = 2.0**16, 2000
 
 
 class Optimizer:
-    """Owns the gradients of one loss with respect to one module: `accumulate` them, then `apply` or `drop` them.
+    """Owns one loss of one module: `accumulate` its gradient, then `apply` or `drop` it.
+
+    The gradient is of the module's own parameters and of nothing else; gradients and weights are summed over the
+    minibatches of a step and over all ranks, divided once, and clipped by the global norm. Parameters and the rule's
+    memory are one vector each. Compiled, loss, gradient, clipping and step are one function, built for the shapes of
+    the first minibatch; what changes between steps comes in as tensors, so that schedules build nothing.
 
     Args:
-        module: its parameters are trained.
-        loss: of the module, computed with its parameters as they are.
-        config: which torch optimizer.
+        module: its parameters are trained; it is brought to the context's device and precision.
+        loss: of the inputs of `accumulate`, with the module's parameters as they are.
+        config: the rule and its settings.
+        context: fabric, ranks, and whether steps are compiled.
         max_grad_norm: global norm at which gradients are clipped; 0 = never.
-        fabric: gives precision (autocast, loss scaling) and device.
+        accumulate: the most minibatches of one step.
+        reduction: "mean" divides by the summed weight, "sum" does not.
+        uses: other modules whose parameters the loss reads: inputs of the compiled step.
     """
 
     def __init__(
-        self, module: nn.Module, loss: Loss, config: OptimizerConfig, max_grad_norm: float, fabric: Fabric
+        self,
+        module: nn.Module,
+        loss: Loss,
+        config: OptimizerConfig,
+        context: Context,
+        *,
+        max_grad_norm: float = 0.0,
+        accumulate: int = 1,
+        reduction: str = "mean",
+        uses: Sequence[nn.Module] = (),
     ) -> None:
-        self.loss, self.fabric = loss, fabric
-        self.max_grad_norm = max_grad_norm
+        fabric, self.ranks = context.fabric, context.ranks
+        self.loss, self.config, self.max_grad_norm, self.reduction = loss, config, max_grad_norm, reduction
+        self.module = fabric.to_device(fabric.strategy.precision.convert_module(module))
+        self.uses = [fabric.to_device(other) for other in uses]
+        self.parameters = FlatParameters(self.module)
+        self.slots = rules.slots(config, self.parameters.vector)
+        self.count = torch.zeros((), dtype=torch.float64)
+        self.set_lr(config.lr)
         # float16 alone: steps with an overflow are skipped and the scale lowered, so such a gradient is no fault.
         self.scales_loss = getattr(fabric.strategy.precision, "scaler", None) is not None
-        self.wrapped, self.torch_optimizer = fabric.setup(module, config.make(module, fused=not self.scales_loss))
+        self.scale, self.growing = torch.tensor(SCALE if self.scales_loss else 1.0), 0
+        self.compiled = context.compiled
+        self.whole = self.compiled and accumulate == 1 and self.ranks.size == 1  # compiled from loss to step
+        self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
+        self._layout: list[Any] = []
+        self._names: list[str] = []
+        self._pending: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches
+        self._proposed: list[Tensor] = []  # the step as a whole, not taken yet
 
-    def accumulate(self, *inputs: Any) -> Tensor:
+    def accumulate(self, *inputs: Tensor | float) -> dict[str, Tensor]:
         """Add the gradient of the loss of these inputs to what the next `apply` uses; returns the loss's means."""
-        loss, means = self.loss(*inputs)
-        self.fabric.backward(loss)
+        if not self.parameters.own:
+            self.parameters.gather()
+        if not self.compiled:
+            gradient, weight, means = self._gradient(inputs)
+            self._pending.append((gradient, weight))
+            return means
+        given = [*self._state(), *self._others(), *map(_tensor, inputs)]
+        if self._function is None:
+            self._build(given)
+        assert [(i.shape, i.dtype) for i in given] == self._layout, "the compiled step was built for other shapes"
+        assert self._function is not None
+        made = self._function(given)
+        means = dict(zip(self._names, made[len(made) - len(self._names) :], strict=True))
+        if self.whole:
+            assert not self._proposed, "one minibatch a step"
+            self._proposed = made[: len(self.slots) + 3]
+        else:
+            self._pending.append((made[0], made[1]))
         return means
 
+    @torch.no_grad()
     def apply(self) -> Tensor:
         """Clip and step. Returns the gradient's global norm before clipping, [] on the device, never synchronised."""
-        norm = self.fabric.clip_gradients(
-            self.wrapped,
-            self.torch_optimizer,
-            max_norm=self.max_grad_norm or float("inf"),
-            error_if_nonfinite=False,  # the learner checks once an update; fp16 scaling skips such steps by itself
-        )
-        self.torch_optimizer.step()
-        self.torch_optimizer.zero_grad()
-        assert norm is not None
+        if not self._proposed:
+            gradients, weights = zip(*self._pending, strict=True)
+            gradient = gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(0)
+            weight = weights[0] if len(weights) == 1 else torch.stack(weights).sum()
+            if self.ranks.size > 1:
+                whole = self.ranks.sum(torch.cat([gradient, weight.reshape(1).to(gradient)]))
+                gradient, weight = whole[:-1], whole[-1]
+            self._proposed = self._step(self._state(), gradient / self.scale.to(gradient), weight)
+        vector, *slots, count, norm = self._proposed
+        self.drop()
+        if self.scales_loss and not self._scaled(norm):
+            return norm
+        self.parameters.take(vector)
+        self.slots, self.count = dict(zip(self.slots, slots, strict=True)), count
         return norm
 
     def drop(self) -> None:
         """Forget the accumulated gradient."""
-        self.torch_optimizer.zero_grad()
+        self._pending, self._proposed = [], []
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the next steps."""
-        for group in self.torch_optimizer.param_groups:
-            group["lr"] = lr
+        self.lr = torch.tensor(lr, dtype=torch.float64)
+
+    def _gradient(self, inputs: Sequence[Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        total, weight, means = self.loss(*inputs)
+        scaled = total * self.scale.to(total) if self.scales_loss else total
+        parts = torch.autograd.grad(scaled, self.parameters.tensors, materialize_grads=True)
+        return self.parameters.joined(parts), weight, means
+
+    def _step(self, state: Sequence[Tensor], gradient: Tensor, weight: Tensor) -> list[Tensor]:
+        """Parameters, slots and count after the step, and the norm before clipping; no side effect."""
+        vector, *slots, count, lr = state
+        if self.reduction == "mean":
+            gradient = gradient / weight.to(gradient)
+        norm = gradient.norm()
+        if self.max_grad_norm:
+            gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
+        count = count + 1
+        remembered = dict(zip(self.slots, slots, strict=True))
+        vector, remembered = rules.update(self.config, vector, gradient, remembered, count, lr)
+        return [vector, *(remembered[name] for name in self.slots), count, norm]
+
+    def _scaled(self, norm: Tensor) -> bool:
+        """Adapt the scale of float16; whether the step may be taken."""
+        finite = bool(norm.isfinite())
+        self.growing = self.growing + 1 if finite else 0
+        if not finite:
+            self.scale = self.scale / 2
+        elif self.growing == GROWTH:
+            self.scale, self.growing = self.scale * 2, 0
+        return finite
+
+    def _state(self) -> list[Tensor]:
+        return [self.parameters.vector, *self.slots.values(), self.count, self.lr]
+
+    # Compiled ---------------------------------------------------------------------------------------------------------
+
+    def _others(self) -> list[Tensor]:
+        return [t.detach() for other in self.uses for t in (*other.parameters(), *other.buffers())]
+
+    def _build(self, example: list[Tensor]) -> None:
+        """Trace loss and step with the first inputs, and have machine code made of them."""
+        modules = nn.ModuleList([self.module, *self.uses])
+        objective = _Objective(modules, self.loss)
+        held = [
+            f"members.{i}.{name}"
+            for i, other in enumerate(self.uses, 1)
+            for name, _ in (*other.named_parameters(), *other.named_buffers())
+        ]
+        states = len(self._state())
+
+        def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+            state, rest = tensors[:states], tensors[states:]
+            borrowed, inputs = dict(zip(held, rest, strict=False)), rest[len(held) :]
+
+            def value(named: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
+                parts = {f"members.0.{name}": part for name, part in named.items()} | borrowed
+                total, weight, means = functional_call(objective, parts, inputs)
+                self._names = list(means)
+                return total, (weight, list(means.values()))
+
+            parts, (_, (weight, means)) = grad_and_value(value, has_aux=True)(self.parameters.split(state[0]))
+            gradient = self.parameters.join(parts)
+            made = self._step(state, gradient, weight) if self.whole else [gradient, weight]
+            return *made, *means
+
+        self._layout = [(tensor.shape, tensor.dtype) for tensor in example]
+        graph = package.trace(function, example)
+        if any(isinstance(value, nn.Parameter) for value in vars(graph).values()) or list(graph.parameters()):
+            raise RunError("the loss reads parameters of a module that is not among the optimizer's `uses`")
+        self._function = package.compiled(graph, example)
+
+    # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and counters of the torch optimizer, and the loss scale of fp16."""
-        precision = self.fabric.strategy.precision
-        return {"optimizer": self.torch_optimizer.optimizer.state_dict(), "precision": precision.state_dict()}
+        """What the rule remembers and how many steps it has taken, the same compiled or not; and float16's scale."""
+        state: dict[str, Any] = {"slots": dict(self.slots), "count": self.count}
+        return state | ({"scale": self.scale, "growing": self.growing} if self.scales_loss else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.torch_optimizer.optimizer.load_state_dict(state["optimizer"])
-        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        self.slots = {name: state["slots"][name].to(self.parameters.vector).clone() for name in self.slots}
+        self.count = state["count"].clone()
+        if self.scales_loss:
+            self.scale, self.growing = state["scale"].clone(), state["growing"]
+
+
+def _tensor(value: Tensor | float) -> Tensor:
+    return value.contiguous() if isinstance(value, Tensor) else torch.tensor(value)
+
+
+class _Objective(nn.Module):
+    """A loss as a module around those it reads, so that `functional_call` can exchange their parameters."""
+
+    def __init__(self, modules: nn.ModuleList, loss: Loss) -> None:
+        super().__init__()
+        self.members, self.loss = modules, loss
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return self.loss(*inputs)

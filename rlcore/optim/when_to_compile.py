@@ -5,7 +5,6 @@ Its config and this machine decide, never what a cache holds: a run resumed late
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -22,15 +21,9 @@ EAGER, AHEAD_OF_TIME = "eager", "ahead-of-time"
 
 def unsupported_setting(config: RunConfig) -> str | None:
     """The key whose value no compiled step supports yet, and what it must be; None where all are fine."""
-    algo, fabric = config.algo, config.fabric
-    if algo.accumulate_minibatches != 1:
-        return f"algo.accumulate_minibatches={algo.accumulate_minibatches}; set it to 1"
-    if algo.optimizer.name not in ("adam", "adamw"):
-        return f"algo.optimizer.name={algo.optimizer.name}; use adam or adamw"
-    if algo.optimizer.amsgrad:
-        return "algo.optimizer.amsgrad=true; set it to false"
-    if fabric.precision not in ("32-true", "32"):
-        return f"fabric.precision={fabric.precision}; use 32-true"
+    fabric = config.fabric
+    if fabric.precision.startswith("16"):
+        return f"fabric.precision={fabric.precision}; use 32-true or bf16-mixed"
     if fabric.accelerator in ("cuda", "gpu") or (fabric.accelerator == "auto" and torch.cuda.is_available()):
         return f"fabric.accelerator={fabric.accelerator}; use cpu"
     return None
@@ -48,14 +41,6 @@ def check_compiler(config: RunConfig) -> None:
     missing = missing_requirement()
     if config.algo.compile_mode is True and missing:
         raise UserError(f"algo.compile=true: {missing}, or take algo.compile=auto")
-
-
-def gradient_steps(config: RunConfig) -> int:
-    """Minibatches of the whole run, the rows that only reset counted too."""
-    algo = config.algo
-    rows = algo.rollout_steps * config.env.num_envs
-    updates = math.ceil(algo.total_steps / rows)
-    return updates * getattr(algo, "update_epochs", 1) * math.ceil(rows / algo.per_rank_batch_size)
 
 
 def decide(config: RunConfig, saved: dict[str, Any] | None) -> str:
@@ -83,7 +68,11 @@ def decide(config: RunConfig, saved: dict[str, Any] | None) -> str:
         return AHEAD_OF_TIME
     missing = missing_requirement()
     if before is None:
-        return AHEAD_OF_TIME if missing is None and gradient_steps(config) >= WORTHWHILE else EAGER
+        return (
+            AHEAD_OF_TIME
+            if missing is None and config.algo.gradient_steps(config.env.num_envs) >= WORTHWHILE
+            else EAGER
+        )
     if before == AHEAD_OF_TIME and missing:
         raise UserError(f"algo.compile=auto: this run began with a compiled step, but {missing}")
     return before

@@ -18,6 +18,7 @@ from rlcore.optim.package import compiler_version, find_compiler, processor
 from rlcore.optim.when_to_compile import AHEAD_OF_TIME
 from rlcore.store.run_config import learning_half
 
+GENERATION = 2  # raise it when the same config learns other numbers, or a state has other parts
 LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
 
 
@@ -58,7 +59,8 @@ def what_is_learned(config: RunConfig, tier: str, compiled: str) -> dict[str, An
     if tier == "boundary":
         boundary = {"checkpoint.every": config.checkpoint_every, "evaluation.every": config.evaluation_every}
         boundary |= {"env.sync_env": config.env.sync_env}
-    return {"config": learning_half(config), "tier": tier, "boundary": boundary, "compile": compiled}
+    decided = {"config": learning_half(config), "tier": tier, "boundary": boundary, "compile": compiled}
+    return decided | {"generation": GENERATION}
 
 
 def processor_name() -> str:

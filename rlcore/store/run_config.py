@@ -43,11 +43,7 @@ def config_of(run: RunDirectory) -> RunConfig:
 
 def cross_check(config: RunConfig) -> None:
     """Refuse combinations of keys that are impossible together, each of which is fine by itself."""
-    if config.buffer.size not in (None, config.algo.rollout_steps):
-        raise UserError(
-            f"buffer.size={config.buffer.size}: an on-policy buffer holds one rollout; "
-            f"set it to algo.rollout_steps ({config.algo.rollout_steps}) or null"
-        )
+    config.algo.check_with(config)
     beyond = [e is not None and e > config.algo.total_steps for e in (config.checkpoint.every, config.evaluation.every)]
     if not config.checkpoint.save_last and all(beyond):
         raise UserError(

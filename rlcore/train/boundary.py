@@ -28,27 +28,36 @@ class Boundary:
     reason: str | None
 
 
-def next_stop(config: RunConfig, env_steps: int) -> int:
-    """Env steps after which the next boundary comes: the next multiple of the two distances, or the end."""
+def next_stop(config: RunConfig, policy_steps: int, width: int) -> int:
+    """Policy steps after which the next boundary comes: the next multiple of the two distances, or the end."""
     distances = config.checkpoint_every, config.evaluation_every
-    return min(*((env_steps // every + 1) * every for every in distances), config.algo.total_steps)
+    return min(*((policy_steps // every + 1) * every for every in distances), budget(config, width))
 
 
-def boundary_at(config: RunConfig, before: int, env_steps: int, reason: str | None) -> Boundary:
+def budget(config: RunConfig, width: int) -> int:
+    """Policy steps of a whole run with `width` environments, all ranks together: whole iterations, at least one."""
+    return config.algo.iterations(width) * config.algo.collect_length * width
+
+
+def boundary_at(config: RunConfig, before: int, after: int, env_steps: int, reason: str | None) -> Boundary:
     """The boundary at `env_steps`.
 
     Args:
         config: says how often what is due.
-        before: env steps at the boundary before; what lay between is due now.
-        env_steps: taken so far.
+        before: policy steps at the boundary before; what lay between is due now.
+        after: policy steps now. At the end of the budget all of `algo.total_steps` has been passed: what would have
+            come in the rest, which makes no whole iteration, comes here.
+        env_steps: actions taken so far, by which checkpoints and evaluations are called.
         reason: why training is over, or None.
 
     Returns:
         What is due, and whether training is over.
     """
+    if reason == "finished":
+        after = max(after, config.algo.total_steps)
 
     def passed(every: int) -> bool:
-        return env_steps // every > before // every
+        return after // every > before // every
 
     evaluate = passed(config.evaluation_every)
     save = evaluate or passed(config.checkpoint_every)
@@ -58,19 +67,20 @@ def boundary_at(config: RunConfig, before: int, env_steps: int, reason: str | No
     return Boundary(env_steps, due, reason is not None, reason)
 
 
-def why_over(config: RunConfig, env_steps: int, iterations: int, scores: Mapping[int, float]) -> str | None:
+def why_over(config: RunConfig, width: int, iterations: int, env_steps: int, scores: Mapping[int, float]) -> str | None:
     """Why training is over, or None where it is not.
 
     Args:
         config: total_steps, dry_run and early_stop.
-        env_steps: taken so far.
+        width: environments, all ranks together.
         iterations: done so far.
+        env_steps: actions taken so far.
         scores: mean returns of the evaluations by env steps; those beyond `env_steps` do not count.
 
     Returns:
         "finished", "dry_run", "target_return", "plateau" or None.
     """
-    if env_steps >= config.algo.total_steps:
+    if iterations >= config.algo.iterations(width):
         return "finished"
     if config.dry_run and iterations:
         return "dry_run"

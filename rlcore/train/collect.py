@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlcore import streams
-from rlcore.types import Agent, Arrival, State, Steps, VectorEnv
+from rlcore.types import Agent, Arrival, Ranks, State, Steps, VectorEnv
 
 FLAGS = ("reward", "terminated", "truncated", "is_first")
 
@@ -27,6 +27,7 @@ class Collector:
         device: where the agent computes and where the steps are handed out.
         autocast: entered around every call of the agent (mixed precision).
         clip_rewards: the steps hold tanh(reward).
+        ranks: who collects beside this one; None = nobody.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class Collector:
         device: torch.device | str = "cpu",
         autocast: Any = nullcontext,
         clip_rewards: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.envs, self.agent, self.rng = envs, agent, rng
+        self.envs, self.agent, self.rng, self.ranks = envs, agent, rng, ranks
         self.device = torch.device(device)
         self.autocast: Any = autocast
         self.clip_rewards = clip_rewards
-        self.env_steps = 0
+        self.env_steps = 0  # actions taken, all ranks together
+        self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
         self.seconds = 0.0  # of the last collect
         self.arrival: Arrival | None = None
         self.carry = agent.initial(envs.num_envs)
@@ -63,6 +66,7 @@ class Collector:
         arrival = self.arrival if self.arrival is not None else self.envs.reset()
         carry = self.carry
         said: list[tuple[Tensor, dict[str, Tensor]]] = []
+        actions = 0
         for t in range(length):
             self._store(arrival, t, length)
             obs = {key: self._tensor(value) for key, value in arrival.obs.items()}
@@ -71,9 +75,13 @@ class Collector:
                     self.carry, obs, self._tensor(arrival.is_first), self.rng, False
                 )
             said.append((action, extras))
-            self.env_steps += int(np.count_nonzero(~(arrival.terminated | arrival.truncated)))
+            actions += int(np.count_nonzero(~(arrival.terminated | arrival.truncated)))
             arrival = self.envs.step(self.agent.to_env(action))
         self._store(arrival, length, length)
+        width = len(arrival.is_first)
+        if self.ranks is not None and self.ranks.size > 1:
+            actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
+        self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
         self.arrival = Arrival(*(_copied(v) for v in vars(arrival).values()))
         self.seconds = time.perf_counter() - began
         return self._steps(length, said, carry)
@@ -108,7 +116,7 @@ class Collector:
         return dataclasses.replace(part(slice(length), action), extras=extras, carry=carry), part(length, action[-1])
 
     def state_dict(self) -> State:
-        """Environments, the arrival not yet answered, carry, noise stream and count."""
+        """Environments, the arrival not yet answered, carry, noise stream and counts."""
         arrival = None if self.arrival is None else _columns(self.arrival)
         return {
             "envs": self.envs.state_dict(),
@@ -116,6 +124,7 @@ class Collector:
             "carry": list(self.carry),
             "rng": streams.generator_state(self.rng),
             "env_steps": self.env_steps,
+            "policy_steps": self.policy_steps,
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -127,7 +136,7 @@ class Collector:
             self.arrival = Arrival(obs, *(columns[flag] for flag in FLAGS))
         self.carry = tuple(state["carry"])
         streams.load_generator_state(self.rng, state["rng"])
-        self.env_steps = state["env_steps"]
+        self.env_steps, self.policy_steps = state["env_steps"], state["policy_steps"]
 
 
 def _columns(arrival: Arrival) -> dict[str, np.ndarray]:

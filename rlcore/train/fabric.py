@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.errors import UserError
@@ -40,6 +41,17 @@ def check_device(config: FabricConfig) -> None:
         )
     if PRECISIONS.get(config.precision, config.precision) == "16-mixed" and not (cuda and config.accelerator != "cpu"):
         raise UserError(f"fabric.precision={config.precision}: float16 needs fabric.accelerator=cuda; use bf16-mixed")
+
+
+class FabricRanks:
+    """The ranks of a Fabric, as `rlcore.types.Ranks`."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric, self.rank, self.size = fabric, fabric.global_rank, fabric.world_size
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        return value if self.size == 1 else self.fabric.all_reduce(value.clone(), reduce_op="sum")  # pyright: ignore
 
 
 def make_fabric(config: FabricConfig) -> Fabric:

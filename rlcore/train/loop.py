@@ -9,7 +9,7 @@ import numpy as np
 from rlcore.train.collect import Collector
 from rlcore.types import Buffer, Learner, Metrics, Plan
 
-OnIteration = Callable[[int, list[Metrics]], bool]
+OnIteration = Callable[[list[Metrics]], bool]
 
 
 def train(
@@ -21,7 +21,7 @@ def train(
     until: int,
     on_iteration: OnIteration,
 ) -> None:
-    """Train until at least `until` env steps are taken; an iteration is never cut.
+    """Train until at least `until` policy steps are taken; an iteration is never cut.
 
     Args:
         learner: improved in place.
@@ -29,12 +29,11 @@ def train(
         buffer: between the two.
         plan: how much to collect between updates.
         rng: the learner's stream (minibatch order).
-        until: env steps, all environments together.
-        on_iteration: called after each iteration with env_steps and the metrics of its updates; True ends the loop.
+        until: policy steps, all environments and ranks together.
+        on_iteration: called after each iteration with the metrics of its updates; True ends the loop.
     """
-    while collector.env_steps < until:
-        before = collector.env_steps
+    while collector.policy_steps < until:
+        before = collector.policy_steps
         buffer.extend(*collector.collect(plan.collect_length))
-        metrics = [learner.update(batch, rng) for batch in buffer.batches(before)]
-        if on_iteration(collector.env_steps, metrics):
+        if on_iteration([learner.update(batch, rng) for batch in buffer.batches(before)]):
             return

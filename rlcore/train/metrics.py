@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from rlcore.config.groups import MetricConfig
 from rlcore.config.schema import nearest
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError
 from rlcore.types import Episode, Metrics
 
 REDUCTIONS = {
@@ -32,7 +36,7 @@ class MetricsWindow:
 
     def __init__(self, config: MetricConfig) -> None:
         self.config = config
-        self.values: dict[str, list[float]] = {}
+        self.values: dict[str, list[Any]] = {}  # numbers and tensors [], which nothing reads before a point is due
         self.start_steps = 0
         self.seconds = {"collect": 0.0, "train": 0.0}
         self.start_updates = 0
@@ -54,7 +58,10 @@ class MetricsWindow:
     def close(self, env_steps: int, updates: int) -> Metrics:
         """The point at `env_steps`, after `updates` gradient steps in all; the window starts anew."""
         chosen = self.config.aggregator.metrics
-        point = {name: REDUCTIONS[chosen.get(name, "mean")](values) for name, values in self.values.items()}
+        values = self._numbers()
+        point = {name: REDUCTIONS[chosen.get(name, "mean")](numbers) for name, numbers in values.items()}
+        if broken := {name: value for name, value in point.items() if not math.isfinite(value)}:
+            raise RunError(f"not finite after {updates} updates and {env_steps} env steps: {broken}")
         self._check(chosen, point)
         if not self.config.disable_timer:
             for phase, name, amount in (
@@ -66,6 +73,15 @@ class MetricsWindow:
         self.values, self.start_steps, self.start_updates = {}, env_steps, updates
         self.seconds = {"collect": 0.0, "train": 0.0}
         return point
+
+    def _numbers(self) -> dict[str, list[float]]:
+        """The values as numbers: one synchronisation with the device for all that lie there."""
+        tensors = [value for values in self.values.values() for value in values if isinstance(value, Tensor)]
+        read = iter(torch.stack([t.detach().float() for t in tensors]).tolist() if tensors else ())
+        return {
+            name: [next(read) if isinstance(value, Tensor) else value for value in values]
+            for name, values in self.values.items()
+        }
 
     def _check(self, chosen: dict[str, Any], point: Metrics) -> None:
         missing = [name for name in chosen if name not in point and not name.startswith(("Rewards/", "Game/"))]
@@ -80,7 +96,7 @@ class MetricsWindow:
     def state_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
-            "values": self.values,
+            "values": self._numbers(),
             "start_steps": self.start_steps,
             "start_updates": self.start_updates,
             "seconds": self.seconds,

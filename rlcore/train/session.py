@@ -25,13 +25,13 @@ from rlcore.store.events import EventLog, read_events
 from rlcore.store.fingerprint import fingerprint
 from rlcore.store.patience import patiently
 from rlcore.store.run_config import config_of
-from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
+from rlcore.train.boundary import Boundary, boundary_at, budget, next_stop, why_over
 from rlcore.train.collect import Collector
-from rlcore.train.fabric import make_fabric, set_switches
+from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
 from rlcore.train.loop import train
 from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.train.resume import ResumePoint
-from rlcore.types import Metrics
+from rlcore.types import Context, Metrics
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -63,21 +63,25 @@ class Session:
         )
         spec = EnvSpec.from_json(self.card["spec"])
         build = ALGORITHMS[config.algo.name].build
-        self.learner, self.buffer, self.plan = build(
-            config.algo, config.distribution.type, spec, self.fabric, config.seed
-        )
-        self.rng = streams.generator(config.seed, "minibatch", 0)
-        self.collector = Collector(
-            self.envs,
-            self.learner.agent,
-            streams.generator(config.seed, "policy", 0),
-            self.fabric.device,
-            self.fabric.autocast,
-            config.env.clip_rewards,
-        )
+        self.ranks = FabricRanks(self.fabric)
+        self.width = config.env.num_envs * self.ranks.size
         earlier = ResumePoint.find(run, config.checkpoint.resume_from)
         compiled = decide(config, earlier and earlier.fingerprint)
         self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], compiled)
+        if earlier is not None:
+            earlier.check(self.fingerprint, config)
+        context = Context(config, spec, self.fabric, self.ranks, config.env.num_envs, compiled == AHEAD_OF_TIME)
+        self.learner, self.buffer, self.plan = build(context)
+        self.rng = streams.generator(config.seed, "minibatch", self.ranks.rank)
+        self.collector = Collector(
+            self.envs,
+            self.learner.agent,
+            streams.generator(config.seed, "policy", self.ranks.rank),
+            self.fabric.device,
+            self.fabric.autocast,
+            config.env.clip_rewards,
+            self.ranks,
+        )
         self.window = MetricsWindow(config.metric)
         self.stopwatch = Stopwatch()
         self.owed: list[str] = []
@@ -95,10 +99,6 @@ class Session:
 
     def _start(self, earlier: ResumePoint | None) -> None:
         """Continue from what there is, else from the weights that the config names, else from nothing."""
-        if earlier is not None:
-            earlier.check(self.fingerprint, self.config)
-        if self.fingerprint["learning"]["compile"] == AHEAD_OF_TIME:
-            self.learner.compile(self.plan.collect_length * self.config.env.num_envs)
         if earlier is not None:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping)
@@ -129,6 +129,11 @@ class Session:
     # Training ---------------------------------------------------------------------------------------------------------
 
     @property
+    def budget(self) -> int:
+        """Policy steps of the whole run."""
+        return budget(self.config, self.width)
+
+    @property
     def env_steps(self) -> int:
         """Actions taken so far."""
         return self.collector.env_steps
@@ -137,8 +142,8 @@ class Session:
         """Train to the next boundary.
 
         Args:
-            on_progress: called after each iteration with env_steps, the mean return of recent episodes, elapsed
-                seconds.
+            on_progress: called after each iteration with env_steps, policy_steps, the mean return of recent episodes,
+                elapsed seconds.
 
         Returns:
             What is due there. After a resume, first what a killed process still owed.
@@ -147,40 +152,43 @@ class Session:
         if self.owed or reason is not None:
             due, self.owed = tuple(self.owed), []
             return Boundary(self.env_steps, due, reason is not None, reason)
-        start, mark = self.env_steps, time.perf_counter()
+        start, mark = self.collector.policy_steps, time.perf_counter()
 
-        def on_iteration(env_steps: int, metrics: list[Metrics]) -> bool:
+        def on_iteration(metrics: list[Metrics]) -> bool:
             nonlocal mark
-            self._account(env_steps, metrics, time.perf_counter() - mark, on_progress)
+            self._account(metrics, time.perf_counter() - mark, on_progress)
             mark = time.perf_counter()
             return self.interrupted or self.config.dry_run
 
-        until = next_stop(self.config, start)
+        until = next_stop(self.config, start, self.width)
         with self.stopwatch.running():
             train(self.learner, self.collector, self.buffer, self.plan, self.rng, until, on_iteration)
-        boundary = boundary_at(self.config, start, self.env_steps, self._reason())
+        now = self.collector.policy_steps
+        boundary = boundary_at(self.config, start, now, self.env_steps, self._reason())
         # Also when interrupted here: the resumed process pays first.
         self.owed = ["evaluate"] if "evaluate" in boundary.due else []
         return boundary
 
-    def _account(self, env_steps: int, metrics: list[Metrics], seconds: float, on_progress: Progress) -> None:
-        episodes = self.envs.pop_episodes()
+    def _account(self, metrics: list[Metrics], seconds: float, on_progress: Progress) -> None:
+        episodes, env_steps = self.envs.pop_episodes(), self.env_steps
         self.iterations += 1
         self._recent = (self._recent + [e.ret for e in episodes])[-100:]
         collected = self.collector.seconds
-        if self.config.metric.log_level:
-            self.window.add(metrics, episodes)
+        self.window.add(metrics, episodes)
         self.window.seconds["collect"] += collected
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None
-        if self.config.metric.log_level and (self.window.due(env_steps) or last):
+        if self.window.due(env_steps) or last:
             point = self.window.close(env_steps, self.learner.updates)
-            patiently(lambda: self.events.append("metrics", env_steps=env_steps, values=point))
+            if self.config.metric.log_level:
+                patiently(lambda: self.events.append("metrics", env_steps=env_steps, values=point))
         recent = sum(self._recent) / len(self._recent) if self._recent else None
-        on_progress({"env_steps": env_steps, "return": recent, "elapsed": self.stopwatch.wall})
+        spent, elapsed = self.collector.policy_steps, self.stopwatch.wall
+        place = {"env_steps": env_steps, "policy_steps": spent, "total_steps": self.budget}
+        on_progress({**place, "return": recent, "elapsed": elapsed})
 
     def _reason(self) -> str | None:
-        return why_over(self.config, self.env_steps, self.iterations, self.scores)
+        return why_over(self.config, self.width, self.iterations, self.env_steps, self.scores)
 
     # Saving and judging -----------------------------------------------------------------------------------------------
 

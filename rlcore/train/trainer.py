@@ -4,7 +4,7 @@
 
 Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" | "finish" | "stop"}
                     `begin` comes first: until then it has imported what it needs, and read nothing of the run
-Events on stdout:   ready {env_steps, total_steps} · progress {env_steps, return, elapsed} (while advancing)
+Events on stdout:   ready {env_steps, total_steps} · progress {env_steps, policy_steps, total_steps, return, elapsed}
                     boundary {env_steps, due, done, reason} · checkpoint {path, env_steps, digest}
                     evaluation {env_steps, final, greedy, ...} · stopped · interrupted {env_steps, path}
                     doing {sentence} (before what takes long, and warnings) · error {sentence, kind, exit}
@@ -119,7 +119,7 @@ class Trainer:
         from rlcore.train.session import Session
 
         self.session = Session(self.run)
-        self.say("ready", env_steps=self.session.env_steps, total_steps=self.session.plan.total_steps)
+        self.say("ready", env_steps=self.session.env_steps, total_steps=self.session.budget)
         while True:
             command = self.commands.get()
             if command == "stop":

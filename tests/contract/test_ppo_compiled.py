@@ -19,15 +19,18 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms import ppo
+from rlcore.config.groups import DistributionConfig, MetricConfig
 from rlcore.errors import RunError
 from rlcore.nn.mlp import MLPConfig
 from rlcore.nn.policy_head import ActorConfig
 from rlcore.optim import package as ahead_of_time
-from rlcore.optim.optimizer import OptimizerConfig
+from rlcore.optim.rules import OptimizerConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.run_config import build_config
-from rlcore.types import Batch, Steps
+from rlcore.train.fabric import FabricRanks
+from rlcore.train.metrics import MetricsWindow
+from rlcore.types import Batch, Context, Steps
 from tests.learning.assembly import fabric
 from tests.runs import COMPILED, values
 
@@ -42,16 +45,29 @@ ACTIONS = {
 
 
 def learner(kind: str, **changes: Any) -> ppo.Learner:
+    return made(kind, False, **changes)
+
+
+def made(kind: str, compiled: bool, **changes: Any) -> ppo.Learner:
     # 66 of the 72 rows count: the last of the minibatches of an epoch is filled up by rows of weight 0.
-    config = dataclasses.replace(build_config(values("CartPole-v1", 1000, **COMPILED)).algo, **changes)
+    run = build_config(values("CartPole-v1", 1000, **COMPILED))
+    distribution = DistributionConfig(type="tanh_normal" if kind == "tanh_normal" else "auto")
+    run = dataclasses.replace(run, algo=dataclasses.replace(run.algo, **changes), seed=0, distribution=distribution)
     spec = EnvSpec("probe", {"state": ArraySpec((4,), "float32")}, ACTIONS[kind])
-    return ppo.build(config, "tanh_normal" if kind == "tanh_normal" else "auto", spec, fabric(), seed=0)[0]
+    return ppo.build(Context(run, spec, fabric(), FabricRanks(fabric()), ENVS, compiled))[0]
 
 
 def compiled(kind: str, **changes: Any) -> ppo.Learner:
-    made = learner(kind, **changes)
-    made.compile(LENGTH * ENVS)
-    return made
+    """A learner whose step is built, by a first minibatch that leaves nothing behind."""
+    one = made(kind, True, **changes)
+    state = nested_state.encode(one.reward_scaler.state_dict())
+    samples = one.prepare(rollout(one.agent))
+    size = min(one.config.per_rank_batch_size, LENGTH * ENVS)
+    example = (torch.arange(size), torch.ones(size), samples.advantage[:size], 0.2, 0.01, *samples.columns())
+    one.optimizer.accumulate(*example)
+    one.optimizer.drop()
+    one.reward_scaler.load_state_dict(nested_state.decode(*state))
+    return one
 
 
 def rollout(agent: ppo.Agent, env_steps: int = 0) -> Batch:
@@ -61,7 +77,7 @@ def rollout(agent: ppo.Agent, env_steps: int = 0) -> Batch:
     said = [agent.act((), {"state": obs[t]}, torch.zeros(ENVS), rng) for t in range(LENGTH)]
     ended, none = torch.zeros(2, LENGTH + 1, ENVS, dtype=torch.bool)
     ended[[3, 10, 17]] = torch.tensor([True, False, True])
-    action = torch.stack([action for _, action, _ in said])
+    action = torch.stack([action.detach() for _, action, _ in said])
     extras = {key: torch.stack([e[key].detach() for _, _, e in said]) for key in ("logprob", "value")}
     reward = 10 * obs[..., 0]  # advantages large enough for ratios beyond every clip
     steps = Steps({"state": obs[:-1]}, action, reward[:-1], ended[:-1], none[:-1], none[:-1], extras)
@@ -72,7 +88,8 @@ def trained(one: ppo.Learner, updates: int = 2) -> tuple[dict[str, torch.Tensor]
     """Weights and metrics after updates at env steps 0, 400, …: annealing gives each other coefficients."""
     rng, metrics = streams.generator(0, "minibatch"), {}
     for update in range(updates):
-        metrics = one.update(rollout(one.agent, 400 * update), rng)
+        given = one.update(rollout(one.agent, 400 * update), rng)
+        metrics = {name: float(value) for name, value in given.items()}
     return {name: p.detach().clone() for name, p in one.agent.named_parameters()}, metrics
 
 
@@ -135,7 +152,11 @@ def test_graph_agrees_with_the_eager_step(kind: str) -> None:
     [
         {"optimizer": OptimizerConfig(name="adamw", lr=0.01, weight_decay=0.1)},
         {"optimizer": OptimizerConfig(lr=0.01, weight_decay=0.1, betas=(0.5, 0.9), eps=1e-8)},
-        {"optimizer": OptimizerConfig(lr=0.01, betas=None, eps=None)},
+        {"optimizer": OptimizerConfig(lr=0.01, betas=None, eps=None, amsgrad=True)},
+        {"optimizer": OptimizerConfig(name="rmsprop", lr=0.01, centered=True, momentum=0.9)},
+        {"optimizer": OptimizerConfig(name="rmsprop_tf", lr=0.01, momentum=0.9)},
+        {"optimizer": OptimizerConfig(name="sgd", lr=0.01, momentum=0.9, nesterov=True)},
+        {"accumulate_minibatches": 2},
         {"max_grad_norm": 0.0, "dual_clip": None, "clip_vloss": False},
         {"loss_reduction": "sum", "normalize_advantages": False},
         {"critic": MLPConfig(dense_units=16, layer_norm=True), "normalize_obs": True, "normalize_reward": True},
@@ -154,7 +175,7 @@ def test_a_step_beyond_target_kl_is_not_taken() -> None:
     one = compiled("normal", target_kl=1e-9)
     trained(one, updates=1)
     assert one.updates == 1  # the first sees the policy that acted, the second is one step away
-    assert one.optimizer.state_dict()["step"] == 1
+    assert one.optimizer.state_dict()["count"] == 1
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -162,8 +183,10 @@ def test_a_loss_that_is_not_finite_stops_the_run() -> None:
     one = compiled("normal")
     batch = rollout(one.agent)
     batch.steps.reward[5, 1] = float("nan")
-    with pytest.raises(RunError, match="not finite"):
-        one.update(batch, streams.generator(0, "minibatch"))
+    window = MetricsWindow(MetricConfig())
+    window.add([one.update(batch, streams.generator(0, "minibatch"))], [])
+    with pytest.raises(RunError, match="not finite after 8 updates and 72 env steps: .*Info/grad_norm"):
+        window.close(72, one.updates)
 
 
 # State ----------------------------------------------------------------------------------------------------------------
@@ -237,6 +260,7 @@ def traced() -> tuple[Any, list[torch.Tensor]]:
 
     def note(graph: Any, example: list[torch.Tensor]) -> Any:
         seen.append((graph, example))
+        return lambda inputs: list(graph(*inputs))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ahead_of_time, "compiled", note)

@@ -37,6 +37,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "critic": {"dense_units": 16, "mlp_layers": 1},
     },
 }
+SETTINGS["a2c"] = {
+    key: value
+    for key, value in SETTINGS["ppo"].items()
+    if key not in ("per_rank_batch_size", "update_epochs", "clip_vloss")
+} | {"name": "a2c", "optimizer": {"name": "rmsprop_tf", "lr": 1e-3, "momentum": 0.5, "centered": True, "eps": 1e-5}}
 # Episodes of at most 12 steps: every rollout holds ends and the rows that reset, CartPole's ends of both kinds.
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 every_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
@@ -173,15 +178,15 @@ def test_half_precision_updates_and_keeps_losses_in_float32(algo: str, env_id: s
     assert {value.dtype for value in steps.extras.values()} == {torch.float32}
     before = training.weights()
     seen = []
-    plain = training.learner.loss
+    plain = training.learner.optimizer.loss
 
     def watched(*arguments: Any) -> Any:
         seen.append(plain(*arguments))
         return seen[-1]
 
-    training.learner.loss = watched
+    training.learner.optimizer.loss = watched
     training.run(100)
-    assert {part.dtype for pair in seen for part in pair} == {torch.float32}
+    assert {part.dtype for total, weight, means in seen for part in (total, weight, *means.values())} == {torch.float32}
     assert all(np.isfinite(list(m.values())).all() for m in training.metrics)
     assert moved(before, training.weights())
     kept = {p.dtype for p in training.learner.agent.parameters()}

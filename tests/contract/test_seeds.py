@@ -36,9 +36,9 @@ def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch)
         return made
 
     def watched_minibatches(*arguments: Any) -> Any:
-        groups = list(minibatches(*arguments))
-        seen["order"].extend(rows.numpy().tobytes() for group in groups for rows, _ in group)
-        return iter(groups)
+        epochs = list(minibatches(*arguments))
+        seen["order"].extend(row.numpy().tobytes() for rows, _ in epochs for row in rows)
+        return iter(epochs)
 
     with monkeypatch.context() as patch:
         patch.setattr(SingleEnv, "reset", watched_reset)

@@ -238,7 +238,7 @@ def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_lar
     run = new_run(tmp_path / "longer", "algo.total_steps=512", "algo.anneal_lr=false", "evaluation.every=4096", name)
     before, trained = training.run_flow(run), final_digest(run)
     first = before["env_steps"]
-    assert 512 <= first < 1024
+    assert 400 < first <= 512
     # Other episodes: judged again, and not trained.
     assert cli.main(["resume", str(run.path), "evaluation.final_episodes=7"]) == 0
     after = run.read_summary()
@@ -258,7 +258,7 @@ def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_lar
     assert "finished already" not in capsys.readouterr().out
     summary, newest = run.read_summary(), checkpoint.resolve(run, "latest")
     last = summary["env_steps"]
-    assert last >= 1024
+    assert 512 < last <= 1024
     assert (summary["status"], newest.name) == ("finished", str(last))
     assert summary["checkpoint"] == final_events(run)[-1]["checkpoint"] == f"checkpoints/{last}"
     assert [e["env_steps"] for e in final_events(run)] == [first, first, last]

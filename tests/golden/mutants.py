@@ -87,7 +87,7 @@ ROLLOUT = ("check_rollout",)
 ANNEALING = ("check_annealing",)
 DECAY = ("check_weight_decay",)
 
-LOSS, PREPARE, UPDATE = "ppo.Learner.loss", "ppo.Learner.prepare", "ppo.Learner.update"
+LOSS, PREPARE, UPDATE = "ppo.Learner.loss", "ActorCriticLearner.prepare", "ppo.Learner.update"
 MUTANTS = (
     # The surrogate.
     Mutant("maximum instead of minimum", "policy_loss", swap("torch.minimum(A, B)", "torch.maximum(A, B)"), BASE),
@@ -100,10 +100,15 @@ MUTANTS = (
     Mutant("dual clip the wrong way", "policy_loss", swap("torch.maximum(A, B)", "torch.minimum(A, B)"), DUAL_CLIP),
     Mutant("dual clip ignored", "policy_loss", given(dual_clip="None"), DUAL_CLIP),
     # Advantage normalisation.
-    Mutant("advantages not normalised", LOSS, swap("A.normalize_advantages", "False"), BASE),
-    Mutant("advantages always normalised", LOSS, swap("A.normalize_advantages", "True"), RAW),
+    Mutant("advantages not normalised", UPDATE, swap("A.normalize_advantages", "False"), BASE),
+    Mutant("advantages always normalised", UPDATE, swap("A.normalize_advantages", "True"), RAW),
     Mutant("biased std", "standardize", swap("(A - 1).clamp(min=1)", "A"), BASE),
-    Mutant("padding in the mean", "standardize", swap("(x * weight).sum() / A", "x.mean()"), BASE),
+    Mutant(
+        "padding in the mean",
+        "standardize",
+        swap("(x * weight).sum(-1, keepdim=True)", "x.sum(-1, keepdim=True)"),
+        BASE,
+    ),
     Mutant("a single advantage is wiped out", "standardize", swap("torch.where(A, B, C)", "B"), ALONE),
     # The value loss.
     Mutant("½ in the value loss", "value_loss", returned("0.5 * it"), BASE),
@@ -122,15 +127,15 @@ MUTANTS = (
     Mutant("vf_coef dropped", LOSS, swap("A.vf_coef", "1"), BASE),
     Mutant("returns are the advantages", PREPARE, swap("A + B", "A"), GAE),
     # Entropy and log-probability.
-    Mutant("entropy of the wrong sign", LOSS, swap("-A.entropy()", "A.entropy()"), BASE),
+    Mutant("entropy of the wrong sign", LOSS, swap("A - ent_coef * B", "A + ent_coef * B"), BASE),
     Mutant("ent_coef dropped", LOSS, given(ent_coef="0"), BASE),
     Mutant("entropy of one sub-action", "Categoricals.entropy", returned("it / len(self.parts)"), PARTS),
     Mutant("log-probability of one sub-action", "Categoricals.logprob", returned("it / len(self.parts)"), PARTS),
     Mutant("log-probability without the std", "Normal.logprob", swap("self.log_std", "0"), NORMAL),
     Mutant("entropy of a normal without the std", "Normal.entropy", swap("self.log_std", "0 * self.log_std"), NORMAL),
     # Means, minibatches, the optimizer.
-    Mutant("padding counted in the losses", LOSS, swap("objective @ A", "objective.sum(-1)"), BASE),
-    Mutant("sum instead of mean", LOSS, swap('A == "sum"', 'A == "mean"'), RAW),
+    Mutant("padding counted in the losses", LOSS, swap("A.entropy() @ weight", "A.entropy().sum()"), BASE),
+    Mutant("sum instead of mean", "Optimizer._step", swap('A == "mean"', 'A == "sum"'), RAW),
     Mutant("one epoch only", "minibatches", given(epochs="1"), BASE),
     Mutant(
         "rest of an epoch thrown away",
@@ -138,13 +143,14 @@ MUTANTS = (
         swap("rng.permutation(A)", "rng.permutation(A)[: len(A) // size * size]"),
         BASE,
     ),
-    Mutant("every minibatch of a group weighs alike", LOSS, given(total_weight="2 * samples.weight.sum()"), SUMMED),
-    Mutant("one step a minibatch although summed", UPDATE, swap("A.accumulate_minibatches", "1"), SUMMED),
-    Mutant("gradient not clipped", "Optimizer.apply", swap("A.max_grad_norm or B", "B"), BASE),
-    Mutant("gradient clipped elsewhere", "Optimizer.apply", swap("A.max_grad_norm or B", "1.0"), BASE),
-    Mutant("gradients never forgotten", "Optimizer.apply", swap("A.zero_grad()", "None"), BASE),
-    Mutant("Adam with torch's ε", "OptimizerConfig.make", swap("OPTIONAL", "OPTIONAL[:-1]"), BASE),
-    Mutant("decoupled weight decay", "OptimizerConfig.make", swap("OPTIMIZERS[A]", "torch.optim.AdamW"), DECAY),
+    Mutant("every minibatch of a group weighs alike", "Optimizer._step", given(weight="weight * 0 + 128"), SUMMED),
+    Mutant("the last gradient of a group alone", "Optimizer.apply", swap("torch.stack(A).sum(0)", "A[-1]"), SUMMED),
+    Mutant("gradient not clipped", "Optimizer._step", swap("A.clamp(max=1.0)", "1.0"), BASE),
+    Mutant("gradient clipped elsewhere", "Optimizer._step", swap("A.max_grad_norm / B", "1.0 / B"), BASE),
+    Mutant("gradients never forgotten", "Optimizer.drop", swap("([], [])", "(self._pending, [])"), BASE),
+    Mutant("Adam's ε inside the root", "_adam", swap("A.sqrt() / B + C", "(A / B + C).sqrt()"), BASE),
+    Mutant("Adam without its corrections", "_adam", swap("(1 - A**B).sqrt()", "(B * 0 + 1)"), BASE),
+    Mutant("decoupled weight decay", "rules.update", swap("A + B * vector", "A"), DECAY),
     # The KL stop.
     Mutant("KL stop ignored", UPDATE, swap("1.5", "1e9"), KL_STOP),
     Mutant("KL stop without its 1.5", UPDATE, swap("1.5", "1.0"), KL_STOP),
@@ -169,7 +175,7 @@ MUTANTS = (
     Mutant("truncation one row late", "transitions", swap("shifted(A.truncated, B)", "A.truncated"), GAE),
     Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
     # Annealing.
-    Mutant("learning rate not annealed", UPDATE, swap("A.set_lr(B)", "A.set_lr(self.config.optimizer.lr)"), ANNEALING),
+    Mutant("learning rate not annealed", "ActorCriticLearner.coefficients", swap("A.set_lr(B)", "None"), ANNEALING),
     Mutant("clip not annealed", UPDATE, swap('A["clip_coef"]', "self.config.clip_coef"), ANNEALING),
     Mutant("entropy bonus not annealed", UPDATE, swap('A["ent_coef"]', "self.config.ent_coef"), ANNEALING),
 )

@@ -16,11 +16,11 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from rlcore.config.groups import FabricConfig
+from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.train.fabric import make_fabric
-from rlcore.types import Batch, Steps
+from rlcore.train.fabric import FabricRanks
+from rlcore.types import Batch, Context, Steps
 
 HERE = Path(__file__).parent
 MADE: dict[str, Any] = json.loads((HERE / "fixtures.json").read_text())
@@ -48,8 +48,8 @@ def fixture(name: str) -> dict[str, np.ndarray]:
 
 
 @functools.cache
-def fabric() -> Fabric:
-    return make_fabric(FabricConfig())
+def fabric(precision: str) -> Fabric:
+    return Fabric(accelerator="cpu", devices=1, precision=precision)  # pyright: ignore[reportArgumentType]
 
 
 def part(content: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -98,20 +98,21 @@ def make_config(module: ModuleType, setting: dict[str, Any], rollout_steps: int,
 
 def make_learner(module: ModuleType, config: Any, kind: str, initial: dict[str, np.ndarray], dtype: torch.dtype) -> Any:
     spec = EnvSpec("Golden-v0", {"state": ArraySpec((4,), "float32")}, ACTIONS[kind])
-    learner, _, _ = module.build(config, "auto", spec, fabric(), 0)
-    learner.agent.to(dtype)
+    made = fabric("64-true" if dtype == torch.float64 else "32-true")
+    run = RunConfig(algo=config, env=EnvConfig(id=spec.id))
+    learner, _, _ = module.build(Context(run, spec, made, FabricRanks(made), num_envs=1))
     learner.agent.load_state_dict(ours(initial))
     return learner
 
 
-def injected(module: ModuleType, learner: Any, samples: dict[str, np.ndarray], env_steps: int = 0) -> Batch:
+def injected(module: ModuleType, learner: Any, samples: dict[str, np.ndarray], policy_steps: int = 0) -> Batch:
     """Let `learner` find exactly these samples in a batch whose own content does not matter."""
     tensors = {name: torch.from_numpy(value) for name, value in samples.items()}
     count = len(samples["advantage"])
-    learner.prepare = lambda batch, features: module.Samples(**tensors, weight=torch.ones(count, dtype=torch.float64))
+    learner.prepare = lambda batch: module.Samples(**tensors, weight=torch.ones(count, dtype=torch.float64))
     blank = torch.zeros(count, 1)
     steps = Steps({"state": torch.zeros(count, 1, 4)}, blank, blank, blank.bool(), blank.bool(), blank.bool())
-    return Batch(steps, steps, env_steps)
+    return Batch(steps, steps, policy_steps)
 
 
 def distance(agent: torch.nn.Module, expected: dict[str, np.ndarray]) -> float:
@@ -140,7 +141,8 @@ def check_update(module: ModuleType, kind: str, variant: str) -> None:
     }
     for theirs, name in names.items():
         tolerance = 1e-7 if theirs == "clip_fraction" else 1e-10  # the oracle counts clipped samples in float32
-        assert abs(metrics[name] - logged[theirs]) < tolerance, (name, metrics[name], float(logged[theirs]))
+        gap = abs(float(metrics[name]) - float(logged[theirs]))
+        assert gap < tolerance, (name, float(metrics[name]), float(logged[theirs]))
     assert learner.updates == logged["steps"]
 
 
@@ -211,7 +213,7 @@ class KnownValue(torch.nn.Module):
         super().__init__()
         self.last_value = torch.from_numpy(last_value).float()
 
-    def features(self, obs: dict[str, Tensor]) -> Tensor:
+    def features(self, obs: dict[str, Tensor], lead: int = 1) -> Tensor:
         return obs["state"]
 
     def forward(self, features: Tensor) -> tuple[None, Tensor]:
@@ -229,7 +231,7 @@ def check_advantages(module: ModuleType, method: str = "loop") -> None:
         initial = part(fixture("ppo_discrete"), "initial/")
         learner = make_learner(module, config, "discrete", initial, torch.float32)
         learner.agent = KnownValue(data["last_value"])
-        samples = learner.prepare(batch, batch.steps.obs["state"])
+        samples = learner.prepare(batch)
         shape = batch.steps.reward.shape
         found = {k: getattr(samples, k).reshape(shape).numpy() for k in ("advantage", "returns", "weight")}
         taken = {name: np.take_along_axis(value, place, 0) for name, value in found.items()}
@@ -266,10 +268,10 @@ def check_annealing(module: ModuleType) -> None:
     annealed = {"anneal_lr": True, "anneal_clip_coef": True, "anneal_ent_coef": True}
     halves = {"clip_coef": setting["clip_coef"] / 2, "ent_coef": setting["ent_coef"] / 2, "lr": setting["lr"] / 2}
     states = []
-    for changes, more, env_steps in ((setting, annealed, 50_000), (setting | halves, {}, 0)):
+    for changes, more, policy_steps in ((setting, annealed, 50_000), (setting | halves, {}, 0)):
         config = make_config(module, changes, 200, **more)
         learner = make_learner(module, config, "discrete", part(content, "initial/"), torch.float64)
-        batch = injected(module, learner, part(content, "samples/"), env_steps)
+        batch = injected(module, learner, part(content, "samples/"), policy_steps)
         learner.update(batch, KnownOrder(content["orders"]))
         states.append(learner.agent.state_dict())
     for name, value in states[0].items():
@@ -288,11 +290,13 @@ def check_weight_decay(module: ModuleType) -> None:
         if not decay:
             plain = learner.loss
 
-            def penalised(*arguments: Any, plain: Any = plain, agent: Any = learner.agent) -> tuple[Tensor, Tensor]:
-                loss, means = plain(*arguments)
-                return loss + penalty / 2 * sum(p.square().sum() for p in agent.parameters()), means
+            def penalised(
+                *arguments: Any, plain: Any = plain, agent: Any = learner.agent
+            ) -> tuple[Tensor, Tensor, Any]:
+                loss, weight, means = plain(*arguments)
+                return loss + weight * penalty / 2 * sum(p.square().sum() for p in agent.parameters()), weight, means
 
-            learner.loss = penalised
+            learner.optimizer.loss = penalised
         learner.update(batch, KnownOrder(content["orders"]))
         states.append(learner.agent.state_dict())
     for name, value in states[0].items():

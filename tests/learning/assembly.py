@@ -13,19 +13,41 @@ from lightning_fabric import Fabric
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import EnvConfig, FabricConfig
+from rlcore.config.groups import DistributionConfig, EnvConfig, FabricConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.envs.vector.make import make_vector_env
+from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.train.collect import Collector
-from rlcore.train.fabric import make_fabric
+from rlcore.train.fabric import FabricRanks, make_fabric
 from rlcore.train.loop import train
-from rlcore.types import Episode, Metrics, Plan
+from rlcore.types import Context, Episode, Metrics, Plan
 
 
 @functools.cache
 def fabric(precision: str = "32-true") -> Fabric:
     return make_fabric(FabricConfig(precision=precision))
+
+
+def context(
+    algo: dict[str, Any],
+    spec: EnvSpec,
+    num_envs: int = 4,
+    *,
+    distribution: str = "auto",
+    precision: str = "32-true",
+    seed: int = 0,
+    compiled: bool = False,
+) -> Context:
+    """What an algorithm is built from, with `algo` as plain values."""
+    config = RunConfig(
+        algo=build(ALGORITHMS[algo["name"]].Config, algo, "algo."),
+        env=EnvConfig(id=spec.id, num_envs=num_envs),
+        distribution=DistributionConfig(type=distribution),
+        seed=seed,
+    )
+    made = fabric(precision)
+    return Context(config, spec, made, FabricRanks(made), num_envs, compiled)
 
 
 @dataclass
@@ -41,10 +63,10 @@ class Training:
     episodes: list[Episode] = field(default_factory=list)
 
     def run(self, until: int, stop: Callable[[Training], bool] = lambda training: False) -> Training:
-        """Train until `until` env steps, or until `stop` says so after an iteration."""
+        """Train until `until` policy steps, or until `stop` says so after an iteration."""
 
-        def on_iteration(env_steps: int, metrics: list[Metrics]) -> bool:
-            self.metrics += metrics
+        def on_iteration(metrics: list[Metrics]) -> bool:
+            self.metrics += [{name: float(value) for name, value in update.items()} for update in metrics]
             self.episodes += self.collector.envs.pop_episodes()
             return stop(self)
 
@@ -86,9 +108,9 @@ def assemble(
 ) -> Training:
     """A training of algorithm `algo["name"]` on an environment; keys in `env` go to its config."""
     envs = make_vector_env(EnvConfig(id=env_id, num_envs=num_envs, **env), num_envs=num_envs, seed=seed)
-    module = ALGORITHMS[algo["name"]]
-    config = build(module.Config, algo, "algo.")
-    learner, buffer, plan = module.build(config, distribution, envs.spec, fabric(precision), seed)
+    learner, buffer, plan = ALGORITHMS[algo["name"]].build(
+        context(algo, envs.spec, num_envs, distribution=distribution, precision=precision, seed=seed)
+    )
     collector = Collector(
         envs,
         learner.agent,

@@ -142,7 +142,7 @@ def test_summary_has_every_promised_field(trained: Trained) -> None:
     assert summary["model"] == {"name": "ppo-CartPole-v1", "version": 1, "aliases": ["challenger", "champion"]} or (
         summary["model"]["aliases"] == ["challenger"]
     )
-    assert summary["env_steps"] >= 6000
+    assert 5000 < summary["env_steps"] <= 6000
     assert summary["seed"] == 3
 
 
@@ -331,7 +331,7 @@ def test_ctrl_c_at_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, 
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
     done = here("stage", "train", folder)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["env_steps"] >= 12_000
+    assert 11_000 < json.loads(done.stdout)["env_steps"] <= 12_000  # rows that only reset are in the budget
     assert [e["env_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [saved]
 
 

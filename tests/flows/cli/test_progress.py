@@ -264,11 +264,11 @@ def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: p
     run = RunDirectory(tmp_path)
     run.config.write_text("algo: {total_steps: 1000}")
     with following(run):
-        tell("progress", {"env_steps": 100, "return": 1.0, "elapsed": 2.0})
+        tell("progress", {"policy_steps": 100, "total_steps": 1000, "return": 1.0, "elapsed": 2.0})
         tell("checkpoint", {"env_steps": 100})
         tell("work", {"doing": "evaluation", "done": 3, "total": 10})  # too short for a line in a file
         tell("stage", {"doing": "stopped early"})
-        tell("progress", {"env_steps": 101, "return": None, "elapsed": 2.0})
+        tell("progress", {"policy_steps": 101, "total_steps": 1000, "return": None, "elapsed": 2.0})
     assert capsys.readouterr().err.splitlines() == [
         "train  100/1,000  10%  return 1.0  50 steps/s  ETA 0:18",
         "stopped early",

@@ -22,7 +22,16 @@ from rlcore.store.run_config import build_config
 # Neither preset nor tuned value: the built-in defaults of PPO on CartPole.
 BARE = ("exp=default", "algo=ppo", "env=gym", "algo.total_steps=65536")
 DEFAULT_NAME = "ppo_CartPole-v1"
-PRESETS = ("ppo", "ppo_acrobot", "ppo_benchmarks", "ppo_lunar_lander", "ppo_mujoco", "ppo_pendulum")
+PRESETS = (
+    "a2c",
+    "a2c_benchmarks",
+    "ppo",
+    "ppo_acrobot",
+    "ppo_benchmarks",
+    "ppo_lunar_lander",
+    "ppo_mujoco",
+    "ppo_pendulum",
+)
 
 
 def at(tree, key):
@@ -54,11 +63,11 @@ def test_presets_are_those_that_are_promised():
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_composes_and_validates(name):
     config, tree = compose([f"exp={name}"])
-    assert config.algo.name == "ppo"
+    assert config.algo.name == name.partition("_")[0]
     assert config.algo.total_steps >= 50_000
     assert build_config(tree) == config
     # Every minibatch is full: the batch divides the rollout.
-    assert config.env.num_envs * config.algo.rollout_steps % config.algo.per_rank_batch_size == 0
+    assert config.env.num_envs * config.algo.rollout_steps % (config.algo.per_rank_batch_size or 1) == 0
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -207,7 +216,7 @@ def test_dump_reads_back_as_the_same_tree():
 
 
 def test_available_lists_the_files_of_a_group():
-    assert available("optim") == ["adam", "adamw", "rmsprop", "sgd"]
+    assert available("optim") == ["adam", "adamw", "rmsprop", "rmsprop_tf", "sgd"]
     with pytest.raises(UserError, match="'optim'"):
         available("optimm")
 

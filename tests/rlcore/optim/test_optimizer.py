@@ -1,130 +1,275 @@
+"""The optimizer against hand calculations, the rules against torch's own and TensorFlow's formula."""
+
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
-from torch import nn
+from torch import Tensor, nn
 
+from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
-from rlcore.errors import UserError
-from rlcore.optim.optimizer import OPTIMIZERS, Optimizer, OptimizerConfig
+from rlcore.errors import RunError, UserError
+from rlcore.optim import package, rules
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.rules import SETTINGS, OptimizerConfig
+from rlcore.spec import EnvSpec
 from rlcore.store.checkpoint import nested_state
+from rlcore.train.fabric import FabricRanks
+from rlcore.types import Context
 from tests.learning.assembly import fabric
 
+PLAIN = OptimizerConfig(name="sgd", lr=0.1, betas=None, eps=None)
 
-def made(max_grad_norm: float = 0.0, **keys: object) -> tuple[nn.Linear, Optimizer]:
+
+def context(made: Fabric | None = None, compiled: bool = False, ranks: Any = None) -> Context:
+    made = made or fabric()
+    run = RunConfig(algo=None, env=EnvConfig(id="none"))
+    return Context(run, EnvSpec("none", {}, None), made, ranks or FabricRanks(made), 1, compiled)
+
+
+def linear() -> nn.Linear:
     module = nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[1.0, -1.0]]))
-    config = build(OptimizerConfig, {"name": "sgd", "lr": 0.1, "betas": None, "eps": None, **keys}, "algo.optimizer.")
-    return module, Optimizer(module, lambda loss: (loss, loss.detach()), config, max_grad_norm, fabric())
+    return module
 
 
-def stepped(optimizer: Optimizer, loss: torch.Tensor) -> torch.Tensor:
+def made(config: OptimizerConfig = PLAIN, given: Context | None = None, **more: Any) -> tuple[nn.Linear, Optimizer]:
+    """A linear layer and an optimizer whose loss is slope · weight, over as many samples as it is told."""
+    module = linear()
+
+    def loss(slope: Tensor, samples: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        total = (module.weight * slope).sum() * samples
+        return total, samples, {"loss": total.detach() / samples}
+
+    return module, Optimizer(module, loss, config, given or context(), **more)
+
+
+def stepped(optimizer: Optimizer, slope: Sequence[float], samples: float = 1.0) -> Tensor:
     """One whole step; the gradient's norm before clipping."""
-    optimizer.accumulate(loss)
+    optimizer.accumulate(torch.tensor([slope]), torch.tensor(samples))
     return optimizer.apply()
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The very graph that would be compiled."""
+    monkeypatch.setattr(package, "compiled", lambda graph, example: lambda inputs: list(graph(*inputs)))
 
 
 def test_sgd_step_is_the_hand_calculation() -> None:
     # Loss 3·w0 + 4·w1: gradient (3, 4), norm 5; lr 0.1.
     module, optimizer = made()
-    norm = stepped(optimizer, (module.weight * torch.tensor([[3.0, 4.0]])).sum())
-    assert norm.item() == pytest.approx(5)
+    assert stepped(optimizer, [3, 4]).item() == pytest.approx(5)
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.7, -1.4]]))
 
 
 def test_clipping_scales_the_gradient_to_the_norm_and_reports_it_unclipped() -> None:
     # Norm 5 clipped to 1: (0.6, 0.8).
     module, optimizer = made(max_grad_norm=1.0)
-    norm = stepped(optimizer, (module.weight * torch.tensor([[3.0, 4.0]])).sum())
-    assert norm.item() == pytest.approx(5)
+    assert stepped(optimizer, [3, 4]).item() == pytest.approx(5)
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.94, -1.08]]))
 
 
-def test_accumulated_gradients_add_up_and_are_forgotten_after_the_step() -> None:
-    module, optimizer = made()
-    for _ in range(2):
-        optimizer.accumulate(module.weight.sum())
-    optimizer.apply()
-    torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.8, -1.2]]))
-    optimizer.accumulate(module.weight.sum())
+@pytest.mark.parametrize(("reduction", "expected"), [("mean", [[0.85, -1.15]]), ("sum", [[0.4, -1.6]])])
+def test_gradients_of_a_group_are_summed_and_weighed_by_their_samples(reduction: str, expected: list[Any]) -> None:
+    # 3 samples of slope 1 and one of slope 3: in the mean 1.5, summed 6. What is dropped does not count.
+    module, optimizer = made(accumulate=2, reduction=reduction)
+    optimizer.accumulate(torch.tensor([[9.0, 9.0]]), torch.tensor(9.0))
     optimizer.drop()
-    stepped(optimizer, 0 * module.weight.sum())
-    torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.8, -1.2]]))
+    optimizer.accumulate(torch.ones(1, 2), torch.tensor(3.0))
+    optimizer.accumulate(torch.full((1, 2), 3.0), torch.tensor(1.0))
+    optimizer.apply()
+    torch.testing.assert_close(module.weight.detach(), torch.tensor(expected))
 
 
 def test_learning_rate_applies_to_the_next_step() -> None:
     module, optimizer = made()
     optimizer.set_lr(1.0)
-    stepped(optimizer, module.weight.sum())
+    stepped(optimizer, [1, 1])
     torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.0, -2.0]]))
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_state_survives_saving_and_loading(name: str) -> None:
-    keys = {"betas": [0.9, 0.999], "eps": 1e-4} if name.startswith("adam") else {}
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.usefixtures("uncompiled")
+def test_state_survives_saving_and_loading(name: str, compiled: bool) -> None:
     weights = []
     for interrupted in (False, True):
-        module, optimizer = made(name=name, **keys)
+        config = OptimizerConfig(name=name, momentum=0.9 if "momentum" in SETTINGS[name] else None)
+        module, optimizer = made(config, context(compiled=compiled))
         for step in range(4):
             if interrupted and step == 2:
                 state = nested_state.decode(*nested_state.encode(optimizer.state_dict()))
                 weight = module.weight.detach().clone()
-                module, optimizer = made(name=name, **keys)
+                # What was trained one way may be continued the other: the state is the same.
+                module, optimizer = made(config, context(compiled=compiled))
                 optimizer.load_state_dict(state)
                 with torch.no_grad():
                     module.weight.copy_(weight)
-            stepped(optimizer, (module.weight * torch.tensor([[3.0, step + 1.0]])).square().sum())
-        weights.append(module.weight.detach().numpy())
+            stepped(optimizer, [3, step + 1])
+        weights.append(module.weight.detach().numpy().copy())
     np.testing.assert_array_equal(*weights)
 
 
-def test_settings_reach_the_torch_optimizer() -> None:
-    config = build(
-        OptimizerConfig, {"name": "adam", "lr": 0.3, "eps": 1e-3, "betas": [0.5, 0.6], "weight_decay": 0.1}, ""
-    )
-    group = config.make(nn.Linear(1, 1)).param_groups[0]
-    assert (group["lr"], group["eps"], group["betas"], group["weight_decay"]) == (0.3, 1e-3, (0.5, 0.6), 0.1)
+ORACLES = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("adam", {"betas": (0.8, 0.9), "eps": 1e-3}),
+    ("adam", {"weight_decay": 0.1, "amsgrad": True}),
+    ("adamw", {"weight_decay": 0.1}),
+    ("rmsprop", {"alpha": 0.9, "weight_decay": 0.1}),
+    ("rmsprop", {"centered": True, "momentum": 0.9}),
+    ("sgd", {"weight_decay": 0.1}),
+    ("sgd", {"momentum": 0.9, "dampening": 0.5}),
+    ("sgd", {"momentum": 0.9, "nesterov": True}),
+]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_is_to_the_bit_the_one_of_torch_optim(name: str) -> None:
-    config = OptimizerConfig(name=name, lr=0.1, betas=(0.8, 0.9))
-    modules = [nn.Linear(3, 2), nn.Linear(3, 2)]
-    modules[1].load_state_dict(modules[0].state_dict())
-    ours, theirs = config.make(modules[0]), OPTIMIZERS[name](modules[1].parameters(), lr=0.1)
-    theirs.load_state_dict(ours.state_dict())  # the settings
+@pytest.mark.parametrize(("name", "settings"), VARIANTS, ids=str)
+def test_a_rule_is_the_one_of_torch_optim(name: str, settings: dict[str, Any]) -> None:
     rng = torch.Generator().manual_seed(0)
-    for _ in range(3):
-        inputs = torch.randn(5, 3, generator=rng)
-        for module, optimizer in zip(modules, (ours, theirs), strict=True):
-            optimizer.zero_grad()
-            module(inputs).square().sum().backward()
-            optimizer.step()
-    for parameter, expected in zip(*(module.parameters() for module in modules), strict=True):
-        np.testing.assert_array_equal(parameter.detach().numpy(), expected.detach().numpy())
-    assert nested_state.encode(ours.state_dict()) == nested_state.encode(theirs.state_dict())
+    theirs = nn.Parameter(torch.randn(7, generator=rng, dtype=torch.float64))
+    ours = theirs.detach().clone()
+    oracle = ORACLES[name]([theirs], lr=0.1, **settings)
+    config = OptimizerConfig(name=name, lr=0.1, **({"betas": None, "eps": None} | settings))
+    state = rules.slots(config, ours)
+    for step in range(1, 6):
+        theirs.grad = torch.randn(7, generator=rng, dtype=torch.float64)
+        count, lr = torch.tensor(float(step), dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64)
+        ours, state = rules.update(config, ours, theirs.grad, state, count, lr)
+        oracle.step()
+        torch.testing.assert_close(ours, theirs.detach(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop_tf_is_tensorflows_formula(centered: bool) -> None:
+    # tf.compat.v1: rms = 1 at first; mom = momentum·mom + lr·g / sqrt(rms - mg² + ε); θ -= mom.
+    config = OptimizerConfig(
+        name="rmsprop_tf", lr=0.1, alpha=0.9, eps=1e-2, momentum=0.5, centered=centered, betas=None
+    )
+    theta = torch.tensor([1.0], dtype=torch.float64)
+    state = rules.slots(config, theta)
+    value, rms, mg, mom = 1.0, 1.0, 0.0, 0.0
+    for step, g in enumerate((0.3, -2.0, 0.7), 1):
+        rms, mg = 0.9 * rms + 0.1 * g * g, 0.9 * mg + 0.1 * g
+        mom = 0.5 * mom + 0.1 * g / (rms - (mg * mg if centered else 0.0) + 1e-2) ** 0.5
+        value -= mom
+        lr = torch.tensor(0.1, dtype=torch.float64)
+        theta, state = rules.update(config, theta, torch.tensor([g]).double(), state, torch.tensor(float(step)), lr)
+        assert theta.item() == pytest.approx(value, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
 def test_a_scaled_loss_is_unscaled_before_it_is_clipped_and_an_overflow_is_no_step(name: str) -> None:
     precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))
-    module = nn.Linear(2, 1, bias=False)
+    half = Fabric(accelerator="cpu", devices=1, plugins=precision)
     config = OptimizerConfig(name=name, lr=0.1, eps=None, momentum=None)
-    optimizer = Optimizer(
-        module, lambda loss: (loss, loss.detach()), config, 1.0, Fabric(accelerator="cpu", devices=1, plugins=precision)
-    )
-    before = module.weight.detach().clone()
-    assert stepped(optimizer, (module.weight * torch.tensor([[3.0, 4.0]])).sum()).item() == pytest.approx(5)
+    module, optimizer = made(config, context(half), max_grad_norm=1.0)
+    before, scale = module.weight.detach().clone(), optimizer.scale.item()
+    assert stepped(optimizer, [3, 4]).item() == pytest.approx(5)
     after = module.weight.detach().clone()
     assert not torch.equal(before, after)
     if name == "sgd":
         torch.testing.assert_close(before - after, torch.tensor([[0.06, 0.08]]))
-    stepped(optimizer, (module.weight * torch.tensor([[3.0, torch.inf]])).sum())
+    stepped(optimizer, [3, torch.inf])
     assert torch.equal(module.weight, after)
+    assert (optimizer.scale.item(), optimizer.count.item()) == (scale / 2, 1)
+
+
+# Modules beside each other --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("uncompiled")
+def test_a_loss_trains_its_own_module_and_reads_another_as_it_is_now(compiled: bool) -> None:
+    """An actor's loss passes through a critic: the critic gets no gradient, and its newest weights are what counts."""
+    actor, critic = linear(), linear()
+    given = context(compiled=compiled)
+
+    def actor_loss(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return critic(torch.cat([actor(x), actor(x)], -1)).sum(), torch.tensor(1.0), {}
+
+    def critic_loss(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return critic(x).sum(), torch.tensor(1.0), {}
+
+    trains_actor = Optimizer(actor, actor_loss, PLAIN, given, uses=[critic])
+    trains_critic = Optimizer(critic, critic_loss, PLAIN, given)
+    x = torch.tensor([[1.0, 2.0]])
+    for _ in range(2):
+        trains_actor.accumulate(x)
+        trains_actor.apply()
+        assert critic.weight.grad is None
+        trains_critic.accumulate(x)
+        trains_critic.apply()
+    # The critic's weights sum to 0 at first, and to -0.3 after its step: d actor = 0.1 · 0.3 · x in the second round.
+    torch.testing.assert_close(critic.weight.detach(), torch.tensor([[0.8, -1.4]]))
+    torch.testing.assert_close(actor.weight.detach(), torch.tensor([[1.03, -0.94]]))
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_module_that_is_not_declared_is_no_constant_of_the_compiled_step() -> None:
+    actor, critic = linear(), linear()
+
+    def loss(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return critic(torch.cat([actor(x), actor(x)], -1)).sum(), torch.tensor(1.0), {}
+
+    optimizer = Optimizer(actor, loss, PLAIN, context(compiled=True))
+    with pytest.raises(RunError, match="not among the optimizer's `uses`"):
+        optimizer.accumulate(torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("uncompiled")
+def test_two_optimizers_may_train_the_same_encoder(compiled: bool) -> None:
+    encoder, given = linear(), context(compiled=compiled)
+    both = nn.ModuleList([encoder, nn.Linear(1, 1, bias=False)])
+    with torch.no_grad():
+        both[1].weight.fill_(2.0)
+
+    def through_both(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return both[1](both[0](x)).sum(), torch.tensor(1.0), {}
+
+    def alone(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return encoder(x).sum(), torch.tensor(1.0), {}
+
+    x = torch.tensor([[1.0, 1.0]])
+    for optimizer in (Optimizer(encoder, alone, PLAIN, given), Optimizer(both, through_both, PLAIN, given)):
+        optimizer.accumulate(x)
+        optimizer.apply()
+    # First -0.1, then -0.1 · 2: both steps are in the one encoder that there is.
+    torch.testing.assert_close(encoder.weight.detach(), torch.tensor([[0.7, -1.3]]))
+    torch.testing.assert_close(both[1].weight.detach(), torch.tensor([[2.02]]))
+
+
+class Twice:
+    """Two ranks of which the other one has the same gradient and three times the samples."""
+
+    rank, size = 0, 2
+
+    def sum(self, value: Tensor) -> Tensor:
+        other = value.clone()
+        other[-1] *= 3
+        return value + other
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("uncompiled")
+def test_gradient_and_weight_are_summed_over_ranks_before_they_are_divided_and_clipped(compiled: bool) -> None:
+    module, optimizer = made(given=context(compiled=compiled, ranks=Twice()), max_grad_norm=2.0)
+    # Gradients (6, 8) of both together over 4 samples: (1.5, 2), norm 2.5, clipped to 2.
+    assert stepped(optimizer, [3, 4]).item() == pytest.approx(2.5)
+    torch.testing.assert_close(module.weight.detach(), torch.tensor([[1 - 0.12, -1 - 0.16]]))
 
 
 def test_a_setting_the_optimizer_does_not_have_is_refused_by_name() -> None:

@@ -28,16 +28,17 @@ assert type(around._forward_module) is type(compiled) and around._original_modul
 assert torch.equal(around(torch.ones(2)), compiled(torch.ones(2)))
 """
 OPTIMIZERS = """
-import sys, torch
-from rlcore.system.imports import COMPILER
-from rlcore.optim.optimizer import OPTIMIZERS, OptimizerConfig
+import sys
+from rlcore.system.imports import COMPILER, large_imports, without_compiler
 
-for name in OPTIMIZERS:
-    module = torch.nn.Linear(2, 1)
-    optimizer = OptimizerConfig(name=name).make(module)
-    module(torch.ones(2)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+with large_imports("torch"), without_compiler():
+    import lightning_fabric
+from rlcore.optim.rules import SETTINGS, OptimizerConfig
+from tests.rlcore.optim.test_optimizer import made, stepped
+
+for name in SETTINGS:
+    module, optimizer = made(OptimizerConfig(name=name))
+    stepped(optimizer, [3, 4])
     optimizer.load_state_dict(optimizer.state_dict())
 assert COMPILER not in sys.modules
 """

@@ -8,7 +8,7 @@ import pytest
 
 from rlcore.config.groups import RunConfig
 from rlcore.store.run_config import build_config
-from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
+from rlcore.train.boundary import Boundary, boundary_at, budget, next_stop, why_over
 from tests.runs import values
 
 
@@ -16,9 +16,20 @@ def config(**dotted: Any) -> RunConfig:
     return build_config(values("CartPole-v1", 1000, **{"checkpoint__every": 100, "evaluation__every": 250} | dotted))
 
 
-@pytest.mark.parametrize(("env_steps", "stop"), [(0, 100), (99, 100), (100, 200), (200, 250), (260, 300), (960, 1000)])
-def test_the_next_stop_is_the_next_multiple_or_the_end(env_steps: int, stop: int) -> None:
-    assert next_stop(config(), env_steps) == stop
+# Iterations of 32 rows of 2 environments: 15 of them, 960 policy steps, are whole within the 1,000.
+WIDTH = 2
+
+
+@pytest.mark.parametrize(("spent", "stop"), [(0, 100), (99, 100), (100, 200), (200, 250), (260, 300), (930, 960)])
+def test_the_next_stop_is_the_next_multiple_or_the_end(spent: int, stop: int) -> None:
+    assert next_stop(config(), spent, WIDTH) == stop
+
+
+@pytest.mark.parametrize(
+    ("total", "width", "spent"), [(1000, 2, 960), (64, 2, 64), (63, 2, 64), (1000, 32, 1024), (65536, 1, 65536)]
+)
+def test_a_budget_is_whole_iterations_as_many_as_fit_and_one_at_least(total: int, width: int, spent: int) -> None:
+    assert budget(config(algo__total_steps=total), width) == spent
 
 
 def test_without_numbers_there_are_20_checkpoints_and_10_evaluations() -> None:
@@ -27,25 +38,26 @@ def test_without_numbers_there_are_20_checkpoints_and_10_evaluations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "env_steps", "reason", "due"),
+    ("before", "after", "reason", "due"),
     [
         (0, 128, None, ("checkpoint",)),
         (128, 192, None, ()),
         (192, 256, None, ("checkpoint", "evaluate")),  # an evaluation is always of a checkpoint
         (0, 300, None, ("checkpoint", "evaluate")),  # an iteration may pass several
         (900, 964, "target_return", ("checkpoint",)),
-        (964, 1028, "finished", ("checkpoint", "evaluate")),
+        (900, 960, "finished", ("checkpoint", "evaluate")),  # what would come in the rest, which is no whole iteration
         (0, 300, "dry_run", ("checkpoint",)),
     ],
 )
-def test_what_was_passed_is_due(before: int, env_steps: int, reason: str | None, due: tuple[str, ...]) -> None:
-    assert boundary_at(config(), before, env_steps, reason) == Boundary(env_steps, due, reason is not None, reason)
+def test_what_was_passed_is_due(before: int, after: int, reason: str | None, due: tuple[str, ...]) -> None:
+    boundary = boundary_at(config(), before, after, 777, reason)
+    assert boundary == Boundary(777, due, reason is not None, reason)
 
 
 def test_the_last_checkpoint_may_be_left_out_unless_it_is_evaluated() -> None:
     run = config(checkpoint__save_last=False)
-    assert boundary_at(run, 900, 964, "plateau").due == ()
-    assert boundary_at(run, 964, 1028, "finished").due == ("checkpoint", "evaluate")
+    assert boundary_at(run, 900, 964, 940, "plateau").due == ()
+    assert boundary_at(run, 900, 960, 940, "finished").due == ("checkpoint", "evaluate")
 
 
 @pytest.mark.parametrize(
@@ -62,14 +74,13 @@ def test_the_last_checkpoint_may_be_left_out_unless_it_is_evaluated() -> None:
 def test_early_stop_looks_at_the_scores(rule: dict[str, float], scores: list[float], reason: str | None) -> None:
     run = config(**{f"early_stop__{key}": value for key, value in rule.items()})
     by_steps = {250 * (i + 1): score for i, score in enumerate(scores)}
-    assert why_over(run, 750, 10, by_steps) == reason
+    assert why_over(run, WIDTH, 10, 750, by_steps) == reason
 
 
 def test_scores_beyond_the_checkpoint_that_was_resumed_do_not_count() -> None:
-    assert why_over(config(early_stop__target_return=10), 500, 10, {250: 1.0, 750: 99.0}) is None
+    assert why_over(config(early_stop__target_return=10), WIDTH, 10, 500, {250: 1.0, 750: 99.0}) is None
 
 
 def test_training_is_over_at_its_end_and_after_one_iteration_of_a_dry_run() -> None:
-    assert why_over(config(), 999, 10, {}) is None
-    assert why_over(config(), 1000, 10, {}) == "finished"
-    assert [why_over(config(dry_run=True), 64, done, {}) for done in (0, 1)] == [None, "dry_run"]
+    assert [why_over(config(), WIDTH, done, 900, {}) for done in (14, 15)] == [None, "finished"]
+    assert [why_over(config(dry_run=True), WIDTH, done, 64, {}) for done in (0, 1)] == [None, "dry_run"]

@@ -1,0 +1,147 @@
+"""What on-policy actor-critics share beside their config: the agent, and a rollout as samples to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlcore import streams
+from rlcore.algorithms.on_policy import OnPolicyConfig
+from rlcore.data.reward_scale import RewardScaler
+from rlcore.data.rollout import Samples
+from rlcore.data.steps import shifted, transitions
+from rlcore.functional.returns import gae
+from rlcore.nn.encoder import Normalizer, VectorEncoder, flatten
+from rlcore.nn.mlp import MLP
+from rlcore.nn.policy_head import PolicyHead
+from rlcore.optim.optimizer import Optimizer
+from rlcore.spec import EnvSpec
+from rlcore.types import Batch, Context, Metrics, State
+
+SAVED = ("agent", "optimizer", "reward_scaler")  # parts of a learner with a state of their own
+
+
+class Agent(nn.Module):
+    """Encoder shared by actor and critic; their own perceptrons; a policy head for the action space."""
+
+    def __init__(self, config: OnPolicyConfig, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        super().__init__()
+        self.spec, self.keys = spec, tuple(config.mlp_keys.encoder)
+        self.size = sum(spec.obs[key].size for key in self.keys)
+        self.normalizer = Normalizer(self.size, config.obs_clip) if config.normalize_obs else nn.Identity()
+        self.encoder = VectorEncoder(self.size, config.encoder, rng)
+        self.actor = MLP(self.encoder.output_size, config.actor, rng)
+        self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
+        self.critic = MLP(self.encoder.output_size, config.critic, rng, outputs=1)
+
+    def features(self, obs: dict[str, Tensor], lead: int = 1) -> Tensor:
+        """Normalised flat observations [*lead, F] float32 of obs key -> [*lead, ...]."""
+        return self.normalizer(flatten(obs, self.spec, self.keys, lead))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, F] -> policy parameters [N, P] and values [N], both of the features' precision (float32)."""
+        encoded = self.encoder(features.to(self.head.linear.weight.dtype))
+        return self.head(self.actor(encoded)).to(features.dtype), self.critic(encoded).squeeze(-1).to(features.dtype)
+
+    def initial(self, batch_size: int) -> tuple[()]:
+        """No carry: this agent remembers nothing."""
+        return ()
+
+    def act(
+        self,
+        carry: tuple[()],
+        obs: dict[str, Tensor],
+        is_first: Tensor,
+        rng: np.random.Generator | None,
+        greedy: bool = False,
+    ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
+        """obs key -> [B, ...] -> actions [B, A], with their `logprob` [B] and the `value` [B] of the observation."""
+        parameters, value = self(self.features(obs))
+        policy = self.head.policy(parameters)
+        action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng).to(value.device))
+        return (), action, {"logprob": policy.logprob(action), "value": value}
+
+    def to_env(self, action: Tensor) -> np.ndarray:
+        """[B, A] -> [B, *shape] in the environment's own form and bounds."""
+        return self.head.to_env(action)
+
+
+class ActorCriticLearner:
+    """Everything around an on-policy loss: a rollout's samples, coefficients, metrics, state.
+
+    A subclass has `loss` and `update`, the two that its paper tells.
+
+    Args:
+        context: whole config, environments' spec, device, ranks.
+        accumulate: the most minibatches of one optimizer step.
+
+    Attributes:
+        loss: of the subclass, as `rlcore.optim.optimizer.Loss`.
+    """
+
+    loss: Any
+
+    def __init__(self, context: Context, accumulate: int = 1) -> None:
+        config = self.config = context.config.algo
+        self.ranks, self.autocast = context.ranks, context.fabric.autocast
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
+        self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
+        self.optimizer = Optimizer(
+            self.agent,
+            self.loss,
+            config.optimizer,
+            context,
+            max_grad_norm=config.max_grad_norm,
+            accumulate=accumulate,
+            reduction=config.loss_reduction,
+        )
+        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks.sum)
+        self.updates = 0
+
+    def coefficients(self, policy_steps: int) -> dict[str, float]:
+        """The scheduled coefficients after `policy_steps`; the learning rate is the optimizer's from now on."""
+        coefs = {name: self.config.coefficient(name, policy_steps) for name in self.config.scheduled()}
+        self.optimizer.set_lr(coefs["lr"])
+        return coefs
+
+    @torch.no_grad()
+    def prepare(self, batch: Batch) -> Samples:
+        """Advantages and returns of a rollout [T, B]; N = T·B samples with normalised features."""
+        config, steps, step = self.config, batch.steps, transitions(batch)
+        features = self.agent.features(steps.obs, lead=2)
+        with self.autocast():
+            _, last_value = self.agent(self.agent.features(batch.last.obs))
+        reward = self.reward_scaler(step) if config.normalize_reward else step.reward
+        discount = config.gamma * (~step.terminated).float()
+        trace = config.gae_lambda * (~step.done).float()
+        value = steps.extras["value"]
+        advantage = gae(reward, discount, value, shifted(value, last_value), trace, config.gae_method)
+        columns = (features, steps.action, steps.extras["logprob"], value, advantage, advantage + value, step.weight)
+        return Samples._make(column.flatten(0, 1) for column in columns)
+
+    def finish(self, batch: Batch, logged: Sequence[Metrics], norms: Sequence[Tensor], coefs: Metrics) -> Metrics:
+        """Let the observations of a rollout count in the normaliser; what the log shows of the update."""
+        if isinstance(self.agent.normalizer, Normalizer):
+            obs = flatten(batch.steps.obs, self.agent.spec, self.agent.keys, lead=2)
+            self.agent.normalizer.update(obs.flatten(0, 1), self.ranks.sum)
+        metrics = {name: torch.stack([m[name] for m in logged]).mean() for name in (logged[0] if logged else ())}
+        if norms:
+            norm = torch.stack(list(norms))
+            # An overflow of float16 is no fault: the step was skipped and the scale lowered.
+            metrics["Info/grad_norm"] = norm[norm.isfinite()].mean() if self.optimizer.scales_loss else norm.mean()
+        coefs["learning_rate"] = coefs.pop("lr")
+        return metrics | {f"Info/{name}": value for name, value in coefs.items()}
+
+    def state_dict(self) -> State:
+        """Parameters, normalisers, optimizer and counter."""
+        return {name: getattr(self, name).state_dict() for name in SAVED} | {"updates": self.updates}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a `state_dict`."""
+        for name in SAVED:
+            getattr(self, name).load_state_dict(state[name])
+        self.updates = state["updates"]

@@ -1,0 +1,62 @@
+"""What the rest of the product may ask of any algorithm's config; a config answers for its own keys alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlcore.config.schema import REQUIRED, arg
+from rlcore.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
+    from rlcore.spec import EnvSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig:
+    """Keys that every algorithm has, and what it says of its others."""
+
+    name: str = arg(REQUIRED, "the algorithm")
+    total_steps: int = arg(REQUIRED, "the budget in policy steps: rows of all environments together", low=1)
+    run_test: bool = arg(True, "the last evaluation (evaluation.final_episodes)")
+    compile: Any = arg("auto", "compile optimizer steps ahead of time (CPU): true, false, or auto, where that pays")
+
+    def check(self, prefix: str) -> None:
+        """Refuse values that contradict each other; `prefix` is the dotted place of this group, for messages."""
+        if self.compile_mode != "auto" and not isinstance(self.compile_mode, bool):
+            raise UserError(f"{prefix}compile={self.compile_mode}: must be one of auto, true, false")
+
+    def check_with(self, run: RunConfig) -> None:
+        """Refuse what is impossible beside the other groups of the config; a UserError names the keys."""
+
+    def check_spec(self, spec: EnvSpec) -> None:
+        """Refuse what is impossible in an environment; a UserError names key and fix."""
+
+    def notices(self, run: RunConfig) -> Iterator[str]:
+        """Sentences on what a run will do otherwise than its keys seem to say."""
+        return iter(())
+
+    @property
+    def collect_length(self) -> int:
+        """T: rows of every environment between updates."""
+        return 1
+
+    def gradient_steps(self, width: int) -> int:
+        """Optimizer steps of a whole run with so many environments, all ranks together."""
+        return 0
+
+    @property
+    def annealed(self) -> tuple[str, ...]:
+        """The keys that make something depend on how long the run is to be."""
+        return ()
+
+    @property
+    def compile_mode(self) -> Any:
+        """What `compile` says: "auto", True or False."""
+        return self.compile.get("enabled") if isinstance(self.compile, dict) else self.compile
+
+    def iterations(self, width: int) -> int:
+        """Iterations in the budget for so many environments, all ranks together: whole ones, at least one."""
+        return max(1, self.total_steps // (self.collect_length * width))
