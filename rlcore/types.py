@@ -144,6 +144,24 @@ class Ranks(Protocol):
         """The sum over all ranks of a tensor that each has in the same shape; with one rank the tensor itself."""
         ...
 
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank has, in their order."""
+        ...
+
+
+class Alone:
+    """The one rank of a training in a single process."""
+
+    rank, size = 0, 1
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The tensor itself."""
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value alone."""
+        return [value]
+
 
 @dataclass(frozen=True)
 class Context:
@@ -173,16 +191,10 @@ class Plan:
     Attributes:
         total_steps: the budget in policy steps, as its user wrote it.
         collect_length: T, rows per environment between updates.
-        prefill_steps: policy steps taken by random actions before the first update.
     """
 
     total_steps: int
     collect_length: int
-    prefill_steps: int = 0
-
-    def iterations(self, width: int) -> int:
-        """Iterations of T rows of `width` = B · ranks environments in the budget: whole ones, at least one."""
-        return max(1, self.total_steps // (self.collect_length * width))
 
 
 class Agent(Protocol):

@@ -88,7 +88,7 @@ class Learner(ActorCriticLearner):
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:
-    """The three parts that rlcore.train.loop needs, with weights drawn from the seed's `init` stream."""
+    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
     config: Config = context.config.algo
     chunks = config.chunks(config.rollout_steps * context.num_envs)
     return Learner(context, chunks), Rollout(), Plan(config.total_steps, config.rollout_steps)

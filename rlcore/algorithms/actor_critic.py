@@ -99,7 +99,7 @@ class ActorCriticLearner:
             accumulate=accumulate,
             reduction=config.loss_reduction,
         )
-        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks.sum)
+        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
         self.updates = 0
 
     def coefficients(self, policy_steps: int) -> dict[str, float]:
@@ -128,7 +128,9 @@ class ActorCriticLearner:
         if isinstance(self.agent.normalizer, Normalizer):
             obs = flatten(batch.steps.obs, self.agent.spec, self.agent.keys, lead=2)
             self.agent.normalizer.update(obs.flatten(0, 1), self.ranks.sum)
-        metrics = {name: torch.stack([m[name] for m in logged]).mean() for name in (logged[0] if logged else ())}
+        names = list(logged[0]) if logged else []
+        means = torch.stack([torch.stack([m[name] for m in logged]).mean() for name in names]) if names else None
+        metrics = dict(zip(names, self.ranks.sum(means) / self.ranks.size, strict=True)) if means is not None else {}
         if norms:
             norm = torch.stack(list(norms))
             # An overflow of float16 is no fault: the step was skipped and the scale lowered.

@@ -5,7 +5,7 @@ Read with:
     eq. 9, value term (V - V_targ)²     value_loss         (clipping it is of the authors' code, not of the paper)
     eq. 9, whole objective              Learner.loss
     eq. 11-12, advantages               ActorCriticLearner.prepare, rlcore.functional.returns.gae
-    algorithm 1                         Learner.update, after rlcore.train.loop has collected T steps of B actors
+    algorithm 1                         Learner.update, after Training.collect has taken T steps of B actors
 
 Departs from the paper:
     a truncated episode bootstraps from the value of its true last observation (the paper does not tell the two apart);
@@ -145,6 +145,6 @@ class Learner(ActorCriticLearner):
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:
-    """The three parts that rlcore.train.loop needs, with weights drawn from the seed's `init` stream."""
+    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
     config: Config = context.config.algo
     return Learner(context, config.accumulate_minibatches), Rollout(), Plan(config.total_steps, config.rollout_steps)

@@ -13,7 +13,7 @@ REDUCTIONS = ("mean", "sum", "max", "min", "last")
 # Why some keys are accepted and have no effect today.
 NO_IMAGES = "image observations are not there yet"
 NO_REPLAY = "there is no algorithm with a replay buffer yet"
-ONE_DEVICE = "there is one device"
+ALL_RANKS = "ranks always learn from all of their steps together"
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class EnvConfig:
 class FabricConfig:
     """Where and in what precision to train (Lightning Fabric)."""
 
-    devices: int | str = arg(1, "devices; 1 until the multi-device stage is there")
-    num_nodes: int = arg(1, "machines", low=1)
-    strategy: str = arg("auto", "Fabric strategy")
+    devices: int | str = arg(1, "processes that train together, each with env.num_envs environments (CUDA: and a GPU)")
+    num_nodes: int = arg(1, "machines; one", low=1)
+    strategy: str = arg("auto", "of several devices: ddp, which is what auto takes", choices=("auto", "ddp"))
     accelerator: str = arg("cpu", "where the networks live", choices=("cpu", "cuda", "gpu", "auto"))
     precision: str = arg(
         "32-true",
@@ -68,21 +68,16 @@ class FabricConfig:
     )
 
     def check(self, prefix: str) -> None:
-        """Refuse what needs more than one device.
+        """Refuse several machines and impossible numbers of devices; `prefix` is the group's place, for messages."""
+        if self.num_nodes != 1:
+            raise UserError(f"{prefix}num_nodes={self.num_nodes}: a run trains on one machine; set it to 1")
+        if str(self.devices) != "auto" and not (str(self.devices).isdecimal() and int(self.devices) > 0):
+            raise UserError(f"{prefix}devices={self.devices}: must be a number of devices from 1, or auto, which is 1")
 
-        Args:
-            prefix: the dotted place of this group, for messages.
-
-        Raises:
-            UserError: names the key.
-        """
-        for key, value in (("devices", self.devices), ("num_nodes", self.num_nodes)):
-            if str(value) not in ("1", "auto"):
-                raise UserError(f"{prefix}{key}={value}: training on several devices is not there yet; set it to 1")
-        if self.strategy != "auto":
-            raise UserError(
-                f"{prefix}strategy={self.strategy}: strategies need several devices, not there yet; use auto"
-            )
+    @property
+    def ranks(self) -> int:
+        """Processes that train together."""
+        return 1 if self.devices == "auto" else int(self.devices)
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ class BufferConfig:
     from_numpy: bool = arg(False, "storage shared with NumPy", learning=False, unused="storage is always shared")
     checkpoint: bool = arg(True, "keep the replay in checkpoints", learning=False, unused=NO_REPLAY)
     online: bool = arg(False, "newest steps first", unused=NO_REPLAY)
-    share_data: bool = arg(False, "all ranks learn from all rollouts", unused=ONE_DEVICE)
+    share_data: bool = arg(False, "all ranks learn from all rollouts", unused=ALL_RANKS)
 
 
 @dataclass(frozen=True)
@@ -145,7 +140,7 @@ class MetricConfig:
     log_level: int = arg(1, "0: no metrics; 1: all", choices=(0, 1))
     log_every: int = arg(5000, "env steps in one point", low=1)
     disable_timer: bool = arg(False, "no Time/* metrics")
-    sync_on_compute: bool = arg(False, "average metrics over ranks", unused=ONE_DEVICE)
+    sync_on_compute: bool = arg(False, "average metrics over ranks", unused=ALL_RANKS)
     aggregator: AggregatorConfig = arg(AggregatorConfig(), "reductions")
     logger: LoggerConfig = arg(LoggerConfig(), "mirror")
 
@@ -214,6 +209,11 @@ class RunConfig:
     group: str | None = arg(None, "label that MLflow comparisons group by", learning=False)
     init_from: str | None = arg(None, "run, checkpoint or models:/ URI whose weights start this run")
     run_benchmarks: bool = arg(False, "of SheepRL's files", learning=False, unused="nothing reads it here")
+
+    @property
+    def width(self) -> int:
+        """Environments, all ranks together."""
+        return self.env.num_envs * self.fabric.ranks
 
     @property
     def checkpoint_every(self) -> int:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from rlcore.data.steps import Transitions
-from rlcore.functional.stats import RunningMoments, Sum
-from rlcore.types import State
+from rlcore.functional.stats import RunningMoments
+from rlcore.types import Alone, Ranks, State
 
 
 class RewardScaler:
@@ -18,11 +18,11 @@ class RewardScaler:
     Args:
         gamma: discount of one step.
         clip: largest absolute scaled reward.
-        total: sums over ranks, whose rewards share the statistics.
+        ranks: whose rewards share the statistics.
     """
 
-    def __init__(self, gamma: float, clip: float, total: Sum = lambda sums: sums) -> None:
-        self.gamma, self.clip, self.total = gamma, clip, total
+    def __init__(self, gamma: float, clip: float, ranks: Ranks | None = None) -> None:
+        self.gamma, self.clip, self.ranks = gamma, clip, ranks or Alone()
         self.moments = RunningMoments(1)
         self.running = torch.zeros(0, dtype=torch.float64)  # [B], of the open episodes
 
@@ -38,15 +38,15 @@ class RewardScaler:
             # A row that only resets starts anew too: an episode cut at a checkpoint ends without a done step.
             running = torch.where(done_t | ~counts_t, torch.zeros_like(running), running)
         self.running = running
-        self.moments.update(torch.stack(returns)[counts].unsqueeze(-1), self.total)
+        self.moments.update(torch.stack(returns)[counts].unsqueeze(-1), self.ranks.sum)
         scaled = (reward / self.moments.scale()).clamp(-self.clip, self.clip)
         return scaled.float().to(step.reward.device)
 
     def state_dict(self) -> State:
-        """Statistics and open returns."""
-        return {"moments": self.moments.state_dict(), "running": self.running}
+        """Statistics, and the open returns of all ranks' environments; all ranks call it together."""
+        return {"moments": self.moments.state_dict(), "running": torch.cat(self.ranks.gather(self.running))}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`."""
         self.moments.load_state_dict(state["moments"])
-        self.running = state["running"]
+        self.running = state["running"].chunk(self.ranks.size)[self.ranks.rank].clone()

@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -50,15 +51,36 @@ Compiled = Callable[[list[Tensor]], list[Tensor]]
 log = logging.getLogger(__name__)
 
 
+def clock() -> tuple[float, float]:
+    """Seconds of a clock and of this process's work, without those spent here: a first build is no training."""
+    return time.perf_counter() - _spent[0], time.process_time() - _spent[1]
+
+
+_spent = [0.0, 0.0]
+
+
+@contextmanager
+def _not_training() -> Iterator[None]:
+    began = time.perf_counter(), time.process_time()
+    try:
+        yield
+    finally:
+        _spent[:] = (
+            _spent[0] + time.perf_counter() - began[0],
+            _spent[1] + time.process_time() - began[1],
+        )
+
+
 def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> GraphModule:
     """The operations that a function performs on tensors of the example's shapes, its gradients among them."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # 30 ms, for compiled runs alone
+    with _not_training(), warnings.catch_warnings():
+        from torch.fx.experimental.proxy_tensor import make_fx  # 30 ms, for compiled runs alone
 
-    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return make_fx(function)(*example)
 
 
+@_not_training()
 def compiled(graph: GraphModule, example: Sequence[Tensor]) -> Compiled:
     """Machine code for a traced function, from the cache or built now: list of inputs -> list of outputs.
 

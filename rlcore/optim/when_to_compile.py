@@ -68,11 +68,7 @@ def decide(config: RunConfig, saved: dict[str, Any] | None) -> str:
         return AHEAD_OF_TIME
     missing = missing_requirement()
     if before is None:
-        return (
-            AHEAD_OF_TIME
-            if missing is None and config.algo.gradient_steps(config.env.num_envs) >= WORTHWHILE
-            else EAGER
-        )
+        return AHEAD_OF_TIME if missing is None and config.algo.gradient_steps(config.width) >= WORTHWHILE else EAGER
     if before == AHEAD_OF_TIME and missing:
         raise UserError(f"algo.compile=auto: this run began with a compiled step, but {missing}")
     return before

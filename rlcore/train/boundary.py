@@ -28,15 +28,15 @@ class Boundary:
     reason: str | None
 
 
-def next_stop(config: RunConfig, policy_steps: int, width: int) -> int:
+def next_stop(config: RunConfig, policy_steps: int) -> int:
     """Policy steps after which the next boundary comes: the next multiple of the two distances, or the end."""
     distances = config.checkpoint_every, config.evaluation_every
-    return min(*((policy_steps // every + 1) * every for every in distances), budget(config, width))
+    return min(*((policy_steps // every + 1) * every for every in distances), budget(config))
 
 
-def budget(config: RunConfig, width: int) -> int:
-    """Policy steps of a whole run with `width` environments, all ranks together: whole iterations, at least one."""
-    return config.algo.iterations(width) * config.algo.collect_length * width
+def budget(config: RunConfig) -> int:
+    """Policy steps of a whole run: whole iterations, at least one."""
+    return config.algo.iterations(config.width) * config.algo.collect_length * config.width
 
 
 def boundary_at(config: RunConfig, before: int, after: int, env_steps: int, reason: str | None) -> Boundary:
@@ -67,12 +67,11 @@ def boundary_at(config: RunConfig, before: int, after: int, env_steps: int, reas
     return Boundary(env_steps, due, reason is not None, reason)
 
 
-def why_over(config: RunConfig, width: int, iterations: int, env_steps: int, scores: Mapping[int, float]) -> str | None:
+def why_over(config: RunConfig, iterations: int, env_steps: int, scores: Mapping[int, float]) -> str | None:
     """Why training is over, or None where it is not.
 
     Args:
         config: total_steps, dry_run and early_stop.
-        width: environments, all ranks together.
         iterations: done so far.
         env_steps: actions taken so far.
         scores: mean returns of the evaluations by env steps; those beyond `env_steps` do not count.
@@ -80,7 +79,7 @@ def why_over(config: RunConfig, width: int, iterations: int, env_steps: int, sco
     Returns:
         "finished", "dry_run", "target_return", "plateau" or None.
     """
-    if iterations >= config.algo.iterations(width):
+    if iterations >= config.algo.iterations(config.width):
         return "finished"
     if config.dry_run and iterations:
         return "dry_run"

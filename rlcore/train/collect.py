@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlcore import streams
-from rlcore.types import Agent, Arrival, Ranks, State, Steps, VectorEnv
+from rlcore.types import Agent, Alone, Arrival, Ranks, State, Steps, VectorEnv
 
 FLAGS = ("reward", "terminated", "truncated", "is_first")
 
@@ -40,7 +40,7 @@ class Collector:
         clip_rewards: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
-        self.envs, self.agent, self.rng, self.ranks = envs, agent, rng, ranks
+        self.envs, self.agent, self.rng, self.ranks = envs, agent, rng, ranks or Alone()
         self.device = torch.device(device)
         self.autocast: Any = autocast
         self.clip_rewards = clip_rewards
@@ -79,7 +79,7 @@ class Collector:
             arrival = self.envs.step(self.agent.to_env(action))
         self._store(arrival, length, length)
         width = len(arrival.is_first)
-        if self.ranks is not None and self.ranks.size > 1:
+        if self.ranks.size > 1:
             actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
         self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
         self.arrival = Arrival(*(_copied(v) for v in vars(arrival).values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -53,10 +53,20 @@ class FabricRanks:
         """The sum over all ranks."""
         return value if self.size == 1 else self.fabric.all_reduce(value.clone(), reduce_op="sum")  # pyright: ignore
 
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank has, in their order."""
+        if self.size == 1:
+            return [value]
+        held: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(held, value)
+        return held
+
 
 def make_fabric(config: FabricConfig) -> Fabric:
-    """The Fabric of this process for one device, launched."""
+    """The Fabric of this process, launched: alone, or as the rank that its environment says (rlcore.train.ranks)."""
     check_device(config)
+    if config.ranks > 1 and "LOCAL_RANK" not in os.environ:
+        raise UserError(f"fabric.devices={config.devices}: a run trains on several devices; type shepherd train")
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*GPU available but not used.*")
@@ -64,9 +74,9 @@ def make_fabric(config: FabricConfig) -> Fabric:
 
         fabric = Fabric(
             accelerator=config.accelerator,
-            devices=1,
+            devices=config.ranks,
             num_nodes=1,
-            strategy=config.strategy,
+            strategy="ddp" if config.ranks > 1 else "auto",
             precision=PRECISIONS.get(config.precision, config.precision),  # pyright: ignore[reportArgumentType]
         )
     fabric.launch()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 from rlcore.config.groups import MetricConfig
 from rlcore.config.schema import nearest
 from rlcore.errors import RunError, UserError
+from rlcore.optim.package import clock
 from rlcore.types import Episode, Metrics
 
 REDUCTIONS = {
@@ -123,7 +123,7 @@ class Stopwatch:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Count the time inside."""
-        self._since = time.perf_counter(), time.process_time()
+        self._since = clock()
         try:
             yield
         finally:
@@ -132,9 +132,9 @@ class Stopwatch:
     @property
     def wall(self) -> float:
         """Seconds so far."""
-        return self._wall + (time.perf_counter() - self._since[0] if self._since else 0.0)
+        return self._wall + (clock()[0] - self._since[0] if self._since else 0.0)
 
     @property
     def cpu(self) -> float:
         """CPU seconds so far."""
-        return self._cpu + (time.process_time() - self._since[1] if self._since else 0.0)
+        return self._cpu + (clock()[1] - self._since[1] if self._since else 0.0)

@@ -9,35 +9,29 @@ from typing import Any
 
 from torch import Tensor
 
-from rlcore import streams
-from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import RunConfig
-from rlcore.envs.vector.make import make_vector_env
 from rlcore.errors import RunError
-from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import check_fits, load_policy
+from rlcore.optim.package import clock
 from rlcore.optim.when_to_compile import AHEAD_OF_TIME, decide
-from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
 from rlcore.store.fingerprint import fingerprint
 from rlcore.store.patience import patiently
 from rlcore.store.run_config import config_of
-from rlcore.train.boundary import Boundary, boundary_at, budget, next_stop, why_over
-from rlcore.train.collect import Collector
-from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
-from rlcore.train.loop import train
+from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
 from rlcore.train.metrics import MetricsWindow, Stopwatch
+from rlcore.train.ranks import Followers
 from rlcore.train.resume import ResumePoint
-from rlcore.types import Context, Metrics
+from rlcore.train.training import Training
+from rlcore.types import Metrics
 
 Progress = Callable[[dict[str, Any]], None]
 
 
 class Session:
-    """Learner, collector and buffer of one run, and the schedule that the config sets for them.
+    """A training with its run directory, and the schedule that the config sets for it.
 
     Args:
         run: a run directory with config.yaml and env_card.json.
@@ -48,40 +42,17 @@ class Session:
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self.config: RunConfig = config_of(run)
-        self.card: dict[str, Any] = run.read_card()
-        self.events = EventLog(run.events)
-        config = self.config
-        set_switches(config)
-        self.fabric = make_fabric(config.fabric)
-        self.envs = make_vector_env(
-            config.env,
-            num_envs=config.env.num_envs,
-            seed=config.seed,
-            tier=self.card["tier"],
-            fresh_instance=self.card["fresh_instance"],
-        )
-        spec = EnvSpec.from_json(self.card["spec"])
-        build = ALGORITHMS[config.algo.name].build
-        self.ranks = FabricRanks(self.fabric)
-        self.width = config.env.num_envs * self.ranks.size
+        config, card = config_of(run), run.read_card()
+        self.followers = Followers(run, config)
         earlier = ResumePoint.find(run, config.checkpoint.resume_from)
         compiled = decide(config, earlier and earlier.fingerprint)
-        self.fingerprint = fingerprint(config, self.fabric.device, self.card["tier"], compiled)
+        with self.followers.together():
+            self.training = Training(config, card, compiled=compiled == AHEAD_OF_TIME)
+        self.config, self.card, self.events = config, card, EventLog(run.events)
+        self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
+        self.fingerprint = fingerprint(config, self.training.fabric.device, card["tier"], compiled)
         if earlier is not None:
             earlier.check(self.fingerprint, config)
-        context = Context(config, spec, self.fabric, self.ranks, config.env.num_envs, compiled == AHEAD_OF_TIME)
-        self.learner, self.buffer, self.plan = build(context)
-        self.rng = streams.generator(config.seed, "minibatch", self.ranks.rank)
-        self.collector = Collector(
-            self.envs,
-            self.learner.agent,
-            streams.generator(config.seed, "policy", self.ranks.rank),
-            self.fabric.device,
-            self.fabric.autocast,
-            config.env.clip_rewards,
-            self.ranks,
-        )
         self.window = MetricsWindow(config.metric)
         self.stopwatch = Stopwatch()
         self.owed: list[str] = []
@@ -91,7 +62,6 @@ class Session:
             if e["kind"] == "evaluation" and not e["final"]
         }
         self.interrupted = False
-        self.iterations = 0
         self._recent: list[float] = []
         self._start(earlier)
 
@@ -102,17 +72,13 @@ class Session:
         if earlier is not None:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping)
-            if earlier.own:
+            if earlier.own and self.training.ranks.rank == 0:
                 self.events.append("resume", env_steps=self.env_steps)
         elif self.config.init_from:
             self._initialise(self.config.init_from)
 
     def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(learning["learner"])
-        self.buffer.load_state_dict(learning["buffer"])
-        self.collector.load_state_dict(learning["collector"])
-        streams.load_generator_state(self.rng, learning["rng"])
-        self.iterations = learning["iterations"]
+        self.training.load_state_dict(learning)
         self.window.load_state_dict(bookkeeping["window"])
         self.stopwatch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
         self._recent = [float(ret) for ret in bookkeeping.get("recent", ())]
@@ -129,14 +95,14 @@ class Session:
     # Training ---------------------------------------------------------------------------------------------------------
 
     @property
-    def budget(self) -> int:
-        """Policy steps of the whole run."""
-        return budget(self.config, self.width)
-
-    @property
     def env_steps(self) -> int:
         """Actions taken so far."""
-        return self.collector.env_steps
+        return self.training.env_steps
+
+    @property
+    def iterations(self) -> int:
+        """Done so far."""
+        return self.training.iterations
 
     def advance(self, on_progress: Progress) -> Boundary:
         """Train to the next boundary.
@@ -152,26 +118,40 @@ class Session:
         if self.owed or reason is not None:
             due, self.owed = tuple(self.owed), []
             return Boundary(self.env_steps, due, reason is not None, reason)
-        start, mark = self.collector.policy_steps, time.perf_counter()
+        start, mark = self.training.policy_steps, clock()[0]
 
         def on_iteration(metrics: list[Metrics]) -> bool:
             nonlocal mark
-            self._account(metrics, time.perf_counter() - mark, on_progress)
-            mark = time.perf_counter()
-            return self.interrupted or self.config.dry_run
+            self._account(metrics, clock()[0] - mark, on_progress)
+            mark = clock()[0]
+            return self._agreed_to_stop()
 
-        until = next_stop(self.config, start, self.width)
-        with self.stopwatch.running():
-            train(self.learner, self.collector, self.buffer, self.plan, self.rng, until, on_iteration)
-        now = self.collector.policy_steps
-        boundary = boundary_at(self.config, start, now, self.env_steps, self._reason())
+        until = next_stop(self.config, start)
+        self.followers.tell(f"advance {until}")
+        with self.stopwatch.running(), self.followers.together():
+            self.training.advance(until, on_iteration)
+        boundary = boundary_at(self.config, start, self.training.policy_steps, self.env_steps, self._reason())
         # Also when interrupted here: the resumed process pays first.
         self.owed = ["evaluate"] if "evaluate" in boundary.due else []
         return boundary
 
+    def follow(self, until: int) -> None:
+        """On another rank than the first: train along, and let the first rank write."""
+
+        def on_iteration(metrics: list[Metrics]) -> bool:
+            self.training.ranks.gather(self.envs.pop_episodes())
+            return self._agreed_to_stop()
+
+        self.training.advance(until, on_iteration)
+
+    def _agreed_to_stop(self) -> bool:
+        """Whether a signal or `dry_run` ends the loop here, on all ranks alike."""
+        stop = self.interrupted or self.config.dry_run
+        return any(self.training.ranks.gather(stop))
+
     def _account(self, metrics: list[Metrics], seconds: float, on_progress: Progress) -> None:
-        episodes, env_steps = self.envs.pop_episodes(), self.env_steps
-        self.iterations += 1
+        env_steps = self.env_steps
+        episodes = [episode for each in self.training.ranks.gather(self.envs.pop_episodes()) for episode in each]
         self._recent = (self._recent + [e.ret for e in episodes])[-100:]
         collected = self.collector.seconds
         self.window.add(metrics, episodes)
@@ -183,12 +163,12 @@ class Session:
             if self.config.metric.log_level:
                 patiently(lambda: self.events.append("metrics", env_steps=env_steps, values=point))
         recent = sum(self._recent) / len(self._recent) if self._recent else None
-        spent, elapsed = self.collector.policy_steps, self.stopwatch.wall
-        place = {"env_steps": env_steps, "policy_steps": spent, "total_steps": self.budget}
+        spent, elapsed = self.training.policy_steps, self.stopwatch.wall
+        place = {"env_steps": env_steps, "policy_steps": spent, "total_steps": self.training.budget}
         on_progress({**place, "return": recent, "elapsed": elapsed})
 
     def _reason(self) -> str | None:
-        return why_over(self.config, self.width, self.iterations, self.env_steps, self.scores)
+        return why_over(self.config, self.iterations, self.env_steps, self.scores)
 
     # Saving and judging -----------------------------------------------------------------------------------------------
 
@@ -199,14 +179,9 @@ class Session:
 
     def save(self) -> dict[str, Any]:
         """Make the present state durable; returns {path, env_steps, digest}; RunError where a weight is not finite."""
-        self.collector.arrival = self.envs.boundary()
-        learning: dict[str, Any] = {
-            "learner": self.learner.state_dict(),
-            "buffer": self.buffer.state_dict(),
-            "collector": self.collector.state_dict(),
-            "rng": streams.generator_state(self.rng),
-            "iterations": self.iterations,
-        }
+        self.followers.tell("save")
+        with self.followers.together():
+            learning = self.training.state_dict()
         _check_finite(learning["learner"]["agent"], self.env_steps)
         bookkeeping = {
             "fingerprint": self.fingerprint,
@@ -229,14 +204,7 @@ class Session:
 
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
         """Judge the present policy greedily while training; the best so far names the best checkpoint."""
-        greedy = evaluate_agent(
-            self.learner.agent,
-            self.config,
-            self.card,
-            self.config.evaluation.episodes,
-            fabric=self.fabric,
-            on_progress=on_progress,
-        )
+        greedy = self.training.evaluate(on_progress=on_progress)
         earlier = [score for steps, score in self.scores.items() if steps < self.env_steps]
         if (self.run.checkpoints / str(self.env_steps)).exists() and greedy["mean"] >= max(earlier, default=-math.inf):
             patiently(lambda: checkpoint.name_best(self.run, self.env_steps))
@@ -246,8 +214,9 @@ class Session:
         return patiently(lambda: self.events.append("evaluation", **fields))
 
     def close(self) -> None:
-        """End the environments' processes."""
-        self.envs.close()
+        """End the environments' processes, and the other ranks."""
+        self.followers.close()
+        self.training.close()
 
 
 def _check_finite(state: Mapping[str, Any], env_steps: int) -> None:

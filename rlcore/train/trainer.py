@@ -119,7 +119,7 @@ class Trainer:
         from rlcore.train.session import Session
 
         self.session = Session(self.run)
-        self.say("ready", env_steps=self.session.env_steps, total_steps=self.session.budget)
+        self.say("ready", env_steps=self.session.env_steps, total_steps=self.session.training.budget)
         while True:
             command = self.commands.get()
             if command == "stop":

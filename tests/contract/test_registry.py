@@ -57,7 +57,7 @@ def small(
 
 def content(training: Training) -> tuple[bytes, bytes]:
     """The whole state as a checkpoint writes it: equal exactly when every bit is."""
-    return nested_state.encode(training.state())
+    return nested_state.encode(training.state_dict())
 
 
 def moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
@@ -158,7 +158,7 @@ def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: s
         session = Session(prepare(tmp_path / str(seed), "CartPole-v1", seed=seed))
         weights = np.concatenate([p.detach().numpy().ravel() for p in session.learner.agent.parameters()])
         start = np.concatenate([v.ravel() for v in session.envs.reset().obs.values()])
-        streams = (session.collector.rng.random(500), session.rng.random(500))
+        streams = (session.collector.rng.random(500), session.training.rng.random(500))
         drawn.append([set(part.tolist()) - {0.0} for part in (weights, start, *streams)])
         session.close()
     for first, second in zip(*drawn, strict=True):

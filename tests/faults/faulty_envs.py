@@ -1,7 +1,7 @@
 """An environment that misbehaves when the environment variable FAULT says so; importing this module registers it.
 
-FAULT=kind:call:number, as `nan:step:37`: the 37th call of `step` in this process. The config says nothing of it, so a
-run can meet a fault, and be continued without it.
+FAULT=kind:call:number[:rank], as `nan:step:37`: the 37th call of `step` in this process. The config says nothing of it,
+so a run can meet a fault, and be continued without it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Faulty(gymnasium.Env):
 
 def misbehaved(call, obs, *rest):
     calls[call] += 1
-    kind, where, number = (os.environ.get("FAULT", "") + "::").split(":")[:3]
-    if where == call and calls[call] >= int(number):
+    kind, where, number, rank = (os.environ.get("FAULT", "") + ":::").split(":")[:4]
+    if rank in ("", os.environ.get("LOCAL_RANK")) and where == call and calls[call] >= int(number):
         if kind in ACTS:
             ACTS[kind]()
         obs = OBSERVATIONS.get(kind, lambda o: o)(obs)

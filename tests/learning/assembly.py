@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lightning_fabric import Fabric
 
-from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import DistributionConfig, EnvConfig, FabricConfig, RunConfig
 from rlcore.config.schema import build
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.make import make
+from rlcore.envs.spaces import spec_of
 from rlcore.spec import EnvSpec
-from rlcore.store import checkpoint
-from rlcore.train.collect import Collector
+from rlcore.train import training
 from rlcore.train.fabric import FabricRanks, make_fabric
-from rlcore.train.loop import train
-from rlcore.types import Context, Episode, Metrics, Plan
+from rlcore.types import Context, Episode, Metrics
 
 
 @functools.cache
@@ -38,6 +34,7 @@ def context(
     precision: str = "32-true",
     seed: int = 0,
     compiled: bool = False,
+    ranks: Any = None,
 ) -> Context:
     """What an algorithm is built from, with `algo` as plain values."""
     config = RunConfig(
@@ -47,48 +44,26 @@ def context(
         seed=seed,
     )
     made = fabric(precision)
-    return Context(config, spec, made, FabricRanks(made), num_envs, compiled)
+    return Context(config, spec, made, ranks or FabricRanks(made), num_envs, compiled)
 
 
-@dataclass
-class Training:
-    """Everything the loop needs, and what it said."""
+class Training(training.Training):
+    """The public one, with all that it said."""
 
-    learner: Any
-    collector: Collector
-    buffer: Any
-    plan: Plan
-    rng: np.random.Generator
-    metrics: list[Metrics] = field(default_factory=list)
-    episodes: list[Episode] = field(default_factory=list)
+    def __init__(self, config: RunConfig, card: dict[str, Any]) -> None:
+        super().__init__(config, card)
+        self.metrics: list[Metrics] = []
+        self.episodes: list[Episode] = []
 
     def run(self, until: int, stop: Callable[[Training], bool] = lambda training: False) -> Training:
         """Train until `until` policy steps, or until `stop` says so after an iteration."""
 
         def on_iteration(metrics: list[Metrics]) -> bool:
             self.metrics += [{name: float(value) for name, value in update.items()} for update in metrics]
-            self.episodes += self.collector.envs.pop_episodes()
+            self.episodes += self.envs.pop_episodes()
             return stop(self)
 
-        train(self.learner, self.collector, self.buffer, self.plan, self.rng, until, on_iteration)
-        return self
-
-    def state(self) -> dict[str, Any]:
-        """All that the next step depends on."""
-        parts = {"learner": self.learner, "buffer": self.buffer, "collector": self.collector}
-        states = {name: part.state_dict() for name, part in parts.items()}
-        return states | {"rng": streams.generator_state(self.rng)}
-
-    def save(self, folder: Path) -> Path:
-        """Write a checkpoint as a run does."""
-        return checkpoint.save(folder, self.collector.env_steps, self.state(), {})
-
-    def load(self, path: Path) -> Training:
-        """Continue from a checkpoint's files."""
-        state, _ = checkpoint.load(path)
-        for name in ("learner", "buffer", "collector"):
-            getattr(self, name).load_state_dict(state[name])
-        streams.load_generator_state(self.rng, state["rng"])
+        self.advance(until, on_iteration)
         return self
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -107,15 +82,14 @@ def assemble(
     **env: Any,
 ) -> Training:
     """A training of algorithm `algo["name"]` on an environment; keys in `env` go to its config."""
-    envs = make_vector_env(EnvConfig(id=env_id, num_envs=num_envs, **env), num_envs=num_envs, seed=seed)
-    learner, buffer, plan = ALGORITHMS[algo["name"]].build(
-        context(algo, envs.spec, num_envs, distribution=distribution, precision=precision, seed=seed)
+    config = RunConfig(
+        algo=build(ALGORITHMS[algo["name"]].Config, algo, "algo."),
+        env=EnvConfig(id=env_id, num_envs=num_envs, **env),
+        fabric=FabricConfig(precision=precision),
+        distribution=DistributionConfig(type=distribution),
+        seed=seed,
     )
-    collector = Collector(
-        envs,
-        learner.agent,
-        streams.generator(seed, "policy", 0),
-        fabric(precision).device,
-        fabric(precision).autocast,
-    )
-    return Training(learner, collector, buffer, plan, streams.generator(seed, "minibatch", 0))
+    one = make(config.env)
+    card = {"spec": spec_of(one).to_json(), "tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
+    one.close()
+    return Training(config, card)

@@ -17,19 +17,19 @@ def config(**dotted: Any) -> RunConfig:
 
 
 # Iterations of 32 rows of 2 environments: 15 of them, 960 policy steps, are whole within the 1,000.
-WIDTH = 2
-
-
 @pytest.mark.parametrize(("spent", "stop"), [(0, 100), (99, 100), (100, 200), (200, 250), (260, 300), (930, 960)])
 def test_the_next_stop_is_the_next_multiple_or_the_end(spent: int, stop: int) -> None:
-    assert next_stop(config(), spent, WIDTH) == stop
+    assert next_stop(config(), spent) == stop
 
 
 @pytest.mark.parametrize(
-    ("total", "width", "spent"), [(1000, 2, 960), (64, 2, 64), (63, 2, 64), (1000, 32, 1024), (65536, 1, 65536)]
+    ("total", "envs", "ranks", "spent"),
+    [(1000, 2, 1, 960), (64, 2, 1, 64), (63, 2, 1, 64), (1000, 32, 1, 1024), (1000, 2, 2, 896), (65536, 1, 1, 65536)],
 )
-def test_a_budget_is_whole_iterations_as_many_as_fit_and_one_at_least(total: int, width: int, spent: int) -> None:
-    assert budget(config(algo__total_steps=total), width) == spent
+def test_a_budget_is_whole_iterations_as_many_as_fit_and_one_at_least(
+    total: int, envs: int, ranks: int, spent: int
+) -> None:
+    assert budget(config(algo__total_steps=total, env__num_envs=envs, fabric__devices=ranks)) == spent
 
 
 def test_without_numbers_there_are_20_checkpoints_and_10_evaluations() -> None:
@@ -74,13 +74,13 @@ def test_the_last_checkpoint_may_be_left_out_unless_it_is_evaluated() -> None:
 def test_early_stop_looks_at_the_scores(rule: dict[str, float], scores: list[float], reason: str | None) -> None:
     run = config(**{f"early_stop__{key}": value for key, value in rule.items()})
     by_steps = {250 * (i + 1): score for i, score in enumerate(scores)}
-    assert why_over(run, WIDTH, 10, 750, by_steps) == reason
+    assert why_over(run, 10, 750, by_steps) == reason
 
 
 def test_scores_beyond_the_checkpoint_that_was_resumed_do_not_count() -> None:
-    assert why_over(config(early_stop__target_return=10), WIDTH, 10, 500, {250: 1.0, 750: 99.0}) is None
+    assert why_over(config(early_stop__target_return=10), 10, 500, {250: 1.0, 750: 99.0}) is None
 
 
 def test_training_is_over_at_its_end_and_after_one_iteration_of_a_dry_run() -> None:
-    assert [why_over(config(), WIDTH, done, 900, {}) for done in (14, 15)] == [None, "finished"]
-    assert [why_over(config(dry_run=True), WIDTH, done, 64, {}) for done in (0, 1)] == [None, "dry_run"]
+    assert [why_over(config(), done, 900, {}) for done in (14, 15)] == [None, "finished"]
+    assert [why_over(config(dry_run=True), done, 64, {}) for done in (0, 1)] == [None, "dry_run"]

@@ -1,0 +1,52 @@
+"""A rank that follows the first one: its process.
+
+python -m rlcore.train.follower RUN_DIRECTORY        (started by `rlcore.train.ranks.Followers`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from rlcore.errors import RunError, UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.system.imports import large_imports, without_compiler
+
+
+def follow(run: RunDirectory) -> None:
+    """Do what rank 0 does, without writing anything."""
+    from rlcore.train.session import Session
+
+    session = Session(run)
+    for line in sys.stdin:
+        command, *rest = line.split()
+        if command == "advance":
+            session.follow(int(rest[0]))
+        elif command == "save":
+            session.training.state_dict()
+        else:
+            break
+    session.close()
+
+
+def main() -> None:
+    """Entry point of a rank: signals are for rank 0, which ends in order and takes this process with it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with large_imports("torch"), without_compiler():
+        import lightning_fabric  # noqa: F401
+    try:
+        follow(RunDirectory(sys.argv[1]))
+    except (UserError, RunError) as error:
+        output.write(json.dumps({"kind": type(error).__name__, "sentence": str(error)}) + "\n")
+        output.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The other ranks of a training on several devices: children of the trainer, each with environments of its own.
+
+Rank 0 is the trainer: it alone talks to the driver, writes, logs and evaluates. It tells the others what to do by lines
+on their stdin, `advance N` or `save` or `stop`; what they compute together they exchange through torch.distributed.
+A rank that ends, ends all: the others' next exchange fails, and their lifelines are the trainer's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rlcore.config.groups import RunConfig
+from rlcore.errors import EnvironmentFault, RunError, UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.system.lifeline import spawn
+
+KNOWN = {error.__name__: error for error in (UserError, RunError, EnvironmentFault)}
+
+
+class Followers:
+    """Ranks 1 to N-1 of a run, started here; none where there is one rank, or where this process is one of them."""
+
+    def __init__(self, run: RunDirectory, config: RunConfig) -> None:
+        self.children: list[subprocess.Popen[bytes]] = []
+        if config.fabric.ranks == 1 or "LOCAL_RANK" in os.environ:
+            return
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        common = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(config.fabric.ranks),
+            "NODE_RANK": "0",
+        }
+        for rank in range(1, config.fabric.ranks):
+            variables = os.environ | common | {"LOCAL_RANK": str(rank)}
+            pipe = subprocess.PIPE
+            self.children.append(spawn("rlcore.train.follower", str(run.path), env=variables, stdin=pipe, stdout=pipe))
+        os.environ.update(common, LOCAL_RANK="0")
+
+    def tell(self, command: str) -> None:
+        """Have every other rank do something."""
+        with self.together():
+            for child in self.children:
+                assert child.stdin is not None
+                child.stdin.write(f"{command}\n".encode())
+                child.stdin.flush()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Turn an exchange that failed because a rank has ended into its own sentence."""
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            if isinstance(error, (RunError, UserError)) or not self.children:
+                raise
+            raise self._why() or error from error
+
+    def _why(self) -> Exception | None:
+        """What a rank that has ended said, or how it ended."""
+        for rank, child in enumerate(self.children, 1):
+            try:
+                code = child.wait(5)
+            except subprocess.TimeoutExpired:
+                continue
+            assert child.stdout is not None
+            line = child.stdout.readline()
+            if line:
+                said = json.loads(line)
+                return KNOWN.get(said["kind"], RunError)(f"rank {rank}: {said['sentence']}")
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            return RunError(f"rank {rank} of the training {how}")
+        return None
+
+    def close(self) -> None:
+        """End them."""
+        for child in self.children:
+            child.kill()
+            child.wait()
+        self.children = []

@@ -1,0 +1,195 @@
+"""Training in a process of one's own: learner, collector and buffer of one config, stepped as one likes.
+
+    from flows.config.compose import compose
+    from rlcore.train.training import Training
+
+    training = Training(compose(["exp=ppo", "env.id=Acrobot-v1", "algo.total_steps=50000"])[0])
+    for iteration in training:
+        print(iteration.policy_steps, iteration.metrics.get("Rewards/rew_avg"))
+    print(training.evaluate(episodes=20)["mean"])
+    training.save("acrobot")                       # and later: Training(config).load("acrobot")
+
+No run directory is needed; `rlcore.train.session.Session` adds one, and everything that makes a run durable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlcore import streams
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import RunConfig
+from rlcore.envs.card import environment_card
+from rlcore.envs.vector.make import make_vector_env
+from rlcore.judge.evaluation import evaluate_agent
+from rlcore.judge.play import OnProgress
+from rlcore.spec import EnvSpec
+from rlcore.store import checkpoint
+from rlcore.train.boundary import budget
+from rlcore.train.collect import Collector
+from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
+from rlcore.types import Context, Episode, Metrics, State
+
+OnIteration = Callable[[list[Metrics]], bool]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one iteration brought.
+
+    Attributes:
+        policy_steps: taken so far, all environments and ranks together.
+        env_steps: actions taken so far.
+        metrics: averages over its updates and over the episodes that ended in it, as numbers.
+        episodes: that ended in it.
+    """
+
+    policy_steps: int
+    env_steps: int
+    metrics: dict[str, float]
+    episodes: list[Episode]
+
+
+class Training:
+    """Learner, collector and buffer of one config.
+
+    Args:
+        config: checked, as `rlcore.store.run_config.build_config` or `flows.config.compose.compose` gives it.
+        card: of the environment (`rlcore.envs.card`); None measures it, which takes some of its episodes.
+        compiled: optimizer steps are compiled ahead of time.
+    """
+
+    def __init__(self, config: RunConfig, card: Mapping[str, Any] | None = None, *, compiled: bool = False) -> None:
+        set_switches(config)
+        self.config, self.fabric = config, make_fabric(config.fabric)
+        self.ranks = FabricRanks(self.fabric)
+        self.card = dict(card) if card is not None else environment_card(config.env, config.seed)
+        rank, spec = self.ranks.rank, EnvSpec.from_json(self.card["spec"])
+        self.envs = make_vector_env(
+            config.env,
+            num_envs=config.env.num_envs,
+            seed=config.seed,
+            rank=rank,
+            tier=self.card["tier"],
+            fresh_instance=self.card["fresh_instance"],
+        )
+        context = Context(config, spec, self.fabric, self.ranks, config.env.num_envs, compiled)
+        self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
+        self.rng = streams.generator(config.seed, "minibatch", rank)
+        self.collector = Collector(
+            self.envs,
+            self.learner.agent,
+            streams.generator(config.seed, "policy", rank),
+            self.fabric.device,
+            self.fabric.autocast,
+            config.env.clip_rewards,
+            self.ranks,
+        )
+        self.iterations, self._due = 0, 0
+
+    # Stepwise ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def env_steps(self) -> int:
+        """Actions taken so far."""
+        return self.collector.env_steps
+
+    @property
+    def policy_steps(self) -> int:
+        """Rows collected so far, by which the budget counts."""
+        return self.collector.policy_steps
+
+    @property
+    def budget(self) -> int:
+        """Policy steps of the whole training."""
+        return budget(self.config)
+
+    def collect(self) -> None:
+        """Take T steps in all environments into the buffer."""
+        before = self.policy_steps
+        self.buffer.extend(*self.collector.collect(self.plan.collect_length))
+        self._due = before
+
+    def update(self) -> list[Metrics]:
+        """Improve the agent by the batches that are due; the metrics of each, as tensors that nothing has read."""
+        self.iterations += 1
+        return [self.learner.update(batch, self.rng) for batch in self.buffer.batches(self._due)]
+
+    def advance(self, until: int, on_iteration: OnIteration) -> None:
+        """The one loop, for every algorithm: collect, store, update, until enough policy steps are taken.
+
+        Args:
+            until: policy steps; an iteration is never cut.
+            on_iteration: called after each with the metrics of its updates; True ends the loop.
+        """
+        while self.policy_steps < until:
+            self.collect()
+            if on_iteration(self.update()):
+                return
+
+    def __iter__(self) -> Iterator[Iteration]:
+        """Train to the end of the budget, an iteration at a time."""
+        while self.policy_steps < self.budget:
+            self.collect()
+            updates, episodes = self.update(), self.envs.pop_episodes()
+            means = {n: sum(float(update[n]) for update in updates) / len(updates) for n in (updates or [{}])[0]}
+            if episodes:
+                means["Rewards/rew_avg"] = sum(episode.ret for episode in episodes) / len(episodes)
+                means["Game/ep_len_avg"] = sum(episode.length for episode in episodes) / len(episodes)
+            yield Iteration(self.policy_steps, self.env_steps, means, episodes)
+
+    # Judging and keeping ----------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, episodes: int | None = None, *, greedy: bool = True, on_progress: OnProgress | None = None
+    ) -> dict[str, Any]:
+        """Play episodes on seeds that training never sees: mean, std, ci95, returns, ...; the agent is unchanged."""
+        count = episodes or self.config.evaluation.episodes
+        agent, fabric = self.learner.agent, self.fabric
+        return evaluate_agent(
+            agent, self.config, self.card, count, greedy=greedy, fabric=fabric, on_progress=on_progress
+        )
+
+    def state_dict(self) -> State:
+        """All that the next iteration depends on, of every rank; all ranks call it together."""
+        self.collector.arrival = self.envs.boundary()
+        learner, own = self.learner.state_dict(), self._own_state()
+        return {
+            "learner": learner,
+            "ranks": {str(rank): state for rank, state in enumerate(self.ranks.gather(own))},
+            "iterations": self.iterations,
+        }
+
+    def _own_state(self) -> State:
+        return {
+            "buffer": self.buffer.state_dict(),
+            "collector": self.collector.state_dict(),
+            "rng": streams.generator_state(self.rng),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`; a KeyError where it is of fewer ranks."""
+        own = state["ranks"][str(self.ranks.rank)]
+        self.learner.load_state_dict(state["learner"])
+        self.buffer.load_state_dict(own["buffer"])
+        self.collector.load_state_dict(own["collector"])
+        streams.load_generator_state(self.rng, own["rng"])
+        self.iterations = state["iterations"]
+
+    def save(self, folder: Path | str) -> Path:
+        """Write a checkpoint `folder/<env_steps>`, whole or not at all; returns it."""
+        return checkpoint.save(Path(folder), self.env_steps, self.state_dict(), {"time": time.time()})
+
+    def load(self, path: Path | str) -> Training:
+        """Continue from a checkpoint, or from the newest one in a folder; a UserError where there is no good one."""
+        newest = checkpoint.newest_good(Path(path))
+        self.load_state_dict(checkpoint.load(newest or Path(path))[0])
+        return self
+
+    def close(self) -> None:
+        """End the environments' processes."""
+        self.envs.close()

@@ -1,0 +1,119 @@
+"""Two ranks learn what one with all of their environments would; they share no noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore import streams
+from rlcore.algorithms import ALGORITHMS
+from rlcore.functional.distributions import Categoricals
+from rlcore.types import Batch, Steps
+from tests.contract.test_registry import SETTINGS, every_algorithm, every_env, small
+from tests.learning.assembly import Training, context
+
+
+class Meeting:
+    """Where the ranks of a test, one a thread, exchange what they have."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.held = size, [None] * size
+        self.barrier = threading.Barrier(size, timeout=60)
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        self.held[rank] = value
+        self.barrier.wait()
+        everyone = list(self.held)
+        self.barrier.wait()
+        return everyone
+
+
+class InThread:
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting, self.rank, self.size = meeting, rank, meeting.size
+
+    def sum(self, value: Tensor) -> Tensor:
+        return torch.stack(self.gather(value)).sum(0)
+
+    def gather(self, value: Any) -> list[Any]:
+        return self.meeting.exchange(self.rank, value)
+
+
+def columns(steps: Steps, of: slice, lead: int) -> Steps:
+    """Copies of the environments `of`, which are axis `lead` of everything."""
+
+    def part(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: part(item) for key, item in value.items()}
+        return (value[:, of] if lead else value[of]).clone() if isinstance(value, Tensor) else value
+
+    names = [field.name for field in dataclasses.fields(steps)]
+    return dataclasses.replace(steps, **{name: part(getattr(steps, name)) for name in names})
+
+
+def cut(batch: Batch, of: slice) -> Batch:
+    return Batch(columns(batch.steps, of, 1), columns(batch.last, of, 0), batch.policy_steps)
+
+
+def batches(training: Training, count: int) -> list[Batch]:
+    length, before = training.plan.collect_length, training.policy_steps
+    return [cut(Batch(*training.collector.collect(length), before + i), slice(None)) for i in range(count)]
+
+
+def settings(algo: str, **changes: Any) -> dict[str, Any]:
+    whole = {"per_rank_batch_size": 10_000} if algo == "ppo" else {}
+    return SETTINGS[algo] | {"optimizer": {"name": "sgd", "lr": 0.05, "eps": None, "betas": None}} | whole | changes
+
+
+@every_algorithm
+@every_env
+@pytest.mark.parametrize("changes", [{}, {"loss_reduction": "sum"}], ids=["mean", "sum"])
+def test_two_ranks_learn_what_one_with_their_environments_does(algo: str, env_id: str, changes: dict[str, Any]) -> None:
+    """Normalisers, advantages, weights of samples, clipping: all are over both ranks. Each has other resets."""
+    chosen = settings(algo, **changes) | ({"target_kl": 0.02} if algo == "ppo" and not changes else {})
+    training = small(algo, env_id, **{k: v for k, v in chosen.items() if k != "name"})
+    wide = dataclasses.replace(training.config, env=dataclasses.replace(training.config.env, num_envs=6))
+    training.close()
+    training = Training(wide, training.card)
+    given = batches(training, 3)
+    halves = (slice(3), slice(3, 6))
+    ends = [(batch.steps.terminated | batch.steps.truncated)[:, of].sum().item() for batch in given for of in halves]
+    assert env_id != "CartPole-v1" or len(set(ends)) > 1
+
+    def learned(num_envs: int, of: slice, ranks: Any = None) -> Any:
+        made = context(chosen, training.envs.spec, num_envs, ranks=ranks)
+        learner, _, _ = ALGORITHMS[algo].build(made)
+        return learner, [learner.update(cut(batch, of), np.random.default_rng(0)) for batch in given]
+
+    one, logged = learned(6, slice(6))
+    meeting, found = Meeting(2), {}
+
+    def rank(number: int) -> None:
+        found[number] = learned(3, halves[number], InThread(meeting, number))
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (first, metrics), (second, _) = found[0], found[1]
+    assert first.updates == second.updates == one.updates
+    for name, weight in one.agent.named_parameters():
+        mine, other = (dict(learner.agent.named_parameters())[name] for learner in (first, second))
+        torch.testing.assert_close(mine, weight, rtol=0, atol=1e-6, msg=name)
+        assert torch.equal(mine, other), name
+    for update, expected in zip(metrics, logged, strict=True):
+        assert float(update["Info/grad_norm"]) == pytest.approx(float(expected["Info/grad_norm"]), rel=1e-4)
+
+
+def test_actions_of_two_ranks_agree_at_chance_level() -> None:
+    uniform = Categoricals(torch.zeros(4000, 5), (5,))
+    noises = [streams.generator(0, "policy", rank).standard_exponential((4000, 5), dtype=np.float32) for rank in (0, 1)]
+    first, second = (uniform.sample(torch.from_numpy(noise)) for noise in noises)
+    assert (first == second).float().mean().item() == pytest.approx(0.2, abs=0.03)

@@ -1,0 +1,71 @@
+"""A training of two processes: its parts, its end when one is killed, and the bits it then comes to."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
+from tests.processes import NO_STORE, count, digest, end, kill_all, one, orphans, start, wait_for
+from tests.runs import prepare
+
+pytestmark = pytest.mark.slow
+RUN = {"fabric__devices": 2, "total_steps": 4096, "checkpoint__every": 512, "evaluation__every": 2048}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    kill_all(tmp_path)
+
+
+def trained(home: Path, name: str) -> RunDirectory:
+    code, said = end(start(home, "stage", "train", name, **NO_STORE), 120)
+    assert code == 0, said
+    return RunDirectory(home / name)
+
+
+def test_a_killed_rank_ends_all_and_the_run_goes_on_to_the_same_bits(home: Path) -> None:
+    prepare(home / "whole", **RUN)
+    whole = trained(home, "whole")
+    run = prepare(home / "cut", **RUN)
+    process = start(home, "stage", "train", "cut", **NO_STORE)
+    wait_for(lambda: count(run, "checkpoint"), "a checkpoint")
+    os.kill(one(home, "follower"), signal.SIGKILL)
+    code, said = end(process)
+    assert (code, "rank 1 of the training was killed by signal 9" in said, "Traceback" in said) == (1, True, False), (
+        said
+    )
+    assert not orphans(home)
+    assert 0 < int(checkpoint.resolve(run, "latest").name) < 4000
+    # A signal to the command ends both in order, with a checkpoint.
+    before = count(run, "checkpoint")
+    process = start(home, "stage", "train", "cut", **NO_STORE)
+    wait_for(lambda: count(run, "checkpoint") > before, "another checkpoint")
+    process.send_signal(signal.SIGINT)
+    assert end(process)[0] == 130
+    assert not orphans(home)
+    assert digest(trained(home, "cut")) == digest(whole)
+    learning, _ = checkpoint.load(checkpoint.resolve(whole, "latest"))
+    assert list(learning["ranks"]) == ["0", "1"]
+    first, second = (learning["ranks"][rank]["collector"] for rank in ("0", "1"))
+    assert first["rng"] != second["rng"] and first["policy_steps"] == second["policy_steps"] == 4096
+    # One rank writes: every point is there once, and tells of both ranks' episodes and actions.
+    points = [e["env_steps"] for e in read_events(whole.events) if e["kind"] == "metrics"]
+    assert points == sorted(set(points)) and points[-1] == first["env_steps"] > 3500
+
+
+def test_a_fault_in_another_rank_is_told_as_its_own_sentence(home: Path) -> None:
+    importlib.import_module("tests.faults.faulty_envs")
+    run = prepare(home / "run", "Faulty-v0", **RUN | {"env__num_envs": 1})
+    plugin = {"SHEPHERD_PLUGINS": "tests.faults.faulty_envs", "FAULT": "reward_nan:step:300:1"}
+    code, said = end(start(home, "stage", "train", "run", **NO_STORE, **plugin))
+    assert code == 1 and "rank 1: " in said and "reward" in said and "Traceback" not in said, said
+    assert not orphans(home) and run.events.exists()
