@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # environment workers import this file and must stay light
     from lightning_fabric import Fabric
     from torch import Tensor
 
+    from rlcore.functional.noise import Noise
+
 Metrics = dict[str, Any]  # name -> number or tensor [], read when a point of the log is due
 Carry = Any  # an agent's recurrent state, opaque to everyone else; () when feed-forward
 State = dict[str, Any]  # nested dicts of tensors, arrays and JSON values: what a checkpoint stores
@@ -106,7 +108,7 @@ class Steps:
         truncated: [T, B] bool.
         is_first: [T, B] bool.
         extras: key -> [T, B, ...], what the agent said beside its action (`logprob`, `value`).
-        carry: the agent's carry before row 0.
+        carry: the agent's carry before row 0 (of an arrival: after the row before it), nested, on the device.
     """
 
     obs: dict[str, Tensor]
@@ -205,7 +207,7 @@ class Agent(Protocol):
         ...
 
     def act(
-        self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: np.random.Generator | None, greedy: bool
+        self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool
     ) -> tuple[Carry, Tensor, dict[str, Tensor]]:
         """Choose actions. obs: key -> [B, ...]; is_first [B]. Returns (carry, action [B, A], extras key -> [B, ...]).
 

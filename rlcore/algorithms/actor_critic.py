@@ -14,6 +14,7 @@ from rlcore.algorithms.on_policy import OnPolicyConfig
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.data.rollout import Samples
 from rlcore.data.steps import shifted, transitions
+from rlcore.functional.noise import Noise
 from rlcore.functional.returns import gae
 from rlcore.nn.encoder import Normalizer, VectorEncoder, flatten
 from rlcore.nn.mlp import MLP
@@ -56,13 +57,13 @@ class Agent(nn.Module):
         carry: tuple[()],
         obs: dict[str, Tensor],
         is_first: Tensor,
-        rng: np.random.Generator | None,
+        rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
         """obs key -> [B, ...] -> actions [B, A], with their `logprob` [B] and the `value` [B] of the observation."""
         parameters, value = self(self.features(obs))
         policy = self.head.policy(parameters)
-        action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng).to(value.device))
+        action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))
         return (), action, {"logprob": policy.logprob(action), "value": value}
 
     def to_env(self, action: Tensor) -> np.ndarray:

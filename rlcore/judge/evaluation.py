@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore import streams
 from rlcore.config.groups import RunConfig
 from rlcore.envs.vector.make import make_vector_env
+from rlcore.functional.noise import Noise
 from rlcore.judge.play import OnProgress, OnStep, play
 from rlcore.types import Agent
 
@@ -85,8 +86,9 @@ def evaluate_agent(
             config.seed, purpose, round, env_index + episode_index * count
         ),
     )
-    rng = None if greedy else streams.generator(config.seed, "policy_eval", round, streams.PURPOSES[purpose])
     where: dict[str, Any] = {} if fabric is None else {"device": fabric.device, "autocast": fabric.autocast}
+    indices, device = (round, streams.PURPOSES[purpose]), where.get("device", "cpu")
+    rng = None if greedy else Noise(config.seed, "policy_eval", *indices, device=device)
     try:
         result = play(
             agent, envs, episodes, rng, greedy=greedy, limit=limit, on_step=on_step, on_progress=on_progress, **where

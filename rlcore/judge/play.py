@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlcore.data.carry import mapped
+from rlcore.functional.noise import Noise
 from rlcore.types import Agent, Arrival, VectorEnv
 
 OnStep = Callable[[Arrival, np.ndarray], None]
@@ -75,7 +77,7 @@ def play(
     agent: Agent,
     envs: VectorEnv,
     episodes: int,
-    rng: np.random.Generator | None,
+    rng: Noise | None,
     *,
     greedy: bool,
     limit: int | None = None,
@@ -107,7 +109,7 @@ def play(
     left = [len(range(k, episodes, count)) for k in range(count)]
     done: dict[int, tuple[float, int]] = {}
     played, cut = [0] * count, 0
-    arrival, carry = envs.reset(), agent.initial(count)
+    arrival, carry = envs.reset(), mapped(lambda tensor: tensor.to(device), agent.initial(count))
     while any(left):
         obs = {key: torch.from_numpy(value).to(device) for key, value in arrival.obs.items()}
         with autocast():

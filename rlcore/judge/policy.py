@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import build
 from rlcore.errors import UserError
+from rlcore.functional.noise import Noise
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.directory import RunDirectory, write_json
+from rlcore.types import Carry
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
@@ -42,10 +43,14 @@ class Policy:
         self.agent.load_state_dict(state)
         self.agent.requires_grad_(False).eval()
         self.obs_keys: tuple[str, ...] = self.agent.keys
-        self._rng = streams.generator(seed, "policy_eval")
+        self._rng = Noise(seed, "policy_eval")
+
+    def initial(self, batch_size: int) -> Carry:
+        """The carry at the start of so many episodes; () where the policy remembers nothing."""
+        return self.agent.initial(batch_size)
 
     def predict(self, obs: Any, greedy: bool = True) -> np.ndarray:
-        """Actions for observations, in the environment's own form.
+        """Actions for observations that each open an episode, in the environment's own form.
 
         Args:
             obs: one observation or a batch of them: an array where the environment gives an array (key `state`),
@@ -58,6 +63,22 @@ class Policy:
         Raises:
             UserError: a key is missing, of another shape or not finite; names it and what was expected.
         """
+        return self.step(obs, greedy=greedy)[0]
+
+    def step(
+        self, obs: Any, carry: Carry | None = None, is_first: Any = None, greedy: bool = True
+    ) -> tuple[np.ndarray, Carry]:
+        """As `predict`, for policies that remember: gives the carry to be handed in with the next observations.
+
+        Args:
+            obs: as for `predict`.
+            carry: what the last call gave; None begins episodes.
+            is_first: [B] bool, which of the observations open an episode; None = none of them, or all without a carry.
+            greedy: the most likely action; False samples.
+
+        Returns:
+            Actions as `predict` gives them, and the carry.
+        """
         given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
         arrays = {key: self._array(given, key) for key in self.obs_keys}
         single = [arrays[key].ndim == len(self.spec.obs[key].shape) for key in self.obs_keys]
@@ -65,12 +86,13 @@ class Policy:
             raise UserError("obs: some keys are batched and others are not")
         batch = {key: torch.from_numpy(a[None] if single[0] else a) for key, a in arrays.items()}
         count = len(batch[self.obs_keys[0]])
+        opens = np.full(count, carry is None) if is_first is None else np.atleast_1d(is_first)
         with torch.no_grad():
-            _, action, _ = self.agent.act(
-                self.agent.initial(count), batch, torch.ones(count, dtype=torch.bool), self._rng, greedy
+            carry, action, _ = self.agent.act(
+                self.initial(count) if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
             )
         result = self.agent.to_env(action)
-        return result[0] if single[0] else result
+        return (result[0] if single[0] else result), carry
 
     def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:
         if key not in given:

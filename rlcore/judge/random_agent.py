@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore.functional.noise import Noise
 from rlcore.spec import EnvSpec
 
 
@@ -30,20 +31,20 @@ class RandomAgent:
         carry: tuple[()],
         obs: dict[str, Tensor],
         is_first: Tensor,
-        rng: np.random.Generator | None,
+        rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
         """Actions [B, A] that look at nothing but B."""
         assert rng is not None
-        batch, spec = len(is_first), self.spec.action
+        batch, spec, draw = len(is_first), self.spec.action, rng.host
         if not spec.continuous:
-            return (), torch.from_numpy(rng.integers(0, spec.nvec, (batch, spec.size))), {}
+            return (), torch.from_numpy(draw.integers(0, spec.nvec, (batch, spec.size))), {}
         below, above = np.isfinite(self.low), np.isfinite(self.high)
         shape = (batch, spec.size)
-        uniform = np.where(below, self.low, 0) + rng.random(shape) * np.where(below & above, self.high - self.low, 0)
-        tail = rng.standard_exponential(shape)
+        uniform = np.where(below, self.low, 0) + draw.random(shape) * np.where(below & above, self.high - self.low, 0)
+        tail = draw.standard_exponential(shape)
         one_sided = np.where(below, np.where(below, self.low, 0) + tail, np.where(above, self.high, 0) - tail)
-        free = np.where(below | above, one_sided, rng.standard_normal(shape))
+        free = np.where(below | above, one_sided, draw.standard_normal(shape))
         return (), torch.from_numpy(np.where(below & above, uniform, free)), {}
 
     def to_env(self, action: Tensor) -> np.ndarray:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rlcore.config.schema import arg
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Categoricals, Normal, Policy, TanhNormal
+from rlcore.functional.noise import Noise
 from rlcore.nn.mlp import MLPConfig, linear
 from rlcore.spec import ActionSpec
 
@@ -82,11 +83,11 @@ class PolicyHead(nn.Module):
         mean, log_std = parameters.chunk(2, -1)
         return TanhNormal(mean, log_std) if self.kind == "tanh_normal" else Normal(mean, log_std)
 
-    def noise(self, batch: int, rng: np.random.Generator | None) -> Tensor:
-        """The noise [batch, K] that one `sample` uses, on the CPU, float32."""
+    def noise(self, batch: int, rng: Noise | None) -> Tensor:
+        """The noise [batch, K] that one `sample` uses, float32, on the stream's device."""
         assert rng is not None, "sampling needs a stream; greedy actions do not"
-        draw = rng.standard_exponential if self.kind == "discrete" else rng.standard_normal
-        return torch.from_numpy(draw((batch, self.noise_size), dtype=np.float32))
+        draw = rng.exponential if self.kind == "discrete" else rng.normal
+        return draw(batch, self.noise_size)
 
     def to_env(self, action: Tensor) -> np.ndarray:
         """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed or clipped into the bounds."""

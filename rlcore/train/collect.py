@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore import streams
+from rlcore.data.carry import mapped, restored, tensors
+from rlcore.functional.noise import Noise
 from rlcore.types import Agent, Alone, Arrival, Ranks, State, Steps, VectorEnv
 
 FLAGS = ("reward", "terminated", "truncated", "is_first")
@@ -34,7 +35,7 @@ class Collector:
         self,
         envs: VectorEnv,
         agent: Agent,
-        rng: np.random.Generator,
+        rng: Noise,
         device: torch.device | str = "cpu",
         autocast: Any = nullcontext,
         clip_rewards: bool = False,
@@ -48,7 +49,7 @@ class Collector:
         self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
         self.seconds = 0.0  # of the last collect
         self.arrival: Arrival | None = None
-        self.carry = agent.initial(envs.num_envs)
+        self.carry = self._fresh_carry()
         self._rows: dict[str, np.ndarray] = {}
 
     @torch.no_grad()
@@ -86,6 +87,9 @@ class Collector:
         self.seconds = time.perf_counter() - began
         return self._steps(length, said, carry)
 
+    def _fresh_carry(self) -> Any:
+        return mapped(lambda tensor: tensor.to(self.device), self.agent.initial(self.envs.num_envs))
+
     def _precision(self) -> AbstractContextManager[Any]:
         return self.autocast()
 
@@ -113,7 +117,8 @@ class Collector:
             reward, terminated, truncated, is_first = (rows[flag][where] for flag in FLAGS)
             return Steps({k: v[where] for k, v in obs.items()}, action, reward, terminated, truncated, is_first)
 
-        return dataclasses.replace(part(slice(length), action), extras=extras, carry=carry), part(length, action[-1])
+        steps = dataclasses.replace(part(slice(length), action), extras=extras, carry=carry)
+        return steps, dataclasses.replace(part(length, action[-1]), carry=self.carry)
 
     def state_dict(self) -> State:
         """Environments, the arrival not yet answered, carry, noise stream and counts."""
@@ -121,8 +126,8 @@ class Collector:
         return {
             "envs": self.envs.state_dict(),
             "arrival": arrival,
-            "carry": list(self.carry),
-            "rng": streams.generator_state(self.rng),
+            "carry": tensors(self.carry),
+            "rng": self.rng.state_dict(),
             "env_steps": self.env_steps,
             "policy_steps": self.policy_steps,
         }
@@ -134,8 +139,8 @@ class Collector:
         if columns is not None:
             obs = {key[4:]: value for key, value in columns.items() if key.startswith("obs/")}
             self.arrival = Arrival(obs, *(columns[flag] for flag in FLAGS))
-        self.carry = tuple(state["carry"])
-        streams.load_generator_state(self.rng, state["rng"])
+        self.carry = restored(self._fresh_carry(), state["carry"])
+        self.rng.load_state_dict(state["rng"])
         self.env_steps, self.policy_steps = state["env_steps"], state["policy_steps"]
 
 

@@ -25,6 +25,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import environment_card
 from rlcore.envs.vector.make import make_vector_env
+from rlcore.functional.noise import Noise
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
 from rlcore.spec import EnvSpec
@@ -83,7 +84,7 @@ class Training:
         self.collector = Collector(
             self.envs,
             self.learner.agent,
-            streams.generator(config.seed, "policy", rank),
+            Noise(config.seed, "policy", rank, device=self.fabric.device),
             self.fabric.device,
             self.fabric.autocast,
             config.env.clip_rewards,

@@ -21,6 +21,7 @@ from rlcore import streams
 from rlcore.algorithms import ppo
 from rlcore.config.groups import DistributionConfig, MetricConfig
 from rlcore.errors import RunError
+from rlcore.functional.noise import Noise
 from rlcore.nn.mlp import MLPConfig
 from rlcore.nn.policy_head import ActorConfig
 from rlcore.optim import package as ahead_of_time
@@ -74,7 +75,8 @@ def rollout(agent: ppo.Agent, env_steps: int = 0) -> Batch:
     """Noise as observations, with episodes that end: 6 rows that only reset."""
     rng = np.random.default_rng(1)
     obs = torch.from_numpy(rng.standard_normal((LENGTH + 1, ENVS, 4), dtype=np.float32))
-    said = [agent.act((), {"state": obs[t]}, torch.zeros(ENVS), rng) for t in range(LENGTH)]
+    noise = Noise(1, "policy")
+    said = [agent.act((), {"state": obs[t]}, torch.zeros(ENVS), noise) for t in range(LENGTH)]
     ended, none = torch.zeros(2, LENGTH + 1, ENVS, dtype=torch.bool)
     ended[[3, 10, 17]] = torch.tensor([True, False, True])
     action = torch.stack([action.detach() for _, action, _ in said])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
+from rlcore.functional.noise import Noise
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.session import Session
 from tests.learning.assembly import Training, assemble
@@ -128,7 +129,7 @@ def test_greedy_actions_are_the_same_every_time_and_need_no_noise(algo: str, env
     agent, is_first = training.learner.agent, steps.is_first[0]
     first, again = (agent.act(agent.initial(3), obs, is_first, None, True)[1] for _ in range(2))
     assert torch.equal(first, again)
-    sampled = [agent.act(agent.initial(3), obs, is_first, np.random.default_rng(k), False)[1] for k in range(20)]
+    sampled = [agent.act(agent.initial(3), obs, is_first, Noise(k, "policy"), False)[1] for k in range(20)]
     assert any(not torch.equal(first, one) for one in sampled)
 
 
@@ -158,7 +159,7 @@ def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: s
         session = Session(prepare(tmp_path / str(seed), "CartPole-v1", seed=seed))
         weights = np.concatenate([p.detach().numpy().ravel() for p in session.learner.agent.parameters()])
         start = np.concatenate([v.ravel() for v in session.envs.reset().obs.values()])
-        streams = (session.collector.rng.random(500), session.training.rng.random(500))
+        streams = (session.collector.rng.host.random(500), session.training.rng.random(500))
         drawn.append([set(part.tolist()) - {0.0} for part in (weights, start, *streams)])
         session.close()
     for first, second in zip(*drawn, strict=True):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from rlcore import streams
 from rlcore.algorithms import ppo
-from rlcore.config.groups import FabricConfig
+from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
+from rlcore.data.carry import mapped
+from rlcore.functional.noise import Noise
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.train.fabric import make_fabric
-from rlcore.types import Batch, Steps
+from rlcore.train.fabric import FabricRanks, make_fabric
+from rlcore.types import Batch, Context, Steps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device on this machine")
 
@@ -25,18 +29,17 @@ CONFIG = ppo.Config(total_steps=1000, normalize_obs=True, normalize_reward=True,
 
 def learner_on(accelerator: str, precision: str = "32-true") -> ppo.Learner:
     fabric = make_fabric(FabricConfig(accelerator=accelerator, precision=precision))
-    return ppo.build(CONFIG, "auto", SPEC, fabric, seed=0)[0]
+    run = RunConfig(algo=CONFIG, env=EnvConfig(id="probe"), seed=0)
+    return ppo.build(Context(run, SPEC, fabric, FabricRanks(fabric), num_envs=4))[0]
 
 
-def rollout(learner: ppo.Learner, length: int = 32, envs: int = 4) -> Batch:
-    rng, device = streams.generator(0, "policy"), learner.fabric.device
-    obs = torch.from_numpy(np.random.default_rng(1).standard_normal((length + 1, envs, 4), dtype=np.float32)).to(device)
-    said = []
-    with torch.no_grad(), learner.fabric.autocast():
-        for t in range(length):
-            _, action, extras = learner.agent.act((), {"state": obs[t]}, torch.zeros(envs), rng)
-            said.append((action, extras))
-    flags = torch.zeros(length + 1, envs, dtype=torch.bool, device=device)
+def rollout(length: int = 32, envs: int = 4) -> Batch:
+    """What the learner of the CPU collects from noise as observations."""
+    learner, rng = learner_on("cpu"), Noise(0, "policy")
+    obs = torch.from_numpy(np.random.default_rng(1).standard_normal((length + 1, envs, 4), dtype=np.float32))
+    with torch.no_grad():
+        said = [learner.agent.act((), {"state": obs[t]}, torch.zeros(envs), rng)[1:] for t in range(length)]
+    flags = torch.zeros(length + 1, envs, dtype=torch.bool)
     flags[10, 0] = True
     reward = obs[..., 0]
     extras = {key: torch.stack([e[key] for _, e in said]) for key in ("logprob", "value")}
@@ -48,14 +51,29 @@ def rollout(learner: ppo.Learner, length: int = 32, envs: int = 4) -> Batch:
 
 
 def updated(learner: ppo.Learner) -> dict[str, float]:
-    return learner.update(rollout(learner), streams.generator(0, "minibatch"))
+    device, batch = next(learner.agent.parameters()).device, rollout()
+    steps, last = (moved(part, device) for part in (batch.steps, batch.last))
+    metrics = learner.update(Batch(steps, last, 0), streams.generator(0, "minibatch"))
+    return {name: float(value) for name, value in metrics.items()}
 
 
-def test_first_weights_and_noise_are_those_of_the_cpu() -> None:
+def moved(steps: Steps, device: torch.device) -> Steps:
+    names = [field.name for field in dataclasses.fields(steps) if field.name != "carry"]
+    return dataclasses.replace(steps, **{name: mapped(lambda t: t.to(device), getattr(steps, name)) for name in names})
+
+
+def test_first_weights_are_those_of_the_cpu() -> None:
     cpu, cuda = learner_on("cpu"), learner_on("cuda")
     for name, parameter in cpu.agent.named_parameters():
         assert torch.equal(parameter, cuda.agent.get_parameter(name).cpu()), name
-    torch.testing.assert_close(rollout(cpu).steps.action, rollout(cuda).steps.action.cpu(), rtol=1e-4, atol=1e-4)
+
+
+def test_noise_is_drawn_on_the_gpu_the_same_every_time_and_goes_on_from_its_state() -> None:
+    first, second = Noise(0, "policy", device="cuda"), Noise(0, "policy", device="cuda")
+    assert first.normal(5).device.type == "cuda"
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first.exponential(3, 2), second.exponential(3, 2))
+    assert not torch.equal(Noise(1, "policy", device="cuda").uniform(9), Noise(0, "policy", device="cuda").uniform(9))
 
 
 def test_update_agrees_with_the_cpu() -> None:
@@ -77,6 +95,6 @@ def test_reduced_precision_trains(precision: str) -> None:
     learner = learner_on("cuda", precision)
     before = [p.clone() for p in learner.agent.parameters()]
     metrics = updated(learner)
-    assert all(np.isfinite(v) for v in metrics.values())
+    assert all(np.isfinite(list(metrics.values())))
     assert any(not torch.equal(a, b) for a, b in zip(before, learner.agent.parameters(), strict=True))
     learner.load_state_dict(learner.state_dict())

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlcore.functional.noise import Noise
 from rlcore.judge.random_agent import RandomAgent
 from rlcore.spec import ActionSpec, EnvSpec
 
@@ -12,7 +13,7 @@ INF = float("inf")
 
 def sent(action: ActionSpec, count: int = 20_000, seed: int = 0) -> np.ndarray:
     agent = RandomAgent(EnvSpec("Some-v0", {}, action))
-    _, chosen, extras = agent.act((), {}, torch.zeros(count, dtype=torch.bool), np.random.default_rng(seed))
+    _, chosen, extras = agent.act((), {}, torch.zeros(count, dtype=torch.bool), Noise(seed, "baseline"))
     assert chosen.shape == (count, action.size) and extras == {}
     return agent.to_env(chosen)
 

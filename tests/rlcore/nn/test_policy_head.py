@@ -8,6 +8,7 @@ import torch
 
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Categoricals, Normal, TanhNormal
+from rlcore.functional.noise import Noise
 from rlcore.nn.policy_head import ActorConfig, PolicyHead, kind_of
 from rlcore.spec import ActionSpec
 
@@ -48,7 +49,7 @@ def test_policy_is_over_the_actions_columns(action: ActionSpec, kind: type) -> N
     module = head(action)
     policy = module.policy(module(torch.zeros(5, 6)))
     assert type(policy) is kind
-    sample = policy.sample(module.noise(5, np.random.default_rng(0)))
+    sample = policy.sample(module.noise(5, Noise(0, "policy")))
     assert sample.shape == (5, action.size) and policy.logprob(sample).shape == (5,)
 
 
@@ -99,12 +100,12 @@ def test_squashed_actions_span_the_box_and_stay_inside() -> None:
 
 def test_noise_is_float32_from_the_generator_and_of_the_right_law() -> None:
     normal, exponential = (
-        head(BOX).noise(20_000, np.random.default_rng(0)),
-        head(GRID).noise(20_000, np.random.default_rng(0)),
+        head(BOX).noise(20_000, Noise(0, "policy")),
+        head(GRID).noise(20_000, Noise(0, "policy")),
     )
     assert normal.dtype == exponential.dtype == torch.float32
     assert normal.shape == (20_000, 2) and exponential.shape == (20_000, 5)
     # Standard normal: mean 0, std 1. Standard exponential: mean 1, never negative.
     assert normal.mean().item() == pytest.approx(0, abs=0.03) and normal.std().item() == pytest.approx(1, abs=0.03)
     assert exponential.mean().item() == pytest.approx(1, abs=0.03) and exponential.min() >= 0
-    assert torch.equal(normal, head(BOX).noise(20_000, np.random.default_rng(0)))
+    assert torch.equal(normal, head(BOX).noise(20_000, Noise(0, "policy")))

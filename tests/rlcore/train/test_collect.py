@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore.functional.noise import Noise
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
 from tests.rlcore.envs.counting_envs import CountingEnvs
@@ -19,7 +20,7 @@ class Counter:
 
     def act(self, carry: Any, obs: dict[str, Tensor], is_first: Tensor, rng: Any, greedy: bool) -> Any:
         count = torch.where(is_first, 0.0, carry[0]) + 1
-        action = torch.from_numpy(rng.integers(0, 4, (len(is_first), 1)))
+        action = torch.from_numpy(rng.host.integers(0, 4, (len(is_first), 1)))
         return (count,), action, {"value": obs["state"].sum(-1), "count": count}
 
     def to_env(self, action: Tensor) -> np.ndarray:
@@ -27,7 +28,7 @@ class Counter:
 
 
 def collector(*lengths: int, **more: Any) -> Collector:
-    return Collector(CountingEnvs(lengths), Counter(), np.random.default_rng(0), **more)
+    return Collector(CountingEnvs(lengths), Counter(), Noise(0, "policy"), **more)
 
 
 def test_rows_are_in_the_alignment_of_the_types_module() -> None:
@@ -104,7 +105,7 @@ def test_continuing_from_a_saved_state_gives_the_rows_of_never_stopping() -> Non
     one.collect(4)
     state = nested_state.encode(one.state_dict())
     expected, _ = one.collect(7)
-    other = Collector(CountingEnvs((2, 3)), Counter(), np.random.default_rng(99))
+    other = Collector(CountingEnvs((2, 3)), Counter(), Noise(99, "policy"))
     other.load_state_dict(nested_state.decode(*state))
     found, _ = other.collect(7)
     for name in ("reward", "terminated", "truncated", "is_first", "action"):

@@ -1,0 +1,67 @@
+"""Random numbers for agents and losses, drawn where they are used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore import streams
+
+MANY = 1 << 14  # numbers from which torch's vectorised normal is the faster one
+
+
+class Noise:
+    """One named stream (`rlcore.streams`) on a device: the same numbers for a seed on every device of a kind.
+
+    On the CPU NumPy's PCG64 is the whole state; other devices have a generator of their own beside it.
+
+    Args:
+        seed: the run's.
+        purpose: a key of `rlcore.streams.PURPOSES`.
+        *indices: rank, environment, round, ... as the purpose needs.
+        device: where the numbers are to be.
+    """
+
+    def __init__(self, seed: int, purpose: str, *indices: int, device: torch.device | str = "cpu") -> None:
+        self.host = streams.generator(seed, purpose, *indices)
+        self.device = torch.device(device)
+        self._device: torch.Generator | None = None
+        if self.device.type != "cpu":
+            words = streams.sequence(seed, purpose, *indices).generate_state(1, np.uint64)
+            self._device = torch.Generator(self.device).manual_seed(int(words[0] >> 1))
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal, float32, [*shape] on the device."""
+        if self._device is not None:
+            return torch.empty(shape, device=self.device).normal_(generator=self._device)
+        if math.prod(shape) < MANY:
+            return torch.from_numpy(self.host.standard_normal(shape, dtype=np.float32))
+        return torch.empty(shape).normal_(generator=torch.Generator().manual_seed(int(self.host.integers(1 << 63))))
+
+    def exponential(self, *shape: int) -> Tensor:
+        """Standard exponential, float32, [*shape] on the device."""
+        if self._device is not None:
+            return torch.empty(shape, device=self.device).exponential_(generator=self._device)
+        return torch.from_numpy(self.host.standard_exponential(shape, dtype=np.float32))
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform in [0, 1), float32, [*shape] on the device."""
+        if self._device is not None:
+            return torch.rand(shape, device=self.device, generator=self._device)
+        return torch.from_numpy(self.host.random(shape, dtype=np.float32))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands."""
+        device = {} if self._device is None else {"device": self._device.get_state()}
+        return {"host": streams.generator_state(self.host), **device}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`; a KeyError where it is of another kind of device."""
+        streams.load_generator_state(self.host, state["host"])
+        if self._device is not None:
+            self._device.set_state(state["device"].cpu())
