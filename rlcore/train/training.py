@@ -33,7 +33,7 @@ from rlcore.store import checkpoint
 from rlcore.train.boundary import budget
 from rlcore.train.collect import Collector
 from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
-from rlcore.types import Context, Episode, Metrics, State
+from rlcore.types import Context, Episode, Metrics, Ranks, State
 
 OnIteration = Callable[[list[Metrics]], bool]
 
@@ -62,12 +62,20 @@ class Training:
         config: checked, as `rlcore.store.run_config.build_config` or `flows.config.compose.compose` gives it.
         card: of the environment (`rlcore.envs.card`); None measures it, which takes some of its episodes.
         compiled: optimizer steps are compiled ahead of time.
+        ranks: who trains beside this; None = whom its Fabric knows.
     """
 
-    def __init__(self, config: RunConfig, card: Mapping[str, Any] | None = None, *, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        card: Mapping[str, Any] | None = None,
+        *,
+        compiled: bool = False,
+        ranks: Ranks | None = None,
+    ) -> None:
         set_switches(config)
         self.config, self.fabric = config, make_fabric(config.fabric)
-        self.ranks = FabricRanks(self.fabric)
+        self.ranks = ranks or FabricRanks(self.fabric)
         self.card = dict(card) if card is not None else environment_card(config.env, config.seed)
         rank, spec = self.ranks.rank, EnvSpec.from_json(self.card["spec"])
         self.envs = make_vector_env(

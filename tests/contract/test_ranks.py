@@ -13,36 +13,11 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
+from rlcore.conformance import InThread, Meeting
 from rlcore.functional.distributions import Categoricals
 from rlcore.types import Batch, Steps
 from tests.contract.test_registry import SETTINGS, every_algorithm, every_env, small
 from tests.learning.assembly import Training, context
-
-
-class Meeting:
-    """Where the ranks of a test, one a thread, exchange what they have."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.held = size, [None] * size
-        self.barrier = threading.Barrier(size, timeout=60)
-
-    def exchange(self, rank: int, value: Any) -> list[Any]:
-        self.held[rank] = value
-        self.barrier.wait()
-        everyone = list(self.held)
-        self.barrier.wait()
-        return everyone
-
-
-class InThread:
-    def __init__(self, meeting: Meeting, rank: int) -> None:
-        self.meeting, self.rank, self.size = meeting, rank, meeting.size
-
-    def sum(self, value: Tensor) -> Tensor:
-        return torch.stack(self.gather(value)).sum(0)
-
-    def gather(self, value: Any) -> list[Any]:
-        return self.meeting.exchange(self.rank, value)
 
 
 def columns(steps: Steps, of: slice, lead: int) -> Steps:

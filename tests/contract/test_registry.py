@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.functional.noise import Noise
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.session import Session
 from tests.learning.assembly import Training, assemble
@@ -72,84 +70,6 @@ def test_every_algorithm_is_in_this_suite() -> None:
 def test_these_rollouts_hold_episode_ends_of_both_kinds() -> None:
     steps, _ = small("ppo", ENVS["discrete"]).collector.collect(48)
     assert steps.terminated.any() and steps.truncated.any()
-
-
-@every_algorithm
-@every_env
-def test_same_seed_gives_the_same_bits_and_another_seed_does_not(algo: str, env_id: str) -> None:
-    states = [content(small(algo, env_id, seed).run(200)) for seed in (5, 5, 6)]
-    assert states[0] == states[1]
-    assert states[0] != states[2]
-
-
-@every_algorithm
-@every_env
-def test_continuing_from_a_checkpoint_gives_the_bits_of_never_stopping(algo: str, env_id: str, tmp_path: Path) -> None:
-    whole = small(algo, env_id).run(350)
-    path = small(algo, env_id).run(150).save(tmp_path)
-    continued = small(algo, env_id).load(path)
-    assert 150 <= continued.collector.env_steps < 350
-    assert content(continued.run(350)) == content(whole)
-
-
-@every_algorithm
-@every_env
-def test_learner_state_survives_saving_and_loading(algo: str, env_id: str) -> None:
-    state = small(algo, env_id).run(150).learner.state_dict()
-    stored = nested_state.encode(state)
-    other = small(algo, env_id, seed=9).learner
-    other.load_state_dict(nested_state.decode(*stored))
-    assert nested_state.encode(other.state_dict()) == stored
-
-
-@every_algorithm
-@every_env
-def test_update_changes_every_parameter(algo: str, env_id: str) -> None:
-    training = small(algo, env_id)
-    before = training.weights()
-    training.run(1)
-    assert moved(before, training.weights()) == set(before)
-
-
-@every_algorithm
-@every_env
-def test_collecting_and_acting_change_no_parameter(algo: str, env_id: str) -> None:
-    training = small(algo, env_id)
-    before = nested_state.encode(training.learner.state_dict())
-    training.collector.collect(30)
-    assert nested_state.encode(training.learner.state_dict()) == before
-
-
-@every_algorithm
-@every_env
-def test_greedy_actions_are_the_same_every_time_and_need_no_noise(algo: str, env_id: str) -> None:
-    training = small(algo, env_id).run(100)
-    steps, _ = training.collector.collect(5)
-    obs = {key: value[0] for key, value in steps.obs.items()}
-    agent, is_first = training.learner.agent, steps.is_first[0]
-    first, again = (agent.act(agent.initial(3), obs, is_first, None, True)[1] for _ in range(2))
-    assert torch.equal(first, again)
-    sampled = [agent.act(agent.initial(3), obs, is_first, Noise(k, "policy"), False)[1] for k in range(20)]
-    assert any(not torch.equal(first, one) for one in sampled)
-
-
-def global_states() -> list[Any]:
-    return [torch.get_rng_state().numpy().tobytes(), np.random.get_state()[1].tobytes(), random.getstate()]
-
-
-@every_algorithm
-@every_env
-def test_no_global_generator_is_moved_or_read(algo: str, env_id: str) -> None:
-    results = []
-    for global_seed in (1, 2):
-        torch.manual_seed(global_seed)
-        np.random.seed(global_seed)
-        random.seed(global_seed)
-        before = global_states()
-        training = small(algo, env_id).run(100)
-        assert global_states() == before
-        results.append(content(training))
-    assert results[0] == results[1]
 
 
 @every_algorithm

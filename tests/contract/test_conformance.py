@@ -1,0 +1,130 @@
+"""Every algorithm keeps what all promise; and each check notices an algorithm that does not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore import conformance
+from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.actor_critic import Agent
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.schema import build
+from rlcore.data.reward_scale import RewardScaler
+from rlcore.functional.noise import Noise
+from rlcore.optim.flat import FlatParameters
+from rlcore.optim.optimizer import Optimizer
+from tests.contract.test_registry import ENVS, SETTINGS
+
+
+def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
+    settings = build(ALGORITHMS[algo].Config, SETTINGS[algo] | changes, "algo.")
+    return RunConfig(algo=settings, env=EnvConfig(id=env_id, num_envs=3, max_episode_steps=12), seed=0)
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("env_id", ENVS.values(), ids=ENVS)
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_built_in_algorithm_keeps_what_every_algorithm_promises(
+    algo: str, env_id: str, check: Callable[[RunConfig], None]
+) -> None:
+    check(config(algo, env_id))
+
+
+def unseeded(self: Noise, *shape: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng().standard_exponential(shape, dtype=np.float32))
+
+
+def global_noise(self: Noise, *shape: int) -> Tensor:
+    return torch.empty(shape).exponential_()
+
+
+def forgetful(self: RewardScaler, state: dict[str, Any]) -> None:
+    self.running = state["running"].clone()
+
+
+def reaching_further(self: Optimizer) -> Tensor:
+    norm = APPLY(self)
+    self.module.encoder.mlp.layers[0].bias.data += 1  # as a loss whose gradient stays in another module's parameters
+    return norm
+
+
+APPLY, ACT, INIT = Optimizer.apply, Agent.act, FlatParameters.__init__
+
+
+def remembering(self: Agent, carry: Any, obs: Any, is_first: Any, rng: Any, greedy: bool = False) -> Any:
+    _, action, extras = ACT(self, (), obs, is_first, rng, greedy)
+    count = (carry or torch.zeros(len(action), 1, dtype=torch.int64)) if isinstance(carry, tuple) else carry
+    return count + 1, (action + count) % 2 if greedy else action, extras
+
+
+def undecided(self: Agent, carry: Any, obs: Any, is_first: Any, rng: Any, greedy: bool = False) -> Any:
+    return ACT(self, carry, obs, is_first, rng or Noise(np.random.randint(1 << 30), "policy"), False)
+
+
+def learning_while_acting(self: Agent, *arguments: Any) -> Any:
+    self.critic.layers[0].weight.data += 1e-3
+    return ACT(self, *arguments)
+
+
+def alone(self: Optimizer, *arguments: Any, **more: Any) -> None:
+    OPTIMIZER(self, *arguments, **more)
+    self.ranks = dataclasses.make_dataclass("One", [("size", int, 1)])()
+
+
+OPTIMIZER = Optimizer.__init__
+
+
+@pytest.mark.parametrize(
+    ("check", "place", "name", "broken"),
+    [
+        (conformance.same_seed_gives_the_same_bits, Noise, "exponential", unseeded),
+        (conformance.interrupted_equals_uninterrupted, RewardScaler, "load_state_dict", forgetful),
+        (conformance.state_survives_a_checkpoint, RewardScaler, "load_state_dict", forgetful),
+        (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
+        (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
+        (conformance.greedy_is_deterministic, Agent, "act", undecided),
+        (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
+        (conformance.ranks_stay_one, Optimizer, "__init__", alone),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_check_notices_what_it_is_for(
+    check: Callable[[RunConfig], None], place: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = config("a2c", "CartPole-v1")
+    check(run)
+    monkeypatch.setattr(place, name, broken)
+    if broken is reaching_further:  # of an optimizer that is not to train the encoder
+        monkeypatch.setattr(FlatParameters, "__init__", without_the_encoder)
+    with pytest.raises(AssertionError):
+        check(run)
+
+
+def without_the_encoder(self: FlatParameters, module: torch.nn.Module) -> None:
+    module.encoder.requires_grad_(False)
+    INIT(self, module)
+
+
+def test_a_carry_that_outlives_its_episode_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Agent, "initial", lambda self, batch: torch.zeros(batch, 1, dtype=torch.int64))
+    monkeypatch.setattr(Agent, "act", remembering)
+    with pytest.raises(AssertionError, match="what the last one left in the carry"):
+        conformance.an_episodes_start_forgets(config("a2c", "CartPole-v1"))
+
+
+def test_a_compiled_step_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Optimizer._step
+
+    def other(self: Optimizer, state: Any, gradient: Tensor, weight: Tensor) -> Any:
+        return step(self, state, 2 * gradient if self.compiled else gradient, weight)
+
+    monkeypatch.setattr(Optimizer, "_step", other)
+    with pytest.raises(AssertionError, match="is another when compiled"):
+        conformance.compiled_equals_eager(config("a2c", "CartPole-v1", max_grad_norm=0.0))
