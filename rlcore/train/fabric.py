@@ -51,7 +51,11 @@ class FabricRanks:
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum over all ranks."""
-        return value if self.size == 1 else self.fabric.all_reduce(value.clone(), reduce_op="sum")  # pyright: ignore
+        if self.size == 1:
+            return value
+        total = value.clone(memory_format=torch.contiguous_format)
+        torch.distributed.all_reduce(total)  # Fabric's own waits at a barrier first
+        return total
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank has, in their order."""

@@ -25,7 +25,7 @@ from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.train.ranks import Followers
 from rlcore.train.resume import ResumePoint
 from rlcore.train.training import Training
-from rlcore.types import Metrics
+from rlcore.types import Episode, Metrics
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -122,9 +122,10 @@ class Session:
 
         def on_iteration(metrics: list[Metrics]) -> bool:
             nonlocal mark
-            self._account(metrics, clock()[0] - mark, on_progress)
+            episodes, stop = self._exchanged()
+            self._account(metrics, episodes, clock()[0] - mark, on_progress)
             mark = clock()[0]
-            return self._agreed_to_stop()
+            return stop if self.training.ranks.size > 1 else self.interrupted or self.config.dry_run
 
         until = next_stop(self.config, start)
         self.followers.tell(f"advance {until}")
@@ -139,19 +140,18 @@ class Session:
         """On another rank than the first: train along, and let the first rank write."""
 
         def on_iteration(metrics: list[Metrics]) -> bool:
-            self.training.ranks.gather(self.envs.pop_episodes())
-            return self._agreed_to_stop()
+            return self._exchanged()[1]
 
         self.training.advance(until, on_iteration)
 
-    def _agreed_to_stop(self) -> bool:
-        """Whether a signal or `dry_run` ends the loop here, on all ranks alike."""
-        stop = self.interrupted or self.config.dry_run
-        return any(self.training.ranks.gather(stop))
+    def _exchanged(self) -> tuple[list[Episode], bool]:
+        """The episodes that ended on any rank, and whether a signal or `dry_run` is to end the loop on all alike."""
+        own = self.envs.pop_episodes(), self.interrupted or self.config.dry_run
+        given = self.training.ranks.gather(own)
+        return [episode for episodes, _ in given for episode in episodes], any(stop for _, stop in given)
 
-    def _account(self, metrics: list[Metrics], seconds: float, on_progress: Progress) -> None:
+    def _account(self, metrics: list[Metrics], episodes: list[Episode], seconds: float, on_progress: Progress) -> None:
         env_steps = self.env_steps
-        episodes = [episode for each in self.training.ranks.gather(self.envs.pop_episodes()) for episode in each]
         self._recent = (self._recent + [e.ret for e in episodes])[-100:]
         collected = self.collector.seconds
         self.window.add(metrics, episodes)
