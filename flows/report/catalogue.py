@@ -81,16 +81,18 @@ def _narrow(parts: list[RenderableType]) -> RenderableType:
 
 def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:
     """Whether the algorithm's agent can be built for these spaces and answers an observation."""
-    import numpy as np
     import torch
+
+    from rlcore.functional.noise import Noise
 
     # Required keys are sizes and budgets, which an agent's form does not depend on.
     values = {key: 64 if value == "???" else value for key, value in defaults(module.Config).items()}
     try:
-        config = build(module.Config, values | {"mlp_keys": {"encoder": list(obs)}}, "algo.")
+        keys = {"mlp_keys": {"encoder": list(obs)}} if "mlp_keys" in values else {}
+        config = build(module.Config, values | keys, "algo.")
         agent = module.Agent(config, EnvSpec("", dict(obs), action), "auto", torch.Generator())
         zeros = {key: torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for key, spec in obs.items()}
-        agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), np.random.default_rng(0), False)
+        agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), Noise(0, "probe"), False)
     except UserError:
         return False
     return True

@@ -25,7 +25,7 @@ def prefect_yaml() -> str:
 
     deployments = [
         {"name": name, "entrypoint": entrypoint(algo), "tags": [algo], "work_pool": {"name": pool}}
-        | ({"parameters": parameters} if parameters else {})
+        | ({"parameters": dict(parameters)} if parameters else {})
         for algo in ALGORITHMS
         for name, (pool, parameters) in DEPLOYMENTS.items()
     ]

@@ -1,6 +1,4 @@
-"""A2C: advantage actor-critic, the synchronous form of Asynchronous Methods for Deep Reinforcement Learning.
-
-Mnih, Badia, Mirza, Graves, Lillicrap, Harley, Silver, Kavukcuoglu 2016, arXiv:1602.01783.
+"""A2C: Asynchronous Methods for Deep Reinforcement Learning. Mnih et al. 2016, arXiv:1602.01783. All actors at once.
 
 Read with:
     algorithm S3, its two gradients     Learner.loss       (all actors' at once, from one rollout)

@@ -341,7 +341,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["exp=ppo", "algo.gamma=1.5"], "<= 1"),
     (["exp=ppo", "algo.optimizer.lr=fast"], "number"),
     (["exp=pppo"], "ppo"),
-    (["exp=ppo", "fabric.devices=2"], "fabric.devices=2"),
+    (["exp=ppo", "fabric.devices=0"], "fabric.devices=0"),
     (["exp=ppo", "algo.cnn_keys.encoder=[rgb]"], "cnn_keys"),
     (["exp=ppo", "algo.mlp_keys.encoder=[stat]"], "state"),
     (["exp=ppo", "distribution.type=normal"], "discrete"),

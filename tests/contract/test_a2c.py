@@ -1,0 +1,71 @@
+"""What A2C's update promises beyond its numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.algorithms import a2c
+from rlcore.algorithms.a2c import Config
+from rlcore.types import Batch
+from tests.contract.test_registry import SETTINGS, every_env, small
+from tests.golden import a2c_oracle
+from tests.learning.assembly import context
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("optimizer", a2c_oracle.OPTIMIZERS)
+@pytest.mark.parametrize("kind", a2c_oracle.ENVS)
+def test_ppo_of_one_epoch_and_one_minibatch_is_a2c(kind: str, optimizer: str, reduction: str) -> None:
+    a2c_oracle.check_is_ppo(a2c, kind, optimizer, reduction)
+
+
+def test_ppo_of_one_epoch_and_one_minibatch_is_a2c_with_normalised_advantages() -> None:
+    a2c_oracle.check_is_ppo(a2c, "discrete", "sgd", "mean", normalize=True)
+
+
+@every_env
+def test_an_update_is_one_step(env_id: str) -> None:
+    training = small("a2c", env_id, rollout_steps=5, per_rank_batch_size=4).run(150)
+    assert training.learner.updates == training.iterations == 10
+    assert len(training.metrics) == 10
+
+
+def test_the_gradient_of_the_sum_is_that_of_the_mean_times_the_samples() -> None:
+    plain = {"optimizer": {"name": "sgd", "lr": 1e-3, "eps": None, "betas": None}, "max_grad_norm": 0.0}
+    training = small("a2c", "CartPole-v1", **plain)
+    batch = Batch(*training.collector.collect(24), 0)
+    moves = []
+    for reduction in ("sum", "mean"):
+        given = context(SETTINGS["a2c"] | plain | {"loss_reduction": reduction}, training.envs.spec, 3)
+        learner, _, _ = a2c.build(given)
+        before = {name: p.detach().clone() for name, p in learner.agent.named_parameters()}
+        learner.update(batch, np.random.default_rng(0))
+        moves.append({name: p.detach() - before[name] for name, p in learner.agent.named_parameters()})
+    samples = int((~(batch.steps.terminated | batch.steps.truncated)).sum())
+    assert samples < 72
+    for name, move in moves[0].items():
+        torch.testing.assert_close(move, samples * moves[1][name], rtol=1e-2, atol=1e-5, msg=name)
+
+
+def test_a_rollout_of_rows_that_only_reset_is_no_step() -> None:
+    training = small("a2c", "CartPole-v1", rollout_steps=1)
+    steps, last = training.collector.collect(1)
+    steps.truncated = torch.ones_like(steps.truncated)
+    before = training.weights()
+    metrics = training.learner.update(Batch(steps, last, 0), training.rng)
+    assert all((before[name] == value).all() for name, value in training.weights().items())
+    assert (training.learner.updates, "Info/grad_norm" in metrics) == (0, False)
+
+
+def test_every_metric_and_key_is_explained_in_the_documentation() -> None:
+    pages = [(Path(__file__).parents[2] / f"docs/algorithms/{name}.md").read_text() for name in ("a2c", "ppo")]
+    named = set(re.findall(r"`([^`\s=]+)`", "".join(pages)))
+    (metrics,) = small("a2c", "CartPole-v1").run(1).metrics
+    groups = {"name", "mlp_keys", "cnn_keys", "encoder", "actor", "critic", "optimizer"}
+    assert set(metrics) | {field.name for field in dataclasses.fields(Config)} - groups <= named

@@ -1,0 +1,87 @@
+"""Wrong versions of A2C: one change of one named function each, with the check of `a2c_oracle` that notices it."""
+
+from __future__ import annotations
+
+from tests.golden.mutants import Mutant, given, returned, swap
+
+BASE = ("check_update", "discrete", "base")
+PARTS = ("check_update", "multi_discrete", "base")
+NORMALIZED = ("check_update", "discrete", "normalize_advantages")
+CLIPPED = ("check_update", "discrete", "small_max_grad_norm")
+TENSORFLOW = ("check_update", "continuous", "rmsprop_tf")
+MOMENTUM = ("check_update", "continuous", "rmsprop_tf_momentum")
+PLAIN = ("check_update", "discrete", "sgd")
+CHUNKS = (*BASE, 64)  # 200 samples in four parts
+ROLLOUT = ("check_rollout",)
+ANNEALING = ("check_annealing",)
+PPO = ("check_is_ppo", "discrete", "sgd", "mean")
+PPO_SUM = ("check_is_ppo", "continuous", "sgd", "sum")
+PPO_NORMALIZED = (*PPO, True)
+
+LOSS, UPDATE, PREPARE = "a2c.Learner.loss", "a2c.Learner.update", "ActorCriticLearner.prepare"
+MUTANTS = (
+    # The policy's gradient.
+    Mutant("advantage of the wrong sign", LOSS, swap("-(A * B)", "A * B"), BASE),
+    Mutant(
+        "value gradient through the advantage",
+        LOSS,
+        swap("A * samples.advantage", "A * (samples.returns - value)"),
+        PPO,
+    ),
+    Mutant("returns in place of advantages", LOSS, swap("samples.advantage", "samples.returns"), BASE),
+    Mutant("probability in place of its logarithm", LOSS, swap("A.logprob(B)", "A.logprob(B).exp()"), BASE),
+    Mutant("log-probability of one sub-action", "Categoricals.logprob", returned("it / len(self.parts)"), PARTS),
+    # Advantage normalisation.
+    Mutant("advantages not normalised", UPDATE, swap("A.normalize_advantages", "False"), NORMALIZED),
+    Mutant("advantages always normalised", UPDATE, swap("A.normalize_advantages", "True"), BASE),
+    Mutant("biased std", "standardize", swap("(A - 1).clamp(min=1)", "A"), NORMALIZED),
+    Mutant(
+        "reset rows in the normalisation",
+        UPDATE,
+        swap("standardize(A, B, C)", "standardize(A, B * 0 + 1, C)"),
+        PPO_NORMALIZED,
+    ),
+    # The critic's gradient.
+    Mutant("value loss of the wrong sign", LOSS, swap("value - samples.returns", "value + samples.returns"), BASE),
+    Mutant("½ in the value loss", LOSS, swap("A.square()", "0.5 * A.square()"), BASE),
+    Mutant("vf_coef dropped", LOSS, swap("A.vf_coef", "1"), BASE),
+    Mutant("value fitted to the advantage", LOSS, swap("samples.returns", "samples.advantage"), BASE),
+    Mutant(
+        "(N, 1) against (N,)",
+        LOSS,
+        swap("(value - A).square()", "(value.unsqueeze(-1) - A).square().mean(-1)"),
+        BASE,
+    ),
+    # The entropy bonus.
+    Mutant("entropy of the wrong sign", LOSS, swap("A - ent_coef * B", "A + ent_coef * B"), BASE),
+    Mutant("ent_coef dropped", LOSS, given(ent_coef="0"), BASE),
+    # Which rows count, and how much.
+    Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
+    Mutant("reset rows counted in the policy loss", LOSS, swap("-A @ samples.weight", "-A.sum()"), PPO),
+    Mutant("reset rows counted in the value loss", LOSS, swap("A.square() @ B", "A.square().sum()"), PPO),
+    Mutant("reset rows counted in the entropy", LOSS, swap("A.entropy() @ B", "A.entropy().sum()"), PPO),
+    Mutant("reset rows counted in the mean", LOSS, swap("A.weight.sum()", "A.weight.new_tensor(len(value))"), PPO),
+    Mutant("sum in place of the mean", "Optimizer._step", swap('A == "mean"', 'A == "sum"'), PLAIN),
+    Mutant("one part of the rollout only", UPDATE, swap("A.chunk(chunks)", "A.chunk(chunks)[:1]"), CHUNKS),
+    Mutant("the last part's gradient alone", "Optimizer.apply", swap("torch.stack(A).sum(0)", "A[-1]"), CHUNKS),
+    Mutant("means of the parts summed", "Optimizer.apply", swap("torch.stack(A).sum()", "A[-1]"), CHUNKS),
+    Mutant("gradients never forgotten", "Optimizer.drop", swap("([], [])", "(self._pending, [])"), BASE),
+    # Clipping and the optimizer.
+    Mutant("gradient not clipped", "Optimizer._step", swap("A.clamp(max=1.0)", "1.0"), CLIPPED),
+    Mutant("gradient clipped elsewhere", "Optimizer._step", swap("A.max_grad_norm / B", "1.0 / B"), CLIPPED),
+    Mutant("ε outside the root", "_rmsprop", swap("(A + B).sqrt()", "A.sqrt() + B"), TENSORFLOW),
+    Mutant("an average that begins at 0", "rules.slots", swap("torch.ones_like(A)", "torch.zeros_like(A)"), TENSORFLOW),
+    Mutant("TensorFlow's ε in torch's RMSprop", "_rmsprop", swap('A == "rmsprop_tf"', "True"), BASE),
+    Mutant("TensorFlow's average in torch's RMSprop", "rules.slots", swap('A == "rmsprop_tf"', "True"), BASE),
+    Mutant("momentum dropped", "_rmsprop", swap('config["momentum"] * A', "0 * A"), MOMENTUM),
+    Mutant("not centred", "_rmsprop", swap("variance - A", "variance"), MOMENTUM),
+    # Advantages and the time alignment.
+    Mutant("one-step advantages", PREPARE, swap("A.gae_lambda", "0.0"), ROLLOUT),
+    Mutant("truncation as termination", PREPARE, swap("A.terminated", "A.done"), ROLLOUT),
+    Mutant("termination as truncation", PREPARE, swap("A.gamma * B", "A.gamma * torch.ones_like(B)"), ROLLOUT),
+    Mutant("no bootstrap after the last row", PREPARE, swap("shifted(A, B)", "shifted(A, 0 * B)"), ROLLOUT),
+    Mutant("reward one row late", "transitions", swap("shifted(A.reward, B)", "A.reward"), ROLLOUT),
+    # Annealing.
+    Mutant("learning rate not annealed", "ActorCriticLearner.coefficients", swap("A.set_lr(B)", "None"), ANNEALING),
+    Mutant("entropy bonus not annealed", UPDATE, swap('A["ent_coef"]', "self.config.ent_coef"), ANNEALING),
+)
