@@ -19,8 +19,9 @@ from pathlib import Path
 
 import psutil
 
-COMMON = "exp=ppo env.capture_video=false model_manager.disabled=true algo.run_test=false algo.compile=false".split()
-QUIET = "evaluation.every=10000000 checkpoint.every=10000000 evaluation.baseline_episodes=1 metric.log_level=0".split()
+SHORT = ["algo.run_test=false", "evaluation.every=10000000", "checkpoint.every=10000000"]
+COMMON = ["exp=ppo", "env.capture_video=false", "model_manager.disabled=true", "algo.compile=false", *SHORT]
+QUIET = ["evaluation.baseline_episodes=1", "metric.log_level=0"]
 CASES = {
     "CartPole-v1, 2 x 64 units": "algo.total_steps=131072 algo.per_rank_batch_size={M}",
     "CartPole-v1, 2 x 512 units": "algo.total_steps=65536 algo.per_rank_batch_size={M} algo.dense_units=512",

@@ -16,6 +16,7 @@ from prefect import Flow, flow  # isort: skip - the modules above set the enviro
 from flows.runs.create import new_run
 from flows.runs.trainer import expect_trainer, released
 from flows.workers.local_api import prefect_api
+from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.store.directory import RunDirectory
 
@@ -54,6 +55,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
     return train
 
 
+plugins.load()  # a worker that has SHEPHERD_PLUGINS finds the flows of these too
 FLOWS = {algo: training_flow(algo) for algo in ALGORITHMS}
 for algo in ALGORITHMS:  # what a deployment's entrypoint names
     globals()[f"train_{algo.replace('-', '_')}"] = FLOWS[algo]

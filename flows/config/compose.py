@@ -16,6 +16,7 @@ import yaml
 from flows.config import mistakes, yaml_files
 from flows.config.overrides import Typed, parse
 from flows.config.sheeprl_names import name_classes, refuse_other_algorithms
+from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import at, defaults, nearest, plain, spell
@@ -79,6 +80,7 @@ def _composed(overrides: Sequence[str]) -> DictConfig:
     groups = yaml_files.groups()
     typed = parse(overrides, groups)
     typed.refuse_sweeps()
+    _load_plugins(typed)
     return _merged(yaml_files.load(typed.choices, groups), typed)
 
 
@@ -99,8 +101,18 @@ def _composed_from(
         typed = parse(overrides, yaml_files.groups())
         typed.refuse_sweeps()
         typed.refuse_choices()
+        _load_plugins(typed)
         yaml_files.register_resolvers()
         return _checked(_merged(stored, typed))
+
+
+def _load_plugins(typed: Typed) -> None:
+    """Name and import the modules that the user has typed; children of this process have them too."""
+    for setting in typed.settings:
+        if setting.key_or_group == "plugins":
+            value = setting.value()
+            plugins.name(map(str, value) if isinstance(value, list) else [str(value)])
+    plugins.load()
 
 
 def _merged(config: DictConfig, typed: Typed) -> DictConfig:
@@ -112,9 +124,10 @@ def _merged(config: DictConfig, typed: Typed) -> DictConfig:
         node = OmegaConf.select(config, group, throw_on_missing=False)
         if not OmegaConf.is_dict(node):
             raise UserError(f"{group}={spell(node)}: this is a group of keys, not a single value")
+    plugins.require(OmegaConf.select(config, "plugins") or ())
     name = OmegaConf.select(config, "algo.name", throw_on_missing=False)
     if name is not None and name not in ALGORITHMS:
-        known = f"{nearest(str(name), ALGORITHMS)}; algorithms: {', '.join(ALGORITHMS)}"
+        known = f"{nearest(str(name), ALGORITHMS)}; algorithms: {', '.join(ALGORITHMS)}, and plugins=[your_module]"
         raise UserError(f"algo.name={spell(name)}: not an algorithm here{known}")
     names, algo = yaml_files.default_names(), {} if name is None else defaults(ALGORITHMS[name].Config)
     built_in = defaults(RunConfig) | names | {"algo": algo}
@@ -144,6 +157,7 @@ def _checked(config: DictConfig) -> tuple[RunConfig, dict[str, Any]]:
         tree: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(mistakes.of_interpolation(error, config)) from None
+    tree["plugins"] = list(dict.fromkeys([*(tree.get("plugins") or ()), *plugins.named()]))
     refuse_other_algorithms(tree)
     name_classes(tree)
     checked = build_config(tree)

@@ -34,17 +34,19 @@ OBSERVATIONS = {
 
 def agents() -> None:
     """`shepherd agents`: print the algorithms and what each can be trained on."""
+    from rlcore import plugins
     from rlcore.algorithms import ALGORITHMS  # torch
 
+    plugins.load()
     show(agents_table(ALGORITHMS))
 
 
 def envs() -> None:
     """`shepherd envs`: print the suites of environments, those of plugins among them, and which extra is missing."""
+    from rlcore import plugins
     from rlcore.envs.suites.gym import suites  # gymnasium
-    from rlcore.envs.suites.ids import load_plugins
 
-    load_plugins()
+    plugins.load()
     show(envs_table(suites()))
 
 

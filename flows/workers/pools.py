@@ -51,8 +51,10 @@ def deploy(limits: Mapping[str, int | None]) -> list[str]:
     from prefect.utilities.callables import parameter_schema
     from prefect.workers.process import ProcessWorker
 
+    from rlcore import plugins
     from rlcore.algorithms import ALGORITHMS
 
+    plugins.load()
     template = ProcessWorker.get_default_base_job_template()
     with get_client(sync_client=True) as client:
         for pool, limit in limits.items():

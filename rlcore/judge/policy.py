@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import build
 from rlcore.errors import UserError
@@ -37,6 +38,8 @@ class Policy:
     def __init__(self, description: Mapping[str, Any], state: Mapping[str, Any], seed: int = 0) -> None:
         self.description = dict(description)
         self.spec = EnvSpec.from_json(description["spec"])
+        plugins.load()
+        plugins.require(description.get("plugins", ()))
         module = ALGORITHMS[description["algo"]["name"]]
         config = build(module.Config, description["algo"], "algo.")
         self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
@@ -125,6 +128,7 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
         "format": FORMAT,
         "algo": config["algo"],
         "distribution": config["distribution"]["type"],
+        "plugins": config.get("plugins", []),
         "spec": run.read_card()["spec"],
         "env_steps": manifest["env_steps"],
         "digest": manifest["digest"],

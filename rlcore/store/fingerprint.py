@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import package_versions
 from rlcore.optim.package import compiler_version, find_compiler, processor
@@ -44,6 +45,7 @@ def fingerprint(config: RunConfig, device: torch.device, tier: str, compiled: st
         "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES} | package_versions(config.env.id),
         "compiler": compiler_version(compiler) if compiler else None,
+        "plugins": plugins.hashes(),
         "code": json.loads(os.environ.get("SHEPHERD_CODE", "{}")),  # commit, dirty, lock_hash, told by the driver
     }
     whole = {"learning": learning, "machine": machine}

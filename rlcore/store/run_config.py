@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS, RunConfig
 from rlcore.config.schema import build, nearest, plain
@@ -23,6 +24,8 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     `algo` becomes the `Config` of the algorithm that `algo.name` names. A `UserError` names an unknown key, a
     wrong type, an impossible value or combination.
     """
+    plugins.load()
+    plugins.require(values.get("plugins") or ())
     algo = values.get("algo")
     name = algo.get("name") if isinstance(algo, Mapping) else None
     if not isinstance(algo, Mapping) or name in (None, "???"):

@@ -67,7 +67,7 @@ class Suite:
 def suites() -> list[Suite]:
     """Every suite with its ids, then the ids that the user's plugins registered.
 
-    Plugins must have been loaded before (`rlcore.envs.suites.ids.load_plugins`).
+    Plugins must have been loaded before (`rlcore.plugins.load`).
     """
     rows = []
     for family in FAMILIES:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
 
 import gymnasium
 
+from rlcore import plugins
 from rlcore.config.schema import nearest
 from rlcore.envs.suites.gym import living_ids
 from rlcore.errors import UserError
@@ -35,26 +34,16 @@ ABSENT = {
 JAX = ("phys2d", "tabular")  # registered by Gymnasium itself, and absent all the same
 
 
-def load_plugins() -> list[str]:
-    """Import the modules named in SHEPHERD_PLUGINS, which register their ids with Gymnasium; returns their names."""
-    names = [n.strip() for n in os.environ.get("SHEPHERD_PLUGINS", "").split(",") if n.strip()]
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise UserError(f"SHEPHERD_PLUGINS={name}: this module cannot be imported ({error})") from None
-    return names
-
-
 def known_id(env_id: str) -> str:
     """The id that `env.id` means as Gymnasium knows it, without the `module:` of a plugin in front.
 
     A UserError where nothing of that name can be made says what exists instead.
     """
-    plugins = load_plugins()
+    if env_id not in gymnasium.registry:  # else a process that steps CartPole would load somebody's algorithm
+        plugins.load()
     if ":" in env_id:
         module, _, env_id_only = env_id.partition(":")
-        if module not in plugins:
+        if module not in plugins.named():
             raise UserError(
                 f"env.id={env_id}: a config may not import code; name the module in the environment variable "
                 f"SHEPHERD_PLUGINS={module} and the id as env.id={env_id_only}"
