@@ -35,9 +35,11 @@ def load() -> list[str]:
         sys.path.append(os.getcwd())
     for module in names:
         try:
-            importlib.import_module(module)
-        except ImportError as error:
+            found = importlib.import_module(module)
+        except (ImportError, SyntaxError, TypeError, ValueError) as error:
             raise UserError(f"{VARIABLE}={module}: this module cannot be imported ({error})") from None
+        if found.__file__ is None:
+            raise UserError(f"{VARIABLE}={module}: a folder without __init__.py; name a module in it, as {module}.mine")
     return names
 
 

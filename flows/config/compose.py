@@ -111,7 +111,7 @@ def _load_plugins(typed: Typed) -> None:
     for setting in typed.settings:
         if setting.key_or_group == "plugins":
             value = setting.value()
-            plugins.name(map(str, value) if isinstance(value, list) else [str(value)])
+            plugins.name(map(str, value) if isinstance(value, list) else [str(value)] if value else [])
     plugins.load()
 
 

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from flows.report.terminal import console, show
+from rlcore import plugins
 from rlcore.config.schema import build, defaults
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
@@ -34,7 +35,6 @@ OBSERVATIONS = {
 
 def agents() -> None:
     """`shepherd agents`: print the algorithms and what each can be trained on."""
-    from rlcore import plugins
     from rlcore.algorithms import ALGORITHMS  # torch
 
     plugins.load()
@@ -43,7 +43,6 @@ def agents() -> None:
 
 def envs() -> None:
     """`shepherd envs`: print the suites of environments, those of plugins among them, and which extra is missing."""
-    from rlcore import plugins
     from rlcore.envs.suites.gym import suites  # gymnasium
 
     plugins.load()

@@ -8,6 +8,7 @@ from contextlib import suppress
 import yaml
 
 from flows.settings import home
+from rlcore import plugins
 
 # Earlier versions had Prefect call silent flow runs crashed; flows.workers.worker does it now.
 OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
@@ -51,7 +52,6 @@ def deploy(limits: Mapping[str, int | None]) -> list[str]:
     from prefect.utilities.callables import parameter_schema
     from prefect.workers.process import ProcessWorker
 
-    from rlcore import plugins
     from rlcore.algorithms import ALGORITHMS
 
     plugins.load()

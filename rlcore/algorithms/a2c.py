@@ -13,6 +13,7 @@ Departs from the paper:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,18 +44,18 @@ class Config(OnPolicyConfig):
         OptimizerConfig(name="rmsprop", lr=1e-3, eps=1e-4, betas=None), "one for actor and critic"
     )
 
-    def chunks(self, rows: int) -> int:
-        """Equal parts in which the gradient of so many samples is computed."""
-        most = min(self.per_rank_batch_size or rows, rows)
-        return next(parts for parts in range(-(-rows // most), rows + 1) if rows % parts == 0)  # all of one shape
-
     def gradient_steps(self, width: int) -> int:
         """One a rollout."""
         return self.iterations(width)
 
 
 class Learner(ActorCriticLearner):
-    """Improves an `Agent` by one gradient step a rollout."""
+    """Improves an `Agent` by one gradient step a rollout; compiled, the gradient is of the whole rollout at once."""
+
+    def __init__(self, context: Context) -> None:
+        config, rows = context.config.algo, context.config.algo.rollout_steps * context.num_envs
+        self.parts = 1 if context.compiled else math.ceil(rows / (config.per_rank_batch_size or rows))
+        super().__init__(context, accumulate=self.parts)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """One step on a rollout [T, B]; returns averages over it."""
@@ -63,8 +64,7 @@ class Learner(ActorCriticLearner):
             return self.finish(batch, [], [], coefs)  # one row of environments that all reset
         if config.normalize_advantages:
             samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
-        chunks = config.chunks(len(samples.weight))
-        parts = zip(*(column.chunk(chunks) for column in samples), strict=True)
+        parts = zip(*(column.chunk(self.parts) for column in samples), strict=True)
         logged = [self.optimizer.accumulate(coefs["ent_coef"], *part) for part in parts]
         norm = self.optimizer.apply()
         self.updates += 1
@@ -88,5 +88,4 @@ class Learner(ActorCriticLearner):
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
     config: Config = context.config.algo
-    chunks = config.chunks(config.rollout_steps * context.num_envs)
-    return Learner(context, chunks), Rollout(), Plan(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), Plan(config.total_steps, config.rollout_steps)

@@ -134,8 +134,10 @@ class ActorCriticLearner:
         metrics = dict(zip(names, self.ranks.sum(means) / self.ranks.size, strict=True)) if means is not None else {}
         if norms:
             norm = torch.stack(list(norms))
-            # An overflow of float16 is no fault: the step was skipped and the scale lowered.
-            metrics["Info/grad_norm"] = norm[norm.isfinite()].mean() if self.optimizer.scales_loss else norm.mean()
+            if self.optimizer.scales_loss:  # an overflow is no fault there: the step was skipped, the scale lowered
+                norm = norm[norm.isfinite()]
+            if len(norm):
+                metrics["Info/grad_norm"] = norm.mean()
         coefs["learning_rate"] = coefs.pop("lr")
         return metrics | {f"Info/{name}": value for name, value in coefs.items()}
 

@@ -88,7 +88,7 @@ class OnPolicyConfig(AlgorithmConfig):
 
     @classmethod
     def scheduled(cls) -> tuple[str, ...]:
-        """Names of the coefficients that may change with env steps: those with a key `anneal_<name>`."""
+        """Names of the coefficients that may change with policy steps: those with a key `anneal_<name>`."""
         return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
     @property

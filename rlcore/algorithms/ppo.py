@@ -102,7 +102,7 @@ class Learner(ActorCriticLearner):
                 for k in counted[first : first + config.accumulate_minibatches]:
                     minibatch = (rows[k], weight[k], advantage[k], coefs["clip_coef"], coefs["ent_coef"])
                     logged.append(self.optimizer.accumulate(*minibatch, *samples.columns()))
-                if config.target_kl is not None and self.mean_kl(logged[-1]) > 1.5 * config.target_kl:
+                if config.target_kl is not None and self.mean_kl(logged[-1], weight[k]) > 1.5 * config.target_kl:
                     self.optimizer.drop()
                     return self.finish(batch, logged, norms, coefs)
                 norms.append(self.optimizer.apply())
@@ -139,9 +139,11 @@ class Learner(ActorCriticLearner):
             }
         return total, weight.sum(), {name: value.detach() / count for name, value in sums.items()}
 
-    def mean_kl(self, means: Metrics) -> float:
-        """The KL of a minibatch, averaged over ranks: they stop together."""
-        return self.ranks.sum(means["Info/approx_kl"]).item() / self.ranks.size
+    def mean_kl(self, means: Metrics, weight: Tensor) -> float:
+        """The KL over the samples of a minibatch, of all ranks: they stop together."""
+        count = weight.sum()
+        summed, total = self.ranks.sum(torch.stack([means["Info/approx_kl"] * count, count])).tolist()
+        return summed / total
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:

@@ -98,7 +98,7 @@ class BufferConfig:
 class CheckpointConfig:
     """When the run becomes durable. Changes no bit of learning."""
 
-    every: int | None = arg(None, "env steps between checkpoints; null = 20 a run", low=1)
+    every: int | None = arg(None, "policy steps between checkpoints; null = 20 a run", low=1)
     keep_last: int | None = arg(5, "checkpoints kept (and the best); null = all", low=1)
     save_last: bool = arg(True, "a checkpoint at the end")
     resume_from: str | None = arg(None, "checkpoint directory of another run to continue from")
@@ -157,7 +157,7 @@ class ModelManagerConfig:
 class EvaluationConfig:
     """How the policy is judged. Changes no bit of learning."""
 
-    every: int | None = arg(None, "env steps between evaluations; null = 10 a run", low=1)
+    every: int | None = arg(None, "policy steps between evaluations; null = 10 a run", low=1)
     episodes: int = arg(10, "episodes of each evaluation while training", low=1)
     final_episodes: int = arg(100, "episodes of the last evaluation, greedy and stochastic each", low=1)
     baseline_episodes: int = arg(100, "episodes of the random baseline", low=1)
@@ -218,10 +218,10 @@ class RunConfig:
 
     @property
     def checkpoint_every(self) -> int:
-        """Env steps between checkpoints."""
+        """Policy steps between checkpoints."""
         return self.checkpoint.every or max(1, math.ceil(self.algo.total_steps / 20))
 
     @property
     def evaluation_every(self) -> int:
-        """Env steps between evaluations while training."""
+        """Policy steps between evaluations while training."""
         return self.evaluation.every or max(1, math.ceil(self.algo.total_steps / 10))

@@ -57,11 +57,13 @@ class Noise:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands."""
-        device = {} if self._device is None else {"device": self._device.get_state()}
+        device = {} if self._device is None else {self.device.type: self._device.get_state()}
         return {"host": streams.generator_state(self.host), **device}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; a KeyError where it is of another kind of device."""
+        if set(state) != {"host"} | ({self.device.type} if self._device is not None else set()):
+            raise KeyError(f"noise of {' and '.join(state)}, where it is drawn on {self.device.type}")
         streams.load_generator_state(self.host, state["host"])
         if self._device is not None:
-            self._device.set_state(state["device"].cpu())
+            self._device.set_state(state[self.device.type].cpu())

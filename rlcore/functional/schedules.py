@@ -1,4 +1,4 @@
-"""Coefficients as functions of env steps."""
+"""Coefficients as functions of policy steps."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from itertools import pairwise
 Points = Sequence[Sequence[float]]
 
 
-def anneal(initial: float, env_steps: int, total_steps: int) -> float:
+def anneal(initial: float, policy_steps: int, total_steps: int) -> float:
     """Linear from `initial` at 0 to 0 at `total_steps`, and 0 after."""
-    return initial * max(0.0, 1.0 - env_steps / total_steps)
+    return initial * max(0.0, 1.0 - policy_steps / total_steps)
 
 
-def piecewise(points: Points, env_steps: int, kind: str = "linear") -> float:
-    """The value at `env_steps` of a curve through (env_steps, value) points in rising order of env_steps.
+def piecewise(points: Points, policy_steps: int, kind: str = "linear") -> float:
+    """The value at `policy_steps` of a curve through (policy steps, value) points in rising order of policy_steps.
 
     "linear" interpolates, "step" holds each value until the next point; the first value holds before, the last after.
     """
     before = points[0]
     for after in points:
-        if env_steps < after[0]:
+        if policy_steps < after[0]:
             if kind == "step" or after is before:
                 return float(before[1])
-            share = (env_steps - before[0]) / (after[0] - before[0])
+            share = (policy_steps - before[0]) / (after[0] - before[0])
             return float(before[1] + share * (after[1] - before[1]))
         before = after
     return float(before[1])
@@ -32,8 +32,8 @@ def piecewise(points: Points, env_steps: int, kind: str = "linear") -> float:
 def check_points(points: Points) -> str | None:
     """What is wrong with the points of a schedule, in words; None where nothing is."""
     if not points:
-        return "needs at least one [env_steps, value] pair"
+        return "needs at least one [policy steps, value] pair"
     steps = [p[0] for p in points]
     if any(b <= a for a, b in pairwise(steps)) or steps[0] < 0:
-        return "env_steps of the [env_steps, value] pairs must rise from 0 or more"
+        return "policy steps of the [policy steps, value] pairs must rise from 0 or more"
     return None

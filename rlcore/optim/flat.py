@@ -21,6 +21,8 @@ class FlatParameters:
         module: on its device and of its precision already.
     """
 
+    # own: the parameters lie in `vector`; shared: another optimizer trains some of them too
+
     def __init__(self, module: nn.Module) -> None:
         self.named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.tensors = list(self.named.values())
@@ -33,11 +35,14 @@ class FlatParameters:
         assert all((p.dtype, p.device) == (first.dtype, first.device) for p in self.tensors)
         self.vector = torch.zeros(size, dtype=first.dtype, device=first.device)
         self.views = list(self.split(self.vector).values())
-        self.own = not any(hasattr(p, "flat_owner") for p in self.tensors)
+        owners: list[FlatParameters] = [owner for p in self.tensors if (owner := getattr(p, "flat_owner", None))]
+        self.own, self.shared = not owners, bool(owners)
+        for owner in owners:
+            owner.shared = True
         self.gather()
         if self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):
-                parameter.data, parameter.flat_owner = view, True  # pyright: ignore[reportAttributeAccessIssue]
+                parameter.data, parameter.flat_owner = view, self  # pyright: ignore[reportAttributeAccessIssue]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of a vector, by parameter name."""

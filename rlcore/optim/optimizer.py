@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,6 +83,7 @@ class Optimizer:
             return means
         given = [*self._state(), *self._others(), *map(_tensor, inputs)]
         if self._function is None:
+            self.whole = self.whole and not self.parameters.shared  # else the other's step between would be undone
             self._build(given)
         assert [(i.shape, i.dtype) for i in given] == self._layout, "the compiled step was built for other shapes"
         assert self._function is not None
@@ -99,6 +100,8 @@ class Optimizer:
     def apply(self) -> Tensor:
         """Clip and step. Returns the gradient's global norm before clipping, [] on the device, never synchronised."""
         if not self._proposed:
+            if not self.parameters.own:
+                self.parameters.gather()
             gradients, weights = zip(*self._pending, strict=True)
             gradient = gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(0)
             weight = weights[0] if len(weights) == 1 else torch.stack(weights).sum()
@@ -157,17 +160,20 @@ class Optimizer:
     # Compiled ---------------------------------------------------------------------------------------------------------
 
     def _others(self) -> list[Tensor]:
-        return [t.detach() for other in self.uses for t in (*other.parameters(), *other.buffers())]
+        return [tensor.detach() for _, tensor in self._held()]
+
+    def _held(self) -> Iterator[tuple[str, Tensor]]:
+        """All that the loss may read beside the trained parameters: other modules, frozen parameters, buffers."""
+        for i, module in enumerate((self.module, *self.uses)):
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if i or name not in self.parameters.named:
+                    yield f"members.{i}.{name}", tensor
 
     def _build(self, example: list[Tensor]) -> None:
         """Trace loss and step with the first inputs, and have machine code made of them."""
         modules = nn.ModuleList([self.module, *self.uses])
         objective = _Objective(modules, self.loss)
-        held = [
-            f"members.{i}.{name}"
-            for i, other in enumerate(self.uses, 1)
-            for name, _ in (*other.named_parameters(), *other.named_buffers())
-        ]
+        held = [name for name, _ in self._held()]
         states = len(self._state())
 
         def function(*tensors: Tensor) -> tuple[Tensor, ...]:

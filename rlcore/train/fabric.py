@@ -39,6 +39,8 @@ def check_device(config: FabricConfig) -> None:
             f"fabric.accelerator={config.accelerator}: torch {torch.__version__} sees no CUDA device here; "
             "use cpu, or install a CUDA build of torch"
         )
+    if config.accelerator in ("cuda", "gpu") and config.ranks > torch.cuda.device_count():
+        raise UserError(f"fabric.devices={config.devices}: torch sees {torch.cuda.device_count()} GPUs here")
     if PRECISIONS.get(config.precision, config.precision) == "16-mixed" and not (cuda and config.accelerator != "cpu"):
         raise UserError(f"fabric.precision={config.precision}: float16 needs fabric.accelerator=cuda; use bf16-mixed")
 
@@ -53,9 +55,9 @@ class FabricRanks:
         """The sum over all ranks."""
         if self.size == 1:
             return value
-        total = value.clone(memory_format=torch.contiguous_format)
+        total = value.detach().to(self.fabric.device, copy=True).contiguous()  # NCCL takes nothing else
         torch.distributed.all_reduce(total)  # Fabric's own waits at a barrier first
-        return total
+        return total.to(value.device)
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank has, in their order."""

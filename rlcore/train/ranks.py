@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -62,20 +63,27 @@ class Followers:
             raise self._why() or error from error
 
     def _why(self) -> Exception | None:
-        """What a rank that has ended said, or how it ended."""
+        """What the rank said that ended first, or how it ended; the others end because it did."""
+        deadline = time.monotonic() + 5
+        while all(child.poll() is None for child in self.children) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)  # one that was killed and one that failed over it are both there now
+        told: list[Exception] = []
+        killed: list[Exception] = []
+        other: list[Exception] = []
         for rank, child in enumerate(self.children, 1):
-            try:
-                code = child.wait(5)
-            except subprocess.TimeoutExpired:
+            code = child.poll()
+            if code is None:
                 continue
             assert child.stdout is not None
-            line = child.stdout.readline()
-            if line:
+            if line := child.stdout.readline():
                 said = json.loads(line)
-                return KNOWN.get(said["kind"], RunError)(f"rank {rank}: {said['sentence']}")
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            return RunError(f"rank {rank} of the training {how}")
-        return None
+                told.append(KNOWN.get(said["kind"], RunError)(f"rank {rank}: {said['sentence']}"))
+            elif code < 0:
+                killed.append(RunError(f"rank {rank} of the training was killed by signal {-code}"))
+            else:
+                other.append(RunError(f"rank {rank} of the training ended with exit code {code}"))
+        return next(iter((*told, *killed, *other)), None)
 
     def close(self) -> None:
         """End them."""

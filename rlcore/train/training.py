@@ -25,6 +25,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import environment_card
 from rlcore.envs.vector.make import make_vector_env
+from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
@@ -98,7 +99,7 @@ class Training:
             config.env.clip_rewards,
             self.ranks,
         )
-        self.iterations, self._due = 0, 0
+        self.iterations, self._due, self._waiting = 0, 0, False
 
     # Stepwise ---------------------------------------------------------------------------------------------------------
 
@@ -121,11 +122,11 @@ class Training:
         """Take T steps in all environments into the buffer."""
         before = self.policy_steps
         self.buffer.extend(*self.collector.collect(self.plan.collect_length))
-        self._due = before
+        self._due, self._waiting = before, True
 
     def update(self) -> list[Metrics]:
         """Improve the agent by the batches that are due; the metrics of each, as tensors that nothing has read."""
-        self.iterations += 1
+        self.iterations, self._waiting = self.iterations + 1, False
         return [self.learner.update(batch, self.rng) for batch in self.buffer.batches(self._due)]
 
     def advance(self, until: int, on_iteration: OnIteration) -> None:
@@ -150,6 +151,8 @@ class Training:
                 means["Rewards/rew_avg"] = sum(episode.ret for episode in episodes) / len(episodes)
                 means["Game/ep_len_avg"] = sum(episode.length for episode in episodes) / len(episodes)
             yield Iteration(self.policy_steps, self.env_steps, means, episodes)
+            if self.config.dry_run:
+                return
 
     # Judging and keeping ----------------------------------------------------------------------------------------------
 
@@ -165,6 +168,8 @@ class Training:
 
     def state_dict(self) -> State:
         """All that the next iteration depends on, of every rank; all ranks call it together."""
+        if self._waiting:
+            raise RunError("what was collected has not been learned from: update() before saving")
         self.collector.arrival = self.envs.boundary()
         learner, own = self.learner.state_dict(), self._own_state()
         return {

@@ -103,13 +103,24 @@ def test_a_mistake_in_a_plugin_is_a_sentence(name: str, module: object, says: st
         register(name, module)
 
 
-def test_a_module_that_is_not_there_and_one_that_only_a_file_names_are_refused(outside: Path) -> None:
+def test_a_module_that_is_not_there_and_one_that_only_a_file_names_are_refused(
+    outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match=r"SHEPHERD_PLUGINS=nowhere: this module cannot be imported"):
         compose(["exp=ppo", "plugins=[nowhere]"])
+    (outside / "torn.py").write_text("def (")
+    (outside / "folder").mkdir()
+    for module, says in (
+        ("torn", "cannot be imported"),
+        (".x", "cannot be imported"),
+        ("folder", "name a module in it"),
+    ):
+        monkeypatch.setenv(plugins.VARIABLE, module)
+        with pytest.raises(UserError, match=says):
+            plugins.load()
+    monkeypatch.setenv(plugins.VARIABLE, "")
     preset = outside / "conf/exp/sly.yaml"
     preset.write_text("# @package _global_\ndefaults:\n  - ppo\n  - _self_\nplugins: [reinforce]\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(plugins.VARIABLE, "")
-        with pytest.raises(UserError, match=r"plugins=\[reinforce\]: .* nothing is imported because a file names it"):
-            compose(["exp=sly"])
+    with pytest.raises(UserError, match=r"plugins=\[reinforce\]: .* nothing is imported because a file names it"):
+        compose(["exp=sly"])
     assert "reinforce" not in sys.modules

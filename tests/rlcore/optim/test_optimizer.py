@@ -252,6 +252,43 @@ def test_two_optimizers_may_train_the_same_encoder(compiled: bool) -> None:
     torch.testing.assert_close(both[1].weight.detach(), torch.tensor([[2.02]]))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("uncompiled")
+def test_neither_of_two_steps_on_one_encoder_is_lost_whatever_their_order(compiled: bool) -> None:
+    encoder, given = linear(), context(compiled=compiled)
+    both = nn.ModuleList([encoder, nn.Linear(1, 1, bias=False)])
+
+    def alone(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return encoder(x).sum(), torch.tensor(1.0), {}
+
+    def of_both(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return both[0](x).sum() + 0 * both[1].weight.sum(), torch.tensor(1.0), {}
+
+    optimizers = Optimizer(encoder, alone, PLAIN, given), Optimizer(both, of_both, PLAIN, given)
+    for optimizer in optimizers:
+        optimizer.accumulate(torch.tensor([[1.0, 1.0]]))
+    for optimizer in optimizers:
+        optimizer.apply()
+    torch.testing.assert_close(encoder.weight.detach(), torch.tensor([[0.8, -1.2]]))
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_buffer_of_the_module_is_an_input_of_the_compiled_step() -> None:
+    module = linear()
+    module.register_buffer("scale", torch.tensor(1.0))
+
+    def loss(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return (module(x) * module.scale).sum(), torch.tensor(1.0), {}
+
+    optimizer = Optimizer(module, loss, PLAIN, context(compiled=True))
+    optimizer.accumulate(torch.ones(1, 2))
+    optimizer.drop()
+    module.scale = torch.tensor(3.0)  # another tensor: a constant of the graph would still be the first
+    optimizer.accumulate(torch.ones(1, 2))
+    optimizer.apply()
+    torch.testing.assert_close(module.weight.detach(), torch.tensor([[0.7, -1.3]]))
+
+
 class Twice:
     """Two ranks of which the other one has the same gradient and three times the samples."""
 
