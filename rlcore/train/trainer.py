@@ -40,6 +40,7 @@ from rlcore.system.imports import large_imports, without_compiler
 
 ALIVE_EVERY = 2.0  # seconds
 WORK_EVERY = 1.0  # seconds
+SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C takes a millisecond
 # Loggers whose messages the driver is told: a minute of compiling, a disk that is full, episodes without end.
 TOLD = ("rlcore.optim.package", "rlcore.store.patience", "rlcore.judge.evaluation")
 
@@ -63,6 +64,7 @@ class Trainer:
         self.interrupted = False
         self.careful = False  # what is being done must not be cut by an exception: it looks at `interrupted` itself
         self._voice = threading.Lock()
+        self._shown = 0.0  # when progress was last told
 
     def say(self, event: str, **fields: Any) -> None:
         """Write one event."""
@@ -153,8 +155,19 @@ class Trainer:
 
     def _advance(self) -> None:
         """Train to the next boundary, or to the end of the iteration in which a signal comes."""
+        last: dict[str, Any] = {}
+
+        def on_progress(progress: dict[str, Any]) -> None:
+            nonlocal last
+            last = progress
+            if time.monotonic() - self._shown >= SHOW_EVERY:
+                self._shown, last = time.monotonic(), {}
+                self.say("progress", **progress)
+
         with self.carefully():
-            boundary = self.session.advance(lambda progress: self.say("progress", **progress))
+            boundary = self.session.advance(on_progress)
+            if last:  # where it stands at a boundary is always told
+                self.say("progress", **last)
         self.say("boundary", **asdict(boundary))
 
     def interrupt(self) -> int:
