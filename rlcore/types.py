@@ -15,10 +15,11 @@ Letters: T time, B environments, A action size. Time first: [T, B, ...].
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rlcore import streams
 from rlcore.spec import EnvSpec
 
 if TYPE_CHECKING:  # environment workers import this file and must stay light
@@ -30,12 +31,37 @@ if TYPE_CHECKING:  # environment workers import this file and must stay light
 
 Metrics = dict[str, Any]  # name -> number or tensor [], read when a point of the log is due
 Carry = Any  # an agent's recurrent state, opaque to everyone else; () when feed-forward
-State = dict[str, Any]  # nested dicts of tensors, arrays and JSON values: what a checkpoint stores
+State = dict[str, Any]  # nested dicts of tensors, arrays, chunks and JSON values: what a checkpoint stores
+Rows = Any  # np.ndarray, or a Tensor where the environments make them on a device
+
+
+@dataclass
+class Chunk:
+    """A part of a state that never changes again, such as a thousand rows of a replay memory.
+
+    A checkpoint writes it once, beside the checkpoints, and every later one refers to what is there.
+
+    Attributes:
+        columns: name -> tensor, read when it is first written or compared.
+        stored: the folder it lies in -> its file's name, size and SHA-256; filled in by whoever writes it.
+    """
+
+    columns: Callable[[], dict[str, Tensor]]
+    stored: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Between ranks travels where it is stored; what it holds only as long as it is not."""
+        held = {} if self.stored else self.columns()
+        return _chunk, (held, self.stored)
+
+
+def _chunk(held: dict[str, Tensor], stored: dict[str, dict[str, Any]]) -> Chunk:
+    return Chunk(lambda: held, stored)
 
 
 @dataclass
 class Arrival:
-    """What B environments returned at one moment, as NumPy.
+    """What B environments returned at one moment: all NumPy, or all tensors of one device.
 
     Attributes:
         obs: key -> [B, ...], the environment's dtype.
@@ -45,11 +71,11 @@ class Arrival:
         is_first: [B] bool; obs opens an episode.
     """
 
-    obs: dict[str, np.ndarray]
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    is_first: np.ndarray
+    obs: dict[str, Rows]
+    reward: Rows
+    terminated: Rows
+    truncated: Rows
+    is_first: Rows
 
 
 @dataclass(frozen=True)
@@ -62,7 +88,10 @@ class Episode:
 
 
 class VectorEnv(Protocol):
-    """B environments stepped together, resetting themselves on the step after an episode's end."""
+    """B environments stepped together, resetting themselves on the step after an episode's end.
+
+    Those that compute in batches on a device give arrivals of tensors and take actions that lie there.
+    """
 
     num_envs: int
     spec: EnvSpec
@@ -71,8 +100,11 @@ class VectorEnv(Protocol):
         """Open an episode everywhere."""
         ...
 
-    def step(self, action: np.ndarray) -> Arrival:
-        """Take actions in the environments' own form, [B, ...]; ignored where the episode has just ended."""
+    def step(self, action: Any) -> Arrival:
+        """Take actions in the environments' own form, [B, ...]; ignored where the episode has just ended.
+
+        NumPy where `reset` gave NumPy, else a tensor on the device of its tensors.
+        """
         ...
 
     def pop_episodes(self) -> list[Episode]:
@@ -107,7 +139,7 @@ class Steps:
         terminated: [T, B] bool.
         truncated: [T, B] bool.
         is_first: [T, B] bool.
-        extras: key -> [T, B, ...], what the agent said beside its action (`logprob`, `value`).
+        extras: key -> [T, B, ...], what the agent said beside its action (`logprob`, `value`); {} of random actions.
         carry: the agent's carry before row 0 (of an arrival: after the row before it), nested, on the device.
     """
 
@@ -185,6 +217,10 @@ class Context:
     num_envs: int
     compiled: bool = False
 
+    def generator(self, purpose: str) -> np.random.Generator:
+        """A stream of this rank's own, for a buffer that draws (`replay`) or a loss (`augment`)."""
+        return streams.generator(self.config.seed, purpose, self.ranks.rank)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -193,10 +229,12 @@ class Plan:
     Attributes:
         total_steps: the budget in policy steps, as its user wrote it.
         collect_length: T, rows per environment between updates.
+        random_steps: policy steps, from the first on, in which every action is drawn uniformly instead of by the agent.
     """
 
     total_steps: int
     collect_length: int
+    random_steps: int = 0
 
 
 class Agent(Protocol):
@@ -215,8 +253,16 @@ class Agent(Protocol):
         """
         ...
 
-    def to_env(self, action: Tensor) -> np.ndarray:
-        """Actions [B, A] in the environment's own form, [B, *shape], clipped or squashed into its bounds."""
+    def to_env(self, action: Tensor) -> Tensor:
+        """Actions [B, A] in the environment's own form, [B, *shape] of its dtype, clipped or squashed into its bounds.
+
+        Stays on the action's device. It and `from_env` are the one convention between an agent's actions, which
+        records hold, and the environment's, which nothing but the environment sees.
+        """
+        ...
+
+    def from_env(self, action: Tensor) -> Tensor:
+        """Actions [B, *shape] of the environment as the agent would have said them, [B, A]: `to_env` undone."""
         ...
 
 

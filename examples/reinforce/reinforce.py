@@ -61,6 +61,7 @@ class Agent(nn.Module):
         size = sum(spec.obs[key].size for key in self.keys)
         self.actor, self.critic = MLP(size, config.actor, rng), MLP(size, config.critic, rng, outputs=1)
         self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
+        self.to_env, self.from_env = self.head.to_env, self.head.from_env
 
     def features(self, obs: dict[str, Tensor], lead: int = 1) -> Tensor:
         return flatten(obs, self.spec, self.keys, lead)
@@ -71,9 +72,6 @@ class Agent(nn.Module):
     def act(self, carry: Any, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False) -> Any:
         policy = self.head.policy(self.head(self.actor(self.features(obs))))
         return (), policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng)), {}
-
-    def to_env(self, action: Tensor) -> np.ndarray:
-        return self.head.to_env(action)
 
 
 class Learner:

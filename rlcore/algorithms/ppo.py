@@ -97,12 +97,13 @@ class Learner(ActorCriticLearner):
             advantage = samples.advantage[rows]  # [K, M]
             if config.normalize_advantages:
                 advantage = standardize(advantage, weight, self.ranks.sum)
-            counted = self.ranks.sum(weight.sum(-1)).nonzero().squeeze(-1).tolist()
+            counts = weight.sum(-1)
+            counted = self.ranks.sum(counts).nonzero().squeeze(-1).tolist()
             for first in range(0, len(counted), config.accumulate_minibatches):
                 for k in counted[first : first + config.accumulate_minibatches]:
                     minibatch = (rows[k], weight[k], advantage[k], coefs["clip_coef"], coefs["ent_coef"])
-                    logged.append(self.optimizer.accumulate(*minibatch, *samples.columns()))
-                if config.target_kl is not None and self.mean_kl(logged[-1], weight[k]) > 1.5 * config.target_kl:
+                    logged.append((counts[k], self.optimizer.accumulate(*minibatch, *samples.columns())))
+                if config.target_kl is not None and self.mean_kl(*logged[-1]) > 1.5 * config.target_kl:
                     self.optimizer.drop()
                     return self.finish(batch, logged, norms, coefs)
                 norms.append(self.optimizer.apply())
@@ -139,9 +140,8 @@ class Learner(ActorCriticLearner):
             }
         return total, weight.sum(), {name: value.detach() / count for name, value in sums.items()}
 
-    def mean_kl(self, means: Metrics, weight: Tensor) -> float:
+    def mean_kl(self, count: Tensor, means: Metrics) -> float:
         """The KL over the samples of a minibatch, of all ranks: they stop together."""
-        count = weight.sum()
         summed, total = self.ranks.sum(torch.stack([means["Info/approx_kl"] * count, count])).tolist()
         return summed / total
 

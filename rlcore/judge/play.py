@@ -9,14 +9,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
+from rlcore.data.arrivals import answer, tensor
 from rlcore.data.carry import mapped
 from rlcore.functional.noise import Noise
-from rlcore.types import Agent, Arrival, VectorEnv
+from rlcore.types import Agent, Arrival, Rows, VectorEnv
 
-OnStep = Callable[[Arrival, np.ndarray], None]
+OnStep = Callable[[Arrival, Rows], None]
 OnProgress = Callable[[int, int], None]
 
 
@@ -111,11 +111,10 @@ def play(
     played, cut = [0] * count, 0
     arrival, carry = envs.reset(), mapped(lambda tensor: tensor.to(device), agent.initial(count))
     while any(left):
-        obs = {key: torch.from_numpy(value).to(device) for key, value in arrival.obs.items()}
+        obs = {key: tensor(rows, device) for key, rows in arrival.obs.items()}
         with autocast():
-            is_first = torch.from_numpy(arrival.is_first).to(device)
-            carry, action, _ = agent.act(carry, obs, is_first, rng, greedy)
-        env_action = agent.to_env(action)
+            carry, action, _ = agent.act(carry, obs, tensor(arrival.is_first, device), rng, greedy)
+        env_action = answer(agent.to_env(action), arrival)
         if on_step is not None:
             on_step(arrival, env_action)
         arrival = envs.step(env_action)

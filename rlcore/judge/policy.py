@@ -94,7 +94,7 @@ class Policy:
             carry, action, _ = self.agent.act(
                 self.initial(count) if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
             )
-        result = self.agent.to_env(action)
+            result = self.agent.to_env(action).numpy()
         return (result[0] if single[0] else result), carry
 
     def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:

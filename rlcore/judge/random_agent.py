@@ -47,10 +47,13 @@ class RandomAgent:
         free = np.where(below | above, one_sided, draw.standard_normal(shape))
         return (), torch.from_numpy(np.where(below & above, uniform, free)), {}
 
-    def to_env(self, action: Tensor) -> np.ndarray:
+    def to_env(self, action: Tensor) -> Tensor:
         """[B, A] -> [B, *shape] in the environment's dtype, with `start` added."""
         spec = self.spec.action
-        values = action.numpy()
-        if not spec.continuous:
-            values = values + np.asarray(spec.start)
-        return values.reshape(len(values), *spec.shape).astype(spec.dtype)
+        values = action if spec.continuous else action + torch.tensor(spec.start)
+        return values.to(getattr(torch, spec.dtype)).view(-1, *spec.shape)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        """[B, *shape] -> [B, A], `to_env` undone."""
+        values = action.reshape(len(action), -1)
+        return values.double() if self.spec.action.continuous else values.long() - torch.tensor(self.spec.action.start)

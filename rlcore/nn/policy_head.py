@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,6 +52,10 @@ class PolicyHead(nn.Module):
         rng: CPU generator for the initialisation.
     """
 
+    start: Tensor | None  # of discrete actions that do not begin at 0
+    low: Tensor
+    high: Tensor
+
     def __init__(
         self, inputs: int, action: ActionSpec, distribution: str, config: ActorConfig, rng: torch.Generator
     ) -> None:
@@ -68,6 +71,10 @@ class PolicyHead(nn.Module):
         if predicted == 2 * size and config.log_std_init:
             with torch.no_grad():
                 self.linear.bias[size:] += config.log_std_init
+        first = torch.tensor(action.start) if self.kind == "discrete" and any(action.start) else None
+        low, high = (torch.tensor(side, dtype=torch.float64) for side in (action.low, action.high))
+        for name, bound in {"start": first, "low": low, "high": high}.items():
+            self.register_buffer(name, bound, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, features] -> policy parameters [N, P]: logits, or means followed by log stds."""
@@ -89,15 +96,25 @@ class PolicyHead(nn.Module):
         draw = rng.exponential if self.kind == "discrete" else rng.normal
         return draw(batch, self.noise_size)
 
-    def to_env(self, action: Tensor) -> np.ndarray:
+    def to_env(self, action: Tensor) -> Tensor:
         """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed or clipped into the bounds."""
-        spec = self.action
-        values = action.detach().cpu().numpy()
         if self.kind == "discrete":
-            values = values + np.asarray(spec.start)
+            values = action if self.start is None else action + self.start
+        elif self.kind == "tanh_normal":
+            values = self.low + (action.double().tanh() + 1) / 2 * (self.high - self.low)
         else:
-            low, high = np.asarray(spec.low, np.float64), np.asarray(spec.high, np.float64)
-            if self.kind == "tanh_normal":
-                values = low + (np.tanh(values) + 1) / 2 * (high - low)
-            values = np.clip(values, low, high)
-        return values.reshape(len(values), *spec.shape).astype(spec.dtype)
+            values = action.double().clamp(self.low, self.high)
+        return values.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        """[B, *shape] within the bounds -> the [B, A] that `to_env` makes it of: int64 indices, or float32.
+
+        On the edge of a squashed action, which no finite one reaches, the largest that float32 tells from it.
+        """
+        values = action.flatten(1) if action.ndim > 1 else action.unsqueeze(1)
+        if self.kind == "discrete":
+            return values.long() if self.start is None else values.long() - self.start
+        if self.kind == "normal":
+            return values.float()
+        inside = (values - self.low) / (self.high - self.low) * 2 - 1
+        return inside.clamp(-1 + 1e-7, 1 - 1e-7).atanh().float()

@@ -14,6 +14,7 @@ import torch
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
+from rlcore.types import Chunk
 
 
 class NothingInCommonError(UserError):
@@ -117,6 +118,13 @@ def _leaves(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _differs(entry: str, first: Any, second: Any) -> Difference | None:
+    if isinstance(first, Chunk) and isinstance(second, Chunk):
+        if [part["sha256"] for part in first.stored.values()] == [part["sha256"] for part in second.stored.values()]:
+            return None
+        one, two = first.columns(), second.columns()
+        if one.keys() != two.keys():
+            return Difference(entry, (), " ".join(one), " ".join(two), None)
+        return next(filter(None, (_differs(f"{entry}/{name}", one[name], two[name]) for name in one)), None)
     if not isinstance(first, (torch.Tensor, np.ndarray)) or not isinstance(second, (torch.Tensor, np.ndarray)):
         if type(first) is type(second) and json.dumps(first) == json.dumps(second):
             return None

@@ -7,19 +7,20 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore.data.arrivals import FLAGS, answer, columns, copied, from_columns, room, tensor
 from rlcore.data.carry import mapped, restored, tensors
 from rlcore.functional.noise import Noise
-from rlcore.types import Agent, Alone, Arrival, Ranks, State, Steps, VectorEnv
-
-FLAGS = ("reward", "terminated", "truncated", "is_first")
+from rlcore.judge.random_agent import RandomAgent
+from rlcore.types import Agent, Alone, Arrival, Ranks, Rows, State, Steps, VectorEnv
 
 
 class Collector:
     """B environments and an agent -> `Steps` [T, B]. Owns the environments' state, the carry and the step count.
+
+    What NumPy environments give is copied once, into rows on the host; what environments on a device give stays there.
 
     Args:
         envs: stepped together; reset here.
@@ -29,6 +30,7 @@ class Collector:
         autocast: entered around every call of the agent (mixed precision).
         clip_rewards: the steps hold tanh(reward).
         ranks: who collects beside this one; None = nobody.
+        prefill: the stream of random actions; None = none are asked for.
     """
 
     def __init__(
@@ -40,24 +42,28 @@ class Collector:
         autocast: Any = nullcontext,
         clip_rewards: bool = False,
         ranks: Ranks | None = None,
+        prefill: Noise | None = None,
     ) -> None:
         self.envs, self.agent, self.rng, self.ranks = envs, agent, rng, ranks or Alone()
         self.device = torch.device(device)
         self.autocast: Any = autocast
         self.clip_rewards = clip_rewards
+        self.prefill = prefill
         self.env_steps = 0  # actions taken, all ranks together
         self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
         self.seconds = 0.0  # of the last collect
         self.arrival: Arrival | None = None
         self.carry = self._fresh_carry()
-        self._rows: dict[str, np.ndarray] = {}
+        self._rows: dict[str, Rows] = {}
 
     @torch.no_grad()
-    def collect(self, length: int) -> tuple[Steps, Steps]:
+    def collect(self, length: int, random: bool = False) -> tuple[Steps, Steps]:
         """Take `length` steps everywhere.
 
         Args:
             length: T.
+            random: actions drawn uniformly, written as the agent would have said them; it is not asked, and its carry
+                waits at an episode's start.
 
         Returns:
             Steps [T, B] and the arrival [B] after them (as `Steps` without T and without action). They share storage
@@ -65,48 +71,54 @@ class Collector:
         """
         began = time.perf_counter()
         arrival = self.arrival if self.arrival is not None else self.envs.reset()
-        carry = self.carry
+        carry, act = self.carry, self._at_random if random else self._act
+        if not self._rows or len(self._rows["reward"]) != length + 1:
+            self._rows = room(length + 1, arrival)
         said: list[tuple[Tensor, dict[str, Tensor]]] = []
-        actions = 0
         for t in range(length):
-            self._store(arrival, t, length)
-            obs = {key: self._tensor(value) for key, value in arrival.obs.items()}
-            with self._precision():
-                self.carry, action, extras = self.agent.act(
-                    self.carry, obs, self._tensor(arrival.is_first), self.rng, False
-                )
+            self._store(arrival, t)
+            action, taken, extras = act(arrival)
             said.append((action, extras))
-            actions += int(np.count_nonzero(~(arrival.terminated | arrival.truncated)))
-            arrival = self.envs.step(self.agent.to_env(action))
-        self._store(arrival, length, length)
-        width = len(arrival.is_first)
+            arrival = self.envs.step(answer(taken, arrival))
+        self._store(arrival, length)
+        ended = self._rows["terminated"][:length] | self._rows["truncated"][:length]
+        actions, width = int((~ended).sum()), len(arrival.is_first)
         if self.ranks.size > 1:
             actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
         self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
-        self.arrival = Arrival(*(_copied(v) for v in vars(arrival).values()))
+        self.arrival = copied(arrival)
         self.seconds = time.perf_counter() - began
         return self._steps(length, said, carry)
 
+    def _act(self, arrival: Arrival) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """What the agent says, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
+        obs = {key: tensor(rows, self.device) for key, rows in arrival.obs.items()}
+        with self._precision():
+            self.carry, action, extras = self.agent.act(
+                self.carry, obs, tensor(arrival.is_first, self.device), self.rng, False
+            )
+        return action, self.agent.to_env(action), extras
+
+    def _at_random(self, arrival: Arrival) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        assert self.prefill is not None, "random actions need a stream"
+        random = RandomAgent(self.envs.spec)
+        taken = random.to_env(random.act((), {}, tensor(arrival.is_first, "cpu"), self.prefill)[1]).to(self.device)
+        action = self.agent.from_env(taken)
+        return action, self.agent.to_env(action), {}
+
     def _fresh_carry(self) -> Any:
-        return mapped(lambda tensor: tensor.to(self.device), self.agent.initial(self.envs.num_envs))
+        return mapped(lambda part: part.to(self.device), self.agent.initial(self.envs.num_envs))
 
     def _precision(self) -> AbstractContextManager[Any]:
         return self.autocast()
 
-    def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values).to(self.device)
-
-    def _store(self, arrival: Arrival, t: int, length: int) -> None:
+    def _store(self, arrival: Arrival, t: int) -> None:
         """Copy an arrival into row t of storage [T+1, B, ...]."""
-        rows = self._rows
-        if not rows or len(rows["reward"]) != length + 1:
-            for key, value in _columns(arrival).items():
-                rows[key] = np.zeros((length + 1, *value.shape), value.dtype)
-        for key, value in _columns(arrival).items():
-            rows[key][t] = value
+        for key, value in columns(arrival).items():
+            self._rows[key][t] = value
 
     def _steps(self, length: int, said: list[tuple[Tensor, dict[str, Tensor]]], carry: Any) -> tuple[Steps, Steps]:
-        rows = {key: self._tensor(value) for key, value in self._rows.items()}
+        rows = {key: tensor(value, self.device) for key, value in self._rows.items()}
         if self.clip_rewards:
             rows["reward"] = rows["reward"].tanh()
         obs = {key[4:]: value for key, value in rows.items() if key.startswith("obs/")}
@@ -122,12 +134,12 @@ class Collector:
 
     def state_dict(self) -> State:
         """Environments, the arrival not yet answered, carry, noise stream and counts."""
-        arrival = None if self.arrival is None else _columns(self.arrival)
         return {
             "envs": self.envs.state_dict(),
-            "arrival": arrival,
+            "arrival": None if self.arrival is None else columns(self.arrival),
             "carry": tensors(self.carry),
             "rng": self.rng.state_dict(),
+            "prefill": None if self.prefill is None else self.prefill.state_dict(),
             "env_steps": self.env_steps,
             "policy_steps": self.policy_steps,
         }
@@ -135,21 +147,9 @@ class Collector:
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`."""
         self.envs.load_state_dict(state["envs"])
-        columns = state["arrival"]
-        if columns is not None:
-            obs = {key[4:]: value for key, value in columns.items() if key.startswith("obs/")}
-            self.arrival = Arrival(obs, *(columns[flag] for flag in FLAGS))
+        self.arrival = None if state["arrival"] is None else from_columns(state["arrival"])
         self.carry = restored(self._fresh_carry(), state["carry"])
         self.rng.load_state_dict(state["rng"])
+        if self.prefill is not None and state.get("prefill") is not None:
+            self.prefill.load_state_dict(state["prefill"])
         self.env_steps, self.policy_steps = state["env_steps"], state["policy_steps"]
-
-
-def _columns(arrival: Arrival) -> dict[str, np.ndarray]:
-    columns = {f"obs/{key}": value for key, value in arrival.obs.items()}
-    for flag in FLAGS:
-        columns[flag] = getattr(arrival, flag)
-    return columns
-
-
-def _copied(value: Any) -> Any:
-    return {k: v.copy() for k, v in value.items()} if isinstance(value, dict) else value.copy()

@@ -25,7 +25,7 @@ def follow(run: RunDirectory) -> None:
         if command == "advance":
             session.follow(int(rest[0]))
         elif command == "save":
-            session.training.state_dict()
+            session.training.state_dict(run.checkpoints)
         else:
             break
     session.close()

@@ -181,7 +181,7 @@ class Session:
         """Make the present state durable; returns {path, env_steps, digest}; RunError where a weight is not finite."""
         self.followers.tell("save")
         with self.followers.together():
-            learning = self.training.state_dict()
+            learning = self.training.state_dict(self.run.checkpoints)
         _check_finite(learning["learner"]["agent"], self.env_steps)
         bookkeeping = {
             "fingerprint": self.fingerprint,

@@ -29,12 +29,12 @@ from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
-from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
+from rlcore.store.patience import patiently
 from rlcore.train.boundary import budget
 from rlcore.train.collect import Collector
 from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
-from rlcore.types import Context, Episode, Metrics, Ranks, State
+from rlcore.types import Context, Episode, Metrics, Ranks, State, VectorEnv
 
 OnIteration = Callable[[list[Metrics]], bool]
 
@@ -62,6 +62,8 @@ class Training:
     Args:
         config: checked, as `rlcore.store.run_config.build_config` or `flows.config.compose.compose` gives it.
         card: of the environment (`rlcore.envs.card`); None measures it, which takes some of its episodes.
+        envs: to train in instead of the config's: a vector of your own, such as one that computes in batches on a
+            device. It decides the number of environments; `evaluate` still plays the config's.
         compiled: optimizer steps are compiled ahead of time.
         ranks: who trains beside this; None = whom its Fabric knows.
     """
@@ -71,25 +73,18 @@ class Training:
         config: RunConfig,
         card: Mapping[str, Any] | None = None,
         *,
+        envs: VectorEnv | None = None,
         compiled: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         set_switches(config)
         self.config, self.fabric = config, make_fabric(config.fabric)
         self.ranks = ranks or FabricRanks(self.fabric)
-        self.card = dict(card) if card is not None else environment_card(config.env, config.seed)
-        rank, spec = self.ranks.rank, EnvSpec.from_json(self.card["spec"])
-        self.envs = make_vector_env(
-            config.env,
-            num_envs=config.env.num_envs,
-            seed=config.seed,
-            rank=rank,
-            tier=self.card["tier"],
-            fresh_instance=self.card["fresh_instance"],
-        )
-        context = Context(config, spec, self.fabric, self.ranks, config.env.num_envs, compiled)
+        self._card = dict(card) if card is not None else None
+        self.envs = envs or self._own_envs()
+        context = Context(config, self.envs.spec, self.fabric, self.ranks, self.envs.num_envs, compiled)
         self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
-        self.rng = streams.generator(config.seed, "minibatch", rank)
+        self.rng, rank = context.generator("minibatch"), self.ranks.rank
         self.collector = Collector(
             self.envs,
             self.learner.agent,
@@ -98,8 +93,26 @@ class Training:
             self.fabric.autocast,
             config.env.clip_rewards,
             self.ranks,
+            Noise(config.seed, "prefill", rank),
         )
         self.iterations, self._due, self._waiting = 0, 0, False
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """What is known of the config's environment, measured when it is first asked for."""
+        if self._card is None:
+            self._card = environment_card(self.config.env, self.config.seed)
+        return self._card
+
+    def _own_envs(self) -> VectorEnv:
+        return make_vector_env(
+            self.config.env,
+            num_envs=self.config.env.num_envs,
+            seed=self.config.seed,
+            rank=self.ranks.rank,
+            tier=self.card["tier"],
+            fresh_instance=self.card["fresh_instance"],
+        )
 
     # Stepwise ---------------------------------------------------------------------------------------------------------
 
@@ -121,7 +134,8 @@ class Training:
     def collect(self) -> None:
         """Take T steps in all environments into the buffer."""
         before = self.policy_steps
-        self.buffer.extend(*self.collector.collect(self.plan.collect_length))
+        random = before < self.plan.random_steps
+        self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
         self._due, self._waiting = before, True
 
     def update(self) -> list[Metrics]:
@@ -166,12 +180,17 @@ class Training:
             agent, self.config, self.card, count, greedy=greedy, fabric=fabric, on_progress=on_progress
         )
 
-    def state_dict(self) -> State:
-        """All that the next iteration depends on, of every rank; all ranks call it together."""
+    def state_dict(self, folder: Path | None = None) -> State:
+        """All that the next iteration depends on, of every rank; all ranks call it together.
+
+        Each writes its chunks into the folder where the state is to be saved, so that they need not travel.
+        """
         if self._waiting:
             raise RunError("what was collected has not been learned from: update() before saving")
         self.collector.arrival = self.envs.boundary()
         learner, own = self.learner.state_dict(), self._own_state()
+        if folder is not None:
+            patiently(lambda: checkpoint.write_chunks(folder, own))
         return {
             "learner": learner,
             "ranks": {str(rank): state for rank, state in enumerate(self.ranks.gather(own))},
@@ -196,7 +215,7 @@ class Training:
 
     def save(self, folder: Path | str) -> Path:
         """Write a checkpoint `folder/<env_steps>`, whole or not at all; returns it."""
-        return checkpoint.save(Path(folder), self.env_steps, self.state_dict(), {"time": time.time()})
+        return checkpoint.save(Path(folder), self.env_steps, self.state_dict(Path(folder)), {"time": time.time()})
 
     def load(self, path: Path | str) -> Training:
         """Continue from a checkpoint, or from the newest one in a folder; a UserError where there is no good one."""

@@ -21,6 +21,7 @@ from rlcore.functional.noise import Noise
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 from tests.contract.test_registry import ENVS, SETTINGS
+from tests.probes import q_learning
 
 
 def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
@@ -35,6 +36,15 @@ def test_a_built_in_algorithm_keeps_what_every_algorithm_promises(
     algo: str, env_id: str, check: Callable[[RunConfig], None]
 ) -> None:
     check(config(algo, env_id))
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+def test_they_are_general_a_replay_memory_two_losses_and_a_nested_carry_keep_them_too(
+    check: Callable[[RunConfig], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
+    settings = build(q_learning.Config, {"total_steps": 400, "learning_starts": 12, "size": 10}, "algo.")
+    check(RunConfig(algo=settings, env=EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=12), seed=0))
 
 
 def unseeded(self: Noise, *shape: int) -> Tensor:
@@ -78,6 +88,10 @@ def alone(self: Optimizer, *arguments: Any, **more: Any) -> None:
     self.ranks = dataclasses.make_dataclass("One", [("size", int, 1)])()
 
 
+def of_this_rank(self: RewardScaler) -> dict[str, Any]:
+    return {"moments": self.moments.state_dict(), "running": torch.cat([self.running, self.running])}
+
+
 OPTIMIZER = Optimizer.__init__
 
 
@@ -92,6 +106,7 @@ OPTIMIZER = Optimizer.__init__
         (conformance.greedy_is_deterministic, Agent, "act", undecided),
         (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
         (conformance.ranks_stay_one, Optimizer, "__init__", alone),
+        (conformance.interrupted_ranks_equal_uninterrupted, RewardScaler, "state_dict", of_this_rank),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

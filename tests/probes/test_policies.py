@@ -72,7 +72,7 @@ def test_advantage_of_the_wrong_sign_finds_the_worst_answer() -> None:
 def generous(training: Training) -> float:
     agent = training.learner.agent
     _, action, _ = agent.act((), {"state": torch.ones(1, 1)}, torch.ones(1, dtype=torch.bool), None, True)
-    return float(agent.to_env(action).mean())
+    return float(agent.to_env(action).detach().mean())
 
 
 @pytest.mark.parametrize("state_dependent_std", [True, False])

@@ -201,7 +201,7 @@ class EpisodicVectorEnv(ABC):
         if self.tier != "boundary" or self._last is None:
             return self._last
         last = self._last
-        ended = last.terminated | last.truncated
+        ended = np.logical_or(last.terminated, last.truncated)
         for index in np.flatnonzero(~ended & (self._length > 0)):
             self._finished.append(Episode(int(index), float(self._return[index]), int(self._length[index])))
         self._last = Arrival(last.obs, last.reward, last.terminated, last.truncated | ~ended, last.is_first)

@@ -4,6 +4,7 @@
                             learning/state.json     nested state, tensors replaced by their names
                             learning/tensors.safetensors
                             bookkeeping/state.json  times, metrics not yet logged, versions, the fingerprint
+    checkpoints/chunks/                             what never changes again: written once, referred to by manifests
     checkpoints/names.json                          which are `latest` and `best`; its own SHA-256
 
 Committed by: files in a directory beside the final name, each fsynced; manifest, fsync; rename; fsync of the parent;
@@ -11,6 +12,7 @@ only then are older ones removed. Reading never unpickles: JSON and safetensors.
 TMPDIR.
 """
 
+from rlcore.store.checkpoint.chunks import write_chunks as write_chunks
 from rlcore.store.checkpoint.names import chosen as chosen
 from rlcore.store.checkpoint.names import load_newest as load_newest
 from rlcore.store.checkpoint.names import name_best as name_best

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.errors import RunError, UserError
-from rlcore.store.checkpoint.reading import Damage, Unreadable, damage, decode, in_a_sentence, read_files
+from rlcore.store.checkpoint import chunks
+from rlcore.store.checkpoint.files import Damage, Unreadable
+from rlcore.store.checkpoint.reading import damage, decode, in_a_sentence, read_files, read_manifest
 from rlcore.store.checkpoint.sealed_json import seal, unseal
 from rlcore.store.checkpoint.writing import move_aside, remove_leftovers
 from rlcore.store.directory import RunDirectory, write_text
@@ -43,7 +45,7 @@ def load_newest(directory: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] 
         return None
     path, files = found
     with in_a_sentence(path):
-        return path, *decode(files)
+        return path, *decode(files, path)
 
 
 def _newest_verified(directory: Path) -> tuple[Path, dict[str, bytes]] | None:
@@ -109,7 +111,10 @@ def prune(run: RunDirectory, keep: int | None, saved: Path) -> None:
             if path.name != names.get("best"):
                 move_aside(path)
         remove_leftovers(run.checkpoints)
-    except (OSError, RunError) as error:
+        if (run.checkpoints / chunks.FOLDER).is_dir():
+            manifests = [read_manifest(path) for path in newest_first(run.checkpoints)]
+            chunks.sweep(run.checkpoints, {name for each in manifests for name in each.get("chunks", {})})
+    except (OSError, RunError, Damage) as error:
         log.warning("%s: older checkpoints stay for now: %s", run.checkpoints, error)
 
 

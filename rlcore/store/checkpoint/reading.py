@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import functools
 import hashlib
 import json
 import os
@@ -14,6 +14,9 @@ from typing import Any
 
 from rlcore.errors import UserError
 from rlcore.store.checkpoint import nested_state
+from rlcore.store.checkpoint.chunks import FOLDER as CHUNKS
+from rlcore.store.checkpoint.chunks import stored
+from rlcore.store.checkpoint.files import TRANSIENT, Damage, Unreadable, read, read_whole
 from rlcore.store.checkpoint.sealed_json import unseal
 
 FORMAT = 2
@@ -23,16 +26,6 @@ FOLDERS = {
     "learning": {"state.json", "tensors.safetensors"},
     "bookkeeping": {"state.json"},
 }
-TRANSIENT = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-MANIFEST_LIMIT = 1 << 16  # bytes; a manifest has three entries
-
-
-class Damage(Exception):
-    """What is wrong with a checkpoint, naming the file."""
-
-
-class Unreadable(Damage):
-    """A checkpoint that may be good and cannot be read by this version, this user or now: never passed over."""
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -42,15 +35,16 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     format or holds what no `save` writes.
     """
     with in_a_sentence(path):
-        return decode(read_files(path))
+        return decode(read_files(path), path)
 
 
-def decode(files: Mapping[str, bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Learning and bookkeeping from the very bytes that were verified."""
+def decode(files: Mapping[str, bytes], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Learning and bookkeeping from the very bytes of a checkpoint that were verified; chunks are read when wanted."""
     learning = nested_state.decode(
         files["learning/state.json"],
         files["learning/tensors.safetensors"],
         names=("learning/state.json", "learning/tensors.safetensors"),
+        chunk=functools.partial(stored, directory=path.parent),
     )
     bookkeeping = nested_state.read_json(files["bookkeeping/state.json"], "bookkeeping/state.json")
     for name, state in (("learning", learning), ("bookkeeping", bookkeeping)):
@@ -87,7 +81,7 @@ def damage(path: Path) -> str | None:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """format, env_steps, files {name: {size, sha256}}; `Damage` where they are not what was written here."""
-    data = _read(path, "manifest.json", None)
+    data = read(path, "manifest.json", None)
     try:
         content = unseal(data)
     except ValueError:
@@ -98,6 +92,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if content.get("format") != FORMAT:
         raise Damage(f"manifest.json is of another format than {FORMAT}, which this version reads")
     files = content.get("files")
+    if not isinstance(content.get("chunks", {}), dict):
+        raise Damage("manifest.json is not what was written")
     if not isinstance(files, dict) or set(files) != set(FILES) or str(content.get("env_steps")) != path.absolute().name:
         raise Damage("manifest.json does not belong to it")
     return content
@@ -115,15 +111,13 @@ def _format(data: bytes) -> int | None:
 
 def read_files(path: Path) -> dict[str, bytes]:
     """The contents of a checkpoint's `FILES` by name; `Damage` where one byte is not as its manifest says."""
-    entries = read_manifest(path)["files"]
+    manifest = read_manifest(path)
+    entries = manifest["files"]
     for folder, expected in FOLDERS.items():
         _check_folder(path, folder, expected)
-    contents = {}
-    for name in FILES:
-        data = contents[name] = _read(path, name, entries[name])
-        if entries[name] != {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}:
-            raise Damage(f"{name} is not what was written")
-    return contents
+    for name, entry in manifest.get("chunks", {}).items():
+        read_whole(path.parent, f"{CHUNKS}/{name}", entry)
+    return {name: read_whole(path, name, entries[name]) for name in FILES}
 
 
 def _check_folder(path: Path, folder: str, expected: set[str]) -> None:
@@ -138,26 +132,3 @@ def _check_folder(path: Path, folder: str, expected: set[str]) -> None:
         wrong = "is missing" if strange[0] in expected else "does not belong to it"
         # repr: the name is somebody else's, and may hold what moves a terminal's cursor
         raise Damage(f"{os.path.join(folder, strange[0])!r} {wrong}")
-
-
-def _read(path: Path, name: str, entry: Any) -> bytes:
-    """A file's content, if it is a regular file of the size that was written; no link, pipe or device is followed."""
-    try:
-        descriptor = os.open(path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as handle:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise Damage(f"{name} is not a file")
-            fits = status.st_size <= MANIFEST_LIMIT if entry is None else status.st_size == _size(entry)
-            if not fits:
-                raise Damage(f"{name} is not what was written")
-            return handle.read()
-    except OSError as error:
-        kind = Unreadable if error.errno in TRANSIENT else Damage
-        raise kind(f"{name} cannot be read ({error.strerror})") from None
-    except MemoryError:
-        raise Unreadable(f"{name} does not fit into memory") from None
-
-
-def _size(entry: Any) -> Any:
-    return entry.get("size") if isinstance(entry, dict) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.errors import DiskFault
-from rlcore.store.checkpoint import nested_state
+from rlcore.store.checkpoint import chunks, nested_state
 from rlcore.store.checkpoint.reading import FORMAT, damage
 from rlcore.store.checkpoint.sealed_json import seal
 from rlcore.system.durable import make_directory, sync_directory, write_synced
@@ -30,7 +31,7 @@ def save(directory: Path, env_steps: int, learning: Mapping[str, Any], bookkeepi
     Args:
         directory: the run's `checkpoints` folder.
         env_steps: names the checkpoint; one of that name that verifies is kept instead.
-        learning: nested dicts and lists of tensors, arrays and JSON values.
+        learning: nested dicts and lists of tensors, arrays, chunks and JSON values.
         bookkeeping: JSON values.
 
     Returns:
@@ -59,7 +60,8 @@ def save(directory: Path, env_steps: int, learning: Mapping[str, Any], bookkeepi
 
 
 def _write(folder: Path, env_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
-    state, tensors = nested_state.encode(learning)
+    chunks.write_chunks(folder.parent, learning)
+    state, tensors = nested_state.encode(learning, functools.partial(chunks.entry_of, directory=folder.parent))
     files = {
         "learning/state.json": state,
         "learning/tensors.safetensors": tensors,
@@ -71,7 +73,10 @@ def _write(folder: Path, env_steps: int, learning: Mapping[str, Any], bookkeepin
     for name, content in files.items():
         write_synced(folder / name, content)
     entries = {name: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for name, c in files.items()}
-    write_synced(folder / "manifest.json", seal({"format": FORMAT, "env_steps": env_steps, "files": entries}))
+    parts = [chunks.entry_of(chunk, folder.parent) for chunk in chunks.found_in(learning)]
+    manifest = {"format": FORMAT, "env_steps": env_steps, "files": entries}
+    manifest |= {"chunks": {part["file"]: {k: part[k] for k in ("size", "sha256")} for part in parts}} if parts else {}
+    write_synced(folder / "manifest.json", seal(manifest))
     for part in (folder / "learning", folder / "bookkeeping", folder):
         sync_directory(part)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -38,8 +37,8 @@ class Remembering:
         carry = mapped(next_, carry)
         return carry, carry.hidden.long(), {"count": carry.cell["pair"][1]}
 
-    def to_env(self, action: Tensor) -> np.ndarray:
-        return action.numpy()
+    def to_env(self, action: Tensor) -> Tensor:
+        return action
 
 
 def collector() -> Collector:

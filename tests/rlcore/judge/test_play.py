@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,8 +17,8 @@ class Still:
     def act(self, carry: Any, obs: Any, is_first: torch.Tensor, rng: Any, greedy: bool) -> Any:
         return (), torch.zeros(len(is_first), 1, dtype=torch.int64), {}
 
-    def to_env(self, action: torch.Tensor) -> np.ndarray:
-        return action[:, 0].numpy()
+    def to_env(self, action: torch.Tensor) -> torch.Tensor:
+        return action[:, 0]
 
 
 # From the tables of Student's distribution, two-sided 95 %.

@@ -15,7 +15,7 @@ def sent(action: ActionSpec, count: int = 20_000, seed: int = 0) -> np.ndarray:
     agent = RandomAgent(EnvSpec("Some-v0", {}, action))
     _, chosen, extras = agent.act((), {}, torch.zeros(count, dtype=torch.bool), Noise(seed, "baseline"))
     assert chosen.shape == (count, action.size) and extras == {}
-    return agent.to_env(chosen)
+    return agent.to_env(chosen).numpy()
 
 
 def test_every_choice_of_every_sub_action_is_equally_likely() -> None:

@@ -9,8 +9,9 @@ import torch
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Categoricals, Normal, TanhNormal
 from rlcore.functional.noise import Noise
+from rlcore.judge.random_agent import RandomAgent
 from rlcore.nn.policy_head import ActorConfig, PolicyHead, kind_of
-from rlcore.spec import ActionSpec
+from rlcore.spec import ActionSpec, EnvSpec
 
 INF = float("inf")
 BOX = ActionSpec("Box", (2,), "float32", low=(2.0, -1.0), high=(5.0, 1.0))
@@ -86,15 +87,41 @@ def test_ortho_init_starts_with_nearly_equal_choices() -> None:
     ],
 )
 def test_actions_reach_the_environment_in_its_own_form(action: ActionSpec, columns: list, expected: list) -> None:
-    sent = head(action).to_env(torch.tensor(columns))
+    sent = head(action).to_env(torch.tensor(columns)).numpy()
     assert sent.dtype == np.dtype(action.dtype) and sent.shape == (len(columns), *action.shape)
     np.testing.assert_array_equal(sent, np.asarray(expected, action.dtype))
+
+
+@pytest.mark.parametrize(
+    ("action", "distribution"), [(a, "auto") for a in (ONE, GRID, BITS, BOX, HALF)] + [(BOX, "tanh_normal")]
+)
+def test_an_action_of_the_environment_is_said_as_the_agent_would_have_said_it(
+    action: ActionSpec, distribution: str
+) -> None:
+    module, random = head(action, distribution), RandomAgent(EnvSpec("Some-v0", {}, action))
+    drawn = random.to_env(random.act((), {}, torch.zeros(500, dtype=torch.bool), Noise(0, "prefill"))[1])
+    said = module.from_env(drawn)
+    assert said.shape == (500, action.size) and said.isfinite().all()
+    policy = module.policy(module(torch.zeros(500, 6)))
+    assert said.dtype == policy.sample(module.noise(500, Noise(0, "policy"))).dtype
+    torch.testing.assert_close(module.to_env(said), drawn, rtol=1e-5, atol=1e-5)
+    assert (
+        module.to_env(said).dtype == drawn.dtype
+        and module.policy(module(torch.zeros(500, 6))).logprob(said).isfinite().all()
+    )
+
+
+def test_the_edge_of_a_squashed_box_is_said_by_a_finite_number() -> None:
+    edges = torch.tensor([[2.0, -1.0], [5.0, 1.0]])
+    module = head(BOX, "tanh_normal")
+    assert module.from_env(edges).isfinite().all()
+    torch.testing.assert_close(module.to_env(module.from_env(edges)), edges, rtol=1e-5, atol=1e-5)
 
 
 def test_squashed_actions_span_the_box_and_stay_inside() -> None:
     module = head(BOX, "tanh_normal")
     assert isinstance(module.policy(module(torch.zeros(1, 6))), TanhNormal)
-    sent = module.to_env(torch.tensor([[0.0, 0.0], [100.0, 100.0], [-100.0, -100.0]]))
+    sent = module.to_env(torch.tensor([[0.0, 0.0], [100.0, 100.0], [-100.0, -100.0]])).numpy()
     np.testing.assert_allclose(sent, [[3.5, 0.0], [5.0, 1.0], [2.0, -1.0]])
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -23,8 +24,11 @@ class Counter:
         action = torch.from_numpy(rng.host.integers(0, 4, (len(is_first), 1)))
         return (count,), action, {"value": obs["state"].sum(-1), "count": count}
 
-    def to_env(self, action: Tensor) -> np.ndarray:
-        return action[:, 0].numpy() + 10
+    def to_env(self, action: Tensor) -> Tensor:
+        return action[:, 0] + 10
+
+    def from_env(self, action: Tensor) -> Tensor:
+        return action[:, None] - 10
 
 
 def collector(*lengths: int, **more: Any) -> Collector:
@@ -118,3 +122,58 @@ def test_a_state_before_the_first_row_can_be_saved_too() -> None:
     one, other = collector(2, 3), collector(2, 3)
     other.load_state_dict(nested_state.decode(*nested_state.encode(one.state_dict())))
     assert torch.equal(one.collect(3)[0].action, other.collect(3)[0].action)
+
+
+class OnADevice(CountingEnvs):
+    """The same environments as tensors: stands for those that compute in batches on a GPU."""
+
+    def reset(self) -> Any:
+        return self._as_tensors(super().reset())
+
+    def step(self, action: Any) -> Any:
+        if isinstance(action, Tensor):
+            return self._as_tensors(super().step(np.array(action.tolist())))
+        return super().step(action)  # of reset
+
+    @staticmethod
+    def _as_tensors(arrival: Any) -> Any:
+        flags = [torch.tensor(getattr(arrival, name)) for name in ("reward", "terminated", "truncated", "is_first")]
+        return type(arrival)({k: torch.tensor(v) for k, v in arrival.obs.items()}, *flags)
+
+
+def test_what_environments_make_as_tensors_never_passes_through_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, there = collector(2, 3).collect(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "from_numpy", None)
+        patch.setattr(Counter, "act", lambda *_: ((torch.zeros(2),), torch.ones(2, 1, dtype=torch.int64), {}))
+        one = Collector(OnADevice((2, 3)), Counter(), Noise(0, "policy"))
+        steps, last = one.collect(7)
+    for name in ("reward", "terminated", "truncated", "is_first"):
+        assert torch.equal(getattr(steps, name), getattr(expected, name)), name
+    assert torch.equal(steps.obs["state"], expected.obs["state"])
+    assert torch.equal(last.obs["state"], there.obs["state"])
+    assert one.env_steps == collector_steps((2, 3), 7)
+
+
+def collector_steps(lengths: tuple[int, ...], rows: int) -> int:
+    """Actions among so many rows: an episode of n has n + 1 rows."""
+    return sum(rows - rows // (length + 1) for length in lengths)
+
+
+def test_random_actions_are_drawn_evenly_from_their_own_stream_and_said_as_the_agent_says_them() -> None:
+    one = collector(2, 3, prefill=Noise(0, "prefill"))
+    before = one.rng.state_dict()
+    steps, _ = one.collect(2_000, random=True)
+    assert one.rng.state_dict() == before and steps.extras == {}
+    assert one.carry[0].tolist() == [0, 0]  # the agent was not asked
+    counts = torch.bincount(steps.action.flatten(), minlength=4)
+    assert len(counts) == 4 and (counts - 1_000).abs().max() < 6 * 1_000**0.5
+    sent = np.stack(one.envs.seen[1:])  # the first is that of reset
+    assert np.array_equal(sent, steps.action[..., 0].numpy() + 10)
+
+
+def test_a_saved_prefill_goes_on_with_the_same_random_actions() -> None:
+    whole, other = (collector(2, 3, prefill=Noise(0, "prefill")) for _ in range(2))
+    whole.collect(5, random=True)
+    other.load_state_dict(whole.state_dict())
+    assert torch.equal(whole.collect(9, random=True)[0].action, other.collect(9, random=True)[0].action)

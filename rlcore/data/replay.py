@@ -1,0 +1,169 @@
+"""The off-policy buffer: the newest rows of every environment, and sequences drawn from them as often as owed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlcore.data import dataset
+from rlcore.data.arrivals import FLAGS
+from rlcore.types import Batch, Chunk, Context, State, Steps
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+PARTS = 32  # chunks in a full memory: a checkpoint writes the newest ones whole, and the rows of one that is not full
+
+
+class Replay:
+    """A ring of rows [R, B, ...], of which every row is written once and the newest `size` may be drawn.
+
+    Extras and carries are not kept: they are those of an older agent. The arrival that has not been answered yet waits
+    in the row after the newest, so that the newest step can be drawn.
+
+    Args:
+        context: whose ranks share what is owed; its `replay` stream draws.
+        size: rows of every environment that are remembered.
+        batch_size: N, sequences in a batch.
+        length: L, steps of a sequence.
+        ratio: gradient steps owed for every policy step, those of all ranks together counted once.
+        starts: policy steps before the first batch; none is owed for them.
+        device: where the rows are kept; batches go to the learner's.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        size: int,
+        batch_size: int,
+        length: int = 1,
+        ratio: float = 1.0,
+        starts: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.size, self.batch_size, self.length, self.ratio, self.starts = size, batch_size, length, ratio, starts
+        self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
+        self.rng = context.generator("replay")
+        self.rows: dict[str, Tensor] = {}
+        self.written = 0  # rows of every environment, of all time
+        self.taken = 0  # batches handed out
+        self._newest = 0  # policy steps of the last `extend`, of all ranks
+        self._part = max(1, size // PARTS)  # rows of a chunk
+        self._chunks: dict[int, Chunk] = {}
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def extend(self, steps: Steps, last: Steps) -> None:
+        """Remember T rows [T, B, ...] and the arrival [B, ...] after them; the oldest ones make room."""
+        count, width = steps.reward.shape
+        for begin in range(0, count, self.size):
+            self._write(_columns(steps, begin, begin + self.size))
+        self._write(_columns(last, None, None))
+        self.written -= 1  # it comes again, with its action
+        self._newest = count * width * self.ranks.size
+
+    def _write(self, columns: dict[str, Tensor]) -> None:
+        count = len(columns["reward"])
+        if not self.rows:
+            self._make_room(columns)
+        slots = self._slots(self.written, self.written + count)
+        for key, rows in self.rows.items():
+            rows[slots] = columns[key].to(self.device)
+        self.written += count
+
+    def _make_room(self, columns: dict[str, Tensor]) -> None:
+        room = self.size + self._part + 1  # a chunk whose first rows are no longer drawn is whole until it is let go
+        for key, value in sorted(columns.items()):  # in the same order also when they come from a file
+            self.rows[key] = torch.zeros((room, *value.shape[1:]), dtype=value.dtype, device=self.device)
+
+    def _slots(self, begin: int, end: int) -> Tensor:
+        return torch.arange(begin, end, device=self.device) % (self.size + self._part + 1)
+
+    # Batches ----------------------------------------------------------------------------------------------------------
+
+    def batches(self, policy_steps: int) -> Iterator[Batch]:
+        """The batches owed after the newest rows, before which there were `policy_steps`: [L, N] and the arrival [N].
+
+        Of single steps those that only reset an environment are left out.
+        """
+        learned = policy_steps + self._newest - self.starts
+        while learned > 0 and self.taken < int(self.ratio * learned) and self.written >= self.length:
+            self.taken += 1
+            yield self._drawn(policy_steps)
+
+    def _drawn(self, policy_steps: int) -> Batch:
+        oldest, width = max(0, self.written - self.size), self.rows["reward"].shape[1]
+        choices = self.written - self.length + 1 - oldest
+        picked = torch.from_numpy(self.rng.integers(0, choices * width, self.batch_size)).to(self.device)
+        if self.length == 1:
+            while bool((ended := self._ended(oldest + picked // width, picked % width)).any()):
+                picked[ended] = torch.from_numpy(self.rng.integers(0, choices * width, int(ended.sum()))).to(picked)
+        first, env = oldest + picked // width, picked % width
+        slots = (first + torch.arange(self.length + 1, device=self.device)[:, None]) % len(self.rows["reward"])
+        columns = {key: rows[slots, env].to(self.target) for key, rows in self.rows.items()}
+        return Batch(_steps(columns, slice(0, self.length)), _steps(columns, self.length), policy_steps)
+
+    def _ended(self, row: Tensor, env: Tensor) -> Tensor:
+        slot = row % len(self.rows["reward"])
+        return self.rows["terminated"][slot, env] | self.rows["truncated"][slot, env]
+
+    def remembered(self) -> TensorDict:
+        """The rows that may be drawn, in order of time: `rlcore.data.dataset` [rows, B], a copy."""
+        columns = self._between(max(0, self.written - self.size), self.written) if self.rows else {}
+        return dataset.as_tensordict(_steps(columns, slice(None)))
+
+    # State ------------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """Counts, stream, the full chunks that are still drawn from, and the rows after them."""
+        first, full = max(0, self.written - self.size) // self._part, self.written // self._part
+        self._chunks = {
+            n: self._chunks.get(n) or Chunk(functools.partial(self._between, n * self._part, (n + 1) * self._part))
+            for n in range(first, full)
+        }
+        return {
+            "written": self.written,
+            "taken": self.taken,
+            "rng": dict(self.rng.bit_generator.state),
+            "chunks": list(self._chunks.values()),
+            "tail": self._between(full * self._part, self.written + 1) if self.rows else {},
+        }
+
+    def _between(self, begin: int, end: int) -> dict[str, Tensor]:
+        slots = self._slots(begin, end)
+        return {key: rows[slots] for key, rows in self.rows.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a `state_dict`."""
+        full, chunks = state["written"] // self._part, state["chunks"]
+        self.rng.bit_generator.state = state["rng"]
+        self.rows, self._chunks = {}, {}
+        for n, chunk in zip(range(full - len(chunks), full), chunks, strict=True):
+            self.written = n * self._part
+            self._write(chunk.columns())
+            self._chunks[n] = Chunk(
+                functools.partial(self._between, n * self._part, (n + 1) * self._part), chunk.stored
+            )
+        self.written = full * self._part
+        if state["tail"]:
+            self._write(state["tail"])
+        self.written, self.taken = state["written"], state["taken"]
+
+
+def _columns(steps: Steps, begin: int | None, end: int | None) -> dict[str, Tensor]:
+    """Rows `begin` to `end` as one flat dict of [T, B, ...]; None = the one row [1, B, ...] of an arrival."""
+    flat = {f"obs/{key}": value for key, value in steps.obs.items()} | {"action": steps.action}
+    flat |= {flag: getattr(steps, flag) for flag in FLAGS}
+    return {key: value[None] if begin is None else value[begin:end] for key, value in flat.items()}
+
+
+def _steps(columns: dict[str, Tensor], where: Any) -> Steps:
+    rows = {key: value[where] for key, value in columns.items()}
+    obs = {key[4:]: value for key, value in rows.items() if key.startswith("obs/")}
+    reward, terminated, truncated, is_first = (rows[flag] for flag in FLAGS)
+    return Steps(obs, rows["action"], reward, terminated, truncated, is_first)

@@ -1,0 +1,101 @@
+"""Chunks: parts of a state that never change again, each written once beside the checkpoints that refer to it.
+
+    checkpoints/chunks/<32 digits of its SHA-256>.safetensors
+
+A checkpoint costs what is new since the last one. A chunk that no checkpoint refers to any more is removed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlcore.errors import DiskFault
+from rlcore.store.checkpoint.files import read_whole
+from rlcore.system.durable import make_directory, sync_directory, write_synced
+from rlcore.types import Chunk
+
+FOLDER = "chunks"  # beside the checkpoints
+
+
+def found_in(state: Any) -> Iterator[Chunk]:
+    """The chunks of a nested state."""
+    if isinstance(state, Chunk):
+        yield state
+    elif isinstance(state, Mapping):
+        for value in state.values():
+            yield from found_in(value)
+    elif isinstance(state, (list, tuple)):
+        for value in state:
+            yield from found_in(value)
+
+
+def write_chunks(directory: Path, state: Any) -> None:
+    """Make every chunk of a state durable that is not there yet; a DiskFault where the disk refuses.
+
+    Args:
+        directory: the run's `checkpoints` folder.
+        state: nested; its chunks know afterwards where they lie.
+    """
+    folder = directory / FOLDER
+    new = [chunk for chunk in found_in(state) if str(folder.absolute()) not in chunk.stored]
+    try:
+        if new:
+            make_directory(folder)
+        for chunk in new:
+            chunk.stored[str(folder.absolute())] = _written(chunk, folder)
+        if new:
+            sync_directory(folder)
+    except OSError as error:
+        raise DiskFault(f"{folder} could not be written ({error.strerror or error})") from error
+
+
+def _written(chunk: Chunk, folder: Path) -> dict[str, Any]:
+    from safetensors.torch import save
+
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in chunk.columns().items()})
+    digest = hashlib.sha256(content).hexdigest()
+    path = folder / f"{digest[:32]}.safetensors"
+    if not path.exists() or path.read_bytes() != content:  # a killed process may have written it before
+        temporary = folder / f".{path.name}.tmp-{os.getpid()}"
+        write_synced(temporary, content)
+        os.rename(temporary, path)
+    return {"file": path.name, "size": len(content), "sha256": digest}
+
+
+def entry_of(chunk: Chunk, directory: Path) -> dict[str, Any]:
+    """file, size and sha256 of a chunk that `write_chunks` has made durable."""
+    return chunk.stored[str((directory / FOLDER).absolute())]
+
+
+def stored(entry: Any, directory: Path) -> Chunk:
+    """The chunk that an entry of a checkpoint speaks of; its file is read, and verified, when it is asked for.
+
+    `ValueError` where `write_chunks` never made such an entry, which may be anybody's.
+    """
+    if not isinstance(entry, dict) or set(entry) != {"file", "size", "sha256"}:
+        raise ValueError("no chunk")
+    if not re.fullmatch(r"[0-9a-f]{32}\.safetensors", str(entry["file"])):
+        raise ValueError("no chunk's name")
+    return Chunk(functools.partial(_read, directory, entry), {str((directory / FOLDER).absolute()): entry})
+
+
+def _read(directory: Path, entry: dict[str, Any]) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load
+
+    return load(read_whole(directory, f"{FOLDER}/{entry['file']}", {k: entry[k] for k in ("size", "sha256")}))
+
+
+def sweep(directory: Path, wanted: Collection[str]) -> None:
+    """Remove all chunks but those of these names."""
+    folder = directory / FOLDER
+    for path in folder.iterdir():
+        if path.name not in wanted:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,124 @@
+"""The replay memory against environments whose rows can be read off their observations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.schema import build
+from rlcore.data.dataset import as_tensordict, from_tensordict
+from rlcore.data.replay import Replay
+from rlcore.functional.noise import Noise
+from rlcore.store.checkpoint import nested_state
+from rlcore.train.collect import Collector
+from rlcore.types import Alone, Context
+from tests.probes import q_learning
+from tests.rlcore.envs.counting_envs import CountingEnvs
+from tests.rlcore.train.test_collect import Counter
+
+LENGTHS = (2, 3, 5)
+
+
+def memory(**how: Any) -> Replay:
+    config = RunConfig(algo=build(q_learning.Config, {"total_steps": 100}, "algo."), env=EnvConfig(id="x"), seed=1)
+    context = Context(config, CountingEnvs(LENGTHS).spec, Fabric(accelerator="cpu"), Alone(), len(LENGTHS))
+    return Replay(context, **{"size": 50, "batch_size": 64, "ratio": 1.0} | how)
+
+
+def filled(replay: Replay, rollouts: int, length: int = 4) -> Collector:
+    collector = Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy"))
+    for _ in range(rollouts):
+        replay.extend(*collector.collect(length))
+    return collector
+
+
+def drawn(replay: Replay, count: int = 1) -> list[Any]:
+    found = []
+    for batch in replay.batches(1_000_000):
+        found.append(batch)
+        if len(found) == count:
+            break
+    return found
+
+
+def test_every_drawn_step_is_one_that_was_taken_and_none_only_resets() -> None:
+    replay = memory()
+    filled(replay, 10)
+    (batch,) = drawn(replay)
+    before, after = batch.steps.obs["state"][0], batch.last.obs["state"]
+    assert torch.equal(before[:, :2], after[:, :2])  # the same environment, the same episode
+    assert torch.equal(before[:, 2] + 1, after[:, 2]) and torch.equal(batch.last.reward, after[:, 2])
+    ends = torch.tensor(LENGTHS)[after[:, 0].long()] == after[:, 2]
+    assert torch.equal(batch.last.terminated | batch.last.truncated, ends)
+
+
+def test_all_steps_that_are_remembered_are_drawn_equally_often_and_no_other() -> None:
+    replay = memory(size=9, batch_size=4_000)
+    filled(replay, 5)  # rows 0 to 19, of which 11 to 19 are left: steps 11 to 19, the newest towards the arrival
+    steps, _ = Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy")).collect(20)
+    ended = steps.terminated | steps.truncated
+    rows = steps.obs["state"].tolist()
+    allowed = {tuple(rows[t][k]) for t in range(11, 20) for k in range(3) if not ended[t, k]}
+    seen: dict[tuple[float, ...], int] = {}
+    for batch in drawn(replay, 5):
+        for row in batch.steps.obs["state"][0].tolist():
+            seen[tuple(row)] = seen.get(tuple(row), 0) + 1
+    assert set(seen) == allowed
+    share = 20_000 / len(allowed)
+    assert all(abs(count - share) < 6 * share**0.5 for count in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("ratio", "starts", "expected"),
+    [(1.0, 0, [12, 12, 12]), (0.5, 12, [0, 6, 6]), (0.3, 5, [2, 3, 4]), (2, 20, [0, 8, 24])],
+)
+def test_as_many_batches_are_handed_out_as_policy_steps_owe(ratio: float, starts: int, expected: list[int]) -> None:
+    replay = memory(ratio=ratio, starts=starts)
+    collector = Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy"))
+    counts = []
+    for _ in range(3):
+        before = collector.policy_steps
+        replay.extend(*collector.collect(4))
+        counts.append(len(list(replay.batches(before))))
+    assert counts == expected
+
+
+def test_sequences_are_rows_that_followed_each_other() -> None:
+    replay = memory(length=6)
+    filled(replay, 10)
+    (batch,) = drawn(replay)
+    steps = batch.steps
+    assert steps.reward.shape == (6, 64) and batch.last.reward.shape == (64,)
+    state = torch.cat([steps.obs["state"], batch.last.obs["state"][None]])
+    ended = steps.terminated | steps.truncated
+    expected = torch.where(ended, 0.0, state[:-1, :, 2] + 1)
+    assert torch.equal(state[1:, :, 2], expected) and (state[1:, :, 0] == state[:-1, :, 0]).all()
+
+
+def test_a_memory_that_was_saved_goes_on_as_if_it_had_not() -> None:
+    one, other = memory(size=40), memory(size=40)
+    collector = filled(one, 25)
+    before = [batch.steps.action for batch in drawn(one, 2)]
+    assert len(before) == 2
+    other.load_state_dict(nested_state.decode(*nested_state.encode(one.state_dict())))
+    more = collector.collect(4)
+    for replay in (one, other):
+        replay.extend(*more)
+    pairs = list(zip(drawn(one, 5), drawn(other, 5), strict=True))
+    assert all(torch.equal(a.steps.obs["state"], b.steps.obs["state"]) for a, b in pairs)
+    assert nested_state.encode(one.state_dict()) == nested_state.encode(other.state_dict())
+
+
+def test_rows_are_seen_as_a_tensordict_in_the_order_of_time() -> None:
+    replay = memory(size=9)
+    filled(replay, 5)
+    rows = replay.remembered()
+    assert rows.batch_size == (9, 3)
+    age, first = rows["obs", "state"][..., 2], rows["is_first"]
+    assert torch.equal(age[1:], torch.where(first[1:], 0.0, age[:-1] + 1))
+    again = from_tensordict(as_tensordict(from_tensordict(rows)))
+    assert torch.equal(again.obs["state"], rows["obs", "state"]) and torch.equal(again.reward, rows["reward"])
