@@ -50,9 +50,14 @@ class PolicyHead(nn.Module):
         distribution: `distribution.type`.
         config: spread and initialisation.
         rng: CPU generator for the initialisation.
+
+    Attributes:
+        start: [A] int64, what discrete actions begin at; None where that is 0.
+        low: [A] float64, lower bounds of a Box.
+        high: [A] float64, upper bounds.
     """
 
-    start: Tensor | None  # of discrete actions that do not begin at 0
+    start: Tensor | None
     low: Tensor
     high: Tensor
 
