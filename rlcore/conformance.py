@@ -147,7 +147,7 @@ def no_global_generator_is_used(config: RunConfig) -> None:
 def compiled_equals_eager(config: RunConfig) -> None:
     """The graph that would be compiled computes what the code does, but for rounding; it is not built here."""
 
-    def as_graph(graph: Any, example: Any) -> Callable[[list[Tensor]], list[Tensor]]:
+    def as_graph(graph: Any, *_: Any) -> Callable[[list[Tensor]], list[Tensor]]:
         return lambda inputs: list(graph(*inputs))
 
     eager = _training(config)

@@ -217,6 +217,13 @@ class Context:
     num_envs: int
     compiled: bool = False
 
+    def facts(self) -> dict[str, Any]:
+        """What an algorithm's code computes follows from these and from the shapes of its inputs; plain values."""
+        config = self.config
+        return {"algo": repr(config.algo), "distribution": config.distribution.type, "spec": repr(self.spec)} | {
+            "precision": config.fabric.precision
+        }
+
     def generator(self, purpose: str) -> np.random.Generator:
         """A stream of this rank's own, for a buffer that draws (`replay`) or a loss (`augment`)."""
         return streams.generator(self.config.seed, purpose, self.ranks.rank)

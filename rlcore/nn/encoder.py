@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rlcore.config.groups import NO_IMAGES
 from rlcore.config.schema import arg, nearest
@@ -66,7 +66,8 @@ def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead:
 
 def _flat(x: Tensor, spec: ArraySpec, lead: int) -> Tensor:
     if spec.n is not None:
-        return F.one_hot(x.long() - spec.start, spec.n).float()
+        choices = torch.arange(spec.start, spec.start + spec.n, device=x.device)
+        return (x.long().unsqueeze(-1) == choices).float()  # one_hot looks at the values, which no graph can
     return x.reshape(*x.shape[:lead], -1).float()
 
 
@@ -81,21 +82,18 @@ class Normalizer(nn.Module):
         super().__init__()
         self.moments = RunningMoments(size)
         self.clip = clip
-        self._cached: tuple[Tensor, Tensor] | None = None
+        # What `forward` reads, float32: buffers, for a compiled function takes them as inputs.
+        self.register_buffer("mean", torch.zeros(size), persistent=False)
+        self.register_buffer("scale", torch.ones(size), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., F] -> [..., F] float32."""
-        if self._cached is None or self._cached[0].device != x.device:
-            # Rounding in bfloat16 or a float32 count would freeze the statistics; only their result is float32.
-            mean, scale = self.moments.mean.float(), self.moments.scale().float()
-            self._cached = (mean.to(x.device), scale.to(x.device))
-        mean, scale = self._cached
-        return ((x - mean) / scale).clamp(-self.clip, self.clip)
+        return ((x - self.mean) / self.scale).clamp(-self.clip, self.clip)
 
     def update(self, rows: Tensor, total: Sum = lambda sums: sums) -> None:
         """Merge raw rows [N, F], those of all ranks that `total` sums over."""
         self.moments.update(rows, total)
-        self._cached = None
+        self._read()
 
     def get_extra_state(self) -> dict[str, Tensor | float]:
         """The statistics; part of `state_dict`."""
@@ -104,7 +102,17 @@ class Normalizer(nn.Module):
     def set_extra_state(self, state: dict[str, Tensor | float]) -> None:
         """Continue from `get_extra_state`."""
         self.moments.load_state_dict(state)
-        self._cached = None
+        self._read()
+
+    def _read(self) -> None:
+        device = self.mean.device
+        self.mean, self.scale = (x.float().to(device) for x in (self.moments.mean, self.moments.scale()))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Normalizer:
+        """Moved to another device or precision, what is read stays float32: bfloat16 would round the statistics."""
+        super()._apply(fn, recurse)
+        self._read()
+        return self
 
 
 class VectorEncoder(nn.Module):

@@ -50,16 +50,7 @@ class PolicyHead(nn.Module):
         distribution: `distribution.type`.
         config: spread and initialisation.
         rng: CPU generator for the initialisation.
-
-    Attributes:
-        start: [A] int64, what discrete actions begin at; None where that is 0.
-        low: [A] float64, lower bounds of a Box.
-        high: [A] float64, upper bounds.
     """
-
-    start: Tensor | None
-    low: Tensor
-    high: Tensor
 
     def __init__(
         self, inputs: int, action: ActionSpec, distribution: str, config: ActorConfig, rng: torch.Generator
@@ -76,10 +67,7 @@ class PolicyHead(nn.Module):
         if predicted == 2 * size and config.log_std_init:
             with torch.no_grad():
                 self.linear.bias[size:] += config.log_std_init
-        first = torch.tensor(action.start) if self.kind == "discrete" and any(action.start) else None
-        low, high = (torch.tensor(side, dtype=torch.float64) for side in (action.low, action.high))
-        for name, bound in {"start": first, "low": low, "high": high}.items():
-            self.register_buffer(name, bound, persistent=False)
+        self._constants: dict[torch.device, tuple[Tensor, ...]] = {}  # no buffers: bfloat16 would round the bounds
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, features] -> policy parameters [N, P]: logits, or means followed by log stds."""
@@ -103,12 +91,13 @@ class PolicyHead(nn.Module):
 
     def to_env(self, action: Tensor) -> Tensor:
         """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed or clipped into the bounds."""
+        start, low, high = self._bounds(action.device)
         if self.kind == "discrete":
-            values = action if self.start is None else action + self.start
+            values = action + start if any(self.action.start) else action
         elif self.kind == "tanh_normal":
-            values = self.low + (action.double().tanh() + 1) / 2 * (self.high - self.low)
+            values = low + (action.double().tanh() + 1) / 2 * (high - low)
         else:
-            values = action.double().clamp(self.low, self.high)
+            values = action.double().clamp(low, high)
         return values.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
 
     def from_env(self, action: Tensor) -> Tensor:
@@ -116,10 +105,19 @@ class PolicyHead(nn.Module):
 
         On the edge of a squashed action, which no finite one reaches, the largest that float32 tells from it.
         """
+        start, low, high = self._bounds(action.device)
         values = action.flatten(1) if action.ndim > 1 else action.unsqueeze(1)
         if self.kind == "discrete":
-            return values.long() if self.start is None else values.long() - self.start
+            return values.long() - start
         if self.kind == "normal":
             return values.float()
-        inside = (values - self.low) / (self.high - self.low) * 2 - 1
+        inside = (values - low) / (high - low) * 2 - 1
         return inside.clamp(-1 + 1e-7, 1 - 1e-7).atanh().float()
+
+    def _bounds(self, device: torch.device) -> tuple[Tensor, ...]:
+        """start [A] int64, low and high [A] float64; of the kind of action that there is."""
+        if device not in self._constants:
+            start = torch.tensor(self.action.start, dtype=torch.int64, device=device)
+            sides = (torch.tensor(s, dtype=torch.float64, device=device) for s in (self.action.low, self.action.high))
+            self._constants[device] = (start, *sides)
+        return self._constants[device]

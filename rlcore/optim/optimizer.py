@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from rlcore.errors import RunError
 from rlcore.optim import package, rules
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.rules import OptimizerConfig
@@ -68,6 +67,13 @@ class Optimizer:
         self.compiled = context.compiled
         self.whole = self.compiled and accumulate == 1 and self.ranks.size == 1  # compiled from loss to step
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
+        self._seed = context.config.seed
+        self._decides = context.facts() | {
+            "loss": f"{loss.__module__}.{loss.__qualname__}",
+            "rule": config,
+            "clip": max_grad_norm,
+            "reduction": reduction,
+        }
         self._layout: list[Any] = []
         self._names: list[str] = []
         self._pending: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches
@@ -192,10 +198,8 @@ class Optimizer:
             return *made, *means
 
         self._layout = [(tensor.shape, tensor.dtype) for tensor in example]
-        graph = package.trace(function, example)
-        if any(isinstance(value, nn.Parameter) for value in vars(graph).values()) or list(graph.parameters()):
-            raise RunError("the loss reads parameters of a module that is not among the optimizer's `uses`")
-        self._function = package.compiled(graph, example)
+        facts = package.Facts(self._decides | {"whole": self.whole}, self._seed, lambda: self._names)
+        self._function, self._names = package.made_once("the minibatch step", function, example, facts)
 
     # State ------------------------------------------------------------------------------------------------------------
 

@@ -28,12 +28,14 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from rlcore import plugins
 from rlcore.errors import RunError
 from rlcore.system.durable import make_directory, sync_directory, write_synced
 from rlcore.system.lifeline import import_path
@@ -81,11 +83,41 @@ def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
 
 
 @_not_training()
-def compiled(graph: GraphModule, example: Sequence[Tensor]) -> Compiled:
+def made_once(
+    what: str, function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor], facts: Facts
+) -> tuple[Compiled, Any]:
+    """Machine code for a function of tensors: list of inputs -> list of outputs; traced where the cache has it not.
+
+    Args:
+        what: it is, for messages.
+        function: of tensors; nothing else that it reads may change.
+        example: its inputs: only tensors of these shapes, types and contiguous layout may be handed in.
+        facts: all beside the code of this program and of plugins that decides what tracing finds.
+
+    Returns:
+        The machine code, and what `facts.notes()` gave after the function was traced.
+
+    Raises:
+        RunError: the compiler failed, or the cache cannot be written.
+    """
+    folder, names = cache_folder(), facts.names(example)
+    for name in names:
+        if (known := _known(folder, name)) is not None:
+            return known
+    graph = trace(function, example)
+    if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
+        raise RunError(f"{what} reads parameters that are none of its inputs: an optimizer's `uses` names their module")
+    code, notes, key = compiled(graph, example, what), facts.notes(), content_key(graph, example)
+    if find(folder, key) is not None:
+        entry = json.dumps({"package": key, "notes": notes}).encode()
+        _write_whole(folder, f"{names[1 if _constants(graph) else 0]}.json", entry)
+    return code, notes
+
+
+def compiled(graph: GraphModule, example: Sequence[Tensor], what: str = "a function") -> Compiled:
     """Machine code for a traced function, from the cache or built now: list of inputs -> list of outputs.
 
-    Only tensors of the example's shapes, types and contiguous layout may be handed in. A RunError where the compiler
-    failed or the cache cannot be written.
+    A RunError where the compiler failed or the cache cannot be written.
     """
     folder = cache_folder()
     key = content_key(graph, example)
@@ -94,7 +126,7 @@ def compiled(graph: GraphModule, example: Sequence[Tensor]) -> Compiled:
         with _locked(folder / f"{key}.lock"):
             package = find(folder, key)
             if package is None:
-                log.info("compiling the minibatch step, once for this configuration, into %s", folder)
+                log.info("compiling %s, once for this configuration, into %s", what, folder)
                 package = _build(folder, key, graph, example)
     except OSError as error:
         raise RunError(
@@ -102,6 +134,52 @@ def compiled(graph: GraphModule, example: Sequence[Tensor]) -> Compiled:
             "name another folder in SHEPHERD_CACHE, or train with algo.compile=false"
         ) from error
     return _load(package)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What decides the code of a function before it is traced: then a start neither traces nor imports the compiler.
+
+    Attributes:
+        config: JSON: the algorithm's config, the environment's spec, what else the function is made from.
+        seed: of the run; it counts where a function holds constants that may have been drawn.
+        notes: what to remember of the trace, as the names of its outputs; JSON.
+    """
+
+    config: Any
+    seed: int
+    notes: Callable[[], Any]
+
+    def names(self, example: Sequence[Tensor]) -> list[str]:
+        """Under which a function of these inputs is known, for any seed and for this one."""
+        given = {
+            "facts": self.config,
+            "code": code_digest(),
+            "plugins": plugins.hashes(),
+            "inputs": [_shape(value) for value in example],
+            **_machine(),
+        }
+        texts = (json.dumps([given, seed], sort_keys=True, default=str) for seed in (None, self.seed))
+        return [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+
+
+@functools.cache
+def code_digest() -> str:
+    """SHA-256 of every source file of rlcore."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _known(folder: Path, name: str) -> tuple[Compiled, Any] | None:
+    """The function that an earlier start traced, where its package is whole."""
+    try:
+        entry = json.loads((folder / f"{name}.json").read_bytes())
+        package = find(folder, entry["package"])
+        return None if package is None else (_load(package), entry["notes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def cache_folder() -> Path:
@@ -145,19 +223,28 @@ def processor() -> dict[str, str]:
 
 def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
     """SHA-256 of all that decides the numbers a package gives."""
-    constants = {name: value for name, value in vars(graph).items() if isinstance(value, Tensor)}
-    constants |= dict(graph.named_buffers())
-    compiler = find_compiler()
     parts = {
-        "format": FORMAT,
         "code": graph.code,
-        "constants": {name: [_shape(value), _digest(value)] for name, value in constants.items()},
+        "constants": {name: [_shape(value), _digest(value)] for name, value in _constants(graph).items()},
         "inputs": [_shape(value) for value in example],
+        **_machine(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _constants(graph: GraphModule) -> dict[str, Tensor]:
+    held = {name: value for name, value in vars(graph).items() if isinstance(value, Tensor)}
+    return held | dict(graph.named_buffers())
+
+
+def _machine() -> dict[str, Any]:
+    compiler = find_compiler()
+    return {
+        "format": FORMAT,
         "torch": [torch.__version__, torch.backends.cpu.get_cpu_capability(), *_switches()],
         "compiler": compiler and compiler_version(compiler),
         "processor": processor(),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _shape(tensor: Tensor) -> list[Any]:
@@ -201,10 +288,15 @@ def _build(folder: Path, key: str, graph: GraphModule, example: Sequence[Tensor]
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{key}.building-", dir=folder, ignore_cleanup_errors=True) as name:
         package = _compile(Path(name), graph, example)
-        write_synced(Path(name, "whole"), package)
-        os.replace(Path(name, "whole"), folder / _name(key, package))
-        sync_directory(folder)
+        _write_whole(folder, _name(key, package), package)
     return package
+
+
+def _write_whole(folder: Path, name: str, content: bytes) -> None:
+    temporary = folder / f".{name}.tmp-{os.getpid()}"
+    write_synced(temporary, content)
+    os.replace(temporary, folder / name)
+    sync_directory(folder)
 
 
 def _compile(work: Path, graph: GraphModule, example: Sequence[Tensor]) -> bytes:
@@ -265,7 +357,7 @@ def _run_compiler(work: Path) -> None:
             log.error("the process that compiles said:\n%s", "\n".join(lines))
             reason = next((line for line in lines if "error:" in line), lines[-1])
             raise RunError(
-                f"the minibatch step could not be compiled ({reason.strip()[:300]}); "
+                f"it could not be compiled ({reason.strip()[:300]}); "
                 "mend the C++ compiler, or train with algo.compile=false"
             )
 
@@ -278,7 +370,7 @@ def _check(run: Compiled, graph: GraphModule, example: Sequence[Tensor]) -> None
     for actual, wanted in zip(run(list(example)), expected, strict=True):
         if not torch.allclose(actual, wanted, rtol=1e-3, atol=1e-4, equal_nan=True):
             raise RunError(
-                f"the compiled minibatch step is wrong by {(actual - wanted).abs().max().item():.2g}, a fault of the "
+                f"what was compiled is wrong by {(actual - wanted).abs().max().item():.2g}, a fault of the "
                 "compiler; train with algo.compile=false"
             )
 

@@ -14,7 +14,8 @@ from rlcore.data.arrivals import FLAGS, answer, columns, copied, from_columns, r
 from rlcore.data.carry import mapped, restored, tensors
 from rlcore.functional.noise import Noise
 from rlcore.judge.random_agent import RandomAgent
-from rlcore.types import Agent, Alone, Arrival, Ranks, Rows, State, Steps, VectorEnv
+from rlcore.train.acting import CompiledActing, compiled_acting
+from rlcore.types import Agent, Alone, Arrival, Context, Ranks, Rows, State, Steps, VectorEnv
 
 
 class Collector:
@@ -31,6 +32,7 @@ class Collector:
         clip_rewards: the steps hold tanh(reward).
         ranks: who collects beside this one; None = nobody.
         prefill: the stream of random actions; None = none are asked for.
+        compile_for: acting is to be one compiled function (`rlcore.train.acting`); what the agent was made from.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Collector:
         clip_rewards: bool = False,
         ranks: Ranks | None = None,
         prefill: Noise | None = None,
+        compile_for: Context | None = None,
     ) -> None:
         self.envs, self.agent, self.rng, self.ranks = envs, agent, rng, ranks or Alone()
         self.device = torch.device(device)
@@ -55,6 +58,8 @@ class Collector:
         self.arrival: Arrival | None = None
         self.carry = self._fresh_carry()
         self._rows: dict[str, Rows] = {}
+        self._compile_for = compile_for
+        self._acting: CompiledActing | None = None
 
     @torch.no_grad()
     def collect(self, length: int, random: bool = False) -> tuple[Steps, Steps]:
@@ -72,6 +77,8 @@ class Collector:
         began = time.perf_counter()
         arrival = self.arrival if self.arrival is not None else self.envs.reset()
         carry, act = self.carry, self._at_random if random else self._act
+        if self._acting is not None:
+            self._acting.refresh()
         if not self._rows or len(self._rows["reward"]) != length + 1:
             self._rows = room(length + 1, arrival)
         said: list[tuple[Tensor, dict[str, Tensor]]] = []
@@ -93,10 +100,15 @@ class Collector:
     def _act(self, arrival: Arrival) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """What the agent says, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
         obs = {key: tensor(rows, self.device) for key, rows in arrival.obs.items()}
+        is_first = tensor(arrival.is_first, self.device)
+        if self._compile_for is not None:
+            self._acting = compiled_acting(self.agent, self.carry, obs, self._compile_for, self.autocast)
+            self._compile_for = None
+        if self._acting is not None:
+            self.carry, action, taken, extras = self._acting(self.carry, obs, is_first, self.rng)
+            return action, taken, extras
         with self._precision():
-            self.carry, action, extras = self.agent.act(
-                self.carry, obs, tensor(arrival.is_first, self.device), self.rng, False
-            )
+            self.carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
         return action, self.agent.to_env(action), extras
 
     def _at_random(self, arrival: Arrival) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

@@ -94,6 +94,7 @@ class Training:
             config.env.clip_rewards,
             self.ranks,
             Noise(config.seed, "prefill", rank),
+            context if compiled else None,
         )
         self.iterations, self._due, self._waiting = 0, 0, False
 

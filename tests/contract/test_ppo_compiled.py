@@ -106,7 +106,7 @@ def assert_agree(one: ppo.Learner, other: ppo.Learner) -> None:
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead_of_time, "compiled", lambda graph, example: lambda inputs: list(graph(*inputs)))
+    monkeypatch.setattr(ahead_of_time, "compiled", lambda graph, *_: lambda inputs: list(graph(*inputs)))
 
 
 @pytest.fixture(scope="module")
@@ -256,16 +256,41 @@ def test_a_damaged_package_is_found_and_built_again(
     assert path.read_bytes() == good
 
 
+def test_a_start_that_knows_what_was_traced_traces_nothing_and_any_other_does(
+    builds: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled("discrete")
+    monkeypatch.setattr(ahead_of_time, "trace", traced_again)
+    compiled("discrete")
+    for changes in ({"ent_coef": 0.5}, {"clip_vloss": False}, {"per_rank_batch_size": 19}):
+        with pytest.raises(ZeroDivisionError):
+            compiled("discrete", **changes)
+    for place, name, value in (
+        (ahead_of_time, "code_digest", lambda: "other code"),
+        (ahead_of_time.plugins, "hashes", lambda: {"mine": "1"}),
+        (torch, "get_num_threads", lambda: 7),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr(place, name, value)
+            compiled("discrete")
+    assert not builds
+
+
+def traced_again(*_: Any) -> Any:
+    raise ZeroDivisionError
+
+
 def traced() -> tuple[Any, list[torch.Tensor]]:
     """The graph of the discrete case and its example."""
     seen = []
 
-    def note(graph: Any, example: list[torch.Tensor]) -> Any:
+    def note(graph: Any, example: list[torch.Tensor], *_: Any) -> Any:
         seen.append((graph, example))
         return lambda inputs: list(graph(*inputs))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ahead_of_time, "compiled", note)
+        patch.setattr(ahead_of_time, "_known", lambda *_: None)
         compiled("discrete")
     return seen[0]
 
@@ -301,7 +326,7 @@ def test_what_a_killed_builder_left_is_removed(builds: list[float], tmp_path: Pa
     (leftover / "inductor").mkdir(parents=True)
     path.unlink()
     compiled("discrete")
-    assert {p.suffix for p in tmp_path.iterdir()} == {".lock", ".pt2"}
+    assert {p.suffix for p in tmp_path.iterdir()} == {".lock", ".pt2", ".json"}
 
 
 def test_a_build_that_fails_leaves_nothing_behind(

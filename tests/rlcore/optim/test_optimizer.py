@@ -60,7 +60,7 @@ def stepped(optimizer: Optimizer, slope: Sequence[float], samples: float = 1.0) 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The very graph that would be compiled."""
-    monkeypatch.setattr(package, "compiled", lambda graph, example: lambda inputs: list(graph(*inputs)))
+    monkeypatch.setattr(package, "compiled", lambda graph, *_: lambda inputs: list(graph(*inputs)))
 
 
 def test_sgd_step_is_the_hand_calculation() -> None:
@@ -225,7 +225,7 @@ def test_a_module_that_is_not_declared_is_no_constant_of_the_compiled_step() -> 
         return critic(torch.cat([actor(x), actor(x)], -1)).sum(), torch.tensor(1.0), {}
 
     optimizer = Optimizer(actor, loss, PLAIN, context(compiled=True))
-    with pytest.raises(RunError, match="not among the optimizer's `uses`"):
+    with pytest.raises(RunError, match="none of its inputs: an optimizer's `uses`"):
         optimizer.accumulate(torch.ones(1, 2))
 
 

@@ -1,0 +1,155 @@
+"""Acting as one function of tensors: what lies between an arrival and its answer, compiled ahead of time.
+
+    parameters, buffers, carry, obs, is_first, noise  ->  carry, action, the environments' action, extras
+
+It is made of the agent's own `act` and `to_env` by tracing them once; the agent does not know. Noise that `act` draws
+becomes inputs: it is drawn before the call, from the same stream, in the same order and shapes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rlcore.data.carry import mapped, tensors
+from rlcore.errors import RunError, first_line
+from rlcore.functional.noise import Noise
+from rlcore.optim import package
+from rlcore.types import Agent, Carry, Context
+
+log = logging.getLogger(__name__)
+Draw = tuple[str, tuple[int, ...]]  # kind of noise, shape
+
+
+class Recorder(Noise):
+    """A stream that remembers what was drawn from it."""
+
+    def __init__(self) -> None:
+        super().__init__(0, "probe")
+        self.draws: list[Draw] = []
+
+    def normal(self, *shape: int) -> Tensor:
+        """As any stream."""
+        self.draws.append(("normal", shape))
+        return super().normal(*shape)
+
+    def exponential(self, *shape: int) -> Tensor:
+        """As any stream."""
+        self.draws.append(("exponential", shape))
+        return super().exponential(*shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """As any stream."""
+        self.draws.append(("uniform", shape))
+        return super().uniform(*shape)
+
+
+class Given:
+    """Noise that has been drawn already, in the place of a stream."""
+
+    def __init__(self, noise: Iterator[Tensor]) -> None:
+        self.normal = self.exponential = self.uniform = lambda *shape: next(noise).view(shape)
+
+
+def compiled_acting(
+    agent: Agent, carry: Carry, obs: dict[str, Tensor], context: Context, autocast: Any = nullcontext
+) -> CompiledActing | None:
+    """Acting as machine code; None, and a sentence in the log, where the agent's code cannot be traced.
+
+    That follows from the code alone, so a resumed run decides likewise. A RunError where the compiler failed.
+    """
+    try:
+        return CompiledActing(agent, carry, obs, context, autocast)
+    except RunError:
+        raise
+    except Exception as error:  # whatever tracing meets in somebody's code
+        log.warning("acting runs as it is written, not compiled: %s", first_line(error))
+        return None
+
+
+class CompiledActing:
+    """`agent.act` and `agent.to_env`, sampling, as machine code for so many environments.
+
+    Args:
+        agent: whose parameters and buffers are read anew at every `refresh`.
+        carry: its carry; the form counts.
+        obs: key -> [B, ...]; shapes and types count.
+        context: what the agent was made from.
+        autocast: entered around the agent.
+
+    Raises:
+        Exception: whatever tracing raises where an agent's code is none of tensors alone.
+    """
+
+    def __init__(
+        self, agent: Agent, carry: Carry, obs: dict[str, Tensor], context: Context, autocast: Any = nullcontext
+    ) -> None:
+        assert isinstance(agent, nn.Module)
+        self.agent, self.form, self.keys = agent, carry, list(obs)
+        first = torch.ones(len(next(iter(obs.values()))), dtype=torch.bool)
+        recorder = Recorder()
+        with torch.no_grad(), autocast():
+            agent.act(carry, obs, first, recorder, False)
+        self.draws = tuple(recorder.draws)
+        self._names: list[str] = []
+        self._held: list[Tensor] = []
+        self.refresh()
+        example = [*self._held, *self._inputs(carry, obs, first, recorder)]
+        facts = package.Facts(context.facts() | {"acting": True}, context.config.seed, lambda: self._names)
+        self._function, self._names = package.made_once("acting", self._traced(autocast), example, facts)
+
+    def refresh(self) -> None:
+        """Read the agent's parameters and buffers: before a rollout, since an update may have replaced some."""
+        self._held = [tensor.detach() for tensor in (*self.agent.parameters(), *self.agent.buffers())]
+
+    def __call__(
+        self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise
+    ) -> tuple[Carry, Tensor, Tensor, dict[str, Tensor]]:
+        """Carry, action [B, A], the environments' action [B, *shape], extras key -> [B, ...]."""
+        made = self._function([*self._held, *self._inputs(carry, obs, is_first, rng)])
+        action, taken, *rest = made
+        extras = dict(zip(self._names, rest, strict=False))
+        if self.form == ():
+            return (), action, taken, extras
+        left = iter(rest[len(self._names) :])
+        return mapped(lambda _: next(left), self.form), action, taken, extras
+
+    def _inputs(self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise) -> list[Tensor]:
+        noise = [getattr(rng, kind)(*shape) for kind, shape in self.draws]
+        return [*tensors(carry), *(obs[key] for key in self.keys), is_first, *noise]
+
+    def _traced(self, autocast: Any) -> Any:
+        names = [f"agent.{name}" for name, _ in (*self.agent.named_parameters(), *self.agent.named_buffers())]
+        module, remembered = _Act(self, autocast), len(tensors(self.form))
+
+        def function(*given: Tensor) -> tuple[Tensor, ...]:
+            held, rest = dict(zip(names, given, strict=False)), given[len(names) :]
+            with torch.no_grad():
+                action, taken, extras, carry = functional_call(module, held, (rest, remembered))
+            self._names = list(extras)
+            return action, taken, *extras.values(), *tensors(carry)
+
+        return function
+
+
+class _Act(nn.Module):
+    """An agent's acting as a module's call, so that `functional_call` can exchange its parameters."""
+
+    def __init__(self, acting: CompiledActing, autocast: Any) -> None:
+        super().__init__()
+        self.agent: Any = acting.agent
+        self.form, self.keys, self.autocast = acting.form, acting.keys, autocast
+
+    def forward(self, given: tuple[Tensor, ...], remembered: int) -> tuple[Tensor, Tensor, dict[str, Tensor], Carry]:
+        left = iter(given)
+        carry = mapped(lambda _: next(left), self.form)
+        obs = {key: next(left) for key in self.keys}
+        with self.autocast():
+            carry, action, extras = self.agent.act(carry, obs, next(left), Given(left), False)
+        return action, self.agent.to_env(action), extras, carry
