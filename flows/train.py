@@ -5,6 +5,7 @@ A Prefect deployment names `train_<algo>`; the command line, a notebook and a te
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.store.directory import RunDirectory
 
 
+@functools.cache
 def training_flow(algo: str) -> Flow[..., Any]:
     """The flow `train-<algo>`, from a config to a registered model."""
 
@@ -55,10 +57,14 @@ def training_flow(algo: str) -> Flow[..., Any]:
     return train
 
 
-plugins.load()  # a worker that has SHEPHERD_PLUGINS finds the flows of these too
-FLOWS = {algo: training_flow(algo) for algo in ALGORITHMS}
-for algo in ALGORITHMS:  # what a deployment's entrypoint names
-    globals()[f"train_{algo.replace('-', '_')}"] = FLOWS[algo]
+def __getattr__(name: str) -> Flow[..., Any]:
+    """`train_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
+    if name.startswith("train_"):
+        plugins.load()
+    for algo in ALGORITHMS:
+        if name == f"train_{algo.replace('-', '_')}":
+            return training_flow(algo)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:
@@ -81,5 +87,5 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
     with terminable_flow(), released(run):
         expect_trainer(run)  # it gets ready while Prefect does
         with prefect_api():
-            FLOWS[run.read_config()["algo"]["name"]](run_dir=str(run.path.absolute()))
+            training_flow(run.read_config()["algo"]["name"])(run_dir=str(run.path.absolute()))
     return run.read_summary()

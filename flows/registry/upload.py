@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.tracking.mlflow_store import pages
+from rlcore import plugins
+from rlcore.algorithms import ALGORITHMS
 from rlcore.judge.policy import Policy, load_policy
 
 if TYPE_CHECKING:
@@ -118,6 +120,12 @@ def _made_of(version: ModelVersion, logged: LoggedModel) -> bool:
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 
+def _plugin_of(policy: Policy) -> list[str]:
+    """The code of an algorithm from outside; whoever serves the model still has to name the plugin."""
+    package = ALGORITHMS[policy.description["algo"]["name"]].build.__module__.partition(".")[0]
+    return [] if package == "rlcore" else [str(plugins.source(package))]
+
+
 def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, policy: Policy) -> None:
     """Write a logged model's files and call it ready.
 
@@ -140,7 +148,7 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
             mlflow_model=Model(artifact_path=location, run_id=run_id, model_uuid=model_id, model_id=model_id),
             python_model=str(here / "served_policy.py"),
             artifacts={"policy": str(folder)},
-            code_paths=[str(here.parents[1] / "rlcore")],
+            code_paths=[str(here.parents[1] / "rlcore"), *_plugin_of(policy)],
             signature=signature_of(policy),
             input_example=example_of(policy),
             pip_requirements=[f"{name}=={version}" for name, version in versions],

@@ -90,8 +90,9 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
     values = {key: 64 if value == "???" else value for key, value in defaults(module.Config).items()}
     try:
         keys = {"mlp_keys": {"encoder": list(obs)}} if "mlp_keys" in values else {}
-        config = build(module.Config, values | keys, "algo.")
-        agent = module.Agent(config, EnvSpec("", dict(obs), action), "auto", torch.Generator())
+        config, spec = build(module.Config, values | keys, "algo."), EnvSpec("", dict(obs), action)
+        config.check_spec(spec)
+        agent = module.Agent(config, spec, "auto", torch.Generator())
         zeros = {key: torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for key, spec in obs.items()}
         agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), Noise(0, "probe"), False)
     except UserError:

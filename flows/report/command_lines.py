@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlcore import plugins
+
 
 def short_path(path: Path) -> str:
     """A path as one would type it here: from the current folder where it lies in it, else as it is."""
@@ -23,10 +25,10 @@ def bin_folder() -> str:
 
 def resume_command(run_dir: str | Path) -> str:
     """The command line that goes on with a run."""
-    return f"{bin_folder()}shepherd resume {shlex.quote(str(run_dir))}"
+    return f"{bin_folder()}shepherd {shlex.join(['resume', str(run_dir), *plugins.as_typed()])}"
 
 
 def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
     """The command line of a stage; overrides belong to `params`."""
     behind = ["--params", params, *overrides] if params is not None else []
-    return shlex.join(["shepherd", "stage", stage, run_dir, *behind])
+    return shlex.join(["shepherd", "stage", stage, run_dir, *behind, *plugins.as_typed()])

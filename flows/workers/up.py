@@ -27,6 +27,7 @@ from flows.workers.dotenv import NAMES, USER, client_variables, kept_password, w
 from flows.workers.pools import DEPLOYMENTS, deploy
 from flows.workers.servers import Server
 from rlcore.errors import UserError
+from rlcore.system.lifeline import import_path
 
 PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
 IN_USE = "uses the databases here without a server; wait for its end, or end it: `shepherd resume` continues a training"
@@ -128,6 +129,7 @@ def _worker(gpu: str = "") -> Server:
     options = ("--name", f"{name}-{os.uname().nodename}", *(("--limit", "1") if gpu else ()))
     # The heartbeat is the sign of life that a flow run gives (flows.workers.worker).
     variables = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+    variables["PYTHONPATH"] = import_path()  # it works in `home()`, and a plugin may lie here
     return Server(name, (*command, *options), variables | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}))
 
 

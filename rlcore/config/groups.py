@@ -50,7 +50,9 @@ class EnvConfig:
     mask_velocities: bool = arg(
         False, "zero the velocity entries (classic control, LunarLander): a partly observed task"
     )
-    wrapper: dict[str, Any] = arg({}, "arguments of gymnasium.make, as env.wrapper.is_slippery=false")
+    wrapper: dict[str, Any] = arg(
+        {}, "arguments of gymnasium.make, as env.wrapper.is_slippery=false; or of your class, which _target_ names"
+    )
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class Policy:
         self.description = dict(description)
         self.spec = EnvSpec.from_json(description["spec"])
         plugins.load()
-        plugins.require(description.get("plugins", ()))
+        if description["algo"]["name"] not in ALGORITHMS:  # what only brought an environment is not asked for
+            plugins.require(description.get("plugins", ()))
         module = ALGORITHMS[description["algo"]["name"]]
         config = build(module.Config, description["algo"], "algo.")
         self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())

@@ -74,7 +74,7 @@ def test_from_a_command_to_a_served_model(
     # Nothing is imported because a run says so: whoever goes on names it again.
     for words in (["evaluate", "run", "--episodes", "2"], ["resume", "run"]):
         assert cli.main(words) == 2
-        assert "SHEPHERD_PLUGINS=reinforce before the command" in capsys.readouterr().err
+        assert "write plugins=[reinforce] behind the command" in capsys.readouterr().err
     monkeypatch.setenv(plugins.VARIABLE, "reinforce")
     assert cli.main(["evaluate", "run", "--episodes", "2"]) == 0
     assert cli.main(["resume", "run"]) == 0
