@@ -19,6 +19,7 @@ from flows.runs.trainer import expect_trainer, released
 from flows.workers.local_api import prefect_api
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
+from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
 
@@ -59,12 +60,13 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
 def __getattr__(name: str) -> Flow[..., Any]:
     """`train_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
-    if name.startswith("train_"):
-        plugins.load()
+    if not name.startswith("train_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    plugins.load()
     for algo in ALGORITHMS:
         if name == f"train_{algo.replace('-', '_')}":
             return training_flow(algo)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise UserError(f"{name}: no algorithm here has this flow; start the worker with its plugin in {plugins.VARIABLE}")
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

@@ -33,14 +33,15 @@ def name(modules: Iterable[str]) -> None:
 
 def taken(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The plugins among what a user typed, as `plugins=[a,b]`, and the other words."""
-    typed = [word for word in words if word.startswith("plugins=")]
+    typed = [word for word in words if word.lstrip("+").startswith("plugins=")]
     modules = [part.strip(" '\"[]") for word in typed for part in word.partition("=")[2].split(",")]
     return [module for module in modules if module], [word for word in words if word not in typed]
 
 
-def as_typed() -> list[str]:
-    """What names them again behind a command."""
-    return [f"plugins=[{','.join(named())}]"] if named() else []
+def as_typed(modules: Sequence[str] | None = None) -> list[str]:
+    """What names modules behind a command; None = those that the user has named."""
+    modules = named() if modules is None else modules
+    return [f"plugins=[{','.join(modules)}]"] if modules else []
 
 
 def load() -> list[str]:
@@ -51,8 +52,8 @@ def load() -> list[str]:
     return names
 
 
-def imported(module: str) -> ModuleType:
-    """A plugin, or a module in one, from the working directory too; a UserError where it cannot be imported."""
+def imported(module: str, key: str = VARIABLE) -> ModuleType:
+    """A plugin, or a module in one, from the working directory too; a UserError where `key` names what cannot be."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -63,9 +64,9 @@ def imported(module: str) -> ModuleType:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
         where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if len(frames) > 1 else ""
         reason = f"{type(error).__name__}: {first_line(error)}{where}"
-        raise UserError(f"{VARIABLE}={module}: this module cannot be imported ({reason})") from None
+        raise UserError(f"{key}={module}: this module cannot be imported ({reason})") from None
     if found.__file__ is None:
-        raise UserError(f"{VARIABLE}={module}: a folder without __init__.py; name a module in it, as {module}.mine")
+        raise UserError(f"{key}={module}: a folder without __init__.py; name a module in it, as {module}.mine")
     return found
 
 
@@ -73,7 +74,7 @@ def member(key: str, target: str) -> object:
     """What a dotted name in a config means, in a plugin; nothing else is imported, and no other plugin."""
     refuse_foreign(key, target)
     module, _, name = target.rpartition(".")
-    found = getattr(imported(module), name, None)
+    found = getattr(imported(module, key), name, None)
     if found is None:
         raise UserError(f"{key}={target}: {module} has no {name}")
     return found
@@ -87,6 +88,13 @@ def refuse_foreign(key: str, target: str) -> None:
             f"{key}={target}: nothing is imported because a config names it; "
             f"where it is a class of yours, name its package too: plugins=[{package}] or {VARIABLE}={package}"
         )
+
+
+def bringing(module: str) -> list[str]:
+    """The plugins that a module lies in; all of them where it lies in none, and none where it is one of ours."""
+    if module.partition(".")[0] == __name__.partition(".")[0]:
+        return []
+    return [plugin for plugin in named() if f"{module}.".startswith(f"{plugin}.")] or named()
 
 
 def require(modules: Iterable[str] | str) -> None:
@@ -116,5 +124,5 @@ def hashes() -> dict[str, str]:
 
 def source(module: str) -> Path:
     """The folder of a package that has been imported, or the file of a module."""
-    path = Path(sys.modules[module].__file__ or "").resolve()
-    return path.parent if path.name == "__init__.py" else path
+    found = sys.modules[module]
+    return Path(found.__path__[0] if hasattr(found, "__path__") else found.__file__ or "").resolve()

@@ -7,6 +7,7 @@ named class would have read are dropped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -138,8 +139,8 @@ def name_classes(tree: Tree) -> None:
 
 
 def _is_own(target: Any) -> bool:
-    """Whether an environment's class is none that SheepRL's files name."""
-    return isinstance(target, str) and target.partition(".")[0] not in ("gymnasium", "gym", "sheeprl")
+    """Whether an environment's class, `package.Class`, may be one of the user's own; none of Gymnasium's is."""
+    return isinstance(target, str) and re.fullmatch(r"(?!gym\.|gymnasium\.)\w+(\.\w+)+", target) is not None
 
 
 def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -59,7 +60,8 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
         facts.add_row("paper", (module.__doc__ or "").strip().partition("\n")[0])
         facts.add_row("actions", ", ".join(actions))
         facts.add_row("observations", ", ".join(observations))
-        facts.add_row("train", f"shepherd train exp={name}")
+        behind = plugins.as_typed(plugins.bringing(module.Config.__module__))
+        facts.add_row("train", shlex.join(["shepherd", "train", f"exp={name}", *behind]))
         parts += [Text(name, "bold"), Padding.indent(facts, 2)]
     return _narrow(parts)
 

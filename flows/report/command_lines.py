@@ -23,9 +23,9 @@ def bin_folder() -> str:
     return "" if shutil.which("shepherd") else shlex.quote(short_path(Path(sys.executable).parent) + "/")
 
 
-def resume_command(run_dir: str | Path) -> str:
-    """The command line that goes on with a run."""
-    return f"{bin_folder()}shepherd {shlex.join(['resume', str(run_dir), *plugins.as_typed()])}"
+def resume_command(run_dir: str | Path, modules: Sequence[str] | None = None) -> str:
+    """The command line that goes on with a run; `modules` are its plugins, None = those that are named here."""
+    return f"{bin_folder()}shepherd {shlex.join(['resume', str(run_dir), *plugins.as_typed(modules)])}"
 
 
 def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:

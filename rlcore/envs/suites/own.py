@@ -24,6 +24,7 @@ def own_class(wrapper: Mapping[str, Any]) -> type[gymnasium.Env] | None:
     if target is None or target in MAKERS:
         return None
     found = plugins.member(KEY, str(target))
+    # No function either: a config from elsewhere would choose among all that a plugin has, `subprocess.run` perhaps.
     if not (isinstance(found, type) and issubclass(found, gymnasium.Env)):
         raise UserError(f"{KEY}={target}: this is no class of gymnasium.Env")
     return found
