@@ -105,12 +105,12 @@ def test_it_steps_in_a_process_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "says"),
     [
-        ("Countin", {}, "own_envs has no Countin"),
+        ("Another", {}, "own_envs has no Another"),
         ("helper", {"command": "ls"}, "no class of gymnasium.Env"),
         ("run", {"args": ["touch", "called"]}, "no class of gymnasium.Env"),
         ("gymnasium", {}, "no class of gymnasium.Env"),
         ("Counting", {"end": 0}, r"with env.wrapper.end=0: cannot be made \(ValueError: end 0 is too small\)"),
-        ("Counting", {"ende": 2}, r"with env.wrapper.ende=2: .* unexpected keyword argument 'ende'"),
+        ("Counting", {"last": 2}, r"with env.wrapper.last=2: .* unexpected keyword argument 'last'"),
     ],
 )
 def test_what_is_no_environment_is_a_sentence_and_never_called(
