@@ -72,7 +72,7 @@ def down() -> None:
         write_dotenv({})
         for run in trained:
             if not run.taken() and run.read_summary().get("status") != "finished":
-                command = resume_command(short_path(run.path), run.read_config()["plugins"])
+                command = resume_command(short_path(run.path), run.read_config().get("plugins"))
                 print(f"interrupted: `{command}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")
         print(f"  unset {' '.join(NAMES)}")
