@@ -56,7 +56,7 @@ def configure_environment() -> None:
     process ends; in batches it keeps up, and no history is lost. Its interval must be a whole second: Prefect 3.8 cuts
     off the fraction, and at 0 the recorder spins on a whole core.
     """
-    _read_dotenv()
+    read_dotenv()
     _set_credentials_apart()
     folder = state_folder()
     settings = {
@@ -85,7 +85,8 @@ def configure_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def _read_dotenv() -> None:
+def read_dotenv() -> None:
+    """Set what `.env`, in the working directory or the home, says of us and the user has not set."""
     from dotenv import dotenv_values
 
     for folder in dict.fromkeys((Path.cwd(), home())):

@@ -5,6 +5,7 @@ A Prefect deployment names `train_<algo>`; the command line, a notebook and a te
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +19,11 @@ from flows.runs.trainer import expect_trainer, released
 from flows.workers.local_api import prefect_api
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
+from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 
 
+@functools.cache
 def training_flow(algo: str) -> Flow[..., Any]:
     """The flow `train-<algo>`, from a config to a registered model."""
 
@@ -55,10 +58,15 @@ def training_flow(algo: str) -> Flow[..., Any]:
     return train
 
 
-plugins.load()  # a worker that has SHEPHERD_PLUGINS finds the flows of these too
-FLOWS = {algo: training_flow(algo) for algo in ALGORITHMS}
-for algo in ALGORITHMS:  # what a deployment's entrypoint names
-    globals()[f"train_{algo.replace('-', '_')}"] = FLOWS[algo]
+def __getattr__(name: str) -> Flow[..., Any]:
+    """`train_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
+    if not name.startswith("train_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    plugins.load()
+    for algo in ALGORITHMS:
+        if name == f"train_{algo.replace('-', '_')}":
+            return training_flow(algo)
+    raise UserError(f"{name}: no algorithm here has this flow; start the worker with its plugin in {plugins.VARIABLE}")
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:
@@ -81,5 +89,5 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
     with terminable_flow(), released(run):
         expect_trainer(run)  # it gets ready while Prefect does
         with prefect_api():
-            FLOWS[run.read_config()["algo"]["name"]](run_dir=str(run.path.absolute()))
+            training_flow(run.read_config()["algo"]["name"])(run_dir=str(run.path.absolute()))
     return run.read_summary()

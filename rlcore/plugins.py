@@ -1,7 +1,8 @@
 """Modules of the user's own: named by the user in SHEPHERD_PLUGINS or behind a command, never by a file.
 
 A plugin registers what it brings when it is imported: environments with Gymnasium, algorithms with
-`rlcore.algorithms.register`. A run notes the plugins it was made with; whoever goes on with it names them again.
+`rlcore.algorithms.register`; a class that `env.wrapper._target_` names lies in it. A run notes the plugins it was made
+with; whoever goes on with it names them again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 
-from rlcore.errors import UserError
+from rlcore.errors import UserError, first_line
 
 VARIABLE = "SHEPHERD_PLUGINS"
 
@@ -28,28 +31,80 @@ def name(modules: Iterable[str]) -> None:
     os.environ[VARIABLE] = ",".join(dict.fromkeys([*named(), *modules]))
 
 
+def taken(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The plugins among what a user typed, as `plugins=[a,b]`, and the other words."""
+    typed = [word for word in words if word.lstrip("+").startswith("plugins=")]
+    modules = [part.strip(" '\"[]") for word in typed for part in word.partition("=")[2].split(",")]
+    return [module for module in modules if module], [word for word in words if word not in typed]
+
+
+def as_typed(modules: Sequence[str] | None = None) -> list[str]:
+    """What names modules behind a command; None = those that the user has named."""
+    modules = named() if modules is None else modules
+    return [f"plugins=[{','.join(modules)}]"] if modules else []
+
+
 def load() -> list[str]:
     """Import them, from the working directory too; their names. A UserError where one cannot be imported."""
     names = named()
-    if names and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     for module in names:
-        try:
-            found = importlib.import_module(module)
-        except (ImportError, SyntaxError, TypeError, ValueError) as error:
-            raise UserError(f"{VARIABLE}={module}: this module cannot be imported ({error})") from None
-        if found.__file__ is None:
-            raise UserError(f"{VARIABLE}={module}: a folder without __init__.py; name a module in it, as {module}.mine")
+        imported(module)
     return names
 
 
-def require(modules: Iterable[str]) -> None:
+def imported(module: str, key: str = VARIABLE) -> ModuleType:
+    """A plugin, or a module in one, from the working directory too; a UserError where `key` names what cannot be."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = importlib.import_module(module)
+    except UserError:
+        raise
+    except Exception as error:  # of its own code: any
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+        where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if len(frames) > 1 else ""
+        reason = f"{type(error).__name__}: {first_line(error)}{where}"
+        raise UserError(f"{key}={module}: this module cannot be imported ({reason})") from None
+    if found.__file__ is None:
+        raise UserError(f"{key}={module}: a folder without __init__.py; name a module in it, as {module}.mine")
+    return found
+
+
+def member(key: str, target: str) -> object:
+    """What a dotted name in a config means, in a plugin; nothing else is imported, and no other plugin."""
+    refuse_foreign(key, target)
+    module, _, name = target.rpartition(".")
+    found = getattr(imported(module, key), name, None)
+    if found is None:
+        raise UserError(f"{key}={target}: {module} has no {name}")
+    return found
+
+
+def refuse_foreign(key: str, target: str) -> None:
+    """Refuse a dotted name in a config that lies in no plugin; the UserError says what to type."""
+    if not any(target.startswith(f"{plugin}.") for plugin in named()):
+        package = target.partition(".")[0]
+        raise UserError(
+            f"{key}={target}: nothing is imported because a config names it; "
+            f"where it is a class of yours, name its package too: plugins=[{package}] or {VARIABLE}={package}"
+        )
+
+
+def bringing(module: str) -> list[str]:
+    """The plugins that a module lies in; all of them where it lies in none, and none where it is one of ours."""
+    if module.partition(".")[0] == __name__.partition(".")[0]:
+        return []
+    return [plugin for plugin in named() if f"{module}.".startswith(f"{plugin}.")] or named()
+
+
+def require(modules: Iterable[str] | str) -> None:
     """Refuse what was made with plugins that nobody has named now: no file makes this program import anything."""
-    if missing := [module for module in modules if module not in named()]:
+    given = [modules] if isinstance(modules, str) else modules
+    if missing := [str(module) for module in given if module not in named()]:
         names = ",".join(missing)
         raise UserError(
             f"plugins=[{names}]: this was made with it, and nothing is imported because a file names it; "
-            f"write {VARIABLE}={names} before the command"
+            f"write plugins=[{names}] behind the command or {VARIABLE}={names} before it"
         )
 
 
@@ -57,11 +112,17 @@ def hashes() -> dict[str, str]:
     """SHA-256 of the Python sources of each: of its package, or of its one file."""
     found: dict[str, str] = {}
     for module in load():
-        path = Path(sys.modules[module].__file__ or "")
-        files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+        path = source(module)
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
         digest = hashlib.sha256()
         for file in files:
             content = file.read_bytes()
             digest.update(f"{file.relative_to(path.parent).as_posix()}\0{len(content)}\0".encode() + content)
         found[module] = digest.hexdigest()
     return found
+
+
+def source(module: str) -> Path:
+    """The folder of a package that has been imported, or the file of a module."""
+    found = sys.modules[module]
+    return Path(found.__path__[0] if hasattr(found, "__path__") else found.__file__ or "").resolve()

@@ -16,6 +16,7 @@ from typing import Any
 from flows.config.compose import compose
 from flows.config.search_path import BUILT_IN, config_folders
 from flows.config.yaml_files import available, default_names, presets
+from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import REQUIRED, Argument, arguments, at, nearest, plain, spell
@@ -44,6 +45,7 @@ def train_help(words: Sequence[str] = ()) -> str:
     section as `algo`, the start of a key, or any part of it or of its description. A word that fits no key raises
     UserError.
     """
+    plugins.load()
     overrides = [word for word in words if "=" in word]
     filters = [word.rstrip(".") for word in words if "=" not in word]
     algorithms, values, shown = list(ALGORITHMS), {}, "Values are defaults; a preset may change them."

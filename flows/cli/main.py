@@ -15,7 +15,8 @@ from flows.cli.other_commands import refuse_other_commands
 from flows.cli.parser import HELP, parse, parser
 from flows.process.exits import told
 from flows.process.signals import CODE, farewell, terminable
-from flows.settings import configure_environment
+from flows.settings import configure_environment, read_dotenv
+from rlcore import plugins
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,13 +47,14 @@ def _warn_in_sentences() -> None:
 
 def _run(arguments: list[str]) -> int:
     """Run one command: a function that returns its exit code, or text to be printed, or nothing."""
-    if not arguments:
+    modules, words = plugins.taken(arguments)  # with every command; what it starts has them too
+    if not words:
         parser().print_help()
         return 2
-    refuse_other_commands(arguments)
-    calls, values = parse(arguments)
-    if calls != HELP:  # which reads nothing but the config
-        configure_environment()
+    refuse_other_commands(words)
+    calls, values = parse(words)
+    read_dotenv() if calls == HELP else configure_environment()  # help reads nothing but the config
+    plugins.name(modules)
     module, _, name = calls.partition(":")
     result = getattr(import_module(module), name)(**values)
     if isinstance(result, str):

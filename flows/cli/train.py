@@ -13,6 +13,7 @@ from flows.process.network import is_server
 from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.settings import tracking_uri
 from flows.workers.servers import check_servers
+from rlcore import plugins
 from rlcore.store.directory import RunDirectory
 from rlcore.system.secrets import redacted
 
@@ -69,12 +70,13 @@ def _flow(run: RunDirectory) -> None:
 
 def next_commands(run: RunDirectory) -> list[str]:
     """What is worth typing after a training; for MLflow the address of its server, when there is one."""
-    where, store = shlex.quote(short_path(run.path)), tracking_uri()
+    where, behind = shlex.quote(short_path(run.path)), "".join(f" {shlex.quote(word)}" for word in plugins.as_typed())
+    store = tracking_uri()
     # The address of a database with a password in it is left to the shell, which has it from the environment or `.env`.
     typed = shlex.quote(store) if redacted(store) == store else '"$MLFLOW_TRACKING_URI"'
     return [
-        f"{bin_folder()}shepherd enjoy {where}",
-        f"{bin_folder()}shepherd evaluate {where} --episodes 100 --video",
+        f"{bin_folder()}shepherd enjoy {where}{behind}",
+        f"{bin_folder()}shepherd evaluate {where} --episodes 100 --video{behind}",
         redacted(store) if is_server(store) else f"{bin_folder()}mlflow ui --backend-store-uri {typed}",
     ]
 

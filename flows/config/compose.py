@@ -78,9 +78,8 @@ def dump(tree: Mapping[str, Any]) -> str:
 def _composed(overrides: Sequence[str]) -> DictConfig:
     """Files, built-in defaults and settings together; interpolations are not resolved."""
     groups = yaml_files.groups()
-    typed = parse(overrides, groups)
+    typed = parse(_without_plugins(overrides), groups)
     typed.refuse_sweeps()
-    _load_plugins(typed)
     return _merged(yaml_files.load(typed.choices, groups), typed)
 
 
@@ -98,21 +97,19 @@ def _composed_from(
             raise UserError(f"{file}: cannot be read ({mistakes.one_line(error)})") from None
         if not isinstance(stored, DictConfig) or not {"algo", "env"} <= set(stored):
             raise UserError(f"{file}: not the parameters of a run; `shepherd config exp=ppo --params` prints such")
-        typed = parse(overrides, yaml_files.groups())
+        typed = parse(_without_plugins(overrides), yaml_files.groups())
         typed.refuse_sweeps()
         typed.refuse_choices()
-        _load_plugins(typed)
         yaml_files.register_resolvers()
         return _checked(_merged(stored, typed))
 
 
-def _load_plugins(typed: Typed) -> None:
-    """Name and import the modules that the user has typed; children of this process have them too."""
-    for setting in typed.settings:
-        if setting.key_or_group == "plugins":
-            value = setting.value()
-            plugins.name(map(str, value) if isinstance(value, list) else [str(value)] if value else [])
+def _without_plugins(overrides: Sequence[str]) -> list[str]:
+    """Name and import the modules that the user has typed, for children of this process too; the other overrides."""
+    modules, others = plugins.taken(overrides)
+    plugins.name(modules)
     plugins.load()
+    return others
 
 
 def _merged(config: DictConfig, typed: Typed) -> DictConfig:
@@ -157,7 +154,7 @@ def _checked(config: DictConfig) -> tuple[RunConfig, dict[str, Any]]:
         tree: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(mistakes.of_interpolation(error, config)) from None
-    tree["plugins"] = list(dict.fromkeys([*(tree.get("plugins") or ()), *plugins.named()]))
+    tree["plugins"] = plugins.named()  # those of a file among them
     refuse_other_algorithms(tree)
     name_classes(tree)
     checked = build_config(tree)

@@ -7,9 +7,11 @@ named class would have read are dropped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS, RunConfig
 from rlcore.config.schema import REQUIRED, arguments, at, nearest, spell
@@ -46,7 +48,7 @@ LOGGER_KEYS_DROPPED = (
 # Places of class strings -> the classes there may be, with their names here if they have any, and the keys dropped.
 CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
     "algo.optimizer": (OPTIMIZERS, ("fused", "foreach")),  # fused where torch has it; the mathematics is the same
-    "env.wrapper": (("gymnasium.make", "gym.make"), ("id", "render_mode", "_convert_", "_recursive_")),
+    "env.wrapper": (("gymnasium.make", "gym.make"), ("id", "render_mode", "_convert_", "_recursive_")),  # or one's own
     "fabric": (("lightning.fabric.Fabric", "lightning.Fabric", "lightning_fabric.Fabric"), ()),
     "metric.aggregator": (
         ("sheeprl.utils.metric.MetricAggregator", "sheeprl.utils.metric.RankIndependentMetricAggregator"),
@@ -121,7 +123,7 @@ def name_classes(tree: Tree) -> None:
         if isinstance(node := at(tree, place), dict):
             rewrite(node, place)
     for place, (table, dropped) in CLASSES.items():
-        if isinstance(node := at(tree, place), dict):
+        if isinstance(node := at(tree, place), dict) and not (place == "env.wrapper" and _is_own(node.get("_target_"))):
             if "_target_" in node:
                 name = _look_up(f"{place}._target_", node.pop("_target_"), table)
                 node |= {"name": name} if isinstance(table, Mapping) else {}
@@ -130,7 +132,15 @@ def name_classes(tree: Tree) -> None:
     if isinstance(tree.get("metric"), dict) and tree["metric"].get("logger", "") is None:
         tree["metric"]["logger"] = {"name": "none"}
     for key, value in _targets(tree):
+        if key == "env.wrapper._target_":  # the user's own, with its arguments
+            plugins.refuse_foreign(key, value)
+            continue
         raise UserError(f"{key}={spell(value)}: no class can be named here, and none is imported; take the key out")
+
+
+def _is_own(target: Any) -> bool:
+    """Whether an environment's class, `package.Class`, may be one of the user's own; none of Gymnasium's is."""
+    return isinstance(target, str) and re.fullmatch(r"(?!gym\.|gymnasium\.)\w+(\.\w+)+", target) is not None
 
 
 def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -193,7 +203,7 @@ def _env(node: Tree, place: str) -> None:
         if isinstance(target, str) and target in ENVS_NOT_YET:
             missing = f"{ENVS_NOT_YET[target]} is not there yet; `shepherd envs` lists what is"
             raise UserError(f"{place}.wrapper._target_={target}: {missing}")
-        if wrapper.get("id", own) != own:
+        if wrapper.get("id", own) != own and not _is_own(target):
             raise UserError(
                 f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={own}; "
                 f"the environment is named by {place}.id alone"

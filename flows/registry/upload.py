@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.tracking.mlflow_store import pages
+from rlcore import plugins
 from rlcore.judge.policy import Policy, load_policy
 
 if TYPE_CHECKING:
@@ -132,7 +133,11 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
     mlflow.set_tracking_uri(client.tracking_uri)
     model_id, location = logged.model_id, logged.artifact_location
     # 2.13.0+cpu is installable from one index only; 2.13.0 is the same code from any.
-    versions = [(name, importlib.metadata.version(name).split("+")[0]) for name in ("torch", "numpy", "safetensors")]
+    libraries, needed = ["torch", "numpy", "safetensors"], policy.description["plugins"]
+    if needed:  # the package of an algorithm from outside may hold an environment, too
+        libraries.append("gymnasium")
+    code = {str(plugins.source(module.partition(".")[0])) for module in needed}  # whoever serves it names them again
+    versions = [(name, importlib.metadata.version(name).split("+")[0]) for name in libraries]
     with tempfile.TemporaryDirectory() as temporary:
         files = Path(temporary) / "model"
         mlflow.pyfunc.save_model(
@@ -140,7 +145,7 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
             mlflow_model=Model(artifact_path=location, run_id=run_id, model_uuid=model_id, model_id=model_id),
             python_model=str(here / "served_policy.py"),
             artifacts={"policy": str(folder)},
-            code_paths=[str(here.parents[1] / "rlcore")],
+            code_paths=[str(here.parents[1] / "rlcore"), *sorted(code)],
             signature=signature_of(policy),
             input_example=example_of(policy),
             pip_requirements=[f"{name}=={version}" for name, version in versions],

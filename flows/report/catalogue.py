@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -59,7 +60,8 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
         facts.add_row("paper", (module.__doc__ or "").strip().partition("\n")[0])
         facts.add_row("actions", ", ".join(actions))
         facts.add_row("observations", ", ".join(observations))
-        facts.add_row("train", f"shepherd train exp={name}")
+        behind = plugins.as_typed(plugins.bringing(module.Config.__module__))
+        facts.add_row("train", shlex.join(["shepherd", "train", f"exp={name}", *behind]))
         parts += [Text(name, "bold"), Padding.indent(facts, 2)]
     return _narrow(parts)
 
@@ -90,8 +92,9 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
     values = {key: 64 if value == "???" else value for key, value in defaults(module.Config).items()}
     try:
         keys = {"mlp_keys": {"encoder": list(obs)}} if "mlp_keys" in values else {}
-        config = build(module.Config, values | keys, "algo.")
-        agent = module.Agent(config, EnvSpec("", dict(obs), action), "auto", torch.Generator())
+        config, spec = build(module.Config, values | keys, "algo."), EnvSpec("", dict(obs), action)
+        config.check_spec(spec)
+        agent = module.Agent(config, spec, "auto", torch.Generator())
         zeros = {key: torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for key, spec in obs.items()}
         agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), Noise(0, "probe"), False)
     except UserError:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlcore import plugins
+
 
 def short_path(path: Path) -> str:
     """A path as one would type it here: from the current folder where it lies in it, else as it is."""
@@ -21,12 +23,12 @@ def bin_folder() -> str:
     return "" if shutil.which("shepherd") else shlex.quote(short_path(Path(sys.executable).parent) + "/")
 
 
-def resume_command(run_dir: str | Path) -> str:
-    """The command line that goes on with a run."""
-    return f"{bin_folder()}shepherd resume {shlex.quote(str(run_dir))}"
+def resume_command(run_dir: str | Path, modules: Sequence[str] | None = None) -> str:
+    """The command line that goes on with a run; `modules` are its plugins, None = those that are named here."""
+    return f"{bin_folder()}shepherd {shlex.join(['resume', str(run_dir), *plugins.as_typed(modules)])}"
 
 
 def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
     """The command line of a stage; overrides belong to `params`."""
     behind = ["--params", params, *overrides] if params is not None else []
-    return shlex.join(["shepherd", "stage", stage, run_dir, *behind])
+    return shlex.join(["shepherd", "stage", stage, run_dir, *behind, *plugins.as_typed()])

@@ -10,6 +10,7 @@ from typing import Any
 from flows.config.compose import compose, dump
 from flows.runs.check import prepared
 from flows.runs.lineage import code_version
+from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
@@ -50,10 +51,12 @@ def create_run(
         "seed": config.seed,
         "config_hash": config_hash(config),
         **code_version(),
+        "plugins": plugins.hashes(),
     }
     run = RunDirectory.new(config.run_dir)
     try:
-        run.make("".join(f"{override}\n" for override in overrides), identity | origin, dump(values))
+        typed = [*plugins.taken(overrides)[1], *plugins.as_typed()]
+        run.make("".join(f"{override}\n" for override in typed), identity | origin, dump(values))
     except OSError as error:
         raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
     return run

@@ -58,12 +58,14 @@ def _beyond(whole: Path, place: Path) -> str | None:
 
 
 def _places(first: Path, second: Path) -> tuple[Path, Path]:
-    """The checkpoints to compare; of runs that learn different things, the newest, when no env step is in common."""
+    """The checkpoints to compare; where no env step is in common and there is a reason for it, the newest."""
     try:
         return compare.common(first, second)
     except compare.NothingInCommonError:
         left, right = (checkpoint.newest_good(place / "checkpoints") for place in (first, second))
-        if left is None or right is None or not list(_differing("learning", *_fingerprints(left, right))):
+        if left is None or right is None:
+            raise
+        if not any(list(_differing(half, *_fingerprints(left, right))) for half in MEANING):
             raise
         return left, right
 

@@ -37,9 +37,9 @@ def core_hash() -> str:
 
 
 def lineage(run: RunDirectory) -> dict[str, Any]:
-    """What a model of a run was made from: run_id, config_hash, commit, dirty, lock_hash, dataset_digest.
+    """What a model of a run was made from: run_id, config_hash, commit, dirty, lock_hash, plugins, dataset_digest.
 
-    Code and libraries are those the run was created with, not those of the process that asks.
+    Code, libraries and plugins are those the run was created with, not those of the process that asks.
     """
     from rlcore.store.run_config import config_hash, config_of  # torch, for which the mirror's process need not wait
 
@@ -48,6 +48,7 @@ def lineage(run: RunDirectory) -> dict[str, Any]:
         "run_id": identity["run_id"],
         "config_hash": config_hash(config_of(run)),
         **{key: identity.get(key, UNKNOWN) for key in ("commit", "dirty", "lock_hash")},
+        **{f"plugin.{module}": digest for module, digest in identity.get("plugins", {}).items()},
         "dataset_digest": _tree_hash(run.dataset, dataset) if dataset else "none",
     }
 

@@ -24,6 +24,7 @@ from flows.runs.change import rewrite_config
 from flows.runs.check import prepared
 from flows.runs.create import create_run
 from flows.runs.lineage import core_hash
+from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain, spell
 from rlcore.envs.make import EnvSettings
@@ -118,6 +119,10 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     """Why the run that is there is not what this config and this code would learn; None when it is."""
     if run.read_identity().get("core_hash") != core_hash():
         return "rlcore has changed since the run was made"
+    now = plugins.hashes()
+    for module, digest in run.read_identity().get("plugins", {}).items():
+        if now.get(module) != digest:
+            return f"plugin {module} has changed since the run was made"
     before = config_of(run)
     # Without numbers of their own, evaluations and checkpoints fall on other steps with another budget, or last longer.
     by_budget = None in (config.evaluation.every, config.evaluation.max_episode_steps, config.checkpoint.every)

@@ -24,6 +24,7 @@ def prefect_yaml() -> str:
     """
     from rlcore.algorithms import ALGORITHMS
 
+    plugins.load()
     deployments = [
         {"name": name, "entrypoint": entrypoint(algo), "tags": [algo], "work_pool": {"name": pool}}
         | ({"parameters": dict(parameters)} if parameters else {})

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from flows.config.search_path import BUILT_IN, config_folders
 from flows.process.exits import told
 from flows.process.locks import locked
 from flows.report.command_lines import bin_folder, resume_command, short_path
@@ -27,6 +28,7 @@ from flows.workers.dotenv import NAMES, USER, client_variables, kept_password, w
 from flows.workers.pools import DEPLOYMENTS, deploy
 from flows.workers.servers import Server
 from rlcore.errors import UserError
+from rlcore.system.lifeline import import_path
 
 PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
 IN_USE = "uses the databases here without a server; wait for its end, or end it: `shepherd resume` continues a training"
@@ -70,7 +72,8 @@ def down() -> None:
         write_dotenv({})
         for run in trained:
             if not run.taken() and run.read_summary().get("status") != "finished":
-                print(f"interrupted: `{resume_command(short_path(run.path))}` goes on {resumes(run)}")
+                command = resume_command(short_path(run.path), run.read_config().get("plugins"))
+                print(f"interrupted: `{command}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")
         print(f"  unset {' '.join(NAMES)}")
 
@@ -128,6 +131,9 @@ def _worker(gpu: str = "") -> Server:
     options = ("--name", f"{name}-{os.uname().nodename}", *(("--limit", "1") if gpu else ()))
     # The heartbeat is the sign of life that a flow run gives (flows.workers.worker).
     variables = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+    # It works in `home()`; a user's plugins and configs may lie here.
+    own = [str(folder) for folder in config_folders() if folder != BUILT_IN]
+    variables |= {"PYTHONPATH": import_path(), "SHEPHERD_SEARCH_PATH": ";".join(own), "SHEEPRL_SEARCH_PATH": ""}
     return Server(name, (*command, *options), variables | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}))
 
 

@@ -50,7 +50,9 @@ class EnvConfig:
     mask_velocities: bool = arg(
         False, "zero the velocity entries (classic control, LunarLander): a partly observed task"
     )
-    wrapper: dict[str, Any] = arg({}, "arguments of gymnasium.make, as env.wrapper.is_slippery=false")
+    wrapper: dict[str, Any] = arg(
+        {}, "arguments of gymnasium.make, as env.wrapper.is_slippery=false; or of your class, which _target_ names"
+    )
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,9 @@ class RunConfig:
     run_dir: str = arg("", "the run's own folder; default <log_root>/<root_dir>/<run_name>", learning=False)
     group: str | None = arg(None, "label that MLflow comparisons group by", learning=False)
     init_from: str | None = arg(None, "run, checkpoint or models:/ URI whose weights start this run")
-    plugins: tuple[str, ...] = arg((), "modules of your own, which bring algorithms and environments", learning=False)
+    plugins: tuple[str, ...] = arg(
+        (), "modules of your own, which bring algorithms and environments; behind any command", learning=False
+    )
     run_benchmarks: bool = arg(False, "of SheepRL's files", learning=False, unused="nothing reads it here")
 
     @property

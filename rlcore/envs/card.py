@@ -30,6 +30,7 @@ from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import obs_spaces, spec_of
 from rlcore.envs.suites.gym import family_of
 from rlcore.envs.suites.ids import known_id
+from rlcore.envs.suites.own import own_class
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
 from rlcore.envs.wrappers import ActionRepeat, layers
@@ -141,7 +142,7 @@ def card_key(config: EnvConfig | EnvSettings, seed: int) -> str | None:
     None where the files of the environment's code cannot be found: then no card may stand for another.
     """
     settings = EnvSettings.of(config)
-    sources = source_files(settings.id)
+    sources = source_files(settings)
     if sources is None:
         return None
     facts = {"format": FORMAT, "settings": dataclasses.asdict(settings), "seed": seed, "python": sys.version}
@@ -151,12 +152,12 @@ def card_key(config: EnvConfig | EnvSettings, seed: int) -> str | None:
     return digest.hexdigest()
 
 
-def source_files(env_id: str) -> list[Path] | None:
+def source_files(settings: EnvSettings) -> list[Path] | None:
     """The Python files, sorted, of every package that an environment's class, or a class it inherits from, is in.
 
     Of a module without a package: the modules beside it, unless it was installed. None where one of them has no file.
     """
-    entry = gymnasium.spec(known_id(env_id)).entry_point
+    entry = own_class(settings.wrapper) or gymnasium.spec(known_id(settings.id)).entry_point
     maker: Any = load_env_creator(entry) if isinstance(entry, str) else entry
     classes = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
     files: set[Path] = set()
@@ -175,7 +176,7 @@ def source_files(env_id: str) -> list[Path] | None:
 def package_versions(env_id: str) -> dict[str, str]:
     """Versions of Gymnasium, NumPy and the engine behind an id."""
     versions = {"gymnasium": gymnasium.__version__, "numpy": importlib.metadata.version("numpy")}
-    family = family_of(known_id(env_id))
+    family = family_of(env_id)
     for name in PACKAGES.get(family.extra, ()) if family is not None else ():
         try:
             versions[name.lower()] = importlib.metadata.version(name)

@@ -11,6 +11,7 @@ from gymnasium.wrappers import TimeLimit
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.suites.gym import make_gym
 from rlcore.envs.suites.ids import known_id
+from rlcore.envs.suites.own import make_own, own_class
 from rlcore.envs.wrappers import (
     ActionRepeat,
     ActionsAsObservation,
@@ -75,7 +76,10 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
         UserError: unknown or removed id, missing package, or an option this environment cannot have.
     """
     settings = EnvSettings.of(config)
-    env = make_gym(known_id(settings.id), settings.wrapper, render_mode)
+    if own := own_class(settings.wrapper):
+        env = make_own(own, settings.wrapper, render_mode)
+    else:
+        env = make_gym(known_id(settings.id), settings.wrapper, render_mode)
     try:
         if settings.action_repeat > 1:
             env = ActionRepeat(env, settings.action_repeat)

@@ -30,7 +30,7 @@ class Policy:
     """An agent with the shapes it expects.
 
     Args:
-        description: `algo` (its config as plain values), `distribution`, `spec`, `env_steps`, `digest`.
+        description: `algo` (its config as plain values), `distribution`, `plugins`, `spec`, `env_steps`, `digest`.
         state: the agent's state_dict.
         seed: of the noise of sampled actions.
     """
@@ -39,8 +39,11 @@ class Policy:
         self.description = dict(description)
         self.spec = EnvSpec.from_json(description["spec"])
         plugins.load()
-        plugins.require(description.get("plugins", ()))
-        module = ALGORITHMS[description["algo"]["name"]]
+        name = description["algo"]["name"]
+        if name not in ALGORITHMS:  # what only brought an environment is not asked for
+            plugins.require(description.get("plugins", ()))
+            raise UserError(f"algo.name={name}: not an algorithm here; algorithms: {', '.join(ALGORITHMS)}")
+        module = ALGORITHMS[name]
         config = build(module.Config, description["algo"], "algo.")
         self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
         self.agent.load_state_dict(state)
@@ -212,9 +215,11 @@ def _shape_of(value: Any) -> str:
 def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
     """Write the policy of a run's checkpoint as a folder that needs nothing of the run: policy.json and its weights."""
     learning, _ = checkpoint.load(path)
+    description = describe(run, path)
+    needed = plugins.bringing(ALGORITHMS[description["algo"]["name"]].build.__module__)  # not that of the environment
     destination.mkdir(parents=True, exist_ok=True)
     shape, tensors = nested_state.encode(learning["learner"]["agent"])
     (destination / "agent.json").write_bytes(shape)
     (destination / "agent.safetensors").write_bytes(tensors)
-    write_json(destination / "policy.json", describe(run, path))
+    write_json(destination / "policy.json", description | {"plugins": needed})
     return destination

@@ -71,7 +71,7 @@ class RunDirectory:
         return json.loads(self.summary.read_text()) if self.summary.exists() else {}
 
     def read_identity(self) -> dict[str, Any]:
-        """What was fixed when the run was created: run_id, created, commit, dirty, lock_hash."""
+        """What was fixed when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""
         return json.loads(self.identity.read_text())
 
     @staticmethod

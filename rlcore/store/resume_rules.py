@@ -82,6 +82,8 @@ def warn_of_other_machine(before: Mapping[str, Any], now: Mapping[str, Any]) -> 
     """Say in which versions, device or code two machine halves of a fingerprint differ: the bits may, too."""
     for key, old, new in differences(before, now):
         bits = (
-            "to the same bits unless what learns has changed" if key.startswith("code.") else "but not to the same bits"
+            "to the same bits unless what learns has changed"
+            if key.startswith(("code.", "plugins."))
+            else "but not to the same bits"
         )
         log.warning("%s is %s, was %s: the run goes on, %s", key, new, old, bits)

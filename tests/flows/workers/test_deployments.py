@@ -362,8 +362,9 @@ def test_down_lets_a_training_write_its_checkpoint(site: Site, pair: Pair) -> No
     assert saved is not None
     last = [e for e in read_events(run.events) if "env_steps" in e][-1]
     assert (last["kind"], last["status"], last["env_steps"]) == ("end", "interrupted", int(saved.name))
-    assert re.findall(r"`\S*shepherd resume (\S+)` goes on from its checkpoint at ([\d,]+)", said) == [
-        (str(run.path.relative_to(site.home.resolve())), f"{int(saved.name):,}")
-    ]
+    assert re.findall(
+        r"`\S*shepherd resume (\S+) 'plugins=\[tests.faults.faulty_envs\]'` goes on from its checkpoint at ([\d,]+)",
+        said,
+    ) == [(str(run.path.relative_to(site.home.resolve())), f"{int(saved.name):,}")]
     states = query(site.home, "select state_type from flow_run where id = ?", pair.orphaned)
     assert states == [("CRASHED",)]  # a retry goes on from there

@@ -70,7 +70,7 @@ def test_a_change_anywhere_in_a_package_that_is_worked_on_changes_the_key(packag
 
 
 def test_of_an_installed_package_all_files_count() -> None:
-    names = [path.name for path in source_files("CartPole-v1") or []]
+    names = [path.name for path in source_files(EnvSettings("CartPole-v1")) or []]
     assert {"core.py", "cartpole.py", "registration.py"} <= set(names)
 
 

@@ -1,0 +1,42 @@
+"""An environment of one's own: a corridor, whose far end is worth going to.
+
+cd examples/corridor
+SHEPHERD_SEARCH_PATH=conf shepherd train exp=ppo_corridor plugins=[corridor]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Corridor(gymnasium.Env[np.ndarray, int]):
+    """Walk left or right along `length` places; a step costs 0.01, the last place brings 1 and ends the episode."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  as Gymnasium has it
+
+    def __init__(self, length: int = 8, limit: int = 50, render_mode: str | None = None) -> None:
+        self.length, self.limit, self.render_mode = length, limit, render_mode
+        self.action_space = spaces.Discrete(2)
+        self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)  # self.np_random is the only source of chance: so a run can be resumed exactly
+        self.place, self.steps = int(self.np_random.integers(self.length - 1)), 0
+        return self._obs(), {}
+
+    def step(self, action: int) -> Any:
+        self.place, self.steps = max(0, self.place + (1 if action else -1)), self.steps + 1
+        arrived = self.place == self.length - 1
+        return self._obs(), float(arrived) - 0.01, arrived, self.steps >= self.limit, {}
+
+    def render(self) -> Any:
+        picture = np.full((32, 32 * self.length, 3), 255, np.uint8)
+        picture[:, 32 * self.place : 32 * (self.place + 1)] = (200, 60, 60)
+        return picture
+
+    def _obs(self) -> np.ndarray:
+        return np.array([self.place / (self.length - 1), self.steps / self.limit], np.float32)

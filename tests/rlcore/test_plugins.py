@@ -1,0 +1,129 @@
+"""Modules of the user's own: how they are named, found, hashed, and refused."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlcore import plugins
+from rlcore.algorithms import register
+from rlcore.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory of a user who has named nothing yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(**files: str) -> None:
+    """`a__b` is a/b.py."""
+    for name, text in files.items():
+        path = Path(f"{name.replace('__', '/', 1)}.py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize(
+    ("words", "modules", "others"),
+    [
+        (["plugins=[a,b.c]", "exp=ppo"], ["a", "b.c"], ["exp=ppo"]),
+        (["evaluate", "run", "plugins=a", "--video"], ["a"], ["evaluate", "run", "--video"]),
+        (["+plugins=['a', \"b\"]", "plugins=[]"], ["a", "b"], []),
+        (["run_name=plugins=[a]"], [], ["run_name=plugins=[a]"]),
+    ],
+)
+def test_what_is_typed_is_taken_apart(words: list[str], modules: list[str], others: list[str]) -> None:
+    assert plugins.taken(words) == (modules, others)
+
+
+def test_what_is_told_to_be_typed_names_the_same_again() -> None:
+    plugins.name(["a", "b.c"])
+    plugins.name(["b.c"])
+    assert plugins.taken(plugins.as_typed()) == (["a", "b.c"], [])
+    assert plugins.as_typed([]) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (
+            "nowhere",
+            r"SHEPHERD_PLUGINS=nowhere: .* cannot be imported \(ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        ("torn", r"cannot be imported \(SyntaxError"),
+        (".x", "cannot be imported"),
+        ("failing", r"cannot be imported \(ZeroDivisionError: division by zero in .*failing.py, line 2\)"),
+        ("bare", r"a folder without __init__.py; name a module in it, as bare.mine"),
+    ],
+)
+def test_a_module_that_cannot_be_a_plugin_is_a_sentence(folder: Path, module: str, says: str) -> None:
+    write(torn="def (", failing="x = 0\n1 / x\n")
+    (folder / "bare").mkdir()
+    plugins.name([module])
+    with pytest.raises(UserError, match=says):
+        plugins.load()
+
+
+def test_the_hash_is_of_every_source_of_the_package_and_of_nothing_else(folder: Path) -> None:
+    write(mine____init__="", mine__agent="x = 1\n", single="y = 1\n", other="")
+    plugins.name(["mine", "single"])
+    first = plugins.hashes()
+    write(other="z = 2\n")
+    (folder / "mine/notes.txt").write_text("more")
+    assert plugins.hashes() == first
+    write(mine__agent="x = 2\n")
+    second = plugins.hashes()
+    assert (second["mine"] != first["mine"], second["single"]) == (True, first["single"])
+    (folder / "mine/agent.py").rename(folder / "mine/learner.py")
+    assert plugins.hashes()["mine"] != second["mine"]
+
+
+def test_a_module_is_brought_by_the_plugin_it_lies_in() -> None:
+    plugins.name(["my_envs", "mine.algos", "mine_too"])
+    assert plugins.bringing("mine.algos") == plugins.bringing("mine.algos.reinforce") == ["mine.algos"]
+    assert plugins.bringing("library.algo") == ["my_envs", "mine.algos", "mine_too"]
+    assert plugins.bringing("rlcore.algorithms.ppo") == []
+
+
+def test_a_dotted_name_of_a_config_leads_into_plugins_only(folder: Path) -> None:
+    write(mine____init__="", mine__envs="class Env: ...\n", mine_too="open('imported', 'w')\n")
+    plugins.name(["mine"])
+    assert getattr(plugins.member("key", "mine.envs.Env"), "__module__", None) == "mine.envs"
+    for target in ("mine_too.Env", "mine.Env.x", "minerva.Env", "os.system", "mine"):
+        with pytest.raises(UserError, match=rf"key={target}|key=mine.Env: this module"):
+            plugins.member("key", target)
+    with pytest.raises(UserError, match=r"plugins=\[mine_too\] or SHEPHERD_PLUGINS=mine_too"):
+        plugins.member("key", "mine_too.Env")
+    with pytest.raises(UserError, match=r"key=mine.envs.Evn: mine.envs has no Evn"):
+        plugins.member("key", "mine.envs.Evn")
+    assert not (folder / "imported").exists()
+
+
+class Incomplete:
+    Config = object
+    Agent = build = None
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "says"),
+    [
+        ("ppo", Incomplete, "the name is taken"),
+        ("mine", type("Empty", (), {}), "it has no Config"),
+        ("mine", Incomplete, "a Config that is no AlgorithmConfig"),
+    ],
+)
+def test_a_mistake_in_an_algorithm_is_a_sentence(name: str, module: object, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        register(name, module)
