@@ -14,6 +14,7 @@ from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.settings import tracking_uri
 from flows.workers.servers import check_servers
 from rlcore.store.directory import RunDirectory
+from rlcore.store.events import COMPLETE
 from rlcore.system.secrets import redacted
 
 
@@ -40,7 +41,7 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
             check_servers()
             change_run(run, overrides)
         summary = run.read_summary()
-        if summary.get("status") in ("finished", "stopped_early", "dry_run"):
+        if summary.get("status") in COMPLETE:
             print(f"{run_dir}: finished already ({summary['env_steps']:,} env steps); nothing to do")
         else:
             _flow(run)

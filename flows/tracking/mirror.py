@@ -204,7 +204,7 @@ def main(arguments: list[str]) -> int:
     """
     os.nice(10)  # training comes first on a small machine
     if arguments[:1] != ["--on-request"]:
-        return 0 if all([_bring_or_note(RunDirectory(argument)) for argument in arguments]) else 1
+        return 0 if all([bring_or_note(RunDirectory(argument)) for argument in arguments]) else 1
     _serve(socket.socket(fileno=int(arguments[1])))
     return 0
 
@@ -222,7 +222,7 @@ def _serve(first: socket.socket) -> None:
             *requests, heard[connection] = (heard[connection] + said).split(b"\n")
             for request in requests:
                 folder = json.loads(request)
-                done = not folder or _bring_or_note(RunDirectory(folder))
+                done = not folder or bring_or_note(RunDirectory(folder))
                 with suppress(OSError):  # who asked has ended
                     connection.sendall(DONE if done else FAILED)
             if not said:
@@ -230,7 +230,8 @@ def _serve(first: socket.socket) -> None:
                 connection.close()
 
 
-def _bring_or_note(run: RunDirectory) -> bool:
+def bring_or_note(run: RunDirectory) -> bool:
+    """Bring a run's backends up to date in this process; False where run.log says why they lack something."""
     reason = ""
     for pause in (0, 1, 3):  # another process may hold SQLite just now
         time.sleep(pause)

@@ -55,6 +55,7 @@ def test_it_is_short() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm")
 @pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")
 def test_from_a_command_to_a_served_model(
     outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
