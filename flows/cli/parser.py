@@ -84,6 +84,14 @@ def parser() -> Parser:
     command = _add(group, "diff", "flows.runs.diff:diff", about)
     command.add_argument("first", help="run or checkpoint directory, also of a run that is being trained")
     command.add_argument("second", help="likewise")
+    about = (
+        "train a run or a registered version again from its lineage and compare the bits; exit code 1 if they differ"
+    )
+    command = _add(group, "reproduce", "flows.cli.reproduce:reproduce", about)
+    command.add_argument("source", help="run directory or models:/NAME@alias")
+    about = "the second run's folder (beside the first: NAME_again)"
+    command.add_argument("--run-dir", default="", metavar="DIR", help=about)
+    command.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
     _add_reap(group)
     _add(group, "agents", "flows.report.catalogue:agents", "what can be trained")
     _add(group, "envs", "flows.report.catalogue:envs", "on what, and which extra is missing")

@@ -63,7 +63,7 @@ def _flow(run: RunDirectory) -> None:
         going_on = " · no checkpoint yet: from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
     print(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
-    with following(run), _without_tracebacks():
+    with following(run), without_tracebacks():
         summary = run_flow(run)
     show(summary_table(summary, run, next_commands(run)))
 
@@ -81,7 +81,7 @@ def next_commands(run: RunDirectory) -> list[str]:
 
 
 @contextmanager
-def _without_tracebacks() -> Iterator[None]:
+def without_tracebacks() -> Iterator[None]:
     """Keep Prefect's tracebacks off the terminal: the command tells the sentence; Prefect's history has the rest."""
     handlers = logging.getLogger().handlers + logging.getLogger("prefect").handlers
 

@@ -137,6 +137,7 @@ def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
         **({"group": str(tree["group"])} if tree["group"] else {}),
         "commit": commit,
         "dirty": spell(identity.get("dirty", "unknown")),
+        **({"reproduces": identity["reproduces"]} if "reproduces" in identity else {}),
         RUN_TAG: identity["run_id"],
         "shepherd.version": rlcore.__version__,
         "shepherd.run_dir": str(run.path.absolute()),
@@ -197,13 +198,13 @@ def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None
     if noted["store"] != store:
         noted = {"store": store, "files": {}}
         write_json(run.path / UPLOADS, noted)
-    texts = (run.config, run.overrides, run.card, run.summary)
+    texts = (run.config, run.overrides, run.card, run.summary, run.lineage, run.code_diff)
     for path in (*texts, *sorted(run.media.glob("[!.]*")), *sorted(run.evaluations.glob("[!.]*"))):
         name = path.relative_to(run.path).as_posix()
         if not path.is_file() or noted["files"].get(name) == (digest := hashlib.sha256(path.read_bytes()).hexdigest()):
             continue
         if path in texts:
-            client.log_text(run_id, redacted(path.read_text()), name)
+            client.log_text(run_id, redacted(path.read_text(errors="replace")), name)
         else:
             client.log_artifact(run_id, str(path), path.parent.name)
         noted["files"][name] = digest
