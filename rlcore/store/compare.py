@@ -121,7 +121,7 @@ def _digest(value: torch.Tensor | np.ndarray) -> str:
     tensor = torch.from_numpy(np.array(value, order="C")) if isinstance(value, np.ndarray) else value.detach().cpu()
     digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)} ".encode())
     row = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))  # of stride 1, as `view` wants it
-    digest.update(row.view(torch.uint8).numpy())
+    digest.update(row.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:8]
 
 
