@@ -75,17 +75,15 @@ def digests(run: RunDirectory) -> dict[int, str]:
     return {e["env_steps"]: e["digest"] for e in read_events(run.events) if e["kind"] == "checkpoint"}
 
 
-def reproduce(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def typed(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     capfd.readouterr()
     code = cli.main(["reproduce", *arguments])
     said = capfd.readouterr()
     return code, said.out, said.err
 
 
-def test_a_run_is_made_again_to_the_same_bits(
-    original: RunDirectory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, out, err = reproduce(capfd, str(original.path), "--json")
+def test_a_run_is_made_again_to_the_same_bits(original: RunDirectory, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = typed(capfd, str(original.path), "--json")
     assert code == 0, err
     again, made = RunDirectory(original.path.with_name("first_again")), json.loads(out)
     state, _ = checkpoint.load(checkpoint.resolve(original, "latest"))
@@ -110,20 +108,21 @@ def test_a_run_is_made_again_to_the_same_bits(
         restored(str(original.path), str(again.path))
 
 
-def test_a_version_is_made_again_from_mlflow_alone_up_to_its_checkpoint(
-    original: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_flow_makes_a_version_again_from_mlflow_alone_up_to_its_checkpoint(
+    original: RunDirectory, tmp_path: Path
 ) -> None:
+    from flows.reproduce import reproduce
+
     version = int(checkpoint.chosen(original).name)
     hidden = original.path.with_name("hidden")
     original.path.rename(hidden)
     try:
-        code, out, err = reproduce(capfd, "models:/again/1", "--run-dir", str(tmp_path / "mine"))
+        made = reproduce(source="models:/again@challenger", run_dir=str(tmp_path / "mine"))
     finally:
         hidden.rename(original.path)
-    assert code == 0, err
-    assert out.startswith("identical, ")
+    assert made["result"].startswith("identical, ")
     of = Original.of(RunDirectory(tmp_path / "mine"))
-    assert (of.source, of.run_dir, of.until) == ("models:/again/1", "", version)
+    assert (of.source, of.run_dir, of.until) == ("models:/again@challenger", "", version)
     there = digests(RunDirectory(tmp_path / "mine"))
     assert there == {steps: digest for steps, digest in digests(original).items() if steps <= version}
 
@@ -139,7 +138,7 @@ def test_other_bits_end_it_at_the_first_segment_and_name_step_and_tensor(
     assert other.config.read_text() != original.config.read_text()
     if not kept:
         shutil.rmtree(other.checkpoints / str(min(digests(original))), ignore_errors=True)
-    code, out, err = reproduce(capfd, str(other.path))
+    code, out, err = typed(capfd, str(other.path))
     again = RunDirectory(tmp_path / "other_again")
     first = min(digests(original))
     assert (code, out) == (1, "")
