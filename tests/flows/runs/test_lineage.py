@@ -30,7 +30,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout that stands for the project's own."""
     folder = tmp_path / "code"
     (folder / "rlcore").mkdir(parents=True)
-    (folder / "rlcore/a.py").write_bytes("x = 1  # caf\u00e9\n".encode("latin-1"))
+    (folder / "rlcore/a.py").write_bytes("x = 1  # \u00e9\n".encode("latin-1"))
     (folder / "rlcore/b.bin").write_bytes(bytes(range(256)))
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
@@ -48,7 +48,7 @@ def test_a_run_keeps_what_its_code_differs_from_the_commit_by_to_the_byte(code: 
     clean = new_run(tmp_path / "clean")
     assert not clean.code_diff.exists()
     assert clean.read_identity()["code_diff"] is None
-    (code / "rlcore/a.py").write_bytes("x = 2  # caf\u00e9\n".encode("latin-1"))
+    (code / "rlcore/a.py").write_bytes("x = 2  # \u00e9\n".encode("latin-1"))
     (code / "rlcore/b.bin").write_bytes(bytes(255))
     run = new_run(tmp_path / "dirty")
     identity = run.read_identity()
