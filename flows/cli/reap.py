@@ -51,10 +51,14 @@ def _brought(number: int, of: int, one: Gone) -> dict[str, Any]:
     from flows.stages.summary import summarise  # torch
     from rlcore.store.checkpoint import newest_good  # torch
 
-    run, newest = one.run, newest_good(one.run.checkpoints)
+    run, newest = one.run, None
     print(f"{number} of {of}: {short_path(run.path)}", file=sys.stderr)
-    if newest is not None and not one.marked:
-        summarise(run)
+    try:
+        newest = newest_good(run.checkpoints)
+        if newest is not None and not one.marked:
+            summarise(run)
+    except (UserError, RunError) as error:  # its log says what became of it; the others are not to wait for its repair
+        print(f"{short_path(run.path)}: {error}", file=sys.stderr)
     return {
         "run_dir": str(run.path),
         "run_id": run.read_identity()["run_id"],

@@ -125,6 +125,19 @@ def test_a_run_that_died_between_training_and_its_last_evaluation_is_told_and_st
     assert (run.events.read_bytes(), mlflow_status(home, run)) == (before, "FINISHED")
 
 
+def test_a_run_whose_checkpoint_cannot_be_read_keeps_no_other_from_being_marked(
+    home: Path, tmp_path: Path, reap: Reap
+) -> None:
+    torn = checkpointed_run(tmp_path / "runs/a", "torn", weights=4)
+    manifest = torn.checkpoints / "4096/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))  # of a later version
+    checkpointed_run(tmp_path / "runs/b", "whole", weights=5)
+    assert [(one["run_id"], one["env_steps"], one["mlflow"]) for one in reap()["runs"]] == [
+        ("torn", 0, True),
+        ("whole", 4096, True),
+    ]
+
+
 def test_with_resume_each_goes_on_and_one_that_fails_keeps_no_other(
     home: Path, tmp_path: Path, reap: Reap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
