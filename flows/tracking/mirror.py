@@ -51,9 +51,13 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
 
     It takes `timeout` seconds at most: a store that does not answer must not keep a finished run.
     """
-    mirror = _mirror_of(run)
-    mirror.ask()
-    complete = mirror.answer(time.monotonic() + timeout)
+    deadline, complete = time.monotonic() + timeout, None
+    for _ in range(2):  # one that was killed since the last request is found to be gone by this one
+        mirror = _mirror_of(run)
+        mirror.ask()
+        complete = mirror.answer(deadline)
+        if not mirror.gone:
+            break
     if complete is None:
         _MIRRORS.pop(str(run.path.absolute())).end()
     return bool(complete)
@@ -78,6 +82,7 @@ class Mirror:
         self.asked_at = 0.0
         self._asked = self._answered = 0
         self._complete = True
+        self.gone = False  # the process has ended, though nobody asked it to
         configure_environment()
         self.process: subprocess.Popen[bytes] | None = None
         connection = _connected(warm_folder())
@@ -99,6 +104,7 @@ class Mirror:
             if not select.select([self._connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 return None
             said = _heard(self._connection)
+            self.gone = not said
             self._answered = self._answered + len(said) if said else self._asked
             self._complete = said.endswith(DONE)
         return self._complete

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -225,3 +226,23 @@ def test_one_mirror_brings_every_run_and_a_run_waits_for_its_own_points(
 
 
 mirror_note = ".mlflow/uploads.json"
+
+
+def test_when_the_shared_mirror_is_killed_each_run_gets_its_last_points_from_one_of_its_own(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(WARM)
+    run = synthetic_run(tmp_path / "run", "left alone")
+    before = {child.pid for child in psutil.Process().children()}
+    with warm_trainers():
+        assert mirror.finish_mirror(run)
+        children = [child for child in psutil.Process().children() if child.pid not in before]
+        (shared,) = (child for child in children if "flows.tracking" in child.cmdline())
+        shared.kill()
+        shared.wait()
+        train_a_while(run, 0, 300)
+        assert mirror.finish_mirror(run)
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        ours = "run_uuid in (select run_uuid from tags where value = 'left alone')"
+        query = f"select step from metrics where key = 'Rewards/rew_avg' and {ours} order by step"
+        assert store.execute(query).fetchall() == [(0,), (100,), (200,)]
