@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
+WARM = "SHEPHERD_WARM"  # names, for the children of a driver of many runs, the folder of its servers' sockets
 
 
 def home() -> Path:
@@ -32,6 +33,12 @@ def state_folder() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("*\n")
     return folder
+
+
+def warm_folder() -> Path | None:
+    """Where the sockets are of the processes that serve all runs of a driver (flows.runs.warm); None without one."""
+    folder = os.environ.get(WARM)
+    return Path(folder) if folder else None
 
 
 def tracking_uri() -> str:

@@ -26,6 +26,9 @@ from flows.stages.register_model import register_model as register_model_stage
 from flows.stages.summary import summary as summary_stage
 from flows.stages.train import boundaries as train_boundaries
 from flows.stages.train import train as train_stage
+from flows.stages.verify import Departed
+from flows.stages.verify import verdict as verdict_stage
+from flows.stages.verify import verify as verify_stage
 from flows.workers import artifacts
 from rlcore.envs.card import card_key
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, UserError
@@ -139,6 +142,26 @@ def summary(run: str) -> dict[str, Any]:
     results = summary_stage(directory)
     artifacts.show_results(directory, results, directory.curve)
     return {"run_dir": run, "result": result_line(results)} | {k: results[k] for k in ("status", "env_steps", "model")}
+
+
+@stage_task("verify")
+def _verify(run: str, env_steps: int) -> dict[str, Any] | None:
+    return verify_stage(RunDirectory(run), env_steps)
+
+
+@stage_task("verdict")
+def verdict(run: str) -> dict[str, Any]:
+    """Say what a reproduction came to whose checkpoints are all those of its original."""
+    return verdict_stage(RunDirectory(run))
+
+
+def verify(run: str, env_steps: int) -> None:
+    """Hold a reproduction's checkpoint against its original's; `Departed`, which ends the flow, where they differ."""
+    result = _verify(run, env_steps)
+    if result is not None:
+        tell("stage", {"doing": result["sentence"]})
+        if not result["same"]:
+            raise Departed(result["sentence"])
 
 
 def make_env(run: str) -> None:

@@ -9,6 +9,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: the last minutes of two workers are then filled with small ones."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session")
+def warm_folder() -> Iterator[str]:
+    """A process that forks trainers for all tests of this worker that want them so."""
+    from flows.runs.warm import warm_trainers
+    from flows.settings import WARM
+
+    with warm_trainers():
+        yield os.environ.pop(WARM)
+
+
+@pytest.fixture(scope="module")
+def warm(warm_folder: str) -> Iterator[None]:
+    """For a module whose tests start trainers and are not about how one is started: they are forked."""
+    os.environ["SHEPHERD_WARM"] = warm_folder
+    yield
+    os.environ.pop("SHEPHERD_WARM", None)

@@ -84,6 +84,15 @@ def parser() -> Parser:
     command = _add(group, "diff", "flows.runs.diff:diff", about)
     command.add_argument("first", help="run or checkpoint directory, also of a run that is being trained")
     command.add_argument("second", help="likewise")
+    about = (
+        "train a run or a registered version again from its lineage and compare the bits; exit code 1 if they differ"
+    )
+    command = _add(group, "reproduce", "flows.cli.reproduce:reproduce", about)
+    command.add_argument("source", help="run directory or models:/NAME@alias")
+    about = "the second run's folder (beside the first: NAME_again)"
+    command.add_argument("--run-dir", default="", metavar="DIR", help=about)
+    command.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
+    _add_reap(group)
     _add(group, "agents", "flows.report.catalogue:agents", "what can be trained")
     _add(group, "envs", "flows.report.catalogue:envs", "on what, and which extra is missing")
     _add_registry(group)
@@ -100,6 +109,16 @@ def _add(group: Any, name: str, calls: str, help: str) -> Parser:
     command = group.add_parser(name, help=help, description=help)
     command.set_defaults(calls=calls)
     return command
+
+
+def _add_reap(group: Any) -> None:
+    about = "mark runs whose process is gone, here and in MLflow, and say how each goes on"
+    command = _add(group, "reap", "flows.cli.reap:reap", about)
+    command.add_argument("folders", nargs="*", default=["runs"], help="where runs lie (runs)")
+    about = "also runs that were led on another machine, which is no more"
+    command.add_argument("--elsewhere", action="store_true", help=about)
+    command.add_argument("--resume", dest="go_on", action="store_true", help="go on with each, one after the other")
+    command.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
 
 
 def _add_registry(group: Any) -> None:

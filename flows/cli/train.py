@@ -15,6 +15,7 @@ from flows.settings import tracking_uri
 from flows.workers.servers import check_servers
 from rlcore import plugins
 from rlcore.store.directory import RunDirectory
+from rlcore.store.events import COMPLETE
 from rlcore.system.secrets import redacted
 
 
@@ -41,7 +42,7 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
             check_servers()
             change_run(run, overrides)
         summary = run.read_summary()
-        if summary.get("status") in ("finished", "stopped_early", "dry_run"):
+        if summary.get("status") in COMPLETE:
             print(f"{run_dir}: finished already ({summary['env_steps']:,} env steps); nothing to do")
         else:
             _flow(run)
@@ -63,7 +64,7 @@ def _flow(run: RunDirectory) -> None:
         going_on = " · no checkpoint yet: from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
     print(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
-    with following(run), _without_tracebacks():
+    with following(run), without_tracebacks():
         summary = run_flow(run)
     show(summary_table(summary, run, next_commands(run)))
 
@@ -82,7 +83,7 @@ def next_commands(run: RunDirectory) -> list[str]:
 
 
 @contextmanager
-def _without_tracebacks() -> Iterator[None]:
+def without_tracebacks() -> Iterator[None]:
     """Keep Prefect's tracebacks off the terminal: the command tells the sentence; Prefect's history has the rest."""
     handlers = logging.getLogger().handlers + logging.getLogger("prefect").handlers
 

@@ -1,11 +1,15 @@
-"""Whether a server answers."""
+"""Whether a server answers; sockets that children of this process listen on."""
 
 from __future__ import annotations
 
 import base64
 import http.client
+import socket
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 def is_server(uri: str) -> bool:
@@ -28,3 +32,13 @@ def unreachable(url: str, login: str = "", any_answer: bool = False) -> str | No
         if any_answer and isinstance(error, urllib.error.HTTPError):
             return None
         return str(getattr(error, "reason", error)) or type(error).__name__
+
+
+@contextmanager
+def listening(address: Path) -> Iterator[socket.socket]:
+    """A UNIX socket for a child to inherit, to which this user alone can write."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(address))  # in a folder that nobody else can enter
+        address.chmod(0o600)
+        server.listen(128)
+        yield server

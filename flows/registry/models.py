@@ -101,7 +101,7 @@ def resolve_uri(uri: str) -> Path:
 
     A local folder that `rlcore.judge.policy.load_policy` reads; a `UserError` where there is no such model.
     """
-    return exported_policy(connect(tracking_uri()), _version_of(uri))
+    return exported_policy(connect(tracking_uri()), version_at(uri))
 
 
 def exported_policy(client: MlflowClient, version: ModelVersion) -> Path:
@@ -118,7 +118,7 @@ def exported_policy(client: MlflowClient, version: ModelVersion) -> Path:
 
 def run_of(uri: str) -> Path:
     """The checkpoint that a registered version was exported from, in its run; a `UserError` where that is gone."""
-    version = _version_of(uri)
+    version = version_at(uri)
     run_dir, checkpoint = version.tags.get("run_dir"), version.tags.get("checkpoint")
     if run_dir is None or checkpoint is None:
         raise UserError(f"{uri}: not registered by this project, so there is no run of it")
@@ -131,7 +131,8 @@ def run_of(uri: str) -> Path:
     raise UserError(f"{uri}: the {missing} any more; the policy itself still loads in Python with load_policy({uri!r})")
 
 
-def _version_of(uri: str) -> ModelVersion:
+def version_at(uri: str) -> ModelVersion:
+    """The version that a models:/ URI names; a `UserError` where it is none, or there is no such version."""
     configure_environment()
     match = URI.fullmatch(uri)
     if match is None:

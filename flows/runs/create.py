@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flows.config.compose import compose, dump
 from flows.runs.check import prepared
-from flows.runs.lineage import code_version
+from flows.runs.lineage import code_diff, code_diff_hash, code_version, host
 from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
+from rlcore.store.checkpoint import manifest
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import config_hash
 
@@ -37,12 +39,19 @@ def create_run(
     overrides: Sequence[str],
     source: Mapping[str, Any] | None = None,
     flow_run: str = "",
+    reproduces: str = "",
 ) -> RunDirectory:
     """Make the folder of a new run with its config and identity.
 
-    run.json also has the `source` of the weights it starts from (given, uri, path, digest) and the `flow_run`.
+    run.json also has the `source` of the weights it starts from (given, uri, path, digest), the checkpoint that it goes
+    on from, the `flow_run`, and as `reproduces` the id of the run that it is to be the same as.
     """
     origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
+    if config.checkpoint.resume_from:
+        path = Path(config.checkpoint.resume_from).absolute()
+        origin |= {"resume_from": {"path": str(path), "digest": manifest(path)["digest"]}}
+    if reproduces:
+        origin |= {"reproduces": reproduces}
     identity = {
         "run_id": secrets.token_hex(8),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -52,11 +61,13 @@ def create_run(
         "config_hash": config_hash(config),
         **code_version(),
         "plugins": plugins.hashes(),
+        "code_diff": code_diff_hash(),
+        "host": host(),
     }
     run = RunDirectory.new(config.run_dir)
     try:
         typed = [*plugins.taken(overrides)[1], *plugins.as_typed()]
-        run.make("".join(f"{override}\n" for override in typed), identity | origin, dump(values))
+        run.make("".join(f"{override}\n" for override in typed), identity | origin, dump(values), code_diff())
     except OSError as error:
         raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error
     return run

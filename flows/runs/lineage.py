@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
 
 UNKNOWN = "unknown"
 CODE = Path(__file__).resolve().parents[2]
@@ -26,6 +28,22 @@ def code_version() -> dict[str, Any]:
     }
 
 
+def code_diff() -> bytes:
+    """What `git apply` makes the code at work of its commit with: tracked files only; empty where nothing differs."""
+    return _run_git("diff", "--binary", "HEAD") or b"" if _is_own_repository() else b""
+
+
+def code_diff_hash() -> str | None:
+    """The hash of `code_diff`, None where it is empty."""
+    changes = code_diff()
+    return hashlib.sha256(changes).hexdigest() if changes else None
+
+
+def host() -> str:
+    """The name of this machine."""
+    return socket.gethostname()
+
+
 def commit() -> str:
     """The checkout's commit, or "unknown" outside git."""
     return _git("rev-parse", "HEAD") if _is_own_repository() else UNKNOWN
@@ -37,20 +55,57 @@ def core_hash() -> str:
 
 
 def lineage(run: RunDirectory) -> dict[str, Any]:
-    """What a model of a run was made from: run_id, config_hash, commit, dirty, lock_hash, plugins, dataset_digest.
+    """What a model of a run was made from: run_id, config_hash, commit, dirty, lock_hash, host, plugins, dataset_digest.
 
     Code, libraries and plugins are those the run was created with, not those of the process that asks.
     """
     from rlcore.store.run_config import config_hash, config_of  # torch, for which the mirror's process need not wait
 
-    identity, dataset = run.read_identity(), sorted(path for path in run.dataset.rglob("*") if path.is_file())
+    identity = run.read_identity()
     return {
         "run_id": identity["run_id"],
         "config_hash": config_hash(config_of(run)),
-        **{key: identity.get(key, UNKNOWN) for key in ("commit", "dirty", "lock_hash")},
+        **{key: identity.get(key, UNKNOWN) for key in ("commit", "dirty", "lock_hash", "host")},
         **{f"plugin.{module}": digest for module, digest in identity.get("plugins", {}).items()},
-        "dataset_digest": _tree_hash(run.dataset, dataset) if dataset else "none",
+        "dataset_digest": dataset_digest(run),
     }
+
+
+def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a result was made from, and what it came to: with config.yaml, what it takes to have it again.
+
+    What run.json says (code, host, seed, where it started from), the `machine` it trained on (device, threads,
+    versions, plugins), how it `compile`s, `dataset_digest`, and by env steps the `checkpoints` {digest, tensors} and
+    the mean returns of `evaluations`. `fingerprint` is that of its newest checkpoint.
+    """
+    from rlcore.store.run_config import config_hash, config_of  # torch, as above
+
+    events = list(read_events(run.events))
+    judged = [event for event in events if event["kind"] == "evaluation"]
+    return {
+        **run.read_identity(),
+        "config_hash": config_hash(config_of(run)),
+        "machine": fingerprint.get("machine", {}),
+        "compile": fingerprint.get("learning", {}).get("compile"),
+        "dataset_digest": dataset_digest(run),
+        "checkpoints": {
+            str(event["env_steps"]): {"digest": event["digest"], "tensors": event.get("tensors", "")}
+            for event in events
+            if event["kind"] == "checkpoint" and "digest" in event
+        },
+        "evaluations": {
+            ("last" if event["final"] else str(event["env_steps"])): {
+                mode: event[mode]["mean"] for mode in ("greedy", "stochastic") if event.get(mode)
+            }
+            for event in judged
+        },
+    }
+
+
+def dataset_digest(run: RunDirectory) -> str:
+    """The hash of a run's dataset, "none" without one."""
+    files = sorted(path for path in run.dataset.rglob("*") if path.is_file())
+    return _tree_hash(run.dataset, files) if files else "none"
 
 
 def _file_hash(path: Path) -> str:
@@ -73,9 +128,13 @@ def _is_own_repository() -> bool:
 
 
 def _git(*arguments: str) -> str:
+    answer = _run_git(*arguments)
+    return UNKNOWN if answer is None else answer.decode(errors="replace").strip()
+
+
+def _run_git(*arguments: str) -> bytes | None:
     command = ["git", "-C", str(CODE), *arguments]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        return subprocess.run(command, capture_output=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return UNKNOWN
-    return answer.stdout.strip()
+        return None

@@ -8,7 +8,7 @@ from typing import Any
 from flows.runs.listeners import tell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import EventLog, last_event, read_events
+from rlcore.store.events import EventLog, ending, last_event, read_events
 from rlcore.train.boundary import Boundary
 
 STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run": "dry_run"}  # reason -> how it ended
@@ -48,10 +48,9 @@ def note_end(run: RunDirectory, boundary: Boundary) -> None:
 
 
 def note_broken_off(run: RunDirectory, status: str, reason: str) -> None:
-    """Write that training was `interrupted` or has `failed`, unless it had ended before."""
+    """Write that training was `interrupted`, has `failed` or `died`, unless it had ended before."""
     events = list(read_events(run.events))
-    lifecycle = [event for event in events if event["kind"] in ("start", "resume", "end")]
-    if lifecycle and lifecycle[-1]["kind"] == "end":
+    if ending(events) is not None:
         return
     steps = [event["env_steps"] for event in events if event["kind"] in ("metrics", "checkpoint")]
     with suppress(RunError):  # on a full disk, say: what ended training is told, not that it could not be noted

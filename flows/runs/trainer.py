@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.signals import TrainingInterrupted, interrupted, time_left
-from flows.runs.lineage import code_version
 from flows.runs.listeners import tell
-from flows.settings import state_folder
+from flows.runs.warm import start_trainer
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, RunError, UserError
 from rlcore.store.directory import RunDirectory
-from rlcore.system.lifeline import spawn, stopped
+from rlcore.system.lifeline import stopped
 from rlcore.train.boundary import Boundary
 
 GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
@@ -41,18 +40,7 @@ class Trainer:
         self._heard, self.ready = b"", False
         env = run.read_config()["env"]
         self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
-        environment = {"SHEPHERD_CACHE": str(state_folder() / "compiled")} | os.environ
-        self.process = spawn(
-            "rlcore.train.trainer",
-            str(run.path),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment | {"PYTHONUNBUFFERED": "1", "SHEPHERD_CODE": json.dumps(code_version())},
-            # Ctrl-C reaches a terminal's whole process group: the trainer would hear it twice, once from us, and a
-            # second signal ends it without a checkpoint.
-            start_new_session=True,
-        )
+        self.process = start_trainer(run, self._log)
         if begin:
             self.begin()
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from flows.report.curve import learning_curve
+from flows.runs.lineage import whole_lineage
 from rlcore.errors import RunError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
@@ -20,7 +21,7 @@ def summary(run: RunDirectory) -> dict[str, Any]:
 
 
 def summarise(run: RunDirectory) -> dict[str, Any]:
-    """Write summary.json; what the run has not come to yet is null."""
+    """Write summary.json and lineage.json; what the run has not come to yet is null."""
     events, identity, baseline = list(read_events(run.events)), run.read_identity(), run.read_baseline()
     newest = checkpoint.load_newest(run.checkpoints)
     if newest is None:
@@ -44,5 +45,6 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "fingerprint": bookkeeping["fingerprint"],
         "status": (last_event(events, "end") or {"status": "training"})["status"],
     }
+    write_json(run.lineage, whole_lineage(run, bookkeeping["fingerprint"]))
     write_json(run.summary, results)
     return results

@@ -1,20 +1,26 @@
 """The mirror of a run: a process that keeps its tracking backends up to date, so that training never waits for them.
 
-One process a run, asked again and again, because MLflow takes seconds to import. It ends with the command; where it
-failed, another takes its place at the next request. Both sides are here: `Mirror` asks, `main` answers.
+A process that is asked again and again, because MLflow takes seconds to import: one for each run, or one for all runs
+of a driver (`flows.runs.warm`). It ends with the command; where it failed, another takes its place at the next request.
+Both sides are here: `Mirror` asks, `main` answers.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import select
+import socket
 import subprocess
-import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from flows.process.network import listening
 from flows.process.signals import before_leaving, interrupted, time_left
-from flows.settings import configure_environment
+from flows.settings import configure_environment, warm_folder
 from flows.tracking.backends import bring
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
@@ -22,7 +28,10 @@ from rlcore.system.lifeline import spawn
 from rlcore.system.secrets import redacted
 
 SETTLE, SETTLE_INTERRUPTED = 60.0, 8.0  # seconds that a command waits at its end for mirrors still at work
-DONE, FAILED = b"+", b"-"  # answers to a request, which is a line
+DONE, FAILED = (
+    b"+",
+    b"-",
+)  # answers to a request, which is a line: a run's folder in JSON, or "" to be told the others are done
 
 
 def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
@@ -42,9 +51,13 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
 
     It takes `timeout` seconds at most: a store that does not answer must not keep a finished run.
     """
-    mirror = _mirror_of(run)
-    mirror.ask()
-    complete = mirror.answer(time.monotonic() + timeout)
+    deadline, complete = time.monotonic() + timeout, None
+    for _ in range(2):  # one that was killed since the last request is found to be gone by this one
+        mirror = _mirror_of(run)
+        mirror.ask()
+        complete = mirror.answer(deadline)
+        if not mirror.gone:
+            break
     if complete is None:
         _MIRRORS.pop(str(run.path.absolute())).end()
     return bool(complete)
@@ -62,51 +75,46 @@ def settle() -> None:
 
 
 class Mirror:
-    """The process that mirrors one run whenever it is asked to, seen from the process that asks."""
+    """The process that mirrors a run whenever it is asked to, seen from the process that asks."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         self.asked_at = 0.0
         self._asked = self._answered = 0
         self._complete = True
+        self.gone = False  # the process has ended, though nobody asked it to
         configure_environment()
-        # A server that is away is met again by the next mirror; there is no use in minutes of retries.
-        patience = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
-        self.process = spawn(
-            "flows.tracking",
-            "--on-request",
-            str(run.path.absolute()),
-            env=patience | os.environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C ends training, and what was learned is still brought to MLflow
-        )
+        self.process: subprocess.Popen[bytes] | None = None
+        connection = _connected(warm_folder())
+        if connection is None:
+            connection, theirs = socket.socketpair()
+            with theirs:
+                self.process = _serving(theirs)
+        self._connection = connection
 
     def ask(self) -> None:
         """Ask for everything that is in the event log now."""
-        assert self.process.stdin is not None
         self._asked, self.asked_at = self._asked + 1, time.monotonic()
-        with suppress(BrokenPipeError):  # it has died, which `answer` finds
-            os.write(self.process.stdin.fileno(), b"\n")
+        with suppress(OSError):  # it has died, which `answer` finds
+            self._connection.sendall(_request(str(self.run.path.absolute())))
 
     def answer(self, deadline: float = 0.0) -> bool | None:
         """Whether the last request was fulfilled; None if it is not answered by the deadline (monotonic seconds)."""
-        assert self.process.stdout is not None
         while self._answered < self._asked:
-            if not select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not select.select([self._connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 return None
-            said = os.read(self.process.stdout.fileno(), 1000)
+            said = _heard(self._connection)
+            self.gone = not said
             self._answered = self._answered + len(said) if said else self._asked
             self._complete = said.endswith(DONE)
         return self._complete
 
     def end(self) -> None:
-        """End the process; what it has not brought is noted in run.log, and the next mirror brings it."""
+        """End the process if it is this run's own; what it has not brought is noted in run.log, for the next mirror."""
         unanswered = self.answer() is None
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self._connection.close()
+        if self.process is None:
+            return
         if unanswered:
             note = f"not up to date when the command ended; `python -m flows.tracking {self.run.path}` tries again"
             _note_failure(self.run, note)
@@ -115,6 +123,71 @@ class Mirror:
                 self.process.wait(1.0)
         self.process.kill()
         self.process.wait()
+
+
+@contextmanager
+def shared_mirror(folder: Path) -> Iterator[None]:
+    """Inside the `with`, one process mirrors the runs of all processes for which `folder` is `warm_folder()`."""
+    configure_environment()
+    with listening(_address(folder)) as socket_:
+        process = _serving(socket_)
+    try:
+        yield
+    finally:
+        last = _connected(folder)
+        if last is not None:
+            with last, suppress(OSError):  # those that have ended may have asked for something
+                last.sendall(_request(""))
+                select.select([last], [], [], time_left(SETTLE_INTERRUPTED if interrupted() else SETTLE))
+        process.kill()
+        process.wait()
+
+
+def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
+    """A mirror that answers on a socket: connected, or one that listens."""
+    # A server that is away is met again by the next mirror; there is no use in minutes of retries.
+    patience = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+    return spawn(
+        "flows.tracking",
+        "--on-request",
+        str(connection.fileno()),
+        pass_fds=(connection.fileno(),),
+        env=patience | os.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C ends training, and what was learned is still brought to MLflow
+    )
+
+
+def _connected(folder: Path | None) -> socket.socket | None:
+    """A connection to the mirror that all runs share, if there is one for stores such as this process's."""
+    if folder is None:
+        return None
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(_address(folder)))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _address(folder: Path) -> Path:
+    """Its socket, in whose name is what decides which stores a mirror brings runs to."""
+    stores = sorted((k, v) for k, v in os.environ.items() if k.startswith(("MLFLOW_", "SHEPHERD_HOME")))
+    return folder / f"mirror-{hashlib.sha256(json.dumps(stores).encode()).hexdigest()[:16]}"
+
+
+def _request(run_dir: str) -> bytes:
+    return json.dumps(run_dir).encode() + b"\n"
+
+
+def _heard(connection: socket.socket) -> bytes:
+    """What is there to be read; nothing where the other end is gone."""
+    with suppress(ConnectionError):
+        return connection.recv(65536)
+    return b""
 
 
 _MIRRORS: dict[str, Mirror] = {}
@@ -133,19 +206,38 @@ def _mirror_of(run: RunDirectory) -> Mirror:
 def main(arguments: list[str]) -> int:
     """`python -m flows.tracking RUN...`: bring runs up to date; a failure is a line in run.log and exit code 1.
 
-    `--on-request RUN`: do it for every line on standard input, and answer each with `+` or, after a failure, `-`.
+    `--on-request DESCRIPTOR`: do it for every request on a socket, and answer each with `+` or, after a failure, `-`.
     """
     os.nice(10)  # training comes first on a small machine
     if arguments[:1] != ["--on-request"]:
-        return 0 if all([_bring_or_note(RunDirectory(argument)) for argument in arguments]) else 1
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what MLflow prints is no answer
-    while sys.stdin.buffer.readline():
-        os.write(answers, DONE if _bring_or_note(RunDirectory(arguments[1])) else FAILED)
+        return 0 if all([bring_or_note(RunDirectory(argument)) for argument in arguments]) else 1
+    _serve(socket.socket(fileno=int(arguments[1])))
     return 0
 
 
-def _bring_or_note(run: RunDirectory) -> bool:
+def _serve(first: socket.socket) -> None:
+    """Answer one after the other whoever asks on a socket, or connects to it, until nobody can."""
+    heard: dict[socket.socket, bytes] = {first: b""}
+    listens = bool(first.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    while heard:
+        for connection in select.select(list(heard), [], [])[0]:
+            if listens and connection is first:
+                heard[first.accept()[0]] = b""
+                continue
+            said = _heard(connection)
+            *requests, heard[connection] = (heard[connection] + said).split(b"\n")
+            for request in requests:
+                folder = json.loads(request)
+                done = not folder or bring_or_note(RunDirectory(folder))
+                with suppress(OSError):  # who asked has ended
+                    connection.sendall(DONE if done else FAILED)
+            if not said:
+                del heard[connection]
+                connection.close()
+
+
+def bring_or_note(run: RunDirectory) -> bool:
+    """Bring a run's backends up to date in this process; False where run.log says why they lack something."""
     reason = ""
     for pause in (0, 1, 3):  # another process may hold SQLite just now
         time.sleep(pause)

@@ -18,6 +18,7 @@ from flows.tracking.points import Event, Point, points
 from rlcore.config.schema import spell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import COMPLETE, ending
 from rlcore.system.secrets import redacted
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 RUN_TAG = "shepherd.run_id"
-STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
-STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
+STATUS = dict.fromkeys(COMPLETE, "FINISHED") | {"interrupted": "KILLED", "failed": "FAILED", "died": "KILLED"}
 UPLOADS = ".mlflow/uploads.json"
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
@@ -137,6 +137,7 @@ def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
         **({"group": str(tree["group"])} if tree["group"] else {}),
         "commit": commit,
         "dirty": spell(identity.get("dirty", "unknown")),
+        **({"reproduces": identity["reproduces"]} if "reproduces" in identity else {}),
         RUN_TAG: identity["run_id"],
         "shepherd.version": rlcore.__version__,
         "shepherd.run_dir": str(run.path.absolute()),
@@ -197,13 +198,13 @@ def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None
     if noted["store"] != store:
         noted = {"store": store, "files": {}}
         write_json(run.path / UPLOADS, noted)
-    texts = (run.config, run.overrides, run.card, run.summary)
+    texts = (run.config, run.overrides, run.card, run.summary, run.lineage, run.code_diff)
     for path in (*texts, *sorted(run.media.glob("[!.]*")), *sorted(run.evaluations.glob("[!.]*"))):
         name = path.relative_to(run.path).as_posix()
         if not path.is_file() or noted["files"].get(name) == (digest := hashlib.sha256(path.read_bytes()).hexdigest()):
             continue
         if path in texts:
-            client.log_text(run_id, redacted(path.read_text()), name)
+            client.log_text(run_id, redacted(path.read_text(errors="replace")), name)
         else:
             client.log_artifact(run_id, str(path), path.parent.name)
         noted["files"][name] = digest
@@ -224,19 +225,8 @@ def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
 
 
 def _set_status(client: MlflowClient, found: Run, events: list[Event]) -> None:
-    """Say in MLflow how and when the run ended, or that it goes on.
-
-    A finished run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
-    finished until there are metrics beyond its end.
-    """
-    ended: Event | None = None
-    for event in events:
-        if event["kind"] == "end":
-            ended = event
-        elif ended is not None:
-            again = event["kind"] == "resume" and STATUS[ended["status"]] != "FINISHED"
-            beyond = event["kind"] in ("metrics", "checkpoint") and event["env_steps"] > ended["env_steps"]
-            ended = None if again or beyond else ended
+    """Say in MLflow how and when the run ended, or that it goes on."""
+    ended = ending(events)
     status = STATUS[ended["status"]] if ended is not None else "RUNNING"
     if found.info.status == status:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -103,13 +104,35 @@ def differences(first: Path, second: Path) -> Iterator[Difference]:
             yield difference
 
 
+def tensor_digests(state: Any) -> str:
+    """8 hexadecimal digits of the SHA-256 of each tensor and array of a learning state, in its order, in a row."""
+    return "".join(_digest(value) for _, value in _tensors(state))
+
+
+def tensor_names(state: Any) -> list[str]:
+    """Their places, as `learner/agent/critic.layers.0.weight`."""
+    return [place for place, _ in _tensors(state)]
+
+
+def _tensors(state: Any) -> Iterator[tuple[str, torch.Tensor | np.ndarray]]:
+    return ((place, value) for place, value in _leaves(state) if isinstance(value, (torch.Tensor, np.ndarray)))
+
+
+def _digest(value: torch.Tensor | np.ndarray) -> str:
+    tensor = torch.from_numpy(np.array(value, order="C")) if isinstance(value, np.ndarray) else value.detach().cpu()
+    digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)} ".encode())
+    row = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))  # of stride 1, as `view` wants it
+    digest.update(row.view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:8]
+
+
 def _leaves(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(state, Mapping):
         if not state:
             yield place, {}
         for key, value in state.items():
             yield from _leaves(value, f"{place}/{key}" if place else str(key))
-    elif isinstance(state, list):
+    elif isinstance(state, (list, tuple)):
         yield f"{place}/length", len(state)
         for index, value in enumerate(state):
             yield from _leaves(value, f"{place}/{index}")

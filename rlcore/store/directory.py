@@ -26,7 +26,8 @@ READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values, by li
 class RunDirectory:
     """Names of the files of one run, under `path`.
 
-        config.yaml, config_overrides.txt, run.json (run id), env_card.json, events.jsonl, summary.json, run.log, lock
+        config.yaml, config_overrides.txt, run.json (run id), env_card.json, events.jsonl, summary.json, lineage.json
+        run.log, lock; code.diff, where the code was not that of its commit
         dataset/  checkpoints/<env_steps>/  evaluations/<env_steps>.json  media/
         set_aside/<run id>/: runs that this folder held before
 
@@ -49,6 +50,8 @@ class RunDirectory:
         self.set_aside = self.path / "set_aside"
         self.curve = self.media / "learning_curve.png"
         self.summary = self.path / "summary.json"
+        self.lineage = self.path / "lineage.json"
+        self.code_diff = self.path / "code.diff"
         self.log = self.path / "run.log"
         self.lock = self.path / "lock"
         self.driver = self.path / ".driver"
@@ -93,7 +96,7 @@ class RunDirectory:
             )
         return run
 
-    def make(self, overrides: str, identity: Mapping[str, Any], config: str) -> None:
+    def make(self, overrides: str, identity: Mapping[str, Any], config: str, code_diff: bytes = b"") -> None:
         """Make the folder with these files, config.yaml last: with it the run is there."""
         make_directory(self.path)
         with self.writing():
@@ -101,6 +104,8 @@ class RunDirectory:
             make_directory(self.media)
             write_text(self.overrides, overrides)
             write_json(self.identity, identity)
+            if code_diff:
+                write_bytes(self.code_diff, code_diff)
             write_text(self.config, config)
 
     @contextmanager
@@ -177,7 +182,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file durably, so that a reader sees the old one or the new one, never a part; makes its folder.
+    """`write_bytes`, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file durably, so that a reader sees the old one or the new one, never a part; makes its folder.
 
     On `DiskFault` the old file is there unless the very last step, making the name durable, failed.
     """
@@ -185,7 +195,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         make_directory(path.parent)
         _discard_leftovers(path)
-        write_synced(temporary, text.encode())
+        write_synced(temporary, data)
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as error:

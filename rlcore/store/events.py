@@ -7,9 +7,9 @@ Kinds, each with `kind` and `time` (seconds since 1970) and, where it belongs to
     baseline    mean, std, ci95, episodes              the random policy
     metrics     env_steps, values {name: number}       one window of metric.log_every
     evaluation  env_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
-    checkpoint  env_steps, path, digest
+    checkpoint  env_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
     registered  name, version, aliases
-    end         status (finished, stopped_early, dry_run, interrupted, failed), env_steps, reason
+    end         status (finished, stopped_early, dry_run, interrupted, failed, died), env_steps, reason
 
 After a kill the same point may be written twice; readers keep the first of each (kind, env_steps, final): training is
 exact, so both say the same but for times. A final evaluation over another number of episodes is another point.
@@ -42,6 +42,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "resume": {"env_steps": int},
     "end": {"status": str},
 }
+COMPLETE = ("finished", "stopped_early", "dry_run")  # statuses of a training that came to its end
 log = logging.getLogger(__name__)
 Event = TypeVar("Event", bound=Mapping[str, Any])
 
@@ -50,6 +51,23 @@ def last_event(events: Iterable[Event], kind: str, **fields: Any) -> Event | Non
     """The last event of a kind with these values, or None."""
     found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
     return found[-1] if found else None
+
+
+def ending(events: Iterable[Event]) -> Event | None:
+    """How training ended: the `end` that holds; None where it goes on, or its process is gone without a word.
+
+    A complete run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
+    complete until there are metrics beyond its end.
+    """
+    ended: Event | None = None
+    for event in events:
+        if event["kind"] == "end":
+            ended = event
+        elif ended is not None:
+            again = event["kind"] == "resume" and ended["status"] not in COMPLETE
+            beyond = event["kind"] in ("metrics", "checkpoint") and event["env_steps"] > ended["env_steps"]
+            ended = None if again or beyond else ended
+    return ended
 
 
 class EventLog:

@@ -35,10 +35,15 @@ def fingerprint(config: RunConfig, device: torch.device, tier: str, compiled: st
     Returns:
         `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.
     """
-    learning = what_is_learned(config, tier, compiled)
+    whole = {"learning": what_is_learned(config, tier, compiled), "machine": machine(config, device, compiled)}
+    return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
+
+
+def machine(config: RunConfig, device: torch.device, compiled: str) -> dict[str, Any]:
+    """The machine half: device, threads, versions, plugins, code, of this process."""
     cuda = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     compiler = find_compiler() if compiled == AHEAD_OF_TIME else None
-    machine = {
+    return {
         "device": device.type,
         "device_name": cuda or processor_name(),
         "threads": config.num_threads,
@@ -48,8 +53,6 @@ def fingerprint(config: RunConfig, device: torch.device, tier: str, compiled: st
         "plugins": plugins.hashes(),
         "code": json.loads(os.environ.get("SHEPHERD_CODE", "{}")),  # commit, dirty, lock_hash, told by the driver
     }
-    whole = {"learning": learning, "machine": machine}
-    return whole | {"digest": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}
 
 
 def what_is_learned(config: RunConfig, tier: str, compiled: str) -> dict[str, Any]:

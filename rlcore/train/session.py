@@ -15,6 +15,7 @@ from rlcore.judge.policy import check_fits, load_policy
 from rlcore.optim.package import clock
 from rlcore.optim.when_to_compile import AHEAD_OF_TIME, decide
 from rlcore.store import checkpoint
+from rlcore.store.compare import tensor_digests
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
 from rlcore.store.fingerprint import fingerprint
@@ -199,7 +200,8 @@ class Session:
         checkpoint.prune(self.run, self.config.checkpoint.keep_last, path)
         digest = checkpoint.manifest(path)["digest"]
         saved = {"path": str(path.relative_to(self.run.path)), "env_steps": self.env_steps, "digest": digest}
-        patiently(lambda: self.events.append("checkpoint", **saved))
+        tensors = tensor_digests(learning)  # checkpoints are pruned; what each of them held stays known
+        patiently(lambda: self.events.append("checkpoint", **saved, tensors=tensors))
         return saved
 
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:

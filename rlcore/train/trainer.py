@@ -105,12 +105,7 @@ class Trainer:
 
     def awaited(self) -> bool:
         """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
-        with large_imports("torch"):
-            with contextlib.suppress(ImportError, AttributeError), without_compiler():
-                import lightning_fabric
-            import lightning_fabric  # noqa: F401 - one that wants more of the compiler gets it here
-
-            import rlcore.train.session  # noqa: F401
+        load()
         if self.commands.get() == "begin":
             return True
         self.say("stopped")
@@ -227,6 +222,16 @@ class Announcer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Pass one message on."""
         self.trainer.say("doing", sentence=record.getMessage())
+
+
+def load() -> None:
+    """Import what takes seconds."""
+    with large_imports("torch"):
+        with contextlib.suppress(ImportError, AttributeError), without_compiler():
+            import lightning_fabric
+        import lightning_fabric  # noqa: F401 - one that wants more of the compiler gets it here
+
+        import rlcore.train.session  # noqa: F401
 
 
 def main() -> None:

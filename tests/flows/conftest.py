@@ -18,7 +18,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project home of the test module's own, with fresh stores."""
     folder = tmp_path_factory.mktemp("home")
     furnish(folder)
-    before = {name: value for name, value in os.environ.items() if name.startswith(OWNED)}
+    before = {name: value for name, value in os.environ.items() if name.startswith(OWNED) and name != "SHEPHERD_WARM"}
     for name in before:
         del os.environ[name]
     os.environ["SHEPHERD_HOME"] = str(folder)
@@ -26,6 +26,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     configure_environment()
     yield folder
-    for name in [name for name in os.environ if name.startswith(OWNED)]:
+    for name in [name for name in os.environ if name.startswith(OWNED) and name != "SHEPHERD_WARM"]:
         del os.environ[name]
     os.environ.update(before)

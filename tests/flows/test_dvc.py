@@ -17,6 +17,7 @@ import pytest
 
 from flows.process.parents import LOOK_EVERY
 from flows.runs.diff import diff
+from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
@@ -153,6 +154,17 @@ def test_plots_hold_the_learning_curve_and_the_evaluations(repository: Repositor
     assert all(f'"greedy_mean": "{row.split(",")[1]}"' in page for row in judged)
     assert "learning_curve.png" in page
     assert "CartPole-v1: return while training" in page
+
+
+def test_a_forced_repro_of_what_is_lost_gives_the_same_digest(repository: Repository, tmp_path: Path) -> None:
+    for path in (repository.run.checkpoints, repository.run.events):
+        shutil.move(path, tmp_path / path.name)
+    before = next(checkpoint.newest_first(tmp_path / "checkpoints"))
+    repository.dvc("repro", "--force", "--single-item", "train@CartPole-v1")
+    assert [e["kind"] for e in read_events(repository.run.events)].count("resume") == 0
+    after = repository.run.checkpoints / before.name
+    assert checkpoint.manifest(after)["digest"] == checkpoint.manifest(before)["digest"]
+    shutil.copy(tmp_path / "events.jsonl", repository.run.events)  # with the baseline and the last evaluation
 
 
 @soak

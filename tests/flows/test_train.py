@@ -25,6 +25,7 @@ from tests.stores import query
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("warm"),
     # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]

@@ -103,6 +103,7 @@ def trained(home: Path) -> Trained:
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("warm"),  # for the commands that are run in this process
     # MLflow warns about itself while it is used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]

@@ -21,6 +21,8 @@ LINES = [
     "enjoy runs/a --episodes 2",
     "config exp=ppo --params",
     "diff runs/a runs/b",
+    "reproduce runs/a --run-dir runs/b --json",
+    "reap runs other --elsewhere --resume --json",
     "agents",
     "envs",
     "registry",

@@ -113,6 +113,7 @@ def test_a_damaged_checkpoint_is_a_mistake_that_names_the_file(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm")
 def test_a_run_that_is_being_trained_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"total_steps": 2560, "checkpoint__every": 64, "checkpoint__keep_last": None}
     whole = prepare(tmp_path / "whole", **settings)

@@ -27,7 +27,7 @@ from rlcore.train.session import Session
 from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
 from tests.runs import prepare
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # but for the processes that tests start themselves
 EVERYTHING = {"algo__normalize_obs": True, "algo__normalize_reward": True, "algo__anneal_lr": True}
 
 

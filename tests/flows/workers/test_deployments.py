@@ -209,6 +209,18 @@ class Pair:
     runs: list[RunDirectory]
 
 
+@soak
+def test_a_run_is_reproduced_on_a_worker(site: Site, killed: Killed) -> None:
+    shown = site.prefect("deployment", "run", "reproduce/default", "-p", f"source={killed.run.path}", "--watch")
+    again = RunDirectory(killed.run.path.with_name(f"{killed.run.path.name}_again"))
+    assert digest(again) == digest(killed.run)
+    (flow_run,) = site.ask("flow_runs/filter", flows={"name": {"any_": ["reproduce"]}})
+    state, message = site.state(flow_run["id"])
+    assert (state, message.startswith("identical, ")) == ("COMPLETED", True), message
+    assert "nothing differs here from what is on record" in site.told(flow_run["id"])
+    assert "identical, " in " ".join(shown.split())
+
+
 @pytest.fixture(scope="module")
 def pair(site: Site) -> Pair:
     flow_runs = [site.submit(*LONG), site.submit(*LONG)]

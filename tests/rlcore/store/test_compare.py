@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
-from rlcore.store.compare import Difference, common, differences
+from rlcore.store.compare import Difference, common, differences, tensor_digests, tensor_names
 
 STATE = {
     "weights": torch.arange(6, dtype=torch.float32).reshape(2, 3),
@@ -81,3 +82,29 @@ def test_runs_are_compared_at_the_newest_step_both_have(tmp_path: Path) -> None:
 def test_runs_without_a_step_in_common_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="16, 8 and 32, 24"):
         common(run_with(tmp_path / "a", 8, 16), run_with(tmp_path / "b", 24, 32))
+
+
+def test_tensor_digests_are_of_bits_type_and_shape_and_the_same_before_and_after_the_disk(tmp_path: Path) -> None:
+    state = STATE | {
+        "half": torch.tensor([1.5, -0.0], dtype=torch.bfloat16),
+        "flags": (np.array([True, False]), torch.ones((), dtype=torch.int64).expand(3)),
+        "none": torch.zeros(0, 4),
+    }
+    names = ["weights", "envs/0", "half", "flags/0", "flags/1", "none"]
+    digests = tensor_digests(state)
+    assert tensor_names(state) == names
+    assert len(digests) == 8 * len(names)
+    loaded, _ = checkpoint.load(saved(tmp_path, state))
+    assert (tensor_digests(loaded), tensor_names(loaded)) == (digests, names)
+
+    def changed(**entries: Any) -> list[str]:
+        other = tensor_digests(state | entries)
+        return [name for i, name in enumerate(names) if other[8 * i : 8 * i + 8] != digests[8 * i : 8 * i + 8]]
+
+    assert changed(half=torch.tensor([1.5, 0.0], dtype=torch.bfloat16)) == ["half"]
+    assert changed(weights=STATE["weights"].reshape(3, 2)) == ["weights"]
+    assert changed(envs={"0": np.array([1, 2], np.uint64)}) == ["envs/0"]
+    assert changed(rng={"state": 7}) == []
+    # SHA-256 of the type and shape in words and the bytes, little-endian, by hand.
+    expected = hashlib.sha256(b"torch.int64 [2] " + bytes([1, *[0] * 7, 2, *[0] * 7])).hexdigest()[:8]
+    assert digests[8:16] == expected

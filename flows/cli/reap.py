@@ -1,0 +1,92 @@
+"""`shepherd reap`: runs whose process is gone are marked, in their logs and in MLflow, and told with what goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.cli.train import resume
+from flows.report.command_lines import resume_command, short_path
+from flows.report.terminal import show, table
+from flows.runs.gone import Gone, gone, led_elsewhere, mark, runs_below
+from flows.tracking.mirror import bring_or_note
+from flows.workers.servers import check_servers
+from rlcore.errors import RunError, UserError
+from rlcore.store.directory import RunDirectory
+
+HEAD = ("run", "state", "env steps", "goes on with")
+
+
+def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, as_json: bool = False) -> int:
+    """Mark the runs below the folders whose process is gone, print how each goes on; with `go_on`, do that.
+
+    A run that was led on another machine last is left alone, unless `elsewhere`.
+    """
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise UserError(f"{folder}: no folder here; name one that holds runs")
+    check_servers()
+    runs = [run for folder in folders for run in runs_below(Path(folder).absolute())]
+    found, away = [], {}
+    for one in filter(None, map(gone, runs)):
+        host = None if elsewhere else led_elsewhere(one.run)
+        if host is not None:
+            away[one.run] = host
+        elif one.marked or mark(one):
+            found.append(one)
+    told = [_brought(number, len(found), one) for number, one in enumerate(found, 1)]
+    if as_json:
+        others = [{"run_dir": str(run.path), "host": host} for run, host in away.items()]
+        print(json.dumps({"runs": told, "elsewhere": others}))
+    else:
+        _show(told, {short_path(run.path): host for run, host in away.items()}, len(runs), folders)
+    return max([_goes_on(one.run) for one in found], default=0) if go_on else 0
+
+
+def _brought(number: int, of: int, one: Gone) -> dict[str, Any]:
+    """Bring the summary and MLflow up to date with what was marked; what is printed of it."""
+    from flows.stages.summary import summarise  # torch
+    from rlcore.store.checkpoint import newest_good  # torch
+
+    run, newest = one.run, None
+    print(f"{number} of {of}: {short_path(run.path)}", file=sys.stderr)
+    try:
+        newest = newest_good(run.checkpoints)
+        if newest is not None and not one.marked:
+            summarise(run)
+    except (UserError, RunError) as error:  # its log says what became of it; the others are not to wait for its repair
+        print(f"{short_path(run.path)}: {error}", file=sys.stderr)
+    return {
+        "run_dir": str(run.path),
+        "run_id": run.read_identity()["run_id"],
+        "state": one.state,
+        "marked": one.marked,
+        "env_steps": int(newest.name) if newest else 0,
+        "mlflow": bring_or_note(run),
+        "resume": resume_command(short_path(run.path)),
+    }
+
+
+def _show(told: Sequence[dict[str, Any]], away: dict[str, str], runs: int, folders: Sequence[str]) -> None:
+    rows = [(short_path(Path(t["run_dir"])), t["state"], f"{t['env_steps']:,}", t["resume"]) for t in told]
+    if rows:
+        show(table(HEAD, rows, numbers=("env steps",)))
+    else:
+        print(f"{runs} runs in {', '.join(folders)}: none whose process is gone")
+    for behind in (t["run_dir"] for t in told if not t["mlflow"]):
+        print(f"MLflow is behind: {short_path(Path(behind))}/run.log says why", file=sys.stderr)
+    for run, host in away.items():
+        print(f"{run}: led on {host}; reap there, or with --elsewhere if that machine is no more", file=sys.stderr)
+
+
+def _goes_on(run: RunDirectory) -> int:
+    """Continue a run; its exit code. One that fails keeps no other from going on."""
+    try:
+        resume(short_path(run.path), ())
+    except (UserError, RunError) as error:
+        print(f"shepherd: {short_path(run.path)}: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,29 @@
+"""`shepherd reproduce`: a run or a registered version made again from its lineage, and the bits compared."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from flows.cli.train import without_tracebacks
+from flows.process.exits import continued_with
+from flows.report.command_lines import bin_folder, short_path
+from flows.workers.servers import check_servers
+
+
+def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
+    """Train again what SOURCE is, in a folder of its own, and say whether it came to the same; one begun goes on."""
+    again = shlex.join(["shepherd", "reproduce", source, *(["--run-dir", run_dir] if run_dir else [])])
+    with continued_with(f"{bin_folder()}{again}"):
+        check_servers()
+        from flows.cli.progress import following
+        from flows.reproduce import reproduction  # Prefect
+        from flows.runs.original import restored  # torch
+
+        run = restored(source, run_dir)
+        with following(run), without_tracebacks():
+            made = reproduction(run)
+    if as_json:
+        print(json.dumps(made))
+    else:
+        print(f"{made['result']}; the second run is {short_path(run.path)}")

@@ -1,0 +1,48 @@
+"""What a registered version was made from: its run, or what MLflow keeps of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.registry.models import version_at
+from flows.settings import tracking_uri
+from flows.tracking.mlflow_store import connect
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+KEPT = ("config.yaml", "config_overrides.txt", "lineage.json")
+
+
+def origin(uri: str, folder: Path) -> tuple[Path, int]:
+    """The folder that tells how to make a version again, and the env steps of its checkpoint.
+
+    It is the version's run where that is still on this machine; else `folder`, with the files of KEPT from MLflow. A
+    `UserError` where neither has them.
+    """
+    version = version_at(uri)
+    tags = version.tags
+    if not {"run_dir", "run_id", "env_steps"} <= tags.keys():
+        raise UserError(f"{uri}: not registered by this project, so there is no lineage of it")
+    run = RunDirectory(tags["run_dir"])
+    if run.config.exists() and run.read_identity()["run_id"] == tags["run_id"]:
+        return run.path, int(tags["env_steps"])
+    _download(uri, version, folder)
+    return folder, int(tags["env_steps"])
+
+
+def _download(uri: str, version: ModelVersion, folder: Path) -> None:
+    from mlflow.exceptions import MlflowException
+
+    client = connect(tracking_uri())
+    for name in KEPT:
+        try:
+            client.download_artifacts(str(version.run_id), name, str(folder))
+        except (MlflowException, OSError):
+            raise UserError(
+                f"{uri}: its run is not at {version.tags['run_dir']} any more, and MLflow keeps no {name} of it; "
+                "versions registered before there was lineage.json can only be made again where their run is"
+            ) from None

@@ -1,0 +1,57 @@
+"""The flow that makes a run again and compares the bits, segment by segment: `reproduce`.
+
+A Prefect deployment names `reproduce`; the command line, a notebook and a test call `reproduction`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.tasks import VERSION, boundaries, checkpoint, collect, evaluate, make_env, verdict, verify
+from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flow
+
+from prefect import flow  # isort: skip - the modules above set the environment that it reads
+
+from flows.runs.original import Original, restored
+from flows.runs.trainer import expect_trainer, released
+from flows.stages.verify import as_far_as_the_original, name_what_differs
+from flows.workers.local_api import prefect_api
+from rlcore.store.directory import RunDirectory
+
+
+@flow(name="reproduce", version=VERSION, persist_result=False)
+@ending_in_a_sentence
+def reproduce(source: str, run_dir: str = "") -> Any:
+    """Make a run again from its recorded lineage and compare the bits at every checkpoint.
+
+    Args:
+        source: the folder of a run, or models:/NAME@champion or models:/NAME/3.
+        run_dir: the folder of the second run; usually empty: beside the first, as NAME_again.
+
+    Returns:
+        run_dir, identical, tensors, and the result in a sentence. The flow fails at the first checkpoint that differs.
+    """
+    again = restored(source, run_dir)
+    with leading(again.read_config()["algo"]["name"], [], str(again.path)) as run:
+        name_what_differs(RunDirectory(run))
+        make_env(run)
+        collect(run)
+        for at in as_far_as_the_original(RunDirectory(run), boundaries(run)):
+            if "checkpoint" in at.due:
+                checkpoint(run, at.env_steps)
+                verify(run, at.env_steps)  # ends the flow where the bits differ
+            if "evaluate" in at.due:
+                evaluate(run, at.env_steps)
+        evaluate(run, final=True)
+        return verdict(run)
+
+
+def reproduction(run: RunDirectory) -> dict[str, Any]:
+    """Run the flow on a run that `flows.runs.original.restored` gave, new or half-done; what the flow returns.
+
+    A `RunError` where the second run learned something else, `TrainingInterrupted` where a signal ended it.
+    """
+    with terminable_flow(), released(run):
+        expect_trainer(run)  # it gets ready while Prefect does
+        with prefect_api():
+            return reproduce(source=Original.of(run).source, run_dir=str(run.path))

@@ -1,0 +1,67 @@
+"""Runs whose process is gone: found by their locks, which the operating system frees, and their event logs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.runs.milestones import note_broken_off
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import COMPLETE, ending, read_events
+
+REASON = "its process is gone"
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A run that nobody leads, and that has not come to its end.
+
+    Attributes:
+        run: where it lies.
+        state: "died" while it trained, or "not judged": trained to the end, but not evaluated or registered.
+        marked: the event log tells of it already.
+    """
+
+    run: RunDirectory
+    state: str
+    marked: bool
+
+
+def runs_below(folder: Path) -> Iterator[RunDirectory]:
+    """Every run directory in a folder, or the folder itself; what a run has set aside is no run any more."""
+    for place, folders, files in os.walk(folder):
+        if "config.yaml" in files and "run.json" in files:
+            folders.clear()
+            yield RunDirectory(place)
+        folders.sort()
+
+
+def gone(run: RunDirectory) -> Gone | None:
+    """What has become of a run whose process is gone; None where one leads it, or it ended with a word."""
+    ended = ending(read_events(run.events))
+    status = ended["status"] if ended else "died"
+    complete = status in COMPLETE
+    if status not in (*COMPLETE, "died") or (complete and run.read_summary().get("status") in COMPLETE) or run.taken():
+        return None
+    return Gone(run, "not judged" if complete else "died", marked=complete or ended is not None)
+
+
+def led_elsewhere(run: RunDirectory) -> str | None:
+    """The machine whose process led a run last, where that is another than this: its locks may not be seen here."""
+    notes = [path.read_text(errors="replace") for path in (run.driver, run.lock) if path.exists()]
+    hosts = [note.partition(" on ")[2].strip() for note in notes]
+    return next((host for host in hosts if host and host != socket.gethostname()), None)
+
+
+def mark(found: Gone) -> bool:
+    """Note in the event log that a run died, durably; False where another process was quicker and leads it now."""
+    try:
+        with found.run.driving():
+            note_broken_off(found.run, "died", REASON)
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,194 @@
+"""A run that is to be made again: what is known of it, a folder for the other one, and what differs here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flows.config.compose import compose_existing
+from flows.registry.origin import origin
+from flows.runs.check import prepared
+from flows.runs.create import create_run
+from flows.runs.lineage import code_diff_hash, code_version, host, whole_lineage
+from rlcore.config.groups import RunConfig
+from rlcore.errors import UserError
+from rlcore.optim.when_to_compile import decide
+from rlcore.store import checkpoint, fingerprint
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.run_config import config_of
+
+NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a reproduction
+UNTOLD = ("code.dirty", "code.core_hash")  # the commit and the diff say it in words
+
+
+@dataclass(frozen=True)
+class Original:
+    """What a reproduction is held against, as its folder notes it.
+
+    Attributes:
+        source: what the user called it.
+        run_dir: its run, "" where that is not on this machine.
+        until: env steps of the last checkpoint that is compared.
+        lineage: as `flows.runs.lineage.whole_lineage` gives it.
+    """
+
+    source: str
+    run_dir: str
+    until: int
+    lineage: dict[str, Any]
+
+    @staticmethod
+    def of(again: RunDirectory) -> Original:
+        """What a reproduction is of."""
+        return Original(**json.loads((again.path / NOTE).read_text()))
+
+
+def restored(source: str, run_dir: str = "") -> RunDirectory:
+    """The run that is to be the same as another: made from its lineage, or begun and not at its end yet.
+
+    Args:
+        source: run directory, or models:/NAME@alias or /VERSION.
+        run_dir: where; by default beside the original as `<name>_again`, or where its config would put that.
+
+    Returns:
+        A run directory, with `original.json`.
+
+    Raises:
+        UserError: there is nothing to compare with, or what it started from is gone or another thing now.
+    """
+    begun = RunDirectory(Path(run_dir).absolute())
+    if run_dir and (begun.path / NOTE).exists() and Original.of(begun).source == source and not _ended(begun):
+        return begun  # without asking a registry, whose alias may have moved
+    with tempfile.TemporaryDirectory() as kept:
+        original, folder = _found(source, Path(kept))
+        for place in _places(original, folder, run_dir):
+            again = RunDirectory(place)
+            if not again.config.exists():
+                _make(original, folder, again)
+            elif not _begun(original, again):
+                if run_dir:
+                    RunDirectory.new(run_dir)  # refuses
+                continue
+            write_json(again.path / NOTE, dataclasses.asdict(original))
+            return again
+    raise AssertionError("there is always another name")
+
+
+def _found(source: str, kept: Path) -> tuple[Original, Path]:
+    """The original, and the folder with its config.yaml."""
+    if source.startswith("models:/"):
+        folder, until = origin(source, kept)
+    else:
+        folder, until = RunDirectory.existing(source).path.absolute(), 0
+    run = RunDirectory(folder)
+    local = run.identity.exists()
+    lineage = _lineage_of(run) if local else json.loads(run.lineage.read_text())
+    steps = [int(name) for name in lineage["checkpoints"]]
+    if not steps or (until and until not in steps):
+        raise UserError(f"{source}: its log tells of no checkpoint, so there is nothing to compare a second run with")
+    return Original(source, str(folder) if local else "", until or max(steps), lineage), folder
+
+
+def _lineage_of(run: RunDirectory) -> dict[str, Any]:
+    newest = checkpoint.newest_good(run.checkpoints)
+    return whole_lineage(run, checkpoint.load(newest)[1]["fingerprint"] if newest else {})
+
+
+def _places(original: Original, folder: Path, run_dir: str) -> Iterator[Path]:
+    if run_dir:
+        yield Path(run_dir).absolute()
+        return
+    values = RunDirectory(folder).read_config()
+    first = Path(original.run_dir or values["run_dir"]).absolute()
+    yield first.with_name(f"{first.name}_again")
+    number = 2
+    while True:
+        yield first.with_name(f"{first.name}_again{number}")
+        number += 1
+
+
+def _begun(original: Original, again: RunDirectory) -> bool:
+    """Whether a run was made to be the same as the original, and has not come to a verdict."""
+    return again.read_identity().get("reproduces") == original.lineage["run_id"] and not _ended(again)
+
+
+def _ended(again: RunDirectory) -> bool:
+    return (again.path / VERDICT).exists()
+
+
+def _make(original: Original, folder: Path, again: RunDirectory) -> None:
+    # It is not one more run of its group, and its model is the original's.
+    typed = [f"run_dir={json.dumps(str(again.path))}", f"run_name={json.dumps(again.path.name)}", "group=null"]
+    config, values = compose_existing(folder / "config.yaml", typed)
+    config, values, source = prepared(*_with_weights(config, values, original))
+    for key, now in (("init_from", source), ("checkpoint.resume_from", _resumed(config))):
+        then = original.lineage.get(key.rpartition(".")[2])
+        if then and now and then["digest"] != now["digest"]:
+            raise UserError(
+                f"{original.source}: it began with {key}={then['path']} of digest {then['digest'][:16]}; what lies "
+                f"there now has {now['digest'][:16]}"
+            )
+    overrides = RunDirectory(folder).overrides.read_text().splitlines()
+    create_run(config, values, [*overrides, *typed], source, reproduces=original.lineage["run_id"])
+
+
+def _with_weights(config: RunConfig, values: dict[str, Any], original: Original) -> tuple[RunConfig, dict[str, Any]]:
+    """With `init_from` as the registry has it, where the folder of the time is gone."""
+    then = original.lineage.get("init_from") or {}
+    if not config.init_from or Path(config.init_from).exists() or not then.get("uri"):
+        return config, values
+    return dataclasses.replace(config, init_from=then["uri"]), {**values, "init_from": then["uri"]}
+
+
+def _resumed(config: RunConfig) -> dict[str, Any] | None:
+    path = config.checkpoint.resume_from
+    return {"digest": checkpoint.manifest(Path(path))["digest"]} if path else None
+
+
+def differences_here(again: RunDirectory) -> Iterator[str]:
+    """What is not as it was for the original, a sentence each: code, versions, device, threads, plugins, machine."""
+    original = Original.of(again)
+    then, config = original.lineage, config_of(again)
+    if not then["machine"]:
+        yield "no checkpoint of the original is left that would tell on what it was trained"
+        return
+    compiled, code = decide(config, None), code_version()
+    now = fingerprint.machine(config, _device(config), compiled) | {"code": code}
+    yield from _of_code(original, code)
+    for key, before, here in fingerprint.differences(then["machine"], now):
+        if key not in UNTOLD and key != "code.commit":
+            yield f"{key} is {here} here, was {before}"
+    if then["compile"] != compiled:
+        yield f"minibatch steps are computed {compiled} here, were {then['compile']} (algo.compile)"
+    if then.get("host", host()) != host():
+        yield f"this is {host()}, that was {then['host']}"
+
+
+def _of_code(original: Original, code: dict[str, Any]) -> Iterator[str]:
+    then, said = original.lineage, []
+    if then["commit"] != code["commit"]:
+        said.append(f"the commit is {code['commit'][:10]} here, was {then['commit'][:10]}")
+    if then.get("code_diff") != code_diff_hash():
+        said.append("files differ from their commit in another way")
+    if not said:
+        return
+    same = then.get("core_hash") == code["core_hash"]
+    yield f"{' and '.join(said)}; rlcore is {'the same all the same' if same else 'another'}"
+    if not same and then["commit"] != "unknown":
+        patch = Path(original.run_dir, "code.diff")
+        then_apply = f" && git apply {patch}" if then.get("code_diff") and patch.exists() else ""
+        yield f"to have that code: git checkout {then['commit'][:10]}{then_apply}"
+
+
+def _device(config: RunConfig) -> torch.device:
+    """Where the networks will live."""
+    wanted = config.fabric.accelerator
+    cuda = wanted in ("cuda", "gpu") or (wanted == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if cuda else "cpu")

@@ -1,0 +1,113 @@
+"""verify: hold a reproduction against its original: each checkpoint when it is made, and in the end all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flows.report.command_lines import short_path
+from flows.runs.lineage import whole_lineage
+from flows.runs.listeners import tell
+from flows.runs.milestones import note_broken_off
+from flows.runs.original import VERDICT, Original, differences_here
+from rlcore.errors import RunError
+from rlcore.store import checkpoint, compare
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import last_event, read_events
+from rlcore.train.boundary import Boundary
+
+
+class Departed(RunError):
+    """A reproduction learned something else than its original."""
+
+
+def name_what_differs(run: RunDirectory) -> None:
+    """Tell, before a reproduction trains, what is not here as it was for the original."""
+    original = Original.of(run)
+    found = list(differences_here(run))
+    about = f"again: {original.source}, to {original.until:,} env steps, in {short_path(run.path)}"
+    tell("stage", {"doing": f"{about}; {'differs here:' if found else 'nothing differs here from what is on record'}"})
+    for sentence in found:
+        tell("stage", {"doing": f"  {sentence}"})
+
+
+def as_far_as_the_original(run: RunDirectory, boundaries: Iterable[Boundary]) -> Iterator[Boundary]:
+    """The boundaries of a reproduction up to the last checkpoint that it can be compared at."""
+    until = Original.of(run).until
+    for at in boundaries:
+        yield at
+        if at.env_steps >= until and not at.done:
+            note_broken_off(run, "interrupted", "the original came no further")
+            return
+
+
+def verify(run: RunDirectory, env_steps: int) -> dict[str, Any] | None:
+    """Compare the checkpoint at `env_steps` with the original's: {env_steps, digest, original, same, sentence}.
+
+    None where one of them has none there: written at a signal, or the trainer died and has not come there again.
+    """
+    original = Original.of(run)
+    then = original.lineage["checkpoints"].get(str(env_steps))
+    now = last_event(read_events(run.events), "checkpoint", env_steps=env_steps)
+    if then is None or now is None:
+        return None
+    result = {"env_steps": env_steps, "digest": now["digest"], "original": then["digest"]}
+    if now["digest"] == then["digest"]:
+        return result | {"same": True, "sentence": f"identical at {env_steps:,} env steps"}
+    first = _first_difference(original, then["tensors"], now["tensors"], run.checkpoints / str(env_steps))
+    same = [int(steps) for steps in original.lineage["checkpoints"] if int(steps) < env_steps]
+    since = f"; at {max(same):,} it was the same" if same else ""
+    sentence = f"different at {env_steps:,} env steps: first in {first}{since}"
+    result |= {"same": False, "first": first, "sentence": sentence}
+    write_json(run.path / VERDICT, {"identical": False, "of": original.lineage["run_id"], "segments": [result]})
+    return result
+
+
+def _first_difference(original: Original, then: str, now: str, ours: Path) -> str:
+    """The first entry of the learning state that differs, with its values where the original's checkpoint is kept."""
+    theirs = Path(original.run_dir, "checkpoints", ours.name)
+    if original.run_dir and theirs.exists() and not checkpoint.damage(theirs):
+        return str(next(compare.differences(theirs, ours)))
+    names = compare.tensor_names(checkpoint.load(ours)[0])
+    if not then:
+        return "an entry that the original's log, of an earlier version, does not tell"
+    if len(then) != len(now):
+        return "the number of tensors"
+    for at, name in enumerate(names):
+        if then[8 * at : 8 * at + 8] != now[8 * at : 8 * at + 8]:
+            return name
+    return "a number outside of the tensors (state.json)"
+
+
+def verdict(run: RunDirectory) -> dict[str, Any]:
+    """Write reproduction.json of a reproduction whose checkpoints were all the same, and say what that comes to.
+
+    `Departed` where what it measured beside its state differs.
+    """
+    original, lineage = Original.of(run), whole_lineage(run, {})
+    common = [steps for steps in original.lineage["checkpoints"] if steps in lineage["checkpoints"]]
+    if not common:
+        raise RunError(f"{run.path}: no checkpoint at the env steps of {original.source}'s, so nothing was compared")
+    last = max(common, key=int)
+    differing = [key for key in ("evaluations", "dataset_digest") if not _agrees(key, original.lineage, lineage)]
+    tensors = len(lineage["checkpoints"][last]["tensors"]) // 8
+    result = {
+        "identical": not differing,
+        "of": original.lineage["run_id"],
+        "tensors": tensors,
+        "segments": [{"env_steps": int(steps), **lineage["checkpoints"][steps], "same": True} for steps in common],
+        "differing": differing,
+    }
+    write_json(run.path / VERDICT, result)
+    where = f"{tensors} tensors at {len(common)} checkpoints, the last at {int(last):,} env steps"
+    if differing:
+        raise Departed(f"the same {where}, but other {' and '.join(differing)}: does the environment draw by itself?")
+    return {"run_dir": str(run.path), "identical": True, "tensors": tensors, "result": f"identical, {where}"}
+
+
+def _agrees(key: str, then: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether what both have of evaluations or dataset is the same."""
+    if key == "evaluations":
+        return all(then[key][at] == now[key][at] for at in then[key].keys() & now[key].keys())
+    return "none" in (then[key], now[key]) or then[key] == now[key]

@@ -1,0 +1,163 @@
+"""`shepherd reap`: of runs in every state, those whose process is gone, and nothing else, are marked and told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main as cli
+from flows.tracking.backends import bring
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import EventLog, read_events
+from tests.flows.synthetic_runs import checkpointed_run, judged, synthetic_run, train_a_while
+from tests.processes import ROOT, environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")]
+LEADS = """
+import sys, time
+from rlcore.store.directory import RunDirectory
+with RunDirectory(sys.argv[1]).driving():
+    print("leads", flush=True)
+    time.sleep(600)
+"""
+Reap = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def reap(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reap:
+    """The command, typed above a folder `runs`; what it printed as JSON."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> dict[str, Any]:
+        assert cli.main(["reap", "--json", *arguments]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return command
+
+
+def leader(run: RunDirectory) -> subprocess.Popen[str]:
+    """A process that leads a run."""
+    command = [sys.executable, "-c", LEADS, str(run.path)]
+    process = subprocess.Popen(command, env=environment(ROOT), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "leads\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def mlflow_status(home: Path, run: RunDirectory) -> str:
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        query = "select status from runs where run_uuid in (select run_uuid from tags where value = ?)"
+        return store.execute(query, (run.read_identity()["run_id"],)).fetchone()[0]
+
+
+def test_a_run_whose_process_is_killed_is_marked_everywhere_and_goes_on_as_ever(
+    home: Path, tmp_path: Path, reap: Reap, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = checkpointed_run(tmp_path / "runs/ppo/one", "killed", weights=1)
+    train_a_while(run, 0, 4100)
+    bring(run)
+    process = leader(run)
+    before = run.events.read_bytes()
+    assert reap()["runs"] == []
+    assert (run.events.read_bytes(), mlflow_status(home, run)) == (before, "RUNNING")
+    end(process)
+    wanted = {"run_dir": str(run.path), "run_id": "killed", "state": "died", "env_steps": 4096, "mlflow": True}
+    (told,) = reap()["runs"]
+    assert told.items() >= (wanted | {"marked": False}).items()
+    assert told["resume"].endswith("shepherd resume runs/ppo/one")
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["died"]
+    assert (run.read_summary()["status"], mlflow_status(home, run)) == ("died", "KILLED")
+    # Again: told as long as nobody goes on with it, and not marked twice.
+    (told,) = reap("runs/ppo")["runs"]
+    assert told["marked"] is True
+    assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["died"]
+    assert cli.main(["reap"]) == 0
+    assert "shepherd resume runs/ppo/one" in capsys.readouterr().out
+    # It goes on: it has a process again, and MLflow says so.
+    EventLog(run.events).append("resume", env_steps=4096)
+    bring(run)
+    assert mlflow_status(home, run) == "RUNNING"
+
+
+def test_runs_that_ended_with_a_word_or_are_elsewhere_are_left_alone(home: Path, tmp_path: Path, reap: Reap) -> None:
+    runs = tmp_path / "runs"
+    for status in ("interrupted", "failed"):
+        run = synthetic_run(runs / status, status)
+        EventLog(run.events).append("end", status=status, env_steps=0, reason="signal")
+    finished = checkpointed_run(runs / "finished", "finished", weights=2)
+    EventLog(finished.events).append("end", status="finished", env_steps=4096, reason="finished")
+    judged(finished)
+    write_json(finished.summary, {"status": "finished"})
+    EventLog(finished.events).append("resume", env_steps=4096)  # judged once more
+    aside = synthetic_run(finished.set_aside / "older", "older")
+    elsewhere = synthetic_run(runs / "elsewhere", "elsewhere")
+    elsewhere.driver.write_text("pid 7 on another-machine")
+    before = {path: path.read_bytes() for path in runs.rglob("events.jsonl")}
+    assert aside.events in before
+    said = reap()
+    assert said == {"runs": [], "elsewhere": [{"run_dir": str(elsewhere.path), "host": "another-machine"}]}
+    assert {path: path.read_bytes() for path in runs.rglob("events.jsonl")} == before
+    assert [one["run_id"] for one in reap("--elsewhere")["runs"]] == ["elsewhere"]
+
+
+def test_a_run_that_died_between_training_and_its_last_evaluation_is_told_and_stays_finished(
+    home: Path, tmp_path: Path, reap: Reap
+) -> None:
+    run = checkpointed_run(tmp_path / "runs/late", "late", weights=3)
+    bring(run)
+    EventLog(run.events).append("end", status="finished", env_steps=4096, reason="finished")
+    before = run.events.read_bytes()
+    (told,) = reap()["runs"]
+    assert (told["state"], told["run_id"]) == ("not judged", "late")
+    assert (run.events.read_bytes(), mlflow_status(home, run)) == (before, "FINISHED")
+
+
+def test_a_run_whose_checkpoint_cannot_be_read_keeps_no_other_from_being_marked(
+    home: Path, tmp_path: Path, reap: Reap
+) -> None:
+    torn = checkpointed_run(tmp_path / "runs/a", "torn", weights=4)
+    manifest = torn.checkpoints / "4096/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))  # of a later version
+    checkpointed_run(tmp_path / "runs/b", "whole", weights=5)
+    assert [(one["run_id"], one["env_steps"], one["mlflow"]) for one in reap()["runs"]] == [
+        ("torn", 0, True),
+        ("whole", 4096, True),
+    ]
+
+
+def test_with_resume_each_goes_on_and_one_that_fails_keeps_no_other(
+    home: Path, tmp_path: Path, reap: Reap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.cli import reap as command
+    from rlcore.errors import RunError
+
+    for name in ("a", "b"):
+        synthetic_run(tmp_path / "runs" / name, name)
+    asked: list[str] = []
+
+    def resume(run_dir: str, overrides: tuple[str, ...]) -> None:
+        asked.append(run_dir)
+        if run_dir.endswith("a"):
+            raise RunError("no disk")
+
+    monkeypatch.setattr(command, "resume", resume)
+    assert cli.main(["reap", "--resume"]) == 1
+    assert asked == ["runs/a", "runs/b"]
+
+
+def test_a_folder_that_is_not_there_is_a_mistake(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reap", "nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("shepherd: nowhere: no folder here")

@@ -1,0 +1,95 @@
+"""What is kept of the code at work: enough to have it again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.config.compose import compose
+from flows.runs import lineage
+from flows.runs.create import create_run
+from flows.stages.summary import summarise
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from tests.flows.synthetic_runs import checkpointed_run
+from tests.processes import finish_here
+from tests.runs import prepare
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=me", "-c", "user.email=me@here"]
+    command = ["git", *identity, "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout that stands for the project's own."""
+    folder = tmp_path / "code"
+    (folder / "rlcore").mkdir(parents=True)
+    (folder / "rlcore/a.py").write_bytes("x = 1  # \u00e9\n".encode("latin-1"))
+    (folder / "rlcore/b.bin").write_bytes(bytes(range(256)))
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    monkeypatch.setattr(lineage, "CODE", folder)
+    return folder
+
+
+def new_run(folder: Path) -> RunDirectory:
+    typed = ["exp=ppo", f"run_dir={folder}"]
+    return create_run(*compose(typed), typed)
+
+
+def test_a_run_keeps_what_its_code_differs_from_the_commit_by_to_the_byte(code: Path, tmp_path: Path) -> None:
+    clean = new_run(tmp_path / "clean")
+    assert not clean.code_diff.exists()
+    assert clean.read_identity()["code_diff"] is None
+    (code / "rlcore/a.py").write_bytes("x = 2  # \u00e9\n".encode("latin-1"))
+    (code / "rlcore/b.bin").write_bytes(bytes(255))
+    run = new_run(tmp_path / "dirty")
+    identity = run.read_identity()
+    assert (identity["dirty"], identity["commit"]) == (True, git(code, "rev-parse", "HEAD").strip())
+    assert identity["code_diff"] == lineage.code_diff_hash() is not None
+    again = tmp_path / "again"
+    git(tmp_path, "clone", "--quiet", str(code), str(again))
+    git(again, "checkout", "--quiet", identity["commit"])
+    git(again, "apply", str(run.code_diff))
+    for name in ("rlcore/a.py", "rlcore/b.bin"):
+        assert (again / name).read_bytes() == (code / name).read_bytes()
+
+
+def test_code_that_is_no_checkout_of_its_own_has_no_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "installed").mkdir()
+    monkeypatch.setattr(lineage, "CODE", tmp_path / "installed")
+    assert (lineage.code_diff(), lineage.code_diff_hash()) == (b"", None)
+
+
+def test_a_summarised_run_tells_all_that_it_was_made_from(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run")
+    last = finish_here(run)
+    summarise(run)
+    told = json.loads(run.lineage.read_text())
+    newest = checkpoint.resolve(run, "latest")
+    assert told["checkpoints"][newest.name]["digest"] == last
+    assert told["run_id"] == run.read_identity()["run_id"]
+    assert {"device", "threads", "libraries", "plugins", "python"} <= told["machine"].keys()
+    assert (told["compile"], told["dataset_digest"]) == ("eager", "none")
+
+
+def test_a_run_of_an_older_version_tells_what_it_can(tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "old", "old", weights=1)
+    summarise(run)
+    told = json.loads(run.lineage.read_text())
+    assert (told["run_id"], told["machine"], told["checkpoints"]) == ("old", {}, {})
+
+
+def test_the_checkpoint_that_a_run_goes_on_from_is_noted_with_its_digest(tmp_path: Path) -> None:
+    first = prepare(tmp_path / "first")
+    digest, path = finish_here(first), checkpoint.resolve(first, "latest")
+    typed = ["exp=ppo", f"checkpoint.resume_from={path}", f"run_dir={tmp_path}/second"]
+    second = create_run(*compose(typed), typed)
+    assert second.read_identity()["resume_from"] == {"path": str(path), "digest": digest}

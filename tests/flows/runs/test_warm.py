@@ -1,0 +1,248 @@
+"""Trainers forked from a warm process: the bits, ends and surroundings of fresh ones; one mirror for all runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flows.runs.trainer import Trainer, trainer_for
+from flows.runs.warm import TRAINERS, start_trainer, warm_trainers
+from flows.settings import WARM
+from flows.stages.train import to_the_end
+from flows.tracking import mirror
+from rlcore.errors import RunError
+from rlcore.store.directory import RunDirectory
+from rlcore.system.forked import UNKNOWN, Forked
+from tests.flows.synthetic_runs import synthetic_run, train_a_while
+from tests.processes import digest, environment, finish_here, wait_for
+from tests.runs import prepare
+
+pytestmark = pytest.mark.slow
+LONG = {"total_steps": 10_000_000, "evaluation__every": 10_000_000, "checkpoint__every": 10_000_000}
+
+
+@pytest.fixture(autouse=True)
+def _warm(warm: None) -> None:
+    """All tests here, but one that ends its server, share the session's."""
+
+
+def trained(path: Path, **dotted: Any) -> tuple[str, Any]:
+    """The digest that a run comes to, and its trainer's process."""
+    run = prepare(path, **dotted)
+    to_the_end(run)
+    trainer = trainer_for(run)
+    trainer.stop()
+    return digest(run), trainer.process
+
+
+def test_a_forked_trainer_learns_the_bits_of_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"algo__normalize_obs": True, "algo__normalize_reward": True, "env__sync_env": False}
+    bits, process = trained(tmp_path / "forked", **settings)
+    assert isinstance(process, Forked)
+    assert process.returncode == 0
+    monkeypatch.delenv(WARM)
+    fresh, process = trained(tmp_path / "fresh", **settings)
+    assert isinstance(process, subprocess.Popen)
+    assert bits == fresh
+
+
+def test_one_that_is_killed_is_told_of_and_another_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    whole = prepare(tmp_path / "whole", total_steps=1024, checkpoint__every=256)
+    run = prepare(tmp_path / "run", total_steps=1024, checkpoint__every=256)
+    trainer = Trainer(run)
+    while not trainer.advance().due:
+        continue
+    trainer.checkpoint()
+    trainer.process.kill()
+    assert trainer.process.wait(10) == -signal.SIGKILL
+    with pytest.raises(RunError, match="was killed by signal 9"):
+        trainer.advance()
+    to_the_end(run)
+    trainer_for(run).stop()
+    assert digest(run) == finish_here(whole)
+
+
+def test_two_ranks_of_a_forked_trainer_learn_what_two_ranks_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"fabric__devices": 2, "total_steps": 512}
+    bits, process = trained(tmp_path / "forked", **settings)
+    assert isinstance(process, Forked)
+    monkeypatch.delenv(WARM)
+    assert bits == trained(tmp_path / "fresh", **settings)[0]
+
+
+def test_it_has_the_directory_environment_and_output_of_who_asks_and_a_session_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a plugin, which a trainer imports when it begins; here it says where it is.
+    (tmp_path / "tells.py").write_text(
+        "import json, os, sys\n"
+        "said = [os.getcwd(), os.environ.get('GIVEN'), os.environ.get('TAKEN'), os.getsid(0) == os.getpid()]\n"
+        "print(json.dumps(said + [os.environ.get('SHEPHERD_PLUGINS')]), file=sys.stderr)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIVEN", "here")
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "tells")
+    run = prepare(tmp_path / "run")
+    trainer = Trainer(run)
+    assert isinstance(trainer.process, Forked)
+    trainer.stop()
+    said = next(line for line in run.log.read_text().splitlines() if line.startswith("["))
+    assert json.loads(said) == [str(tmp_path), "here", None, True, "tells"]
+
+
+def test_another_setting_of_a_library_or_other_code_is_given_a_fresh_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path)
+
+    def kind() -> type:
+        with open(tmp_path / "log", "wb") as log:
+            process = start_trainer(run, log)
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        return type(process)
+
+    assert kind() is Forked
+    with monkeypatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "2")
+        assert kind() is subprocess.Popen
+    with monkeypatch.context() as patch:
+        patch.setattr("flows.runs.warm.code_version", lambda: {"core_hash": "another"})
+        assert kind() is subprocess.Popen
+    monkeypatch.setenv(WARM, str(tmp_path / "nothing there"))
+    assert kind() is subprocess.Popen
+
+
+def test_it_ends_with_who_asked_for_it_though_its_server_lives(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run", algo__compile=False, **LONG)
+    script = (
+        "import sys; from flows.runs.trainer import Trainer; from rlcore.store.directory import RunDirectory\n"
+        "t = Trainer(RunDirectory(sys.argv[1])); print(type(t.process).__name__, t.process.pid, flush=True)\n"
+        "t.advance()"
+    )
+    variables = environment(tmp_path) | {WARM: os.environ[WARM]}
+    driver = subprocess.Popen([sys.executable, "-c", script, str(run.path)], stdout=subprocess.PIPE, env=variables)
+    assert driver.stdout is not None
+    kind, pid = driver.stdout.readline().split()
+    assert kind == b"Forked"
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    wait_for(lambda: not psutil.pid_exists(int(pid)), "the trainer's end", 5.0)
+
+
+@pytest.fixture
+def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
+    """A server of the test's own."""
+    monkeypatch.delenv(WARM)
+    before = {child.pid for child in psutil.Process().children()}
+    with warm_trainers():
+        children = [child for child in psutil.Process().children() if child.pid not in before]
+        yield next(child for child in children if "rlcore.system.fork_server" in child.cmdline())
+
+
+def test_when_the_server_dies_its_trainers_go_on_and_their_end_is_seen(another: psutil.Process, tmp_path: Path) -> None:
+    run, killed = prepare(tmp_path / "run"), prepare(tmp_path / "killed", algo__compile=False, **LONG)
+    trainer, second = Trainer(run), Trainer(killed)
+    assert another.num_threads() == 1  # a thread beside the one that forks may hold a lock for ever in the child
+    assert isinstance(trainer.process, Forked)
+    another.kill()
+    another.wait()
+    assert trainer.process.poll() is None
+    while not trainer.advance().done:
+        continue
+    trainer.stop()
+    assert trainer.process.returncode == UNKNOWN
+    second.process.kill()
+    with pytest.raises(RunError, match="ended with code 255"):
+        second.advance()
+    fresh = Trainer(prepare(tmp_path / "next"))
+    assert isinstance(fresh.process, subprocess.Popen)
+    fresh.stop()
+
+
+def test_nobody_else_can_reach_the_servers_and_nothing_is_left_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(WARM)
+    before = {child.pid for child in psutil.Process().children()}
+    with warm_trainers():
+        folder = Path(os.environ[WARM])
+        assert folder.parent == Path(tempfile.gettempdir())
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+        assert (folder / TRAINERS).is_socket()
+        with warm_trainers():  # as in a child
+            assert os.environ[WARM] == str(folder)
+    assert WARM not in os.environ
+    assert not folder.exists()
+    assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_one_mirror_brings_every_run_and_a_run_waits_for_its_own_points(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(WARM)
+    runs = [synthetic_run(tmp_path / name, name) for name in ("one", "two", "three")]
+
+    def mirrors() -> list[int]:
+        found = [c.pid for c in psutil.Process().children() if "flows.tracking" in c.cmdline()]
+        return [pid for pid in found if pid not in before]
+
+    before: list[int] = []
+    before = mirrors()  # the session's
+    with warm_trainers():
+        for run in runs:
+            train_a_while(run, 0, 300)
+            mirror.mirror_in_background(run)
+        (pid,) = mirrors()
+        for run in runs[:2]:
+            assert mirror.finish_mirror(run)
+            assert (run.path / mirror_note).exists()
+        mirror.mirror_in_background(runs[2], every=0)  # nobody waits for that, but the driver at its end
+        assert mirrors() == [pid]
+        # Another store's runs are not brought to this one's.
+        with monkeypatch.context() as patch:
+            patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other.db")
+            other = mirror.Mirror(runs[0])
+        assert other.process is not None
+        other.end()
+    assert mirrors() == []
+    assert (runs[2].path / mirror_note).exists()
+
+
+mirror_note = ".mlflow/uploads.json"
+
+
+def test_when_the_shared_mirror_is_killed_each_run_gets_its_last_points_from_one_of_its_own(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(WARM)
+    run = synthetic_run(tmp_path / "run", "left alone")
+    before = {child.pid for child in psutil.Process().children()}
+    with warm_trainers():
+        assert mirror.finish_mirror(run)
+        children = [child for child in psutil.Process().children() if child.pid not in before]
+        (shared,) = (child for child in children if "flows.tracking" in child.cmdline())
+        shared.kill()
+        shared.wait()
+        train_a_while(run, 0, 300)
+        assert mirror.finish_mirror(run)
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        ours = "run_uuid in (select run_uuid from tags where value = 'left alone')"
+        query = f"select step from metrics where key = 'Rewards/rew_avg' and {ours} order by step"
+        assert store.execute(query).fetchall() == [(0,), (100,), (200,)]

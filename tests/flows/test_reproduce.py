@@ -1,0 +1,236 @@
+"""`shepherd reproduce`: a run and a registered version made again, and what is said where the bits differ."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main as cli
+from flows.runs.original import NOTE, VERDICT, Original, differences_here, restored
+from flows.stages.verify import as_far_as_the_original, verify
+from flows.tracking.backends import bring
+from rlcore.errors import UserError
+from rlcore.store import checkpoint, compare
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import read_events
+from rlcore.train.boundary import Boundary
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("warm"),
+    # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
+TINY = [
+    "exp=ppo",
+    "env.capture_video=false",
+    "env.num_envs=2",
+    "algo.total_steps=512",
+    "algo.rollout_steps=64",
+    "algo.update_epochs=1",
+    "checkpoint.every=128",
+    "evaluation.every=256",
+    "evaluation.episodes=2",
+    "evaluation.final_episodes=4",
+    "evaluation.baseline_episodes=5",
+]
+
+
+@pytest.fixture(scope="module")
+def api(home: Path) -> Iterator[None]:
+    """One Prefect API for the module."""
+    from flows.workers.local_api import prefect_api
+
+    with prefect_api():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def mirrored_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are mirrored once, at their end, and not by a process that imports MLflow."""
+    monkeypatch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
+    monkeypatch.setattr("flows.workers.flow_run.finish_mirror", bring)
+
+
+@pytest.fixture(scope="module")
+def original(api: None, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A finished and registered run; model version `again/1`."""
+    from flows import train as training
+
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    name = "model_manager.models.agent.model_name=again"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flows.workers.flow_run.mirror_in_background", lambda run, every=0.0: None)
+        patch.setattr("flows.workers.flow_run.finish_mirror", bring)
+        training.train([*TINY, name, "group=night", f"run_dir={folder}"])
+    return RunDirectory(folder)
+
+
+def digests(run: RunDirectory) -> dict[int, str]:
+    return {e["env_steps"]: e["digest"] for e in read_events(run.events) if e["kind"] == "checkpoint"}
+
+
+def typed(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capfd.readouterr()
+    code = cli.main(["reproduce", *arguments])
+    said = capfd.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_run_is_made_again_to_the_same_bits(original: RunDirectory, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = typed(capfd, str(original.path), "--json")
+    assert code == 0, err
+    again, made = RunDirectory(original.path.with_name("first_again")), json.loads(out)
+    state, _ = checkpoint.load(checkpoint.resolve(original, "latest"))
+    tensors = len(compare.tensor_names(state))
+    assert tensors > 20
+    assert made["identical"] is True
+    assert (made["tensors"], made["run_dir"]) == (tensors, str(again.path))
+    assert made["result"].startswith(f"identical, {tensors} tensors at 4 checkpoints")
+    assert len(digests(original)) == 4
+    assert digests(again) == digests(original)
+    assert list(compare.differences(*compare.common(original.path, again.path))) == []
+    assert "nothing differs here" in err
+    identity = again.read_identity()
+    assert identity["reproduces"] == original.read_identity()["run_id"] != identity["run_id"]
+    assert again.read_config()["group"] is None
+    assert [e["kind"] for e in read_events(again.events)].count("registered") == 0
+    verdict = json.loads((again.path / VERDICT).read_text())
+    assert (verdict["identical"], [s["env_steps"] for s in verdict["segments"]]) == (True, list(digests(original)))
+    # Once more is another folder; one that is named must be free.
+    assert restored(str(original.path)).path == again.path.with_name("first_again2")
+    with pytest.raises(UserError, match="a run is there already"):
+        restored(str(original.path), str(again.path))
+
+
+def test_the_flow_makes_a_version_again_from_mlflow_alone_up_to_its_checkpoint(
+    original: RunDirectory, tmp_path: Path
+) -> None:
+    from flows.reproduce import reproduce
+
+    version = int(checkpoint.chosen(original).name)
+    hidden = original.path.with_name("hidden")
+    original.path.rename(hidden)
+    try:
+        made = reproduce(source="models:/again@challenger", run_dir=str(tmp_path / "mine"))
+    finally:
+        hidden.rename(original.path)
+    assert made["result"].startswith("identical, ")
+    of = Original.of(RunDirectory(tmp_path / "mine"))
+    assert (of.source, of.run_dir, of.until) == ("models:/again@challenger", "", version)
+    there = digests(RunDirectory(tmp_path / "mine"))
+    assert there == {steps: digest for steps, digest in digests(original).items() if steps <= version}
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["checkpoint kept", "checkpoint gone"])
+def test_other_bits_end_it_at_the_first_segment_and_name_step_and_tensor(
+    kept: bool, original: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # The config on record is not what the run learned with, as if the code had changed.
+    other = RunDirectory(tmp_path / "other")
+    shutil.copytree(original.path, other.path)
+    other.config.write_text(other.config.read_text().replace("lr: 0.001", "lr: 0.002"))
+    assert other.config.read_text() != original.config.read_text()
+    if not kept:
+        shutil.rmtree(other.checkpoints / str(min(digests(original))), ignore_errors=True)
+    code, out, err = typed(capfd, str(other.path))
+    again = RunDirectory(tmp_path / "other_again")
+    first = min(digests(original))
+    assert (code, out) == (1, "")
+    assert "Traceback" not in err
+    assert list(digests(again)) == [first]  # it went no further
+    (sentence,) = (line for line in err.splitlines() if line.startswith("shepherd: failed: "))
+    # The first entry in the order of the state: weights of a first layer, which every minibatch moves.
+    assert f"different at {first:,} env steps: first in learner/agent/actor.layers.0.weight" in sentence
+    assert json.loads((again.path / VERDICT).read_text())["identical"] is False
+
+
+def test_what_differs_here_is_named_before_it_trains(
+    original: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = restored(str(original.path), str(tmp_path / "again"))
+    assert list(differences_here(again)) == []
+    note = json.loads((again.path / NOTE).read_text())
+    lineage = note["lineage"]
+    lineage["machine"]["libraries"]["torch"] = "1.13.1"
+    lineage["machine"]["plugins"] = {"mine": "c0ffee"}
+    lineage |= {"host": "elsewhere", "commit": "f" * 40, "code_diff": None, "core_hash": "another"}
+    lineage["compile"] = "ahead-of-time"
+    write_json(again.path / NOTE, note)
+    said = list(differences_here(again))
+    for part in (
+        "the commit is",
+        "rlcore is another",
+        "git checkout ffffffffff",
+        "libraries.torch is ",
+        ", was 1.13.1",
+        "plugins.mine is None here, was c0ffee",
+        "computed eager here, were ahead-of-time",
+        "that was elsewhere",
+    ):
+        assert any(part in sentence for sentence in said), (part, said)
+    assert not any("threads" in sentence or "core_hash" in sentence for sentence in said)
+
+
+def test_one_that_was_interrupted_goes_on_in_its_folder(original: RunDirectory, tmp_path: Path) -> None:
+    folder = str(tmp_path / "again")
+    first = restored(str(original.path), folder)
+    (first.path / NOTE).unlink()  # killed before it was written
+    second = restored(str(original.path), folder)
+    assert second.path == first.path
+    assert Original.of(second).until == max(digests(original))
+    # A folder of another run is not touched.
+    with pytest.raises(UserError, match="a run is there already"):
+        restored(str(original.path), str(original.path))
+
+
+def test_an_original_that_came_half_way_is_compared_up_to_there(original: RunDirectory, tmp_path: Path) -> None:
+    half = RunDirectory(tmp_path / "half")
+    shutil.copytree(original.path, half.path)
+    steps = sorted(digests(original))
+    lines = original.events.read_text().splitlines(keepends=True)
+    cut = next(i for i, line in enumerate(lines) if f'"path": "checkpoints/{steps[1]}"' in line)
+    half.events.write_text("".join(lines[: cut + 1]))
+    again = restored(str(half.path))
+    went = [Boundary(at, ("checkpoint",), at == steps[-1], None) for at in steps]
+    assert [at.env_steps for at in as_far_as_the_original(again, went)] == steps[:2]
+    assert [e["status"] for e in read_events(again.events)] == ["interrupted"]
+
+
+def test_a_step_that_only_one_of_them_saved_is_no_difference(original: RunDirectory, tmp_path: Path) -> None:
+    again = restored(str(original.path), str(tmp_path / "again"))
+    again.events.write_text('{"kind": "checkpoint", "time": 1.0, "env_steps": 77, "digest": "d", "tensors": ""}\n')
+    assert verify(again, 77) is None
+    assert verify(again, min(digests(original))) is None
+
+
+def test_weights_that_are_others_now_are_refused(original: RunDirectory, tmp_path: Path) -> None:
+    from flows.runs.create import new_run
+
+    weights = tmp_path / "weights"
+    shutil.copytree(
+        checkpoint.resolve(original, "latest"), weights / "checkpoints" / checkpoint.resolve(original, "latest").name
+    )
+    for name in ("config.yaml", "env_card.json", "run.json"):
+        shutil.copy(original.path / name, weights)
+    child = new_run([*TINY, f"init_from={weights}", f"run_dir={tmp_path}/child"])
+    recorded: dict[str, Any] = child.read_identity()["init_from"]
+    assert recorded["digest"]
+    write_json(child.identity, child.read_identity() | {"init_from": recorded | {"digest": "0" * 64}})
+    child.events.write_text('{"kind": "checkpoint", "time": 1.0, "env_steps": 128, "digest": "d", "tensors": ""}\n')
+    with pytest.raises(UserError, match="it began with init_from=.* of digest 0000"):
+        restored(str(child.path))
+    assert not (tmp_path / "child_again").exists()
+
+
+def test_a_run_without_a_checkpoint_is_a_mistake(original: RunDirectory, tmp_path: Path) -> None:
+    from flows.runs.create import new_run
+
+    empty = new_run([*TINY, f"run_dir={tmp_path}/empty"])
+    with pytest.raises(UserError, match="its log tells of no checkpoint"):
+        restored(str(empty.path))
