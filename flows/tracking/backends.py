@@ -12,7 +12,7 @@ from collections.abc import Callable
 from flows.process.locks import locked
 from flows.settings import configure_environment
 from flows.tracking import mlflow_run
-from flows.tracking.points import Event
+from rlcore.store.series import Event
 from flows.tracking.tensorboard_csv import bring_csv, bring_tensorboard
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from flows.tracking.points import Event, points
+from rlcore.store.series import Event, points
 from rlcore.store.directory import RunDirectory
 
 
