@@ -50,7 +50,7 @@ def mean(scores: Scores) -> Array:
 
 
 def median(scores: Scores) -> Array:
-    """The median over environments of the means over seeds, as published tables have it; of a single one, over seeds."""
+    """The median over environments of the means over seeds, as in published tables; of one alone, over seeds."""
     return np.median(_means(scores), axis=0) if len(scores) > 1 else np.median(scores[0], axis=-1)
 
 
@@ -88,7 +88,8 @@ def difference(
     """The first side's aggregate minus the second's.
 
     Args:
-        first, second: of both sides.
+        first: scores of one side.
+        second: scores of the other.
         aggregate: of which.
         rng: draws.
         paired: the n-th run of one side has the seed of the n-th of the other; both are drawn together then.

@@ -1,4 +1,4 @@
-"""The series of a run: its event log as points. The one reader behind MLflow, TensorBoard, CSV, DVC, pictures, reports."""
+"""The series of a run: its event log as points, for MLflow, TensorBoard, CSV, DVC, pictures and comparisons alike."""
 
 from __future__ import annotations
 

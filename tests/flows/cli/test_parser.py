@@ -21,6 +21,7 @@ LINES = [
     "enjoy runs/a --episodes 2",
     "config exp=ppo --params",
     "diff runs/a runs/b",
+    "compare a runs/b --out r --threshold 475 --runs all --json",
     "agents",
     "envs",
     "registry",

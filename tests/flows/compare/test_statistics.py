@@ -67,8 +67,8 @@ def test_probability_of_improvement_is_scipys_u_over_all_pairs() -> None:
 
 
 def test_probability_of_improvement_of_a_published_table() -> None:
-    # Of Aesop's six tortoises and six hares the first tortoise beats all hares and the other five one each: U = 11 of 36
-    # pairs (en.wikipedia.org/wiki/Mann–Whitney_U_test, "Illustrative example").
+    # Of six tortoises and six hares the first tortoise beats all hares and the other five one each: U = 11 of 36 pairs
+    # (en.wikipedia.org/wiki/Mann–Whitney_U_test, "Illustrative example").
     order = "THHHHHTTTTTH"
     place = {animal: np.array([-i for i, who in enumerate(order) if who == animal], float) for animal in "TH"}
     assert statistics.improvement([place["T"]], [place["H"]], rng(), False).value == pytest.approx(11 / 36)
