@@ -6,7 +6,8 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -18,6 +19,8 @@ from rlcore.config.schema import nearest
 from rlcore.errors import UserError, first_line
 from rlcore.store.directory import RunDirectory
 
+Read = Callable[[], Record]
+Tell = Callable[[int, int], None]
 MLFLOW = "mlflow:"
 SEARCH = f"{MLFLOW}EXPERIMENT?FILTER"
 CONFIRMED = ("winner", "default")  # a sweep NAME leaves its confirmed runs in the groups NAME-winner and NAME-default
@@ -30,16 +33,16 @@ class Side:
     name: str
     source: str
     group: str | None
-    records: Sequence[Record]
+    records: list[Record] = field(default_factory=list)
 
 
-def gather(words: Sequence[str], root: str, tell: Callable[[str], None] = lambda doing: None) -> list[Side]:
+def gather(words: Sequence[str], root: str, tell: Tell = lambda done, total: None) -> list[Side]:
     """The sides that words mean.
 
     Args:
         words: each a group, a sweep, a folder, a glob or a search; a sweep alone means its winner and its default.
         root: folder beneath which groups are looked for.
-        tell: is told what is being read.
+        tell: is told how many runs have been read, and of how many.
 
     Returns:
         Two sides or more, none of them empty, their names unlike each other.
@@ -47,7 +50,6 @@ def gather(words: Sequence[str], root: str, tell: Callable[[str], None] = lambda
     Raises:
         UserError: one is unknown or empty, one run stands on two sides, or there is only one side.
     """
-    tell(f"looking for runs in {root}")
     groups = _Groups(root)
     if len(words) == 1 and all(f"{words[0]}-{part}" in groups.names for part in CONFIRMED):
         words = [f"{words[0]}-{part}" for part in CONFIRMED]
@@ -55,17 +57,20 @@ def gather(words: Sequence[str], root: str, tell: Callable[[str], None] = lambda
         raise UserError(f"{' '.join(words)}: one side alone; name another one to compare it with")
     if twice := next((word for word in words if list(words).count(word) > 1), None):
         raise UserError(f"{twice}: named twice; sides must differ")
-    sides = []
-    for word in words:
-        tell(f"reading {word}")
-        sides.append(_side(word, groups))
-    owner: dict[str, str] = {}
-    for side in sides:
-        for record in side.records:
+    single = [word for word in words if RunDirectory(word).config.exists()]
+    if len(single) > 2:
+        raise UserError(f"{single[0]} …: {len(single)} runs, each a side by itself; quote a glob, as 'runs/ppo*'")
+    found = [_side(word, groups) for word in words]  # mistakes are told before anything is read
+    total, owner = sum(len(readers) for _, readers in found), {}
+    for side, readers in found:
+        for read in readers:
+            record = read()
+            side.records.append(record)
             if record.run_id in owner:
-                raise UserError(f"{side.name} and {owner[record.run_id]}: both have the run {record.place}")
-        owner |= {record.run_id: side.name for record in side.records}
-    return sides
+                raise UserError(f"{owner[record.run_id]} and {side.name}: both have the run {record.place}")
+            owner[record.run_id] = side.name
+            tell(len(owner), total)
+    return [side for side, _ in found]
 
 
 def find_runs(folder: Path) -> Iterator[RunDirectory]:
@@ -95,29 +100,28 @@ class _Groups:
 
 
 def _group(run: RunDirectory) -> str | None:
-    line = re.search(
-        r"^group:.*$", run.config.read_text(), re.MULTILINE
-    )  # a whole config takes a hundred times as long
+    line = re.search(r"^group:.*$", run.config.read_text(), re.MULTILINE)  # to read it whole takes long
     return line and yaml.safe_load(line[0])["group"]
 
 
-def _side(word: str, groups: _Groups) -> Side:
+def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
+    """A side without its runs, and what reads each of them."""
     if word.startswith(MLFLOW):
-        return Side(word, "a search in MLflow", None, _searched(word))
+        return Side(word, "a search in MLflow", None), _searched(word)
     if os.sep not in word and not glob.has_magic(word):
         for group, source in ((f"{word}-{CONFIRMED[0]}", f"the winner of sweep {word}"), (word, f"group {word}")):
             if group in groups.names:
-                return Side(word, source, group, [from_directory(run) for run in groups.names[group]])
-    places = sorted(glob.glob(os.path.expanduser(word))) if glob.has_magic(word) else [os.path.expanduser(word)]
-    folders = [Path(place) for place in places if Path(place).is_dir()]
+                return Side(word, source, group), [partial(from_directory, run) for run in groups.names[group]]
+    typed = os.path.expanduser(word)
+    folders = [Path(place) for place in (sorted(glob.glob(typed)) if glob.has_magic(typed) else [typed])]
     runs = [run for folder in folders for run in find_runs(folder)]
     if not runs:
-        what = "no run lies there" if folders else f"no group beneath {groups.root}, no sweep and no folder"
-        known = nearest(word, groups.names) or _listed(sorted(groups.names))
-        raise UserError(f"{word}: {what}{known}")
-    records = [from_directory(run) for run in runs]
-    among = {record.config.get("group", "null") for record in records} - {"null"}
-    return Side(word, f"folder {word}", among.pop() if len(among) == 1 else None, records)
+        there = any(folder.is_dir() for folder in folders)
+        what = "no run lies there" if there else f"no group beneath {groups.root}, no sweep and no folder"
+        raise UserError(f"{word}: {what}{nearest(word, groups.names) or _listed(sorted(groups.names))}")
+    among = {group for run in runs if (group := _group(run))}
+    own = among.pop() if len(among) == 1 else None
+    return Side(word, f"folder {word}", own), [partial(from_directory, run) for run in runs]
 
 
 def _listed(groups: Sequence[str]) -> str:
@@ -126,7 +130,7 @@ def _listed(groups: Sequence[str]) -> str:
     return f"; groups: {', '.join(groups[:10])}{', …' if len(groups) > 10 else ''}"
 
 
-def _searched(word: str) -> list[Record]:
+def _searched(word: str) -> list[Read]:
     """The runs that `mlflow:EXPERIMENT?FILTER` means; the filter is in MLflow's own language, and may be left out."""
     name, _, condition = word.removeprefix(MLFLOW).partition("?")
     client = reachable_store(tracking_uri())
@@ -148,4 +152,4 @@ def _searched(word: str) -> list[Record]:
         raise UserError(
             f"{word}: no run of Shepherd fits; a search is spelled {SEARCH}, as mlflow:ppo?tags.group = 'a'"
         )
-    return [from_mlflow(client, run) for run in ours]
+    return [partial(from_mlflow, client, run) for run in ours]

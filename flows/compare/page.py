@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from statistics import median
 
-from flows.compare.comparison import ALL, Comparison
-from flows.compare.pictures import NAMES, Picture
+from flows.compare.comparison import Comparison
+from flows.compare.pictures import Picture
 from flows.compare.statistics import LEVEL, REPLICATES
-from flows.compare.verdict import Verdict, share, spelled
+from flows.compare.verdict import Verdict, table
 from flows.report.sentences import duration, number
 
 STYLE = """
@@ -45,6 +45,7 @@ th { text-align: left; font-weight: 600; color: var(--soft); white-space: nowrap
 th, td { padding: .28rem .9rem .28rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 .chip { display: inline-block; width: .75rem; height: .75rem; border-radius: 3px; margin-right: .45rem; }
+.side { white-space: nowrap; }
 details { margin: .6rem 0; } summary { cursor: pointer; }
 """
 
@@ -59,7 +60,7 @@ HEAD = """<!doctype html>
 def page(made: Comparison, found: Verdict, pictures: Sequence[Picture]) -> str:
     """The page as HTML; all text of runs and sides is escaped."""
     names = list(made.selection.counted)
-    title = f"{' against '.join(names)}"
+    title = f"{names[0]} against {' and '.join(names[1:])}"
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(_about(made))}</p>',
@@ -111,17 +112,11 @@ def _figure(picture: Picture) -> str:
 
 
 def _ends(made: Comparison) -> str:
-    """Aggregates of all environments, then of each."""
-    head = ["environment", "side", *NAMES.values()]
-    rows = []
-    for task, sides in sorted(made.aggregates.items(), key=lambda item: item[0] != ALL):
-        for side, figures in sides.items():
-            in_scores = task == ALL
-            cells = [share(f) if in_scores or name == "optimality_gap" else spelled(f) for name, f in figures.items()]
-            rows.append([f"{task} (scores)" if in_scores else task, _side(made, side), *cells])
+    head, rows = table(made)
+    rows = [[escape(task), _side(made, side), *cells] for task, side, *cells in rows]
     scales = "; ".join(f"{task}: {scale.words}" for task, scale in made.scales.items())
     words = f"Returns, with 95 % intervals; the gap, and what is over all environments, in scores. {scales}."
-    return _table(head, rows, set(NAMES.values())) + f'<p class="soft">{escape(words)}</p>\n'
+    return _table(head, rows, set(head[2:])) + f'<p class="soft">{escape(words)}</p>\n'
 
 
 def _arrivals(made: Comparison) -> str:
@@ -132,8 +127,8 @@ def _arrivals(made: Comparison) -> str:
             middle = median([step if step is not None else float("inf") for step in steps])
             cells = [f"{len(there)} of {len(steps)}", f"{middle:,.0f}" if middle < float("inf") else "half never do"]
             cells += [f"{there[0]:,}", f"{there[-1]:,}"] if there else ["–", "–"]
-            rows.append([task, f"{number(made.thresholds[task])}", _side(made, side), *cells])
-    head = ["environment", "return", "side", "runs that reach it", "median env steps", "first", "last"]
+            rows.append([escape(task), f"{number(made.thresholds[task])}", _side(made, side), *cells])
+    head = ["environment", "return", "side", "runs that reach it", "median env steps", "fastest", "slowest"]
     words = f"Env steps at the first point ({made.measure.curve_words}) at or above the threshold."
     return _table(head, rows, set(head[1:]) - {"side"}) + f'<p class="soft">{words}</p>\n'
 
@@ -150,7 +145,7 @@ def _cost(made: Comparison) -> str:
                 for name in ("env_steps", "updates", "wall_s", "cpu_s")
             ]
             rate = f"{cost['env_steps'] / cost['wall_s']:,.0f}" if cost.get("wall_s") else "unknown"
-            rows.append([task, _side(made, side), *cells, rate])
+            rows.append([escape(task), _side(made, side), *cells, rate])
     head = ["environment", "side", "env steps", "updates", "wall time", "processor time", "env steps a second"]
     return _table(head, rows, set(head[2:])) + '<p class="soft">Means over runs; of training alone.</p>\n'
 
@@ -212,7 +207,8 @@ def _method(made: Comparison) -> str:
 
 def _side(made: Comparison, name: str) -> str:
     index = list(made.selection.counted).index(name) % 8
-    return f'<span class="chip" style="background: var(--side-{index})"></span>{escape(name)}'
+    chip = f'<span class="chip" style="background: var(--side-{index})"></span>'
+    return f'<span class="side">{chip}{escape(name)}</span>'
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[str] = frozenset()) -> str:  # pyright: ignore

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.compare import curves, statistics
-from flows.compare.comparison import AGGREGATES, ALL, Comparison
+from flows.compare.comparison import ALL, Comparison
 from flows.compare.curves import Curve
 from flows.compare.statistics import Interval
+from flows.compare.verdict import GAP, NAMES
 from flows.report.sentences import number
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which readers of any colour vision can tell apart; the page has lighter ones for the dark.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f3c8d")
 INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # of text, of what is less, of the grid: unlike any other colour here
-NAMES = {"iqm": "interquartile mean", "mean": "mean", "median": "median", "optimality_gap": "optimality gap"}
 WIDTH, HEIGHT = 5.2, 3.5  # inches: a phone shows a picture of this width with letters that can be read
 LEVELS = 101  # of the performance profile
 LONGEST = 34  # letters of a side's name
@@ -94,9 +94,9 @@ def _aggregates(made: Comparison) -> Picture:
     where = ALL if len(made.tasks) > 1 else made.tasks[0]
     sides = list(made.aggregates[where])
     figure, panels = _figure(rows=2, columns=2, height=1.5 + 0.5 * len(sides))
-    for axes, name in zip(panels.flat, [*AGGREGATES, "optimality_gap"], strict=True):
+    for axes, name in zip(panels.flat, NAMES, strict=True):
         figures = [made.aggregates[where][side][name] for side in sides]
-        unit = "score" if len(made.tasks) > 1 or name == "optimality_gap" else "return"
+        unit = "score" if len(made.tasks) > 1 or name == GAP else "return"
         _intervals(axes, figures, [colour(made, side) for side in sides], digits=2 if unit == "score" else None)
         axes.set_title(f"{NAMES[name]} ({unit})", fontsize=10.5, color=INK, loc="left")
     _legend(figure, {short(side): colour(made, side) for side in sides})
@@ -114,9 +114,9 @@ def _improvement(made: Comparison) -> Picture:
     axes.set_yticks(rows, [f"{short(p.first, 22)}\nover {short(p.second, 22)}" for p in pairs], color=INK)
     axes.set_xlabel("probability", color=INK)
     caption = (
-        f"That a run of one side ends above a run of the other, with {made.level:.3g} intervals; 0.5 is no difference."
+        f"That a run of one side ends above a run of the other; {100 * made.level:.3g} % intervals. 0.5: no difference."
     )
-    return _picture(figure, "improvement", "Probability of improvement", caption.replace("0.95 i", "95 % i"))
+    return _picture(figure, "improvement", "Probability of improvement", caption)
 
 
 def _profile(made: Comparison) -> Picture:
@@ -174,7 +174,7 @@ def _legend(figure: Figure, colours: Mapping[str, str]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=tone, linewidth=3, label=name) for name, tone in colours.items()]
-    columns = 2 if len(handles) % 2 == 0 and max(map(len, colours)) <= LONGEST // 2 else 1
+    columns = len(handles) if sum(len(name) + 6 for name in colours) <= 50 else 1
     figure.legend(
         handles=handles, loc="outside upper left", ncols=columns, frameon=False, labelcolor=INK, handlelength=1.2
     )
@@ -188,7 +188,7 @@ def _intervals(axes: Axes, figures: Sequence[Interval], tones: Sequence[str], di
         text = number(figure.value) if digits is None else f"{figure.value:.{digits}f}"
         place = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center", "fontsize": 9, "color": INK}
         axes.annotate(text.replace("-", "\N{MINUS SIGN}"), (figure.value, row), **place)
-    axes.set_ylim(len(figures) - 0.5, -0.8)
+    axes.set_ylim(len(figures) - 0.5, -0.95)
     axes.set_yticks([])
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flows.compare.comparison import Comparison, compare
-from flows.compare.gather import gather
+from flows.compare.gather import Tell, gather
 from flows.compare.page import page
-from flows.compare.pictures import draw
+from flows.compare.pictures import Picture, draw
 from flows.compare.records import Record
 from flows.compare.verdict import Verdict, as_json, verdict
 from rlcore.errors import UserError
@@ -24,10 +24,11 @@ POINT_COLUMNS = ["side", "environment", "seed", "run", "metric", "env_steps", "w
 
 
 class Report(NamedTuple):
-    """A comparison, what it comes to, and the folder that tells it."""
+    """A comparison, what it comes to, its pictures, and the folder that has it all."""
 
     made: Comparison
     verdict: Verdict
+    pictures: list[Picture]
     folder: Path
 
 
@@ -36,7 +37,7 @@ def report(
     out: str,
     root: str,
     threshold: float | None = None,
-    tell: Callable[[str], None] = lambda doing: None,
+    tell: Tell = lambda done, total: None,
 ) -> Report:
     """Compare sides and write everything into a folder.
 
@@ -45,7 +46,7 @@ def report(
         out: the folder; files of an earlier comparison in it are replaced.
         root: folder beneath which groups are looked for.
         threshold: as for `flows.compare.comparison.compare`.
-        tell: is told what is being done.
+        tell: is told how many runs have been read, and of how many.
 
     Returns:
         The report.
@@ -58,7 +59,6 @@ def report(
         raise UserError(f"--out {out}: there is a file of this name; give a folder")
     made = compare(gather(words, root, tell), threshold)
     found = verdict(made)
-    tell("drawing")
     pictures = draw(made)
     folder.mkdir(parents=True, exist_ok=True)
     for picture in pictures:
@@ -67,7 +67,7 @@ def report(
     write_text(folder / "points.csv", _csv(POINT_COLUMNS, _points(made)))
     write_json(folder / "compare.json", as_json(made, found))
     write_text(folder / "index.html", page(made, found, pictures))
-    return Report(made, found, folder)
+    return Report(made, found, pictures, folder)
 
 
 def _runs(made: Comparison) -> Iterator[list[Any]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flows.compare.records import Line, Record
 from flows.compare.selection import Selection
+from rlcore.errors import UserError
 
 LAST = 3  # evaluations, or a tenth of them where that is more
 FINAL = "greedy mean return of the final evaluation"
@@ -58,7 +59,8 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
     """What every run that counts can be measured by, and what a reader must know of the choice.
 
     The final evaluation where all runs have one: it is of many episodes on seeds of its own. It judges the checkpoint
-    that was best while training, the last evaluations the latest one, so that the two are never mixed.
+    that was best while training, the last evaluations the latest one, so that the two are never mixed. A `UserError`
+    names a run that has no return at all.
     """
     runs = [record for task in selection.tasks for record in selection.records(task)]
     judged = all(len(record.evaluations) >= 2 for record in runs)
@@ -70,6 +72,8 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
     without = sum(record.final is None for record in runs)
     if not without:
         return Measure(FINAL, lambda r: float(r.final or 0.0), curve, name), notes
+    if mute := next((record for record in runs if not curve(record)), None):
+        raise UserError(f"{mute.place}: it ended without an evaluation or a return in its log; take it out of its side")
     notes.append(
         f"{without} of {len(runs)} runs have no final evaluation, so none is used: {LATE if judged else LATE_TRAINING}."
     )
@@ -77,9 +81,8 @@ def measure(selection: Selection) -> tuple[Measure, list[str]]:
 
 
 def late(line: Line) -> float:
-    """The mean of a line's last tenth, of `LAST` points at least; NaN of none."""
-    values = [value for _, value in line[-max(LAST, math.ceil(len(line) / 10)) :]]
-    return float(np.mean(values)) if values else math.nan
+    """The mean of a line's last tenth, of `LAST` points at least."""
+    return float(np.mean([value for _, value in line[-max(LAST, math.ceil(len(line) / 10)) :]]))
 
 
 def scale(selection: Selection, task: str, found: Measure) -> Scale:

@@ -152,10 +152,13 @@ def _look_at_seeds(side: Side, made: Selection) -> None:
         if missing <= 0:
             continue
         on = f" on {task}" if len(made.tasks) > 1 else ""
-        made.obstacles.append(f"{side.name} has {len(seeds)} finished {'seed' if len(seeds) == 1 else 'seeds'}{on}.")
-        others = (r.seed for name, tasks in made.counted.items() if name != side.name for r in tasks[task])
+        made.obstacles.append(
+            f"{side.name} has {len(seeds)} finished {'seed' if len(seeds) == 1 else 'seeds'}{on}, {FEWEST} are needed."
+        )
+        others = sorted((of[task] for name, of in made.counted.items() if name != side.name), key=len, reverse=True)
+        theirs = [record.seed for of in others for record in of]
         waiting = {record.seed for record in side.records if not record.done}  # resumed, not trained again
-        fresh = [s for s in dict.fromkeys([*sorted(others), *range(1000)]) if s not in seeds | waiting]
+        fresh = [s for s in dict.fromkeys([*theirs, *range(1000)]) if s not in seeds | waiting]
         typed = [word for word in records[0].typed if not word.startswith(NOT_AGAIN)]
         if records[0].typed and not any(word.startswith("-") for word in typed) and missing > len(waiting):
             words = [*typed, f"seed={','.join(map(str, sorted(fresh[: missing - len(waiting)])))}"]

@@ -9,6 +9,8 @@ from flows.compare.selection import FEWEST
 from flows.compare.statistics import Interval
 from flows.report.sentences import number
 
+GAP = "optimality_gap"
+NAMES = {"iqm": "interquartile mean", "mean": "mean", "median": "median", GAP: "optimality gap"}
 WHY_TEN = (
     f"Fewer than {FEWEST} seeds a side rank nothing: at three seeds a 95 % interval holds the truth in about 50 to 75 "
     "of 100 studies, at ten in about 90 (docs/comparing.md)."
@@ -37,12 +39,12 @@ def verdict(made: Comparison) -> Verdict:
     """The verdict of a comparison."""
     chosen = made.selection
     if chosen.obstacles:
-        few = any(len(set(r.seed for r in runs)) < FEWEST for of in chosen.counted.values() for runs in of.values())
+        few = any(len({r.seed for r in runs}) < FEWEST for of in chosen.counted.values() for runs in of.values())
         reasons = [*chosen.obstacles, *([WHY_TEN] if few else [])]
-        seen = [f"So far, unranked: {_figures(made, pair)}." for pair in made.pairs]
-        return Verdict(
-            False, None, f"No ranking of {_listed(list(chosen.counted))}.", [*reasons, *seen], chosen.commands
-        )
+        seen = [f"So far: {_figures(made, pair)}." for pair in made.pairs]
+        more = f" (and {len(chosen.obstacles) - 1} more)" if len(chosen.obstacles) > 1 else ""
+        headline = f"No ranking of {_listed(list(chosen.counted))}: {chosen.obstacles[0].rstrip('.')}{more}."
+        return Verdict(False, None, headline, [*reasons, *seen], chosen.commands)
     best = next((n for n in chosen.counted if all(p.better == n for p in made.pairs if n in (p.first, p.second))), None)
     sentences = [_sentence(made, pair) for pair in made.pairs]
     if len(made.pairs) > 1:
@@ -66,14 +68,12 @@ def _headline(made: Comparison, best: str | None) -> str:
 
 
 def _sentence(made: Comparison, pair: Pair) -> str:
-    if pair.better:
-        other = pair.second if pair.better == pair.first else pair.first
-        start = f"{pair.better} against {other}"
-    else:
-        start = f"{pair.first} and {pair.second} cannot be told apart"
+    several = len(made.pairs) > 1
+    start = f"{pair.first} and {pair.second}, {'beyond' if pair.better else 'within'} the noise: " if several else ""
     counts = [sum(map(len, made.selection.counted[name].values())) for name in (pair.first, pair.second)]
     by = f"{counts[0]} runs each" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]} runs"
-    return f"{start}: {_figures(made, pair)} ({by}{', in pairs of the same seed' if pair.paired else ''})."
+    words = f"{start}{_figures(made, pair)} ({by}{', in pairs of the same seed' if pair.paired else ''})."
+    return words if several else words[0].upper() + words[1:]
 
 
 def _figures(made: Comparison, pair: Pair) -> str:
@@ -84,8 +84,8 @@ def _figures(made: Comparison, pair: Pair) -> str:
     unit = "score" if len(made.tasks) > 1 else "return"
     iqm = [spelled(figures[name]["iqm"]) for name in (first, second)]
     return (
-        f"interquartile mean {unit} {iqm[0]} of {first}, {iqm[1]} of {second}, difference {spelled(pair.difference, '+')}; "
-        f"a run of {first} beats one of {second} with probability {share(pair.improvement)}"
+        f"a run of {first} beats one of {second} with probability {share(pair.improvement)}; interquartile mean {unit} "
+        f"{iqm[0]} against {iqm[1]}, difference {spelled(pair.difference, '+')}"
     )
 
 
@@ -106,6 +106,26 @@ def _where(made: Comparison) -> str:
 
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def table(made: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The aggregates with their intervals: head and rows; all environments together first."""
+    rows = []
+    for task, sides in sorted(made.aggregates.items(), key=lambda item: item[0] != ALL):
+        for side, figures in sides.items():
+            in_scores = task == ALL
+            cells = [share(f) if in_scores or name == GAP else spelled(f) for name, f in figures.items()]
+            rows.append([f"{task} (scores)" if in_scores else task, side, *cells])
+    return ["environment", "side", *NAMES.values()], rows
+
+
+def as_markdown(made: Comparison, found: Verdict) -> str:
+    """The verdict and the aggregates, for Prefect's page of a flow run."""
+    head, rows = table(made)
+    lines = [f"## {found.headline}", "", *(f"- {sentence}" for sentence in [*found.sentences, *made.notes])]
+    lines += [f"- `{command}`" for command in found.commands]
+    lines += ["", f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
 def as_json(made: Comparison, found: Verdict) -> dict[str, Any]:

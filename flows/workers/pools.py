@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -15,6 +16,18 @@ OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
 # What every algorithm gets: deployment -> its pool and the parameters it sets (not among the overrides, which a
 # user's own replace as a whole).
 DEPLOYMENTS = {"default": ("local", {}), "gpu": ("gpu", {"accelerator": "cuda"})}
+# Flows of no algorithm, by their name: where a worker finds them. Each is deployed as `default`.
+OTHERS = {"compare": "flows/comparison.py:compare"}
+
+
+class Deployment(NamedTuple):
+    """A flow as workers load it: from `entrypoint`, in the checkout."""
+
+    entrypoint: str
+    name: str
+    pool: str
+    parameters: dict[str, Any]
+    tag: str
 
 
 def prefect_yaml() -> str:
@@ -22,16 +35,13 @@ def prefect_yaml() -> str:
 
     python -m flows.workers.pools > prefect.yaml
     """
-    from rlcore.algorithms import ALGORITHMS
-
-    deployments = [
-        {"name": name, "entrypoint": entrypoint(algo), "tags": [algo], "work_pool": {"name": pool}}
-        | ({"parameters": dict(parameters)} if parameters else {})
-        for algo in ALGORITHMS
-        for name, (pool, parameters) in DEPLOYMENTS.items()
+    listed = [
+        {"name": one.name, "entrypoint": one.entrypoint, "tags": [one.tag], "work_pool": {"name": one.pool}}
+        | ({"parameters": dict(one.parameters)} if one.parameters else {})
+        for one in deployments()
     ]
     head = "# Made by `python -m flows.workers.pools`; `make up` deploys the same through the API of its server.\n"
-    return head + yaml.safe_dump({"name": "shepherd", "deployments": deployments}, sort_keys=False)
+    return head + yaml.safe_dump({"name": "shepherd", "deployments": listed}, sort_keys=False)
 
 
 def entrypoint(algo: str) -> str:
@@ -39,11 +49,21 @@ def entrypoint(algo: str) -> str:
     return f"flows/train.py:train_{algo.replace('-', '_')}"
 
 
-def deploy(limits: Mapping[str, int | None]) -> list[str]:
-    """Make the pools and every algorithm's deployments, or bring them up to date; the algorithms.
+def deployments() -> Iterator[Deployment]:
+    """Every deployment: those of each algorithm, then the other flows."""
+    from rlcore.algorithms import ALGORITHMS
 
-    A limit is how many flow runs a pool runs at once, None as many as its workers take. A deployment is
-    `train-<algorithm>/<name of DEPLOYMENTS>`: the flow as a worker will load it, from the checkout.
+    for algo in ALGORITHMS:
+        for name, (pool, parameters) in DEPLOYMENTS.items():
+            yield Deployment(entrypoint(algo), name, pool, parameters, algo)
+    for flow, place in OTHERS.items():
+        yield Deployment(place, "default", "local", {}, flow)
+
+
+def deploy(limits: Mapping[str, int | None]) -> list[str]:
+    """Make the pools and all deployments, or bring them up to date; their names, as `train-ppo/default`.
+
+    A limit is how many flow runs a pool runs at once, None as many as its workers take.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
@@ -52,10 +72,8 @@ def deploy(limits: Mapping[str, int | None]) -> list[str]:
     from prefect.utilities.callables import parameter_schema
     from prefect.workers.process import ProcessWorker
 
-    from rlcore.algorithms import ALGORITHMS
-
     plugins.load()
-    template = ProcessWorker.get_default_base_job_template()
+    template, names = ProcessWorker.get_default_base_job_template(), []
     with get_client(sync_client=True) as client:
         for pool, limit in limits.items():
             with suppress(ObjectAlreadyExists):
@@ -63,23 +81,23 @@ def deploy(limits: Mapping[str, int | None]) -> list[str]:
             client.update_work_pool(pool, WorkPoolUpdate(concurrency_limit=limit))
         for rule in client.read_automations_by_name(OLD_RULE):
             client.delete_automation(rule.id)
-        for algo in ALGORITHMS:
-            flow = load_flow_from_entrypoint(str(home() / entrypoint(algo)), use_placeholder_flow=False)
-            for name, (pool, parameters) in DEPLOYMENTS.items():
-                client.create_deployment(
-                    flow_id=client.create_flow_from_name(flow.name),
-                    name=name,
-                    entrypoint=entrypoint(algo),
-                    version=flow.version,
-                    description=(flow.description or "").partition("\n\nArgs:")[0],
-                    tags=[algo],
-                    parameters=parameters,
-                    parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
-                    enforce_parameter_schema=True,
-                    pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(home())}}],
-                    work_pool_name=pool,
-                )
-    return list(ALGORITHMS)
+        for one in deployments():
+            flow = load_flow_from_entrypoint(str(home() / one.entrypoint), use_placeholder_flow=False)
+            client.create_deployment(
+                flow_id=client.create_flow_from_name(flow.name),
+                name=one.name,
+                entrypoint=one.entrypoint,
+                version=flow.version,
+                description=(flow.description or "").partition("\n\nArgs:")[0],
+                tags=[one.tag],
+                parameters=one.parameters,
+                parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
+                enforce_parameter_schema=True,
+                pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(home())}}],
+                work_pool_name=one.pool,
+            )
+            names.append(f"{flow.name}/{one.name}")
+    return names
 
 
 if __name__ == "__main__":

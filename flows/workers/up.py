@@ -24,7 +24,7 @@ from flows.settings import artifact_folder, configure_environment, database_lock
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import servers
 from flows.workers.dotenv import NAMES, USER, client_variables, kept_password, write_dotenv
-from flows.workers.pools import DEPLOYMENTS, deploy
+from flows.workers.pools import deploy
 from flows.workers.servers import Server
 from rlcore.errors import UserError
 
@@ -51,11 +51,11 @@ def up() -> None:
             servers.wait_until_ready(server)
             _say(server.name, "answers")
         write_dotenv(variables)
-        algorithms = deploy(limits)
+        names = deploy(limits)
         gpus = visible_gpus()
         for server in map(_worker, ("", *gpus)):
             _start(server)
-        print(_page(urls, algorithms, bool(gpus)))
+        print(_page(urls, names, bool(gpus)))
 
 
 def down() -> None:
@@ -87,7 +87,7 @@ def deploy_elsewhere() -> None:
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("PREFECT_API_URL is not set; `make up` starts a server here and deploys to it")
     servers.check_servers()
-    print("\n".join(f"train-{algo}/{name}" for algo in deploy(_limits()) for name in DEPLOYMENTS))
+    print("\n".join(deploy(_limits())))
 
 
 def _prefect() -> Server:
@@ -176,9 +176,9 @@ def _number(key: str, default: int, what: str, highest: int) -> int:
     return int(text)
 
 
-def _page(urls: dict[str, str], algorithms: list[str], has_gpu: bool) -> str:
+def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
     waits = "" if has_gpu else "  (no GPU here: runs wait for `prefect worker start --pool gpu` on a machine with one)"
-    flow = f"train-{algorithms[0] if len(algorithms) == 1 else '{' + ','.join(algorithms) + '}'}"
+    local, gpu = (", ".join(name for name in names if name.endswith(end)) for end in ("/default", "/gpu"))
     # In a log nobody is to read it.
     password = os.environ["MLFLOW_TRACKING_PASSWORD"] if sys.stdout.isatty() else "$MLFLOW_TRACKING_PASSWORD"
     where = shlex.quote(str(home() / ".env"))
@@ -188,11 +188,11 @@ def _page(urls: dict[str, str], algorithms: list[str], has_gpu: bool) -> str:
   Prefect         {urls["prefect"]}
   MLflow          {urls["mlflow"]}
   a browser asks  MLflow: user {USER}, password {password}; Prefect: {USER}:{password}
-  pool local      {flow}/default
-  pool gpu        {flow}/gpu{waits}
+  pool local      {local}
+  pool gpu        {gpu}{waits}
 
   for this terminal:   {first}set -a; . {where}; set +a
-  then:                prefect deployment run train-{algorithms[0]}/default --watch
+  then:                prefect deployment run {names[0]} --watch
   and at the end:      make down"""
 
 

@@ -25,7 +25,7 @@ def finished_run(
     steps: int = WHOLE,
     **changes: Any,
 ) -> RunDirectory:
-    """A run whose evaluations climb from 20 to `value` in eight equal stages, trained at 1,000 env steps a second.
+    """A run whose evaluations climb from 20 to `value` in four equal stages, trained at 1,000 env steps a second.
 
     Args:
         folder: where.
@@ -36,19 +36,20 @@ def finished_run(
         final: whether the final evaluation was made.
         status: how it ended; None: not at all.
         steps: its budget, and where it ends.
-        **changes: further top-level keys of the config.
+        **changes: further top-level keys of the config; of `algo`, and of env as `settings`, what differs.
 
     Returns:
         The run directory.
     """
     algo = {"name": "ppo", "total_steps": steps, "optimizer": {"lr": 1e-3}} | changes.pop("algo", {})
-    tree = {"group": group, "seed": seed, "algo": algo, "env": {"id": env, "num_envs": 4, "wrapper": {}}}
+    settings = {"id": env, "num_envs": 4, "wrapper": {}} | changes.pop("settings", {})
+    tree = {"group": group, "seed": seed, "algo": algo, "env": settings}
     run = synthetic_run(folder, f"{folder.name}-{env}", **tree | changes)
     run.overrides.write_text(f"exp=ppo\nenv.id={env}\nseed={seed}\nrun_dir={folder}\n")
     log = EventLog(run.events)
     log.append("baseline", **BASELINE)
-    for stage in range(1, 9):
-        at, mean = steps * stage // 8, 20 + (value - 20) * stage / 8
+    for stage in range(1, 5):
+        at, mean = steps * stage // 4, 20 + (value - 20) * stage / 4
         log.append("metrics", env_steps=at, values={"Rewards/rew_avg": mean - 5}, wall_s=at / 1000)
         greedy = {"mean": mean, "std": 3.0, "ci95": [mean - 2, mean + 2], "episodes": 10}
         log.append("evaluation", env_steps=at, final=False, greedy=greedy, wall_s=at / 1000)

@@ -77,9 +77,9 @@ def test_probability_of_improvement_of_a_published_table() -> None:
 
 def test_probability_of_improvement_has_its_closed_form_for_normal_scores() -> None:
     # P(X > Y) = Φ((μ₁ - μ₂) / sqrt(σ₁² + σ₂²)).
-    first, second = rng().normal(1.0, 1.0, 4000), np.random.default_rng(1).normal(0.0, 2.0, 4000)
+    first, second = rng().normal(1.0, 1.0, 2000), np.random.default_rng(1).normal(0.0, 2.0, 2000)
     found = statistics.improvement([first], [second], rng(), False, replicates=2).value
-    assert found == pytest.approx(scipy.stats.norm.cdf(1 / np.sqrt(5)), abs=0.01)
+    assert found == pytest.approx(scipy.stats.norm.cdf(1 / np.sqrt(5)), abs=0.02)
 
 
 def test_intervals_are_those_of_scipys_percentile_bootstrap() -> None:
@@ -94,12 +94,12 @@ def test_intervals_are_those_of_scipys_percentile_bootstrap() -> None:
     theirs = scipy.stats.bootstrap(
         (first, second),
         lambda a, b: scipy.stats.mannwhitneyu(a, b).statistic / (15 * 11),
-        n_resamples=2_000,
+        n_resamples=1_000,
         method="percentile",
         vectorized=False,
         rng=rng(),
     ).confidence_interval
-    assert [ours.low, ours.high] == pytest.approx(list(theirs), abs=0.02)
+    assert [ours.low, ours.high] == pytest.approx(list(theirs), abs=0.03)
 
 
 def test_a_mean_has_the_bootstrap_spread_of_theory() -> None:

@@ -33,6 +33,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, with free ports."""
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows/train.py").write_text(TRAIN)
+    (tmp_path / "flows/comparison.py").write_text(COMPARE)
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     for key, _ in up.PORTS.values():
         monkeypatch.setenv(key, str(free_port()))
@@ -230,14 +231,33 @@ def train_two_words(overrides: list[str] = [], accelerator: str = ""):
 """
 
 
-def test_every_algorithm_gets_its_deployments(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+COMPARE = """
+from prefect import flow
+
+@flow(name="compare", version="7")
+def compare(sides: list[str] = []):
+    \"\"\"Judges.
+
+    Args:
+        sides: two or more, as mlflow:EXPERIMENT.
+    \"\"\"
+"""
+
+
+def test_every_algorithm_and_every_other_flow_gets_its_deployments(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = MagicMock()
     client.__enter__.return_value = client
     client.read_automations_by_name.return_value = [SimpleNamespace(id="old")]
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: client)
     monkeypatch.setattr("rlcore.algorithms.ALGORITHMS", {"two-words": None})
-    assert pools.deploy({"local": 3, "gpu": None}) == ["two-words"]
-    made = {call.kwargs["name"]: call.kwargs for call in client.create_deployment.call_args_list}
+    names = ["train-two-words/default", "train-two-words/gpu", "compare/default"]
+    assert pools.deploy({"local": 3, "gpu": None}) == names
+    *of_the_algorithm, compare = (call.kwargs for call in client.create_deployment.call_args_list)
+    assert (compare["entrypoint"], compare["work_pool_name"]) == ("flows/comparison.py:compare", "local")
+    assert "mlflow:" in compare["parameter_openapi_schema"]["properties"]["sides"]["description"]
+    made = {one["name"]: one for one in of_the_algorithm}
     assert {name: (one["work_pool_name"], one["parameters"]) for name, one in made.items()} == {
         "default": ("local", {}),
         "gpu": ("gpu", {"accelerator": "cuda"}),
@@ -246,7 +266,9 @@ def test_every_algorithm_gets_its_deployments(checkout: Path, monkeypatch: pytes
     assert (default["entrypoint"], default["version"]) == ("flows/train.py:train_two_words", "7")
     assert (default["description"], default["tags"]) == ("Learns.", ["two-words"])
     assert "as typed" in default["parameter_openapi_schema"]["properties"]["overrides"]["description"]
-    assert [call.args[0] for call in client.create_flow_from_name.call_args_list] == ["train-two-words"] * 2
+    assert [call.args[0] for call in client.create_flow_from_name.call_args_list] == [
+        name.partition("/")[0] for name in names
+    ]
     client.delete_automation.assert_called_once_with("old")
 
 
