@@ -28,7 +28,8 @@ class Pair:
     """Two sides against each other.
 
     Attributes:
-        first, second: their names.
+        first: name of one.
+        second: name of the other.
         difference: IQM of the first minus that of the second; returns, over several environments scores.
         improvement: the probability that a run of the first beats one of the second.
         paired: whether seeds were drawn in pairs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from statistics import median
 
@@ -34,7 +34,9 @@ small, figcaption, .soft { color: var(--soft); font-size: .87rem; }
 .verdict ul { padding-left: 1.1rem; margin: .5rem 0 0; }
 pre { background: var(--paper); border: 1px solid var(--grid); border-radius: 6px; padding: .5rem .7rem;
   margin: .5rem 0 0; overflow-x: auto; font-size: .85rem; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1.4rem 2rem; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1.4rem 2rem;
+  margin-bottom: 1.4rem; }
+.pictures > figure:only-child { max-width: 34rem; }
 figure { margin: 0; min-width: 0; }
 figure h3 { font-size: 1rem; margin: 0 0 .2rem; }
 svg { width: 100%; height: auto; display: block; }
@@ -43,6 +45,7 @@ svg text { font-family: var(--font) !important; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 600; color: var(--soft); white-space: nowrap; }
 th, td { padding: .28rem .9rem .28rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
+td:first-child { white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 .chip { display: inline-block; width: .75rem; height: .75rem; border-radius: 3px; margin-right: .45rem; }
 .side { white-space: nowrap; }
@@ -66,7 +69,7 @@ def page(made: Comparison, found: Verdict, pictures: Sequence[Picture]) -> str:
         f'<p class="soft">{escape(_about(made))}</p>',
         _verdict(found),
         _notes(made),
-        _section("Learning curves", _pictures(p for p in pictures if p.stem.startswith("curve"))),
+        _section("Learning curves", _curves(made, pictures)),
         _section("At the end", _ends(made), _pictures(p for p in pictures if not p.stem.startswith("curve"))),
         _section("Steps to a threshold", _arrivals(made)),
         _section("Cost of a run", _cost(made)),
@@ -101,6 +104,19 @@ def _notes(made: Comparison) -> str:
     return f"<p>To be known:</p><ul>{notes}</ul>\n" if notes else ""
 
 
+def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:
+    words = (
+        f"{made.measure.curve_words}: interquartile mean over seeds with its 95 % bootstrap band; thin lines are runs."
+    )
+    words += " Seconds are of training alone, without evaluations and checkpoints."
+    if not any(p.stem.startswith("curve_time") for p in pictures):
+        words += " Some runs do not tell their time, so there is no curve against it."
+    every = [p for p in pictures if p.stem == "curve_all"]
+    each = [p for p in pictures if p.stem.startswith(("curve_steps", "curve_time"))]
+    about = f'<p class="soft">{escape(words[0].upper() + words[1:])}</p>\n'
+    return about + "".join(_pictures(some) for some in (every, each) if some)
+
+
 def _pictures(pictures: Iterable[Picture]) -> str:
     return f'<div class="pictures">{"".join(map(_figure, pictures))}</div>\n'
 
@@ -108,7 +124,8 @@ def _pictures(pictures: Iterable[Picture]) -> str:
 def _figure(picture: Picture) -> str:
     title = escape(picture.title)
     drawn = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
-    return f"<figure><h3>{title}</h3>{drawn}<figcaption>{escape(picture.caption)}</figcaption></figure>"
+    caption = f"<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
+    return f"<figure><h3>{title}</h3>{drawn}{caption}</figure>"
 
 
 def _ends(made: Comparison) -> str:
@@ -211,7 +228,7 @@ def _side(made: Comparison, name: str) -> str:
     return f'<span class="side">{chip}{escape(name)}</span>'
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[str] = frozenset()) -> str:  # pyright: ignore
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> str:
     kinds = [' class="number"' if title in numbers else "" for title in head]
     top = "".join(f"<th{kind}>{escape(title)}</th>" for title, kind in zip(head, kinds, strict=True))
     body = "".join(

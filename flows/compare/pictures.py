@@ -31,7 +31,7 @@ LONGEST = 34  # letters of a side's name
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: the stem of its file, its title, what one sees, and both forms."""
+    """A picture: the stem of its file, its title, what one sees where that needs words, and both forms."""
 
     stem: str
     title: str
@@ -55,25 +55,22 @@ def colour(made: Comparison, side: str) -> str:
 
 def _learning(made: Comparison) -> Iterator[Picture]:
     sides = list(made.selection.counted)
-    band = f"{made.measure.curve_words}: interquartile mean over seeds, 95 % bootstrap band; thin lines are runs."
     if len(made.tasks) > 1:
         found = {side: curves.against_budget(made, side) for side in sides}
         title = f"{ALL}, score against share of the budget"
-        yield from _curves(made, found, "curve_all", title, "share of algo.total_steps", "score", band)
+        yield from _curves(made, found, "curve_all", title, "share of algo.total_steps", "score")
     for number_, task in enumerate(made.tasks):
         mark = f"_{number_ + 1}" if len(made.tasks) > 1 else ""
         by_steps = {side: curves.against_steps(made, side, task) for side in sides}
         by_time = {side: curves.against_time(made, side, task) for side in sides}
-        yield from _curves(
-            made, by_steps, f"curve_steps{mark}", f"{task}, against env steps", "env steps", "return", band
-        )
-        words = f"{band} Seconds are of training alone, without evaluations and checkpoints."
-        yield from _curves(made, by_time, f"curve_time{mark}", f"{task}, against wall time", "seconds", "return", words)
+        yield from _curves(made, by_steps, f"curve_steps{mark}", f"{task}, against env steps", "env steps", "return")
+        yield from _curves(made, by_time, f"curve_time{mark}", f"{task}, against wall time", "seconds", "return")
 
 
 def _curves(
-    made: Comparison, found: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str, caption: str
+    made: Comparison, found: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str
 ) -> Iterator[Picture]:
+    """Nothing where a run says too little for it."""
     if None in found.values():
         return
     figure, axes = _figure()
@@ -86,14 +83,14 @@ def _curves(
         axes.plot(curve.x, curve.band.value, color=tone, linewidth=2.0, label=short(side))
     axes.set_xlim(left=0)
     _label(figure, axes, x, y)
-    yield _picture(figure, stem, title, caption)
+    yield _picture(figure, stem, title)
 
 
 def _aggregates(made: Comparison) -> Picture:
     """Four panels below each other would be long on a phone: two by two, a row a side in each."""
     where = ALL if len(made.tasks) > 1 else made.tasks[0]
     sides = list(made.aggregates[where])
-    figure, panels = _figure(rows=2, columns=2, height=1.5 + 0.5 * len(sides))
+    figure, panels = _figure(rows=2, columns=2, height=1.2 + 0.75 * len(sides))
     for axes, name in zip(panels.flat, NAMES, strict=True):
         figures = [made.aggregates[where][side][name] for side in sides]
         unit = "score" if len(made.tasks) > 1 or name == GAP else "return"
@@ -167,7 +164,8 @@ def _label(figure: Figure, axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(y, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}".replace("-", "\N{MINUS SIGN}")))
-    _legend(figure, {str(line.get_label()): str(line.get_color()) for line in axes.lines if line.get_label()[0] != "_"})
+    labelled = {str(line.get_label()): str(line.get_color()) for line in axes.lines}
+    _legend(figure, {label: tone for label, tone in labelled.items() if not label.startswith("_")})
 
 
 def _legend(figure: Figure, colours: Mapping[str, str]) -> None:
@@ -196,7 +194,7 @@ def _intervals(axes: Axes, figures: Sequence[Interval], tones: Sequence[str], di
     axes.locator_params(axis="x", nbins=4)
 
 
-def _picture(figure: Figure, stem: str, title: str, caption: str) -> Picture:
+def _picture(figure: Figure, stem: str, title: str, caption: str = "") -> Picture:
     png, svg = io.BytesIO(), io.StringIO()
     figure.savefig(png, format="png", facecolor="white", metadata={"Software": None})
     figure.patch.set_visible(False)

@@ -120,7 +120,7 @@ def from_directory(run: RunDirectory) -> Record:
         commit=_commit(spell(identity.get("commit", "unknown")), identity.get("dirty") is True),
         machine=_machine(summary),
         lines=_wanted(lines(events)),
-        final=final and final["greedy"]["mean"],
+        final=final["greedy"]["mean"] if final else None,
         effort=_effort(summary),
         typed=tuple(run.overrides.read_text().splitlines()) if run.overrides.exists() else (),
     )

@@ -162,6 +162,6 @@ def _times(rows: Array, count: int) -> Array:
     return (rows[:, :, None] == np.arange(count)).sum(axis=1).astype(float)
 
 
-def _interval(value: Array, drawn: Array, level: float) -> Interval:
+def _interval(value: Any, drawn: Array, level: float) -> Interval:
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return Interval(value, low, high)

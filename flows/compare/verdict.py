@@ -82,21 +82,21 @@ def _figures(made: Comparison, pair: Pair) -> str:
     first, second = pair.first, pair.second
     figures = made.aggregates[ALL if len(made.tasks) > 1 else made.tasks[0]]
     unit = "score" if len(made.tasks) > 1 else "return"
-    iqm = [spelled(figures[name]["iqm"]) for name in (first, second)]
+    spell = share if unit == "score" else spelled
+    iqm = [spell(figures[name]["iqm"]) for name in (first, second)]
     return (
         f"a run of {first} beats one of {second} with probability {share(pair.improvement)}; interquartile mean {unit} "
-        f"{iqm[0]} against {iqm[1]}, difference {spelled(pair.difference, '+')}"
+        f"{iqm[0]} against {iqm[1]}, difference {spell(pair.difference)}"
     )
 
 
-def spelled(figure: Interval, sign: str = "") -> str:
-    """A figure with its interval, as 493 [480, 500]; with `sign` "+" as a difference."""
-    plus = "+" if sign and figure.value > 0 else ""
-    return f"{plus}{number(figure.value)} [{number(figure.low)}, {number(figure.high)}]"
+def spelled(figure: Interval) -> str:
+    """A figure in returns with its interval, as 493 [480, 500]."""
+    return f"{number(figure.value)} [{number(figure.low)}, {number(figure.high)}]"
 
 
 def share(figure: Interval) -> str:
-    """A share or probability with its interval."""
+    """A share, a probability or a score with its interval."""
     return f"{figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}]"
 
 

@@ -10,7 +10,6 @@ from rlcore.store.events import EventLog
 from tests.flows.synthetic_runs import synthetic_run
 
 WHOLE = 4096  # env steps
-BASELINE = {"mean": 20.0, "std": 10.0, "ci95": [18.0, 22.0], "episodes": 100}
 
 
 def finished_run(
@@ -23,9 +22,10 @@ def finished_run(
     final: bool = True,
     status: str | None = "finished",
     steps: int = WHOLE,
+    random: float = 20.0,
     **changes: Any,
 ) -> RunDirectory:
-    """A run whose evaluations climb from 20 to `value` in four equal stages, trained at 1,000 env steps a second.
+    """A run whose evaluations climb from `random` to `value` in four equal stages, trained at 1,000 env steps a second.
 
     Args:
         folder: where.
@@ -36,6 +36,7 @@ def finished_run(
         final: whether the final evaluation was made.
         status: how it ended; None: not at all.
         steps: its budget, and where it ends.
+        random: mean return of the random policy.
         **changes: further top-level keys of the config; of `algo`, and of env as `settings`, what differs.
 
     Returns:
@@ -47,9 +48,9 @@ def finished_run(
     run = synthetic_run(folder, f"{folder.name}-{env}", **tree | changes)
     run.overrides.write_text(f"exp=ppo\nenv.id={env}\nseed={seed}\nrun_dir={folder}\n")
     log = EventLog(run.events)
-    log.append("baseline", **BASELINE)
+    log.append("baseline", mean=random, std=10.0, ci95=[random - 2, random + 2], episodes=100)
     for stage in range(1, 5):
-        at, mean = steps * stage // 4, 20 + (value - 20) * stage / 4
+        at, mean = steps * stage // 4, random + (value - random) * stage / 4
         log.append("metrics", env_steps=at, values={"Rewards/rew_avg": mean - 5}, wall_s=at / 1000)
         greedy = {"mean": mean, "std": 3.0, "ci95": [mean - 2, mean + 2], "episodes": 10}
         log.append("evaluation", env_steps=at, final=False, greedy=greedy, wall_s=at / 1000)

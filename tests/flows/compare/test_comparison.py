@@ -206,7 +206,9 @@ def test_the_value_is_the_final_evaluation_where_every_run_has_one_else_the_last
 def test_scores_run_from_the_random_policy_to_solved_or_to_the_best_run(root: Path, compared: Compared) -> None:
     for name in ("one", "two"):
         group_of(root, name, LOW)
-        group_of(root, name, [-value for value in LOW], env="Pendulum-v1")  # Gymnasium does not say when it is solved
+        group_of(
+            root, name, [-value for value in LOW], env="Pendulum-v1", random=20.0
+        )  # Gymnasium does not say when it is solved
     made = compared("one", "two")
     cart, pendulum = made.scales["CartPole-v1"], made.scales["Pendulum-v1"]
     assert (cart.low, cart.high) == (20.0, 475.0)
@@ -218,9 +220,11 @@ def test_scores_run_from_the_random_policy_to_solved_or_to_the_best_run(root: Pa
 def test_several_environments_are_aggregated_in_scores(root: Path, compared: Compared) -> None:
     for name, values in (("one", LOW), ("two", HIGH)):
         group_of(root, name, values)
-        group_of(root, name, [value - 300 for value in values], env="Acrobot-v1")
+        group_of(root, name, [value - 300 for value in values], env="Acrobot-v1", random=-500.0)
     made = compared("one", "two")
-    scores = np.concatenate([(np.array(LOW) - 20) / 455, (np.array(LOW) - 320) / (made.scales["Acrobot-v1"].high - 20)])
+    # CartPole-v1 is solved at 475, Acrobot-v1 at -100: 455 and 400 above the random policies here.
+    # CartPole-v1 is solved at 475, Acrobot-v1 at -100: 455 and 400 above the random policies here.
+    scores = np.concatenate([(np.array(LOW) - 20) / 455, (np.array(LOW) - 300 + 500) / 400])
     assert made.aggregates[ALL]["one"]["iqm"].value == pytest.approx(scipy.stats.trim_mean(scores, 0.25))
     assert verdict(made).headline == "two is better than one over 2 environments, beyond the noise."
     curve = against_budget(made, "one")
