@@ -29,14 +29,14 @@ def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str, 
     print(f"page, pictures and figures: {short_path(folder / 'index.html')}")
 
 
-def _telling(every: float = 5.0) -> Callable[[int, int], None]:
-    """Says now and then how many runs have been read, where that takes long: MLflow is asked for each one's points."""
+def _telling(every: float = 5.0) -> Callable[[str], None]:
+    """Says now and then how far it is, where that takes long: MLflow is asked for each run's points."""
     last = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
+    def tell(done: str) -> None:
         nonlocal last
         if time.monotonic() - last >= every:
             last = time.monotonic()
-            print(f"{done} of {total} runs read", file=sys.stderr)
+            print(done, file=sys.stderr)
 
     return tell

@@ -20,7 +20,7 @@ from rlcore.errors import UserError, first_line
 from rlcore.store.directory import RunDirectory
 
 Read = Callable[[], Record]
-Tell = Callable[[int, int], None]
+Tell = Callable[[str], None]
 MLFLOW = "mlflow:"
 SEARCH = f"{MLFLOW}EXPERIMENT?FILTER"
 CONFIRMED = ("winner", "default")  # a sweep NAME leaves its confirmed runs in the groups NAME-winner and NAME-default
@@ -36,13 +36,13 @@ class Side:
     records: list[Record] = field(default_factory=list)
 
 
-def gather(words: Sequence[str], root: str, tell: Tell = lambda done, total: None) -> list[Side]:
+def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> list[Side]:
     """The sides that words mean.
 
     Args:
         words: each a group, a sweep, a folder, a glob or a search; a sweep alone means its winner and its default.
         root: folder beneath which groups are looked for.
-        tell: is told how many runs have been read, and of how many.
+        tell: is told how many runs have been read.
 
     Returns:
         Two sides or more, none of them empty, their names unlike each other.
@@ -69,7 +69,7 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done, total: Non
             if record.run_id in owner:
                 raise UserError(f"{owner[record.run_id]} and {side.name}: both have the run {record.place}")
             owner[record.run_id] = side.name
-            tell(len(owner), total)
+            tell(f"{len(owner)} of {total} runs read")
     return [side for side, _ in found]
 
 

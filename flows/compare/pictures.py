@@ -40,12 +40,13 @@ class Picture:
     svg: str
 
 
-def draw(made: Comparison) -> list[Picture]:
+def draw(made: Comparison) -> Iterator[Picture]:
     """Every picture that the comparison has figures for."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5}):
-        return [*_learning(made), _aggregates(made), _improvement(made), _profile(made)]
+        yield from _learning(made)
+        yield from (_aggregates(made), _improvement(made), _profile(made))
 
 
 def colour(made: Comparison, side: str) -> str:

@@ -13,7 +13,7 @@ from flows.report.command_lines import short_path
 from flows.tracking.mlflow_run import RUN_TAG, STATUS, flat
 from rlcore.config.schema import spell
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import last_event, read_events
+from rlcore.store.events import ending, last_event, read_events
 from rlcore.store.series import BASELINE, FINAL, RETURN, WALL, WHILE_TRAINING, lines
 
 if TYPE_CHECKING:
@@ -140,12 +140,12 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
         if name in found.data.metrics
     }
     summary = _summary(client, run_id)
-    ended = {ours for ours, theirs in STATUS.items() if theirs == found.info.status} or {"training"}
+    ended = [ours for ours, theirs in STATUS.items() if theirs == found.info.status] or ["training"]
     resumed = {key.removeprefix("resumed."): value for key, value in tags.items() if key.startswith("resumed.")}
     return Record(
         place=f"mlflow:{run_id}",
         run_id=tags.get(RUN_TAG, run_id),
-        status=summary["status"] if summary.get("status") in ended else sorted(ended)[0],
+        status=summary["status"] if summary.get("status") in ended else ended[0],
         config={**found.data.params, **resumed},
         commit=_commit(tags.get("commit", "unknown"), tags.get("dirty") == "true"),
         machine=_machine(summary),
@@ -157,9 +157,8 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
 
 def _status(run: RunDirectory, events: list[dict[str, Any]]) -> str:
     """How a run stands: as its log says, and where that says nothing, whether a process leads it."""
-    lifecycle = [event for event in events if event["kind"] in ("start", "resume", "end")]
-    if lifecycle and lifecycle[-1]["kind"] == "end":
-        return lifecycle[-1]["status"]
+    if ended := ending(events):
+        return ended["status"]
     return "training" if run.taken() else "broken off"
 
 

@@ -37,7 +37,7 @@ def report(
     out: str,
     root: str,
     threshold: float | None = None,
-    tell: Tell = lambda done, total: None,
+    tell: Tell = lambda done: None,
 ) -> Report:
     """Compare sides and write everything into a folder.
 
@@ -46,7 +46,7 @@ def report(
         out: the folder; files of an earlier comparison in it are replaced.
         root: folder beneath which groups are looked for.
         threshold: as for `flows.compare.comparison.compare`.
-        tell: is told how many runs have been read, and of how many.
+        tell: is told how many runs have been read and pictures drawn.
 
     Returns:
         The report.
@@ -59,7 +59,10 @@ def report(
         raise UserError(f"--out {out}: there is a file of this name; give a folder")
     made = compare(gather(words, root, tell), threshold)
     found = verdict(made)
-    pictures = draw(made)
+    pictures = []
+    for picture in draw(made):
+        pictures.append(picture)
+        tell(f"{len(pictures)} pictures drawn")
     folder.mkdir(parents=True, exist_ok=True)
     for picture in pictures:
         (folder / f"{picture.stem}.png").write_bytes(picture.png)

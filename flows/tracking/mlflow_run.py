@@ -17,6 +17,7 @@ from flows.tracking.mlflow_store import connect, pages, prepare_store, store_uri
 from rlcore.config.schema import spell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import DONE, ending
 from rlcore.store.series import Event, Point, points
 from rlcore.system.secrets import redacted
 
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 RUN_TAG = "shepherd.run_id"
-STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
-STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
+STATUS = dict.fromkeys(DONE, "FINISHED") | {"interrupted": "KILLED", "failed": "FAILED"}
 UPLOADS = ".mlflow/uploads.json"
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
@@ -224,19 +224,8 @@ def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
 
 
 def _set_status(client: MlflowClient, found: Run, events: list[Event]) -> None:
-    """Say in MLflow how and when the run ended, or that it goes on.
-
-    A finished run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
-    finished until there are metrics beyond its end.
-    """
-    ended: Event | None = None
-    for event in events:
-        if event["kind"] == "end":
-            ended = event
-        elif ended is not None:
-            again = event["kind"] == "resume" and STATUS[ended["status"]] != "FINISHED"
-            beyond = event["kind"] in ("metrics", "checkpoint") and event["env_steps"] > ended["env_steps"]
-            ended = None if again or beyond else ended
+    """Say in MLflow how and when the run ended, or that it goes on."""
+    ended = ending(events)
     status = STATUS[ended["status"]] if ended is not None else "RUNNING"
     if found.info.status == status:
         return

@@ -43,6 +43,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "resume": {"env_steps": int},
     "end": {"status": str},
 }
+DONE = ("finished", "stopped_early", "dry_run")  # how a run ends that has come to its end
 log = logging.getLogger(__name__)
 Event = TypeVar("Event", bound=Mapping[str, Any])
 
@@ -51,6 +52,23 @@ def last_event(events: Iterable[Event], kind: str, **fields: Any) -> Event | Non
     """The last event of a kind with these values, or None."""
     found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
     return found[-1] if found else None
+
+
+def ending(events: Iterable[Event]) -> Event | None:
+    """The event that ended a run; None while it goes on, or where it was broken off without a word.
+
+    A finished run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
+    finished until there are metrics beyond its end.
+    """
+    ended: Event | None = None
+    for event in events:
+        if event["kind"] == "end":
+            ended = event
+        elif ended is not None:
+            again = event["kind"] == "resume" and ended["status"] not in DONE
+            beyond = event["kind"] in ("metrics", "checkpoint") and event["env_steps"] > ended["env_steps"]
+            ended = None if again or beyond else ended
+    return ended
 
 
 class EventLog:

@@ -107,6 +107,13 @@ def test_runs_that_did_not_end_are_said_and_resumed_before_new_seeds_are_trained
         assert "part: 1 run training, not counted." in compared("full", "part").notes
 
 
+def test_a_finished_run_whose_last_stages_were_done_again_is_finished(root: Path, compared: Compared) -> None:
+    for name in ("one", "two"):
+        for run in group_of(root, name, LOW):
+            EventLog(run.events).append("resume", env_steps=WHOLE)
+    assert verdict(compared("one", "two")).ranked
+
+
 def test_a_run_that_failed_is_a_result_that_is_not_left_out_in_silence(root: Path, compared: Compared) -> None:
     group_of(root, "whole", LOW)
     group_of(root, "broken", HIGH)
