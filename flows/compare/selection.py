@@ -17,9 +17,8 @@ FEWEST = 10  # finished seeds of a side on an environment, below which nothing i
 NOT_AGAIN = ("seed=", "group=", "run_name=", "run_dir=")  # overrides of one run, not of its configuration
 # Bookkeeping that decides all the same where a run ends or what its evaluations are.
 DECIDING = ("early_stop.", "evaluation.")
-APART = frozenset(
-    argument.key for argument in arguments(RunConfig) if not argument.learning and not argument.key.startswith(DECIDING)
-)
+APART = frozenset(a.key for a in arguments(RunConfig) if not a.learning and not a.key.startswith(DECIDING)) | {"seed"}
+WITHIN = tuple(f"{key}." for key in APART)  # of mappings, as metric.logger.tags
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def select(sides: Sequence[Side]) -> Selection:
 def differing(records: Iterable[Record]) -> dict[str, list[str]]:
     """Keys that decide something and in which runs differ -> the values, most frequent first; never their seed."""
     runs = list(records)
-    keys = {key for run in runs for key in run.config} - APART - {"seed"}
+    keys = {key for run in runs for key in run.config if key not in APART and not key.startswith(WITHIN)}
     values = {key: Counter(run.config.get(key, "not there") for run in runs) for key in sorted(keys)}
     return {key: [value for value, _ in counts.most_common()] for key, counts in values.items() if len(counts) > 1}
 

@@ -144,6 +144,16 @@ def test_a_side_of_several_configurations_is_not_ranked(root: Path, compared: Co
     reasons(compared("one", "mixed"), "mixed mixes configurations on CartPole-v1: algo.optimizer.lr is 0.001 and 0.5")
 
 
+def test_bookkeeping_makes_no_other_configuration(root: Path, compared: Compared) -> None:
+    group_of(root, "one", LOW)
+    for seed, value in enumerate(HIGH):
+        logger = {"name": "csv", "tags": {"note": f"number {seed}"}}
+        models = {"models": {"agent": {"model_name": f"m{seed}"}}}
+        finished_run(root / str(seed), "two", seed, value, metric={"logger": logger}, model_manager=models)
+    made = compared("one", "two")
+    assert verdict(made).best == "two" and made.config == {}
+
+
 def test_environments_that_not_every_side_has_are_left_out_and_said(root: Path, compared: Compared) -> None:
     for name in ("one", "two"):
         group_of(root, name, LOW)
