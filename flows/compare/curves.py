@@ -16,7 +16,7 @@ from flows.compare.statistics import Interval
 
 PLACES = 80  # of the grid
 Array = NDArray[Any]
-Run = tuple[Array, Array, bool]  # x ascending, value, whether it stopped early: its last value then holds on
+Run = tuple[Array, Array, bool]  # x ascending, value, whether the last value holds on
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Curve:
     """A side along training.
 
     Attributes:
-        x: [P] env steps, seconds or share of the budget; as far as every run goes.
+        x: [P] env steps, seconds or share of the budget.
         band: interquartile mean [P] and its 95 % interval.
         runs: each run by itself.
     """
@@ -35,7 +35,7 @@ class Curve:
 
 
 def against_steps(made: Comparison, side: str, task: str) -> Curve | None:
-    """Returns against env steps; None where a run has no points."""
+    """Returns against env steps; None where runs have too few points."""
     return _curve([[_steps(made, record) for record in made.selection.counted[side][task]]])
 
 
@@ -66,18 +66,22 @@ def _steps(made: Comparison, record: Record) -> Run:
     return line[:, 0], line[:, 1], record.status == "stopped_early"
 
 
-def _at_times(record: Record, x: Array, values: Array, stopped: bool) -> Run:
+def _at_times(record: Record, x: Array, values: Array, _: bool) -> Run:
+    """The run by the clock; one that has ended has its policy, however long the slower ones go on."""
     clock = np.array(record.clock, dtype=float)
-    return np.interp(x, clock[:, 0], clock[:, 1]), values, stopped
+    return np.interp(x, clock[:, 0], clock[:, 1]), values, True
 
 
 def _curve(tasks: Sequence[Sequence[Run]]) -> Curve | None:
-    """Runs of each environment on one grid, as far as every run goes that did not stop early."""
+    """Runs of each environment on one grid, as far as every run goes whose last value does not hold on."""
     runs = [run for task in tasks for run in task]
     if any(len(x) < 2 for x, _, _ in runs):
         return None
-    ends = [x[-1] for x, _, stopped in runs if not stopped] or [max(x[-1] for x, _, _ in runs)]
-    grid = np.linspace(max(x[0] for x, _, _ in runs), min(ends), PLACES)
+    start = max(x[0] for x, _, _ in runs)
+    end = min((x[-1] for x, _, holds in runs if not holds), default=max(x[-1] for x, _, _ in runs))
+    if start >= end:
+        return None
+    grid = np.linspace(start, end, PLACES)
     on_grid = [np.stack([np.interp(grid, x, values) for x, values, _ in task], axis=-1) for task in tasks]  # [P, N]
     rng = np.random.default_rng(0)
     band = statistics.bootstrapped(on_grid, statistics.iqm, rng, replicates=statistics.BAND_REPLICATES)

@@ -108,7 +108,9 @@ def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:
     words = (
         f"{made.measure.curve_words}: interquartile mean over seeds with its 95 % bootstrap band; thin lines are runs."
     )
-    words += " Seconds are of training alone, without evaluations and checkpoints."
+    words += (
+        " Seconds are of training alone, without evaluations and checkpoints; a run that has ended keeps its value."
+    )
     if not any(p.stem.startswith("curve_time") for p in pictures):
         words += " Some runs do not tell their time, so there is no curve against it."
     every = [p for p in pictures if p.stem == "curve_all"]

@@ -12,8 +12,8 @@ from flows.report.sentences import number
 GAP = "optimality_gap"
 NAMES = {"iqm": "interquartile mean", "mean": "mean", "median": "median", GAP: "optimality gap"}
 WHY_TEN = (
-    f"Fewer than {FEWEST} seeds a side rank nothing: at three seeds a 95 % interval holds the truth in about 50 to 75 "
-    "of 100 studies, at ten in about 90 (docs/comparing.md)."
+    f"Fewer than {FEWEST} seeds a side rank nothing: of three seeds a 95 % interval holds the truth in about 75 of 100 "
+    "studies, of ten in about 94 (docs/comparing.md)."
 )
 
 

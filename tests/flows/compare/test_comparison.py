@@ -299,6 +299,22 @@ def test_a_run_that_stopped_early_keeps_its_last_value_and_shortens_no_curve(roo
     assert curve.band.high[-1] > 100  # 260 of the one that stopped, at the end too
 
 
+def test_a_fast_run_keeps_its_value_while_slow_ones_train(root: Path, compared: Compared) -> None:
+    group_of(root, "one", [100.0] * 3)
+    slow = finished_run(root / "slow", "one", 3, 100.0)
+    lines = [json.loads(line) for line in slow.events.read_text().splitlines()]
+    slowed = [line | ({"wall_s": 10 * line["wall_s"]} if "wall_s" in line else {}) for line in lines]
+    slow.events.write_text("".join(json.dumps(line) + "\n" for line in slowed))
+    group_of(root, "two", LOW)
+    curve = against_time(compared("one", "two"), "one", "CartPole-v1")
+    assert curve is not None
+    assert (curve.x[0], curve.x[-1]) == pytest.approx(
+        (WHOLE / 400, WHOLE / 100)
+    )  # from the slow one's first to its end
+    assert curve.band.value[-1] == pytest.approx(100.0)
+    assert curve.band.high[0] == pytest.approx(100.0)  # by then the others had ended
+
+
 def test_runs_without_a_clock_have_no_curve_against_time(root: Path, compared: Compared) -> None:
     for name in ("one", "two"):
         for run in group_of(root, name, LOW):
