@@ -101,7 +101,7 @@ def _verdict(found: Verdict) -> str:
 
 def _notes(made: Comparison) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in made.notes)
-    return f"<p>To be known:</p><ul>{notes}</ul>\n" if notes else ""
+    return f"<p>Notes:</p><ul>{notes}</ul>\n" if notes else ""
 
 
 def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:

@@ -40,9 +40,10 @@ def verdict(made: Comparison) -> Verdict:
     chosen = made.selection
     if chosen.obstacles:
         few = any(len({r.seed for r in runs}) < FEWEST for of in chosen.counted.values() for runs in of.values())
-        reasons = [*chosen.obstacles, *([WHY_TEN] if few else [])]
+        reasons = [*chosen.obstacles[1:], *([WHY_TEN] if few else [])]  # the first is the headline
         seen = [f"So far: {_figures(made, pair)}." for pair in made.pairs]
-        more = f" (and {len(chosen.obstacles) - 1} more)" if len(chosen.obstacles) > 1 else ""
+        rest = len(chosen.obstacles) - 1
+        more = f" (and {rest} more {'reason' if rest == 1 else 'reasons'})" if rest else ""
         headline = f"No ranking of {_listed(list(chosen.counted))}: {chosen.obstacles[0].rstrip('.')}{more}."
         return Verdict(False, None, headline, [*reasons, *seen], chosen.commands)
     best = next((n for n in chosen.counted if all(p.better == n for p in made.pairs if n in (p.first, p.second))), None)
