@@ -140,7 +140,7 @@ def _searched(word: str) -> list[Read]:
     if experiment is None:
         names = [one.name for page in pages(client.search_experiments) for one in page]
         hint = nearest(name, names) or (f"; experiments: {', '.join(sorted(names)[:10])}" if names else "")
-        raise UserError(f"{word}: no MLflow experiment {name!r}{hint}; a search is spelled {SEARCH}")
+        raise UserError(f"{word}: no MLflow experiment {name!r}{hint}")
     try:
         found = [run for page in pages(client.search_runs, [experiment.experiment_id], condition) for run in page]
     except MlflowException as error:
