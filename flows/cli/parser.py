@@ -17,6 +17,7 @@ HELP = "flows.cli.help:train_help"  # `shepherd train -h`, with overrides and wo
 KEYS = "key=value, as exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists every key"
 RUN_DIR = "the run's folder"
 SOURCE = "run directory, checkpoint directory or models:/NAME@alias"
+SIDE = "group (group=NAME of the runs), sweep, folder or glob of runs, or mlflow:EXPERIMENT?FILTER"
 PARAMS = (
     "bring the run to the parameters in FILE (params.yaml): made where there is none; a run that learned with other "
     "parameters or other code is set aside, inside its folder"
@@ -93,6 +94,14 @@ def parser() -> Parser:
     command.add_argument("--run-dir", default="", metavar="DIR", help=about)
     command.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
     _add_reap(group)
+    about = "which of several groups of runs is better, beyond the noise: a verdict, a page, figures"
+    command = _add(group, "compare", "flows.cli.compare:compare", about)
+    command.add_argument("sides", nargs="+", metavar="SIDE", help=SIDE)
+    command.add_argument("--out", default="report", metavar="FOLDER", help="where the page is written (report)")
+    about = "return that runs are timed to; over several environments 0 is random and 1 is solved (solved)"
+    command.add_argument("--threshold", type=float, metavar="X", help=about)
+    command.add_argument("--runs", default="runs", metavar="FOLDER", help="where groups are looked for (runs)")
+    command.add_argument("--json", action="store_true", dest="as_json", help="print the figures as JSON")
     _add(group, "agents", "flows.report.catalogue:agents", "what can be trained")
     _add(group, "envs", "flows.report.catalogue:envs", "on what, and which extra is missing")
     _add_registry(group)

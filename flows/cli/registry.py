@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.process.network import is_server, unreachable
 from flows.registry import champions
 from flows.registry import models as registry
 from flows.report.command_lines import short_path
 from flows.report.terminal import show, table
 from flows.settings import tracking_uri
-from flows.tracking.mlflow_store import connect, prepare_store
-from rlcore.errors import UserError
+from flows.tracking.mlflow_store import reachable_store
 from rlcore.store.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ NUMBERS = ("version", "env steps", "greedy mean")
 
 def list_versions(name: str | None = None) -> None:
     """Print registered models and their versions, newest first; of a single model also the history of its champion."""
-    client = _client()
+    client = reachable_store(tracking_uri())
     if name is not None:
         registry.require_model(client, name, name)
     chosen = [name] if name is not None else sorted(registry.model_names(client))
@@ -43,29 +41,16 @@ def list_versions(name: str | None = None) -> None:
 
 def promote(name: str, version: str, why: str = "") -> str:
     """Make a version the champion by hand, `why` goes into its history; returns what was done, as a line."""
-    client = _client()
+    client = reachable_store(tracking_uri())
     with registry.deciding():
         return _line(name, champions.promote(client, name, version.removeprefix("v"), why))
 
 
 def rollback(name: str, why: str = "") -> str:
     """Give the alias back to the champion before the present one; returns what was done, as a line."""
-    client = _client()
+    client = reachable_store(tracking_uri())
     with registry.deciding():
         return _line(name, champions.rollback(client, name, why))
-
-
-def _client() -> MlflowClient:
-    """MLflow's client; of a server that is away now MLflow would wait for minutes, and end in a traceback."""
-    uri = tracking_uri()
-    # What a server refuses, MLflow says itself.
-    if is_server(uri) and (reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True)):
-        raise UserError(
-            f"MLFLOW_TRACKING_URI={uri}: no MLflow server answers there ({reason}); start it with `make up`, "
-            "or unset the variable to use the project's own file"
-        )
-    prepare_store(uri)
-    return connect(uri)
 
 
 def _line(name: str, move: champions.Move) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flows.report.sentences import number
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
+from rlcore.store.series import RETURN, evaluations, lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,8 +41,7 @@ def learning_curve(run: RunDirectory) -> Path:
     widths = (3.7, 1) if final else (1,)
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     _draw_training(panels[0], events)
-    judged = [e for e in events if e["kind"] == "evaluation" and not e.get("final") and e.get("greedy")]
-    if judged:
+    if judged := evaluations(events):
         steps, label = [e["env_steps"] for e in judged], "greedy evaluation, 95 % interval"
         _draw_intervals(panels[0], steps, [e["greedy"] for e in judged], VERMILION, "o", 5.5, label)
     _frame(figure, panels[0])
@@ -62,12 +62,11 @@ def _open_frame(axes: Axes, *missing: str) -> None:
     axes.set_axisbelow(True)
 
 
-def _draw_training(axes: Axes, events: Iterable[Mapping[str, Any]]) -> None:
-    name = "Rewards/rew_avg"
-    points = [(e["env_steps"], e["values"][name]) for e in events if e["kind"] == "metrics" and name in e["values"]]
+def _draw_training(axes: Axes, events: Iterable[dict[str, Any]]) -> None:
+    points = lines(events).get(RETURN)
     if not points:
         return
-    steps, returns = zip(*sorted(points), strict=True)
+    steps, returns = zip(*points, strict=True)
     reach = len(points) // 100  # long runs are noise to the eye: their running mean is drawn over them
     label = "training, sampled actions"
     if reach:

@@ -20,8 +20,7 @@ from typing import Any
 
 from rlcore.store.directory import RunDirectory, write_json, write_text
 from rlcore.store.events import read_events
-
-COLUMNS = {"episode_return": "Rewards/rew_avg", "episode_length": "Game/ep_len_avg"}
+from rlcore.store.series import LENGTH, RETURN, evaluations, lines
 
 
 def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
@@ -30,11 +29,11 @@ def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
 
     folder = run.path / "results"
     events = list(read_events(run.events))
-    windows = [e for e in events if e["kind"] == "metrics" and COLUMNS["episode_return"] in e["values"]]
-    rows = [[e["env_steps"], *(e["values"].get(name) for name in COLUMNS.values())] for e in windows]
-    write_text(folder / "training.csv", _table(["env_steps", *COLUMNS], rows))
-    judged = [e for e in events if e["kind"] == "evaluation" and not e["final"]]
-    rows = [[e["env_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in judged]
+    series = lines(events)
+    lengths = dict(series.get(LENGTH, ()))
+    windows = [[steps, value, lengths.get(steps)] for steps, value in series.get(RETURN, ())]
+    write_text(folder / "training.csv", _table(["env_steps", "episode_return", "episode_length"], windows))
+    rows = [[e["env_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in evaluations(events)]
     write_text(folder / "evaluations.csv", _table(["env_steps", "greedy_mean", "ci95_low", "ci95_high"], rows))
     shutil.rmtree(folder / "policy", ignore_errors=True)  # its files may be links into DVC's cache
     export_policy(run, run.path / summary["checkpoint"], folder / "policy")

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from flows.process.locks import locked
 from flows.settings import configure_environment
 from flows.tracking import mlflow_run
-from flows.tracking.points import Event
 from flows.tracking.tensorboard_csv import bring_csv, bring_tensorboard
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
+from rlcore.store.series import Event
 
 Backend = Callable[[RunDirectory, list[Event]], object]
 BACKENDS: dict[str, Backend] = {"tensorboard": bring_tensorboard, "csv": bring_csv}

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import rlcore
 from flows.settings import artifact_folder
 from flows.tracking.mlflow_store import connect, pages, prepare_store, store_uri, user
-from flows.tracking.points import Event, Point, points
 from rlcore.config.schema import spell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import COMPLETE, ending
+from rlcore.store.series import Event, Point, points
 from rlcore.system.secrets import redacted
 
 if TYPE_CHECKING:

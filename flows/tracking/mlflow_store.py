@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from flows.process.locks import locked
+from flows.process.network import is_server, unreachable
 from flows.settings import tracking_uri
+from rlcore.errors import UserError
 from rlcore.system.imports import large_imports
 
 if TYPE_CHECKING:
@@ -28,6 +30,21 @@ def connect(uri: str) -> MlflowClient:
         from mlflow import MlflowClient
 
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def reachable_store(uri: str) -> MlflowClient:
+    """A client of a store, made if it is a file; of a server that is away a `UserError` says so.
+
+    MLflow itself would wait for minutes, and end in a traceback.
+    """
+    # What a server refuses, MLflow says itself.
+    if is_server(uri) and (reason := unreachable(f"{uri.rstrip('/')}/health", any_answer=True)):
+        raise UserError(
+            f"MLFLOW_TRACKING_URI={uri}: no MLflow server answers there ({reason}); start it with `make up`, "
+            "or unset the variable to use the project's own file"
+        )
+    prepare_store(uri)
+    return connect(uri)
 
 
 def pages(search: Callable[..., Any], *arguments: Any, **named: Any) -> Iterator[Any]:

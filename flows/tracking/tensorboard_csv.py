@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from flows.tracking.points import Event, points
 from rlcore.store.directory import RunDirectory
+from rlcore.store.series import Event, points
 
 
 def bring_csv(run: RunDirectory, events: list[Event]) -> Path:

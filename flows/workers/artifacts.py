@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
@@ -72,6 +72,15 @@ def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> Non
     _try(prefect.artifacts.create_table_artifact, rows, _key("results", run), f"returns of {name}")
     _try(prefect.artifacts.create_markdown_artifact, page, _key("report", run), f"results of {name}")
     _try(prefect.artifacts.create_image_artifact, picture, _key("learning-curve", run), f"learning curve: {curve}")
+
+
+def show_comparison(name: str, markdown: str, pictures: Mapping[str, bytes]) -> None:
+    """Show a comparison as a page, and its pictures (title -> PNG)."""
+    key = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    _try(prefect.artifacts.create_markdown_artifact, markdown, f"compare-{key}", name)
+    for number, (title, png) in enumerate(pictures.items(), 1):
+        picture = "data:image/png;base64," + base64.b64encode(png).decode()
+        _try(prefect.artifacts.create_image_artifact, picture, f"compare-{key}-{number}", title)
 
 
 def _name(run: RunDirectory) -> str:

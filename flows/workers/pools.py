@@ -17,7 +17,7 @@ OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
 # user's own replace as a whole).
 DEPLOYMENTS = {"default": ("local", {}), "gpu": ("gpu", {"accelerator": "cuda"})}
 # Flows of no algorithm, by their name: where a worker finds them. Each is deployed as `default`.
-OTHERS = {"reproduce": "flows/reproduce.py:reproduce"}
+OTHERS = {"reproduce": "flows/reproduce.py:reproduce", "compare": "flows/comparison.py:compare"}
 
 
 class Deployment(NamedTuple):

@@ -208,7 +208,7 @@ class RunConfig:
     root_dir: str = arg("", "folder of the run's family, under log_root; default <algo>/<env id>", learning=False)
     log_root: str = arg("runs", "folder of all runs", learning=False)
     run_dir: str = arg("", "the run's own folder; default <log_root>/<root_dir>/<run_name>", learning=False)
-    group: str | None = arg(None, "label that MLflow comparisons group by", learning=False)
+    group: str | None = arg(None, "the group of runs it is counted with, as in `shepherd compare`", learning=False)
     init_from: str | None = arg(None, "run, checkpoint or models:/ URI whose weights start this run")
     plugins: tuple[str, ...] = arg(
         (), "modules of your own, which bring algorithms and environments; behind any command", learning=False

@@ -7,6 +7,7 @@ Kinds, each with `kind` and `time` (seconds since 1970) and, where it belongs to
     baseline    mean, std, ci95, episodes              the random policy
     metrics     env_steps, values {name: number}       one window of metric.log_every
     evaluation  env_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
+                metrics and evaluations while training: wall_s, seconds of training so far (metric.disable_timer: none)
     checkpoint  env_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
     registered  name, version, aliases
     end         status (finished, stopped_early, dry_run, interrupted, failed, died), env_steps, reason

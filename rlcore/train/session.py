@@ -162,7 +162,7 @@ class Session:
         if self.window.due(env_steps) or last:
             point = self.window.close(env_steps, self.learner.updates)
             if self.config.metric.log_level:
-                patiently(lambda: self.events.append("metrics", env_steps=env_steps, values=point))
+                patiently(lambda: self.events.append("metrics", env_steps=env_steps, values=point, **self._clock()))
         recent = sum(self._recent) / len(self._recent) if self._recent else None
         spent, elapsed = self.training.policy_steps, self.stopwatch.wall
         place = {"env_steps": env_steps, "policy_steps": spent, "total_steps": self.training.budget}
@@ -212,8 +212,12 @@ class Session:
             patiently(lambda: checkpoint.name_best(self.run, self.env_steps))
         self.scores[self.env_steps] = greedy["mean"]
         self.owed = []
-        fields: dict[str, Any] = {"env_steps": self.env_steps, "final": False, "greedy": greedy}
+        fields: dict[str, Any] = {"env_steps": self.env_steps, "final": False, "greedy": greedy, **self._clock()}
         return patiently(lambda: self.events.append("evaluation", **fields))
+
+    def _clock(self) -> dict[str, float]:
+        """The seconds of training so far, for an event; curves are drawn against them."""
+        return {} if self.config.metric.disable_timer else {"wall_s": round(self.stopwatch.wall, 3)}
 
     def close(self) -> None:
         """End the environments' processes, and the other ranks."""

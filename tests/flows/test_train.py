@@ -193,7 +193,7 @@ def test_progress_results_and_curve_are_shown(
 def test_mlflow_has_the_run_finished_with_every_point_once(
     home: Path, finished: tuple[RunDirectory, dict[str, Any], list[str]]
 ) -> None:
-    from flows.tracking.points import points
+    from rlcore.store.series import points
 
     run = finished[0]
     with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:

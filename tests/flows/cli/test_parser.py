@@ -23,6 +23,7 @@ LINES = [
     "diff runs/a runs/b",
     "reproduce runs/a --run-dir runs/b --json",
     "reap runs other --elsewhere --resume --json",
+    "compare a runs/b --out r --threshold 475 --runs all --json",
     "agents",
     "envs",
     "registry",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
+from tests.flows.compare.runs import group_of
 from tests.processes import ROOT, changed, count, digest, environment, finish_here, free_port, wait_for
 from tests.soaking import soak
 from tests.stores import furnish, query
@@ -103,11 +105,12 @@ class Site:
         return None
 
     def submit(self, *overrides: str, **more: str) -> str:
-        deployment = self.ask("deployments/name/train-ppo/default")["id"]
+        return self.start("train-ppo/default", overrides=list(overrides), **more)
+
+    def start(self, name: str, **parameters: Any) -> str:
+        deployment = self.ask(f"deployments/name/{name}")["id"]
         return self.ask(
-            f"deployments/{deployment}/create_flow_run",
-            parameters={"overrides": list(overrides), **more},
-            state={"type": "SCHEDULED"},
+            f"deployments/{deployment}/create_flow_run", parameters=parameters, state={"type": "SCHEDULED"}
         )["id"]
 
     def state(self, flow_run: str) -> tuple[str, str]:
@@ -298,6 +301,24 @@ def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
     assert message.startswith("env.id=CartPol-v1: no such environment; did you mean 'CartPole-v1'?")
     wait_for(lambda: not site.processes("prefect.engine"), "the end of its process")
     assert "Traceback" not in (site.home / ".shepherd/servers/worker-local.log").read_text()
+
+
+def test_a_comparison_ends_in_its_verdict_and_a_mistake_in_its_sentence(site: Site) -> None:
+    for group, shift in (("low", 0.0), ("high", 90.0)):
+        group_of(site.home / "compared", group, [100 + shift + seed for seed in range(10)])
+    told = {"out": "compared/report", "runs": "compared"}
+    good = site.start("compare/default", sides=["low", "high"], **told)
+    bad = site.start("compare/default", sides=["low", "hihg"], **told)
+    headline = "high is better than low on CartPole-v1, beyond the noise."
+    assert site.ended(good) == ("COMPLETED", headline)
+    assert headline in (site.home / "compared/report/index.html").read_text()
+    shown = site.ask("artifacts/filter", limit=200, offset=0)
+    kinds = Counter(artifact["type"] for artifact in shown if artifact["flow_run_id"] == good)
+    assert kinds == {"markdown": 1, "image": 5}
+    assert site.ended(bad) == (
+        "FAILED",
+        "hihg: no group beneath compared, no sweep and no folder; did you mean 'high'?",
+    )
 
 
 def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(site: Site, pair: Pair) -> None:

@@ -34,6 +34,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows/train.py").write_text(TRAIN)
     (tmp_path / "flows/reproduce.py").write_text(REPRODUCE)
+    (tmp_path / "flows/comparison.py").write_text(COMPARE)
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     for key, _ in up.PORTS.values():
         monkeypatch.setenv(key, str(free_port()))
@@ -244,6 +245,19 @@ def reproduce(source: str):
 """
 
 
+COMPARE = """
+from prefect import flow
+
+@flow(name="compare", version="7")
+def compare(sides: list[str] = []):
+    \"\"\"Judges.
+
+    Args:
+        sides: two or more, as mlflow:EXPERIMENT.
+    \"\"\"
+"""
+
+
 def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,11 +266,13 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     client.read_automations_by_name.return_value = [SimpleNamespace(id="old")]
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: client)
     monkeypatch.setattr("rlcore.algorithms.ALGORITHMS", {"two-words": None})
-    names = ["train-two-words/default", "train-two-words/gpu", "reproduce/default"]
+    names = ["train-two-words/default", "train-two-words/gpu", "reproduce/default", "compare/default"]
     assert pools.deploy({"local": 3, "gpu": None}) == names
-    *of_the_algorithm, other = (call.kwargs for call in client.create_deployment.call_args_list)
-    assert (other["entrypoint"], other["work_pool_name"]) == ("flows/reproduce.py:reproduce", "local")
-    assert "models:/" in other["parameter_openapi_schema"]["properties"]["source"]["description"]
+    *of_the_algorithm, again, compare = (call.kwargs for call in client.create_deployment.call_args_list)
+    assert (again["entrypoint"], again["work_pool_name"]) == ("flows/reproduce.py:reproduce", "local")
+    assert "models:/" in again["parameter_openapi_schema"]["properties"]["source"]["description"]
+    assert (compare["entrypoint"], compare["work_pool_name"]) == ("flows/comparison.py:compare", "local")
+    assert "mlflow:" in compare["parameter_openapi_schema"]["properties"]["sides"]["description"]
     made = {one["name"]: one for one in of_the_algorithm}
     assert {name: (one["work_pool_name"], one["parameters"]) for name, one in made.items()} == {
         "default": ("local", {}),

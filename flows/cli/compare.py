@@ -1,0 +1,42 @@
+"""`shepherd compare`: which of several groups of runs is better, as a sentence, a table and a page."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from flows.report.command_lines import short_path
+
+
+def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str, as_json: bool) -> None:
+    """Compare sides, write the page, and print the verdict; with `as_json` all figures, and nothing else."""
+    from flows.compare.report import report  # SciPy, Gymnasium
+    from flows.compare.verdict import as_json as plain
+    from flows.compare.verdict import table as figures
+    from flows.report.terminal import show, table
+
+    made, found, _, folder = report(sides, out, runs, threshold, _telling())
+    if as_json:
+        print(json.dumps(plain(made, found), indent=2))
+        return
+    head, rows = figures(made)
+    show("", found.headline, *(f"  {sentence}" for sentence in [*found.sentences, *made.notes]), "")
+    show(table(head, rows, head[2:], rule=True), "")
+    if found.commands:
+        show("what would settle it", *(f"  {command}" for command in found.commands), "")
+    print(f"page, pictures and figures: {short_path(folder / 'index.html')}")
+
+
+def _telling(every: float = 5.0) -> Callable[[str], None]:
+    """Says now and then how far it is, where that takes long: MLflow is asked for each run's points."""
+    last = time.monotonic()
+
+    def tell(done: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            print(done, file=sys.stderr)
+
+    return tell

@@ -1,0 +1,1 @@
+"""Sides compared: gathered, counted, ranked or not, drawn, written as one page."""

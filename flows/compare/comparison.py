@@ -1,0 +1,230 @@
+"""All figures of a comparison: aggregates, pairs of sides, thresholds, cost, with the intervals that belong to them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flows.compare import scores, statistics
+from flows.compare.gather import Side
+from flows.compare.records import Record
+from flows.compare.selection import Selection, differing, select
+from flows.compare.statistics import Interval
+
+ALL = "all environments"
+AGGREGATES = {"iqm": statistics.iqm, "mean": statistics.mean, "median": statistics.median}
+EFFORT = ("env_steps", "updates", "wall_s", "cpu_s")
+NEAR = 0.9  # the default threshold, of the way from 0 to 1, where Gymnasium names none
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sides against each other.
+
+    Attributes:
+        first: name of one.
+        second: name of the other.
+        difference: IQM of the first minus that of the second; returns, over several environments scores.
+        improvement: the probability that a run of the first beats one of the second.
+        paired: whether seeds were drawn in pairs.
+        correlation: of the pairs; None where they are none.
+    """
+
+    first: str
+    second: str
+    difference: Interval
+    improvement: Interval
+    paired: bool
+    correlation: float | None
+
+    def upright(self) -> Pair:
+        """The same with the side ahead, by the difference, as the first."""
+        if self.difference.value >= 0:
+            return self
+        difference, chance = self.difference, self.improvement
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            difference=Interval(-difference.value, -difference.high, -difference.low),
+            improvement=Interval(1 - chance.value, 1 - chance.high, 1 - chance.low),
+        )
+
+    @property
+    def better(self) -> str | None:
+        """The side that is better beyond the noise: by the difference and by the probability; None where neither is."""
+        if not (self.difference.beyond(0.0) and self.improvement.beyond(0.5)):
+            return None
+        ahead = self.difference.low > 0
+        return (self.first if ahead else self.second) if ahead == (self.improvement.low > 0.5) else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of comparing sides.
+
+    Attributes:
+        sides: as they were named.
+        selection: which runs count.
+        measure: what a run's value is.
+        scales: task -> returns as scores.
+        values: side -> task -> returns [N], in the order of the selection's runs.
+        aggregates: task (and ALL, of scores, where there are several) -> side -> name -> figure.
+        level: of the pairs' intervals: 95 %, of several pairs all together.
+        pairs: every two sides.
+        thresholds: task -> return.
+        arrivals: task -> side -> env steps of each run at the threshold, None where it was not reached.
+        cost: task -> side -> what of EFFORT is known, the mean over runs.
+        config: key -> side -> values, where sides differ.
+        notes: what a reader must know.
+    """
+
+    sides: list[Side]
+    selection: Selection
+    measure: scores.Measure
+    scales: dict[str, scores.Scale]
+    values: dict[str, dict[str, NDArray[np.float64]]]
+    aggregates: dict[str, dict[str, dict[str, Interval]]]
+    level: float
+    pairs: list[Pair]
+    thresholds: dict[str, float]
+    arrivals: dict[str, dict[str, list[int | None]]]
+    cost: dict[str, dict[str, dict[str, float]]]
+    config: dict[str, dict[str, list[str]]]
+    notes: list[str]
+
+    @property
+    def tasks(self) -> list[str]:
+        """The environments compared on."""
+        return self.selection.tasks
+
+    def normalised(self, side: str) -> list[NDArray[np.float64]]:
+        """A side's scores, an array [N] for each environment."""
+        return [self.scales[task].score(self.values[side][task]) for task in self.tasks]
+
+
+def compare(sides: list[Side], threshold: float | None = None) -> Comparison:
+    """Compare sides.
+
+    Args:
+        sides: two or more.
+        threshold: a return, over several environments a score between random (0) and solved (1); None = solved.
+
+    Returns:
+        The comparison, the same of the same runs.
+
+    Raises:
+        UserError: there is nothing that can be compared.
+    """
+    chosen = select(sides)
+    measure, notes = scores.measure(chosen)
+    scales = {task: scores.scale(chosen, task, measure) for task in chosen.tasks}
+    values = {
+        name: {task: np.array([measure.value(run) for run in runs]) for task, runs in tasks.items()}
+        for name, tasks in chosen.counted.items()
+    }
+    limits = {task: _threshold(scales[task], threshold, len(scales) > 1) for task in chosen.tasks}
+    names = list(chosen.counted)
+    level = 1 - (1 - statistics.LEVEL) / math.comb(len(names), 2)
+    rng = np.random.default_rng(0)  # the same runs give the same report
+    return Comparison(
+        sides,
+        chosen,
+        measure,
+        scales,
+        values,
+        _aggregates(chosen.tasks, scales, values, rng),
+        level,
+        [_pair(a, b, chosen, scales, values, level, rng) for a, b in itertools.combinations(names, 2)],
+        limits,
+        {
+            task: {n: [scores.reached(measure.curve(r), limits[task]) for r in chosen.counted[n][task]] for n in names}
+            for task in chosen.tasks
+        },
+        {task: {name: _cost(chosen.counted[name][task]) for name in names} for task in chosen.tasks},
+        _config(chosen),
+        [*chosen.notes, *notes],
+    )
+
+
+def _threshold(scale: scores.Scale, threshold: float | None, several: bool) -> float:
+    if threshold is None:
+        return scale.back(NEAR) if scale.solved is None else scale.solved
+    return scale.back(threshold) if several else threshold
+
+
+def _aggregates(
+    tasks: Sequence[str], scales: dict[str, scores.Scale], values: dict[str, Any], rng: np.random.Generator
+) -> dict[str, dict[str, dict[str, Interval]]]:
+    """Of each environment in returns, of all together in scores; the gap always in scores."""
+    made: dict[str, dict[str, dict[str, Interval]]] = {}
+    for task in tasks:
+        made[task] = {
+            side: {name: statistics.bootstrapped([of[task]], how, rng) for name, how in AGGREGATES.items()}
+            | {"optimality_gap": _gap([scales[task].score(of[task])], rng)}
+            for side, of in values.items()
+        }
+    if len(tasks) > 1:
+        for side, of in values.items():
+            normalised = [scales[task].score(of[task]) for task in tasks]
+            figures = {name: statistics.bootstrapped(normalised, how, rng) for name, how in AGGREGATES.items()}
+            made.setdefault(ALL, {})[side] = figures | {"optimality_gap": _gap(normalised, rng)}
+    return made
+
+
+def _gap(normalised: Sequence[NDArray[np.float64]], rng: np.random.Generator) -> Interval:
+    return statistics.bootstrapped(normalised, statistics.optimality_gap, rng)
+
+
+def _pair(
+    first: str,
+    second: str,
+    chosen: Selection,
+    scales: dict[str, scores.Scale],
+    values: dict[str, Any],
+    level: float,
+    rng: np.random.Generator,
+) -> Pair:
+    both = [[values[name][task] for task in chosen.tasks] for name in (first, second)]
+    paired = all(_same_seeds(chosen.counted[first][task], chosen.counted[second][task]) for task in chosen.tasks)
+    if len(chosen.tasks) > 1:
+        both = [[scales[task].score(v) for task, v in zip(chosen.tasks, side, strict=True)] for side in both]
+    difference = statistics.difference(both[0], both[1], statistics.iqm, rng, paired, level)
+    improvement = statistics.improvement(both[0], both[1], rng, paired, level)
+    luck = statistics.correlation(both[0], both[1]) if paired else None
+    return Pair(first, second, difference, improvement, paired, luck)
+
+
+def _same_seeds(first: Sequence[Record], second: Sequence[Record]) -> bool:
+    """Whether the n-th run of one has the seed of the n-th of the other, and no other has it."""
+    seeds = [record.seed for record in first]
+    return len(seeds) == len(set(seeds)) and seeds == [record.seed for record in second]
+
+
+def _cost(records: Sequence[Record]) -> dict[str, float]:
+    """The mean over runs of what training took; without what not every run says."""
+    of: dict[str, Callable[[Record], float | None]] = {name: lambda r, name=name: r.effort.get(name) for name in EFFORT}
+    of["env_steps"] = lambda r: float(r.env_steps)
+    known = {name: [take(record) for record in records] for name, take in of.items()}
+    return {
+        name: float(np.mean([v for v in all_ if v is not None])) for name, all_ in known.items() if None not in all_
+    }
+
+
+def _config(chosen: Selection) -> dict[str, dict[str, list[str]]]:
+    """Keys whose values are not the same on every side."""
+    runs = {name: [r for records in tasks.values() for r in records] for name, tasks in chosen.counted.items()}
+    found: dict[str, dict[str, list[str]]] = {}
+    for key in differing(record for records in runs.values() for record in records):
+        values = {
+            name: list(dict.fromkeys(r.config.get(key, "not there") for r in records)) for name, records in runs.items()
+        }
+        if len({tuple(sorted(of)) for of in values.values()}) > 1:
+            found[key] = values
+    return found

@@ -1,0 +1,88 @@
+"""Learning curves of a side: every run on one grid, their interquartile mean and its band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flows.compare import statistics
+from flows.compare.comparison import Comparison
+from flows.compare.records import Record
+from flows.compare.statistics import Interval
+
+PLACES = 80  # of the grid
+Array = NDArray[Any]
+Run = tuple[Array, Array, bool]  # x ascending, value, whether the last value holds on
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A side along training.
+
+    Attributes:
+        x: [P] env steps, seconds or share of the budget.
+        band: interquartile mean [P] and its 95 % interval.
+        runs: each run by itself.
+    """
+
+    x: Array
+    band: Interval
+    runs: Sequence[Run]
+
+
+def against_steps(made: Comparison, side: str, task: str) -> Curve | None:
+    """Returns against env steps; None where runs have too few points."""
+    return _curve([[_steps(made, record) for record in made.selection.counted[side][task]]])
+
+
+def against_time(made: Comparison, side: str, task: str) -> Curve | None:
+    """Returns against seconds of training; None where a run does not say them."""
+    records = made.selection.counted[side][task]
+    if any(len(record.clock) < 2 for record in records):
+        return None
+    return _curve([[_at_times(record, *_steps(made, record)) for record in records]])
+
+
+def against_budget(made: Comparison, side: str) -> Curve | None:
+    """Scores over all environments against the share of the budget; the bootstrap is stratified by environment."""
+    return _curve(
+        [
+            [
+                (x / record.budget, made.scales[task].score(values), stopped)
+                for record in made.selection.counted[side][task]
+                for x, values, stopped in [_steps(made, record)]
+            ]
+            for task in made.tasks
+        ]
+    )
+
+
+def _steps(made: Comparison, record: Record) -> Run:
+    line = np.array(made.measure.curve(record), dtype=float).reshape(-1, 2)
+    return line[:, 0], line[:, 1], record.status == "stopped_early"
+
+
+def _at_times(record: Record, x: Array, values: Array, _: bool) -> Run:
+    """The run by the clock; one that has ended has its policy, however long the slower ones go on."""
+    clock = np.array(record.clock, dtype=float)
+    return np.interp(x, clock[:, 0], clock[:, 1]), values, True
+
+
+def _curve(tasks: Sequence[Sequence[Run]]) -> Curve | None:
+    """Runs of each environment on one grid, as far as every run goes whose last value does not hold on."""
+    runs = [run for task in tasks for run in task]
+    if any(len(x) < 2 for x, _, _ in runs):
+        return None
+    start = max(x[0] for x, _, _ in runs)
+    end = min((x[-1] for x, _, holds in runs if not holds), default=max(x[-1] for x, _, _ in runs))
+    if start >= end:
+        return None
+    grid = np.linspace(start, end, PLACES)
+    on_grid = [np.stack([np.interp(grid, x, values) for x, values, _ in task], axis=-1) for task in tasks]  # [P, N]
+    rng = np.random.default_rng(0)
+    band = statistics.bootstrapped(on_grid, statistics.iqm, rng, replicates=statistics.BAND_REPLICATES)
+    return Curve(grid, band, runs)

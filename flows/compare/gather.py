@@ -1,0 +1,155 @@
+"""Which runs belong to a side: a group, a sweep's confirmed runs, a folder or glob, or a search in MLflow."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from flows.compare.records import Record, from_directory, from_mlflow
+from flows.settings import tracking_uri
+from flows.tracking.mlflow_store import pages, reachable_store
+from rlcore.config.schema import nearest
+from rlcore.errors import UserError, first_line
+from rlcore.store.directory import RunDirectory
+
+Read = Callable[[], Record]
+Tell = Callable[[str], None]
+MLFLOW = "mlflow:"
+SEARCH = f"{MLFLOW}EXPERIMENT?FILTER"
+CONFIRMED = ("winner", "default")  # a sweep NAME leaves its confirmed runs in the groups NAME-winner and NAME-default
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: its name, where its runs come from in words, the group to add seeds to, the runs."""
+
+    name: str
+    source: str
+    group: str | None
+    records: list[Record] = field(default_factory=list)
+
+
+def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> list[Side]:
+    """The sides that words mean.
+
+    Args:
+        words: each a group, a sweep, a folder, a glob or a search; a sweep alone means its winner and its default.
+        root: folder beneath which groups are looked for.
+        tell: is told how many runs have been read.
+
+    Returns:
+        Two sides or more, none of them empty, their names unlike each other.
+
+    Raises:
+        UserError: one is unknown or empty, one run stands on two sides, or there is only one side.
+    """
+    groups = _Groups(root)
+    if len(words) == 1 and all(f"{words[0]}-{part}" in groups.names for part in CONFIRMED):
+        words = [f"{words[0]}-{part}" for part in CONFIRMED]
+    if len(words) < 2:
+        raise UserError(f"{' '.join(words)}: one side alone; name another one to compare it with")
+    if twice := next((word for word in words if list(words).count(word) > 1), None):
+        raise UserError(f"{twice}: named twice; sides must differ")
+    single = [word for word in words if RunDirectory(word).config.exists()]
+    if len(single) > 2:
+        raise UserError(f"{single[0]} …: {len(single)} runs, each a side by itself; quote a glob, as 'runs/ppo*'")
+    found = [_side(word, groups) for word in words]  # mistakes are told before anything is read
+    total, owner = sum(len(readers) for _, readers in found), {}
+    for side, readers in found:
+        for read in readers:
+            record = read()
+            side.records.append(record)
+            if record.run_id in owner:
+                raise UserError(f"{owner[record.run_id]} and {side.name}: both have the run {record.place}")
+            owner[record.run_id] = side.name
+            tell(f"{len(owner)} of {total} runs read")
+    return [side for side, _ in found]
+
+
+def find_runs(folder: Path) -> Iterator[RunDirectory]:
+    """The run directories in a folder and beneath it, in order; what lies inside one is its own affair."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        if "config.yaml" in files and "run.json" in files:
+            folders.clear()
+            yield RunDirectory(place)
+
+
+class _Groups:
+    """The runs beneath a root by the group in their config; read once, when first asked for."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._runs: dict[str, list[RunDirectory]] | None = None
+
+    @property
+    def names(self) -> dict[str, list[RunDirectory]]:
+        if self._runs is None:
+            self._runs = {}
+            for run in find_runs(Path(self.root)):
+                if group := _group(run):
+                    self._runs.setdefault(group, []).append(run)
+        return self._runs
+
+
+def _group(run: RunDirectory) -> str | None:
+    line = re.search(r"^group:.*$", run.config.read_text(), re.MULTILINE)  # to read it whole takes long
+    return line and yaml.safe_load(line[0])["group"]
+
+
+def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
+    """A side without its runs, and what reads each of them."""
+    if word.startswith(MLFLOW):
+        return Side(word, "a search in MLflow", None), _searched(word)
+    if os.sep not in word and not glob.has_magic(word):
+        for group, source in ((f"{word}-{CONFIRMED[0]}", f"the winner of sweep {word}"), (word, f"group {word}")):
+            if group in groups.names:
+                return Side(word, source, group), [partial(from_directory, run) for run in groups.names[group]]
+    typed = os.path.expanduser(word)
+    folders = [Path(place) for place in (sorted(glob.glob(typed)) if glob.has_magic(typed) else [typed])]
+    runs = [run for folder in folders for run in find_runs(folder)]
+    if not runs:
+        there = any(folder.is_dir() for folder in folders)
+        what = "no run lies there" if there else f"no group beneath {groups.root}, no sweep and no folder"
+        raise UserError(f"{word}: {what}{nearest(word, groups.names) or _listed(sorted(groups.names))}")
+    among = {group for run in runs if (group := _group(run))}
+    own = among.pop() if len(among) == 1 else None
+    return Side(word, f"folder {word}", own), [partial(from_directory, run) for run in runs]
+
+
+def _listed(groups: Sequence[str]) -> str:
+    if not groups:
+        return "; `shepherd train … group=NAME` makes runs of a group"
+    return f"; groups: {', '.join(groups[:10])}{', …' if len(groups) > 10 else ''}"
+
+
+def _searched(word: str) -> list[Read]:
+    """The runs that `mlflow:EXPERIMENT?FILTER` means; the filter is in MLflow's own language, and may be left out."""
+    name, _, condition = word.removeprefix(MLFLOW).partition("?")
+    client = reachable_store(tracking_uri())
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        names = [one.name for page in pages(client.search_experiments) for one in page]
+        hint = nearest(name, names) or (f"; experiments: {', '.join(sorted(names)[:10])}" if names else "")
+        raise UserError(f"{word}: no MLflow experiment {name!r}{hint}")
+    try:
+        found = [run for page in pages(client.search_runs, [experiment.experiment_id], condition) for run in page]
+    except MlflowException as error:
+        if error.error_code != "INVALID_PARAMETER_VALUE":
+            raise
+        raise UserError(f"{word}: MLflow does not understand the filter {condition!r} ({first_line(error)})") from error
+    ours = [run for run in found if "algo.total_steps" in run.data.params and "seed" in run.data.params]
+    if not ours:
+        raise UserError(
+            f"{word}: no run of Shepherd fits; a search is spelled {SEARCH}, as mlflow:ppo?tags.group = 'a'"
+        )
+    return [partial(from_mlflow, client, run) for run in ours]

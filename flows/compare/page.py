@@ -1,0 +1,239 @@
+"""The page of a comparison: one file, no script, nothing from the network, light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from html import escape
+from statistics import median
+
+from flows.compare.comparison import Comparison
+from flows.compare.pictures import Picture
+from flows.compare.statistics import LEVEL, REPLICATES
+from flows.compare.verdict import Verdict, table
+from flows.report.sentences import duration, number
+
+STYLE = """
+:root { --font: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color-scheme: light dark;
+  --paper: #ffffff; --card: #f6f6f4; --ink: #1d1d1f; --soft: #62626a; --grid: #dddddc;
+  --good: #00704f; --wait: #9a5b00; --side-0: #0072b2; --side-1: #c65500; --side-2: #00875f; --side-3: #b45a90;
+  --side-4: #b07800; --side-5: #2b8fc9; --side-6: #8c6d31; --side-7: #7f3c8d; }
+@media (prefers-color-scheme: dark) { :root { --paper: #131416; --card: #1d1f23; --ink: #ececee; --soft: #a3a5ad;
+  --grid: #34373d; --good: #4cc9a0; --wait: #f0b45a; --side-0: #56aee8; --side-1: #ff8b45; --side-2: #37c795;
+  --side-3: #e9a3cb; --side-4: #f2c14e; --side-5: #8fd0f5; --side-6: #cbb07a; --side-7: #c58ad2; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1080px; padding: 1.2rem 1rem 3rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 var(--font); }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: .4rem 0 .2rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+p, li { max-width: 46rem; }
+small, figcaption, .soft { color: var(--soft); font-size: .87rem; }
+.verdict { background: var(--card); border-left: 5px solid var(--wait); border-radius: 6px; padding: .8rem 1rem;
+  margin: 1rem 0; overflow-wrap: anywhere; }
+.verdict.ranked { border-color: var(--good); }
+.verdict strong { font-size: 1.12rem; }
+.verdict ul { padding-left: 1.1rem; margin: .5rem 0 0; }
+pre { background: var(--paper); border: 1px solid var(--grid); border-radius: 6px; padding: .5rem .7rem;
+  margin: .5rem 0 0; overflow-x: auto; font-size: .85rem; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1.4rem 2rem;
+  margin-bottom: 1.4rem; }
+.pictures > figure:only-child { max-width: 34rem; }
+figure { margin: 0; min-width: 0; }
+figure h3 { font-size: 1rem; margin: 0 0 .2rem; }
+svg { width: 100%; height: auto; display: block; }
+svg text { font-family: var(--font) !important; }
+.scroll { overflow-x: auto; margin: .3rem 0 .8rem; }
+table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: 600; color: var(--soft); white-space: nowrap; }
+th, td { padding: .28rem .9rem .28rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
+td:first-child { white-space: nowrap; }
+td.number, th.number { text-align: right; white-space: nowrap; }
+.chip { display: inline-block; width: .75rem; height: .75rem; border-radius: 3px; margin-right: .45rem; }
+.side { white-space: nowrap; }
+details { margin: .6rem 0; } summary { cursor: pointer; }
+"""
+
+
+HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>{style}</style></head>
+<body>
+"""
+
+
+def page(made: Comparison, found: Verdict, pictures: Sequence[Picture]) -> str:
+    """The page as HTML; all text of runs and sides is escaped."""
+    names = list(made.selection.counted)
+    title = f"{names[0]} against {' and '.join(names[1:])}"
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(_about(made))}</p>',
+        _verdict(found),
+        _notes(made),
+        _section("Learning curves", _curves(made, pictures)),
+        _section("At the end", _ends(made), _pictures(p for p in pictures if not p.stem.startswith("curve"))),
+        _section("Steps to a threshold", _arrivals(made)),
+        _section("Cost of a run", _cost(made)),
+        _section("What differs in the configurations", _config(made)),
+        _section("Runs", _runs(made)),
+        _section("How it was measured", _method(made)),
+    ]
+    return HEAD.format(title=escape(title), style=STYLE) + "".join(parts) + "</body></html>\n"
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<h2>{title}</h2>\n{''.join(parts)}\n"
+
+
+def _about(made: Comparison) -> str:
+    counts = [sum(len(runs) for runs in of.values()) for of in made.selection.counted.values()]
+    return (
+        f"{', '.join(made.tasks)} · {' + '.join(map(str, counts))} finished runs · value of a run: {made.measure.words}"
+    )
+
+
+def _verdict(found: Verdict) -> str:
+    reasons = "".join(f"<li>{escape(sentence)}</li>" for sentence in found.sentences)
+    commands = "\n".join(escape(command) for command in found.commands)
+    settle = f"<p>What would settle it:</p><pre>{commands}</pre>" if commands else ""
+    kind = "verdict ranked" if found.ranked else "verdict"
+    return f'<div class="{kind}"><strong>{escape(found.headline)}</strong><ul>{reasons}</ul>{settle}</div>\n'
+
+
+def _notes(made: Comparison) -> str:
+    notes = "".join(f"<li>{escape(note)}</li>" for note in made.notes)
+    return f"<p>Notes:</p><ul>{notes}</ul>\n" if notes else ""
+
+
+def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:
+    words = (
+        f"{made.measure.curve_words}: interquartile mean over seeds with its 95 % bootstrap band; thin lines are runs."
+    )
+    words += (
+        " Seconds are of training alone, without evaluations and checkpoints; a run that has ended keeps its value."
+    )
+    if not any(p.stem.startswith("curve_time") for p in pictures):
+        words += " Some runs do not tell their time, so there is no curve against it."
+    every = [p for p in pictures if p.stem == "curve_all"]
+    each = [p for p in pictures if p.stem.startswith(("curve_steps", "curve_time"))]
+    about = f'<p class="soft">{escape(words[0].upper() + words[1:])}</p>\n'
+    return about + "".join(_pictures(some) for some in (every, each) if some)
+
+
+def _pictures(pictures: Iterable[Picture]) -> str:
+    return f'<div class="pictures">{"".join(map(_figure, pictures))}</div>\n'
+
+
+def _figure(picture: Picture) -> str:
+    title = escape(picture.title)
+    drawn = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+    caption = f"<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
+    return f"<figure><h3>{title}</h3>{drawn}{caption}</figure>"
+
+
+def _ends(made: Comparison) -> str:
+    head, rows = table(made)
+    rows = [[escape(task), _side(made, side), *cells] for task, side, *cells in rows]
+    scales = "; ".join(f"{task}: {scale.words}" for task, scale in made.scales.items())
+    words = f"Returns, with 95 % intervals; the gap, and what is over all environments, in scores. {scales}."
+    return _table(head, rows, set(head[2:])) + f'<p class="soft">{escape(words)}</p>\n'
+
+
+def _arrivals(made: Comparison) -> str:
+    rows = []
+    for task, sides in made.arrivals.items():
+        for side, steps in sides.items():
+            there = sorted(step for step in steps if step is not None)
+            middle = median([step if step is not None else float("inf") for step in steps])
+            cells = [f"{len(there)} of {len(steps)}", f"{middle:,.0f}" if middle < float("inf") else "half never do"]
+            cells += [f"{there[0]:,}", f"{there[-1]:,}"] if there else ["–", "–"]
+            rows.append([escape(task), f"{number(made.thresholds[task])}", _side(made, side), *cells])
+    head = ["environment", "return", "side", "runs that reach it", "median env steps", "fastest", "slowest"]
+    words = f"Env steps at the first point ({made.measure.curve_words}) at or above the threshold."
+    return _table(head, rows, set(head[1:]) - {"side"}) + f'<p class="soft">{words}</p>\n'
+
+
+def _cost(made: Comparison) -> str:
+    spell = {"env_steps": "{:,.0f}", "updates": "{:,.0f}"}
+    rows = []
+    for task, sides in made.cost.items():
+        for side, cost in sides.items():
+            cells = [
+                (spell[name].format(cost[name]) if name in spell else duration(cost[name]))
+                if name in cost
+                else "unknown"
+                for name in ("env_steps", "updates", "wall_s", "cpu_s")
+            ]
+            rate = f"{cost['env_steps'] / cost['wall_s']:,.0f}" if cost.get("wall_s") else "unknown"
+            rows.append([escape(task), _side(made, side), *cells, rate])
+    head = ["environment", "side", "env steps", "updates", "wall time", "processor time", "env steps a second"]
+    return _table(head, rows, set(head[2:])) + '<p class="soft">Means over runs; of training alone.</p>\n'
+
+
+def _config(made: Comparison) -> str:
+    names = list(made.selection.counted)
+    if not made.config:
+        return "<p>Nothing that decides what is learned: all sides have one configuration.</p>\n"
+    rows = [
+        [f"<code>{escape(key)}</code>", *(escape(", ".join(of[name])) for name in names)]
+        for key, of in made.config.items()
+    ]
+    return _table(["key", *names], rows)
+
+
+def _runs(made: Comparison) -> str:
+    rows = []
+    for side, tasks in made.selection.counted.items():
+        for task, records in tasks.items():
+            for record, value in zip(records, made.values[side][task], strict=True):
+                cells = [escape(task), str(record.seed), number(float(value)), f"{record.env_steps:,}", record.status]
+                rows.append([_side(made, side), *cells, escape(record.commit), f"<code>{escape(record.place)}</code>"])
+    out = [
+        [
+            _side(made, name),
+            escape(r.task),
+            str(r.seed),
+            "–",
+            f"{r.env_steps:,}",
+            escape(why),
+            escape(r.commit),
+            f"<code>{escape(r.place)}</code>",
+        ]
+        for name, r, why in made.selection.left_out
+    ]
+    head = ["side", "environment", "seed", "value", "env steps", "state", "commit", "where"]
+    left = f"<p>Left out:</p>{_table(head, out, {'seed', 'value', 'env steps'})}" if out else ""
+    table = _table(head, rows, {"seed", "value", "env steps"})
+    return f"<details><summary>{len(rows)} runs that count</summary>{table}</details>{left}\n"
+
+
+def _method(made: Comparison) -> str:
+    pairs = [p for p in made.pairs if p.paired]
+    words = [
+        f"A run’s value is the {made.measure.words}. Runs that did not end are named above and never counted.",
+        "The interquartile mean is the mean without the highest and the lowest quarter of all runs; over several "
+        "environments all aggregates are of scores. The optimality gap is how far runs fall short of score 1.",
+        f"Intervals are {LEVEL:.0%} percentile bootstraps of {REPLICATES:,} replicates, seeds drawn anew within each "
+        "environment (Agarwal et al. 2021, arXiv:2108.13264). The probability of improvement is Mann and Whitney’s U "
+        "over the number of pairs of runs.",
+        "A side is called better only if the interval of the difference of interquartile means lies beyond 0 and that "
+        "of the probability of improvement beyond one half.",
+    ]
+    if pairs:
+        luck = "; ".join(f"{p.first} and {p.second}: correlation {p.correlation:+.2f}" for p in pairs)
+        words.append(f"Sides with the same seeds are drawn in pairs, so that luck they share cancels ({luck}).")
+    return "".join(f"<p>{escape(sentence)}</p>" for sentence in words)
+
+
+def _side(made: Comparison, name: str) -> str:
+    index = list(made.selection.counted).index(name) % 8
+    chip = f'<span class="chip" style="background: var(--side-{index})"></span>'
+    return f'<span class="side">{chip}{escape(name)}</span>'
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> str:
+    kinds = [' class="number"' if title in numbers else "" for title in head]
+    top = "".join(f"<th{kind}>{escape(title)}</th>" for title, kind in zip(head, kinds, strict=True))
+    body = "".join(
+        f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>" for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>\n'

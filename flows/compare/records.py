@@ -1,0 +1,187 @@
+"""What a comparison knows of a run: from its directory, or from MLflow where the directory is not on this machine."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.report.command_lines import short_path
+from flows.tracking.mlflow_run import RUN_TAG, STATUS, flat
+from rlcore.config.schema import spell
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import ending, last_event, read_events
+from rlcore.store.series import BASELINE, FINAL, RETURN, WALL, WHILE_TRAINING, lines
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+Line = list[tuple[int, float]]  # (env_steps, value), ascending
+FOLDER_TAG = "shepherd.run_dir"
+DONE = ("finished", "stopped_early")
+READ = (WHILE_TRAINING["greedy"], FINAL["greedy"], RETURN, BASELINE, WALL)
+# Of the keys that say what the returns are of; runs that differ in one of these have another task.
+TASK = ("env.action_repeat", "env.mask_velocities", "env.max_episode_steps", "env.wrapper")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run.
+
+    Attributes:
+        place: its folder as one would type it, or `mlflow:<run id>`.
+        run_id: its identity.
+        status: finished, stopped_early, dry_run, interrupted, failed; training, or broken off without a word.
+        config: every key, flat, as text.
+        commit: of its code, with `+` where files were changed.
+        machine: its processor or GPU, "" where that is not known.
+        lines: metric -> points, of READ.
+        final: the last evaluation's greedy mean return; None before it.
+        effort: updates, wall_s and cpu_s of training, as far as they are known.
+        typed: the overrides it was made from.
+    """
+
+    place: str
+    run_id: str
+    status: str
+    config: Mapping[str, str]
+    commit: str
+    machine: str
+    lines: Mapping[str, Line]
+    final: float | None
+    effort: Mapping[str, float]
+    typed: tuple[str, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether it was trained to its end."""
+        return self.status in DONE
+
+    @property
+    def seed(self) -> int:
+        """Root of its random streams."""
+        return int(self.config["seed"])
+
+    @property
+    def budget(self) -> int:
+        """Policy steps that it was given."""
+        return int(self.config["algo.total_steps"])
+
+    @property
+    def task(self) -> str:
+        """Its environment, with the settings that make another task of it."""
+        usual = {"env.action_repeat": "1", "env.mask_velocities": "false", "env.max_episode_steps": "null"}
+        others = {
+            key: value for key, value in self.config.items() if key.startswith(TASK) and value != usual.get(key, "{}")
+        }
+        settings = ", ".join(f"{key.removeprefix('env.')}={value}" for key, value in sorted(others.items()))
+        return self.config["env.id"] + (f" ({settings})" if settings else "")
+
+    @property
+    def env_steps(self) -> int:
+        """Where its last point stands."""
+        return max((line[-1][0] for line in self.lines.values() if line), default=0)
+
+    @property
+    def evaluations(self) -> Line:
+        """Greedy evaluations while training."""
+        return self.lines.get(WHILE_TRAINING["greedy"], [])
+
+    @property
+    def training(self) -> Line:
+        """The return of the episodes of training."""
+        return self.lines.get(RETURN, [])
+
+    @property
+    def clock(self) -> Line:
+        """Seconds of training against env steps."""
+        return self.lines.get(WALL, [])
+
+    @property
+    def baseline(self) -> float | None:
+        """The random policy's mean return on this environment."""
+        line = self.lines.get(BASELINE)
+        return line[-1][1] if line else None
+
+
+def from_directory(run: RunDirectory) -> Record:
+    """What a run directory says of its run."""
+    events, identity, summary = list(read_events(run.events)), run.read_identity(), run.read_summary()
+    final = last_event(events, "evaluation", final=True)
+    return Record(
+        place=short_path(run.path),
+        run_id=identity["run_id"],
+        status=_status(run, events),
+        config=flat(run.read_config()),
+        commit=_commit(spell(identity.get("commit", "unknown")), identity.get("dirty") is True),
+        machine=_machine(summary),
+        lines=_wanted(lines(events)),
+        final=final["greedy"]["mean"] if final else None,
+        effort=_effort(summary),
+        typed=tuple(run.overrides.read_text().splitlines()) if run.overrides.exists() else (),
+    )
+
+
+def from_mlflow(client: MlflowClient, found: Run) -> Record:
+    """What MLflow says of a run; its directory says it where that is here."""
+    folder = found.data.tags.get(FOLDER_TAG)
+    if folder and RunDirectory(folder).config.exists():
+        run = RunDirectory(folder)
+        if run.read_identity()["run_id"] == found.data.tags.get(RUN_TAG):
+            return from_directory(run)
+    tags, run_id = found.data.tags, found.info.run_id
+    line = {
+        name: sorted((point.step, point.value) for point in client.get_metric_history(run_id, name))
+        for name in READ
+        if name in found.data.metrics
+    }
+    summary = _summary(client, run_id)
+    ended = [ours for ours, theirs in STATUS.items() if theirs == found.info.status] or ["training"]
+    resumed = {key.removeprefix("resumed."): value for key, value in tags.items() if key.startswith("resumed.")}
+    return Record(
+        place=f"mlflow:{run_id}",
+        run_id=tags.get(RUN_TAG, run_id),
+        status=summary["status"] if summary.get("status") in ended else ended[0],
+        config={**found.data.params, **resumed},
+        commit=_commit(tags.get("commit", "unknown"), tags.get("dirty") == "true"),
+        machine=_machine(summary),
+        lines=line,
+        final=found.data.metrics.get(FINAL["greedy"]),
+        effort=_effort(summary),
+    )
+
+
+def _status(run: RunDirectory, events: list[dict[str, Any]]) -> str:
+    """How a run stands: as its log says, and where that says nothing, whether a process leads it."""
+    if ended := ending(events):
+        return ended["status"]
+    return "training" if run.taken() else "broken off"
+
+
+def _wanted(found: Mapping[str, Line]) -> dict[str, Line]:
+    return {name: found[name] for name in READ if name in found}
+
+
+def _commit(commit: str, dirty: bool) -> str:
+    return commit[:10] + ("+" if dirty else "")
+
+
+def _machine(summary: Mapping[str, Any]) -> str:
+    machine = (summary.get("fingerprint") or {}).get("machine") or {}
+    return str(machine.get("device_name") or "")
+
+
+def _effort(summary: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(summary[key]) for key in ("updates", "wall_s", "cpu_s") if summary.get(key) is not None}
+
+
+def _summary(client: MlflowClient, run_id: str) -> dict[str, Any]:
+    """The summary that the mirror keeps with a run, or nothing before its end."""
+    if not any(file.path == "summary.json" for file in client.list_artifacts(run_id)):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        return json.loads(Path(client.download_artifacts(run_id, "summary.json", folder)).read_text())

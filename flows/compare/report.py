@@ -1,0 +1,109 @@
+"""A comparison written down: index.html, the pictures, runs.csv, points.csv, compare.json."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flows.compare.comparison import Comparison, compare
+from flows.compare.gather import Tell, gather
+from flows.compare.page import page
+from flows.compare.pictures import Picture, draw
+from flows.compare.records import Record
+from flows.compare.verdict import Verdict, as_json, verdict
+from rlcore.errors import UserError
+from rlcore.store.directory import write_json, write_text
+from rlcore.store.series import RETURN, WHILE_TRAINING
+
+RUN_COLUMNS = ["side", "environment", "seed", "status", "counted", "value", "final_greedy_mean", "env_steps", "budget"]
+RUN_COLUMNS += ["updates", "wall_s", "cpu_s", "baseline_mean", "commit", "run"]
+POINT_COLUMNS = ["side", "environment", "seed", "run", "metric", "env_steps", "wall_s", "value"]
+
+
+class Report(NamedTuple):
+    """A comparison, what it comes to, its pictures, and the folder that has it all."""
+
+    made: Comparison
+    verdict: Verdict
+    pictures: list[Picture]
+    folder: Path
+
+
+def report(
+    words: Sequence[str],
+    out: str,
+    root: str,
+    threshold: float | None = None,
+    tell: Tell = lambda done: None,
+) -> Report:
+    """Compare sides and write everything into a folder.
+
+    Args:
+        words: the sides, as `flows.compare.gather.gather` takes them.
+        out: the folder; files of an earlier comparison in it are replaced.
+        root: folder beneath which groups are looked for.
+        threshold: as for `flows.compare.comparison.compare`.
+        tell: is told how many runs have been read and pictures drawn.
+
+    Returns:
+        The report.
+
+    Raises:
+        UserError: a side is unknown, nothing can be compared, or the folder is another thing.
+    """
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--out {out}: there is a file of this name; give a folder")
+    made = compare(gather(words, root, tell), threshold)
+    found = verdict(made)
+    pictures = []
+    for picture in draw(made):
+        pictures.append(picture)
+        tell(f"{len(pictures)} pictures drawn")
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in pictures:
+        (folder / f"{picture.stem}.png").write_bytes(picture.png)
+    write_text(folder / "runs.csv", _csv(RUN_COLUMNS, _runs(made)))
+    write_text(folder / "points.csv", _csv(POINT_COLUMNS, _points(made)))
+    write_json(folder / "compare.json", as_json(made, found))
+    write_text(folder / "index.html", page(made, found, pictures))
+    return Report(made, found, pictures, folder)
+
+
+def _runs(made: Comparison) -> Iterator[list[Any]]:
+    """Every run of every side, also those that do not count."""
+    values = {
+        record.run_id: value
+        for side, tasks in made.selection.counted.items()
+        for task, records in tasks.items()
+        for record, value in zip(records, made.values[side][task], strict=True)
+    }
+    for side, r in _all(made):
+        effort = [r.effort.get(name) for name in ("updates", "wall_s", "cpu_s")]
+        value = values.get(r.run_id)
+        about = [side, r.task, r.seed, r.status, str(value is not None).lower(), value, r.final, r.env_steps, r.budget]
+        yield [*about, *effort, r.baseline, r.commit, r.place]
+
+
+def _points(made: Comparison) -> Iterator[list[Any]]:
+    """The curves of every run: evaluations while training, and returns of training."""
+    for side, r in _all(made):
+        clock = dict(r.clock)
+        for name in (WHILE_TRAINING["greedy"], RETURN):
+            for steps, value in r.lines.get(name, ()):
+                yield [side, r.task, r.seed, r.place, name, steps, clock.get(steps), value]
+
+
+def _all(made: Comparison) -> Iterator[tuple[str, Record]]:
+    for side in made.sides:
+        for record in side.records:
+            yield side.name, record
+
+
+def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    return text.getvalue()

@@ -1,0 +1,175 @@
+"""Which runs count, on which environments, and what stands in the way of ranking; nothing is mixed silently."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flows.compare.gather import Side
+from flows.compare.records import Record
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import arguments
+from rlcore.errors import UserError
+
+FEWEST = 10  # finished seeds of a side on an environment, below which nothing is ranked
+NOT_AGAIN = ("seed=", "group=", "run_name=", "run_dir=")  # overrides of one run, not of its configuration
+# Bookkeeping that decides all the same where a run ends or what its evaluations are.
+DECIDING = ("early_stop.", "evaluation.")
+APART = frozenset(a.key for a in arguments(RunConfig) if not a.learning and not a.key.startswith(DECIDING)) | {"seed"}
+WITHIN = tuple(f"{key}." for key in APART)  # of mappings, as metric.logger.tags
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is compared.
+
+    Attributes:
+        tasks: environments that every side has finished runs of.
+        counted: side -> task -> its runs, by seed.
+        left_out: (side, run, why).
+        notes: what a reader must know, in sentences.
+        obstacles: why no ranking is made, in sentences; none where one is.
+        commands: what removes the obstacles.
+    """
+
+    tasks: list[str]
+    counted: dict[str, dict[str, list[Record]]]
+    left_out: list[tuple[str, Record, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    obstacles: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+
+    def records(self, task: str) -> Iterator[Record]:
+        """The runs that count on an environment, of all sides."""
+        for side in self.counted.values():
+            yield from side[task]
+
+
+def select(sides: Sequence[Side]) -> Selection:
+    """Choose what is compared; a `UserError` where nothing can be."""
+    made = Selection(_common_tasks(sides), {})
+    for side in sides:
+        made.counted[side.name] = {task: _counted(side, task, made) for task in made.tasks}
+        _leave_out(side, made)
+    _look_at_configs(made)
+    _look_at_budgets(made)
+    for side in sides:
+        _look_at_seeds(side, made)
+    return made
+
+
+def differing(records: Iterable[Record]) -> dict[str, list[str]]:
+    """Keys that decide something and in which runs differ -> the values, most frequent first; never their seed."""
+    runs = list(records)
+    keys = {key for run in runs for key in run.config if key not in APART and not key.startswith(WITHIN)}
+    values = {key: Counter(run.config.get(key, "not there") for run in runs) for key in sorted(keys)}
+    return {key: [value for value, _ in counts.most_common()] for key, counts in values.items() if len(counts) > 1}
+
+
+def _common_tasks(sides: Sequence[Side]) -> list[str]:
+    tasks = {side.name: list(dict.fromkeys(r.task for r in side.records if r.done)) for side in sides}
+    if empty := next((side for side in sides if not tasks[side.name]), None):
+        states = ", ".join(f"{count} {state}" for state, count in Counter(r.status for r in empty.records).items())
+        raise UserError(
+            f"{empty.name}: no finished run among {len(empty.records)} ({states}); `shepherd resume RUN` ends one"
+        )
+    common = [task for task in tasks[sides[0].name] if all(task in of for of in tasks.values())]
+    if not common:
+        each = "; ".join(f"{name} has {', '.join(of)}" for name, of in tasks.items())
+        raise UserError(f"no environment that all sides were trained on: {each}")
+    return common
+
+
+def _counted(side: Side, task: str, made: Selection) -> list[Record]:
+    """The finished runs of a task by seed, each seed of a configuration once: the same seed again is the same run."""
+    runs: list[Record] = []
+    again: list[Record] = []
+    for record in sorted((r for r in side.records if r.done and r.task == task), key=lambda r: (r.seed, r.place)):
+        known = any(record.seed == other.seed and not differing([record, other]) for other in runs)
+        (again if known else runs).append(record)
+    made.left_out.extend((side.name, r, f"seed {r.seed} of this configuration counts already") for r in again)
+    if again:
+        made.notes.append(f"{side.name}: {_runs(len(again))} of a seed that counts already, not counted again.")
+    return runs
+
+
+def _leave_out(side: Side, made: Selection) -> None:
+    unfinished = [record for record in side.records if not record.done]
+    made.left_out.extend((side.name, record, record.status) for record in unfinished)
+    elsewhere = [record for record in side.records if record.done and record.task not in made.tasks]
+    made.left_out.extend((side.name, record, "not every side has its environment") for record in elsewhere)
+    for task in dict.fromkeys(record.task for record in elsewhere):
+        made.notes.append(f"{side.name} was also trained on {task}, which not every side was; those runs are left out.")
+    for status, count in Counter(record.status for record in unfinished).items():
+        if status != "failed":
+            made.notes.append(f"{side.name}: {_runs(count)} {status}, not counted.")
+    if failed := [record for record in unfinished if record.status == "failed"]:
+        made.obstacles.append(
+            f"{side.name} has {_runs(len(failed))} that failed ({', '.join(r.place for r in failed[:3])}"
+            f"{', …' if len(failed) > 3 else ''}): to leave them out would flatter it."
+        )
+    going_on = [record for record in unfinished if record.status not in ("training", "dry_run")]
+    made.commands.extend(f"shepherd resume {shlex.quote(record.place)}" for record in going_on[:FEWEST])
+
+
+def _look_at_configs(made: Selection) -> None:
+    for name, tasks in made.counted.items():
+        for task, records in tasks.items():
+            if mixed := {key: values for key, values in differing(records).items() if key != "algo.total_steps"}:
+                made.obstacles.append(
+                    f"{name} mixes configurations on {task}: {_spelled(mixed)}; compare each as a group of its own."
+                )
+    every = [record for tasks in made.counted.values() for records in tasks.values() for record in records]
+    commits = {name: sorted({r.commit for rs in tasks.values() for r in rs}) for name, tasks in made.counted.items()}
+    if len({commit for of in commits.values() for commit in of}) > 1:
+        each = "; ".join(f"{name}: {', '.join(of)}" for name, of in commits.items())
+        made.notes.append(f"Not all runs were trained by the same code ({each}; + means changed files).")
+    if len(machines := {record.machine for record in every} - {""}) > 1:
+        made.notes.append(
+            f"Runs were trained on different machines ({', '.join(sorted(machines))}): times mean little."
+        )
+
+
+def _look_at_budgets(made: Selection) -> None:
+    for task in made.tasks:
+        budgets = {name: sorted({r.budget for r in tasks[task]}) for name, tasks in made.counted.items()}
+        if len({budget for of in budgets.values() for budget in of}) > 1:
+            each = "; ".join(f"{name} {' and '.join(f'{b:,}' for b in of)}" for name, of in budgets.items())
+            made.obstacles.append(
+                f"The budgets on {task} differ (algo.total_steps: {each}): each run is judged at its own end, "
+                "and more steps are no merit."
+            )
+
+
+def _look_at_seeds(side: Side, made: Selection) -> None:
+    """Below the fewest seeds: how many are missing, and what trains them, with the other sides' seeds first."""
+    for task, records in made.counted[side.name].items():
+        seeds = {record.seed for record in records}
+        missing = FEWEST - len(seeds)
+        if missing <= 0:
+            continue
+        on = f" on {task}" if len(made.tasks) > 1 else ""
+        made.obstacles.append(
+            f"{side.name} has {len(seeds)} finished {'seed' if len(seeds) == 1 else 'seeds'}{on}, {FEWEST} are needed."
+        )
+        others = sorted((of[task] for name, of in made.counted.items() if name != side.name), key=len, reverse=True)
+        theirs = [record.seed for of in others for record in of]
+        waiting = {record.seed for record in side.records if not record.done}  # resumed, not trained again
+        fresh = [s for s in dict.fromkeys([*theirs, *range(1000)]) if s not in seeds | waiting]
+        typed = [word for word in records[0].typed if not word.startswith(NOT_AGAIN)]
+        if records[0].typed and not any(word.startswith("-") for word in typed) and missing > len(waiting):
+            words = [*typed, f"seed={','.join(map(str, sorted(fresh[: missing - len(waiting)])))}"]
+            made.commands.append(
+                shlex.join(["shepherd", "train", *words, *([f"group={side.group}"] if side.group else [])])
+            )
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _spelled(mixed: Mapping[str, Sequence[str]]) -> str:
+    named = [f"{key} is {' and '.join(values[:3])}" for key, values in mixed.items()]
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} keys more" if len(named) > 3 else "")

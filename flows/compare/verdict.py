@@ -1,0 +1,174 @@
+"""The verdict in plain words: who is better, or why that is not said and what would settle it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flows.compare.comparison import ALL, Comparison, Pair
+from flows.compare.selection import FEWEST
+from flows.compare.statistics import Interval
+from flows.report.sentences import number
+
+GAP = "optimality_gap"
+NAMES = {"iqm": "interquartile mean", "mean": "mean", "median": "median", GAP: "optimality gap"}
+WHY_TEN = (
+    f"Fewer than {FEWEST} seeds a side rank nothing: of three seeds a 95 % interval holds the truth in about 75 of 100 "
+    "studies, of ten in about 94 (docs/comparing.md)."
+)
+
+
+class Verdict(NamedTuple):
+    """What a comparison comes to.
+
+    Attributes:
+        ranked: whether sides were ranked at all.
+        best: the side that is better than each other one; None where there is none.
+        headline: the result in one sentence.
+        sentences: figures, or reasons.
+        commands: what would settle it.
+    """
+
+    ranked: bool
+    best: str | None
+    headline: str
+    sentences: list[str]
+    commands: list[str]
+
+
+def verdict(made: Comparison) -> Verdict:
+    """The verdict of a comparison."""
+    chosen = made.selection
+    if chosen.obstacles:
+        few = any(len({r.seed for r in runs}) < FEWEST for of in chosen.counted.values() for runs in of.values())
+        reasons = [*chosen.obstacles[1:], *([WHY_TEN] if few else [])]  # the first is the headline
+        seen = [f"So far: {_figures(made, pair)}." for pair in made.pairs]
+        rest = len(chosen.obstacles) - 1
+        more = f" (and {rest} more {'reason' if rest == 1 else 'reasons'})" if rest else ""
+        headline = f"No ranking of {_listed(list(chosen.counted))}: {chosen.obstacles[0].rstrip('.')}{more}."
+        return Verdict(False, None, headline, [*reasons, *seen], chosen.commands)
+    best = next((n for n in chosen.counted if all(p.better == n for p in made.pairs if n in (p.first, p.second))), None)
+    sentences = [_sentence(made, pair) for pair in made.pairs]
+    if len(made.pairs) > 1:
+        sentences.append(
+            f"Intervals are of {made.level:.1%} each, so that all {len(made.pairs)} hold together in 95 %."
+        )
+    return Verdict(True, best, _headline(made, best), sentences, [])
+
+
+def _headline(made: Comparison, best: str | None) -> str:
+    names, where = list(made.selection.counted), _where(made)
+    others = _listed([name for name in names if name != best])
+    if best is not None:
+        return f"{best} is better than {others}{where}, beyond the noise."
+    if len(made.pairs) == 1:
+        return f"{names[0]} and {names[1]} cannot be told apart{where}."
+    found = [(p.better, p.second if p.better == p.first else p.first) for p in made.pairs if p.better]
+    if not found:
+        return f"{_listed(names)} cannot be told apart{where}."
+    return f"No side is better than every other{where}; {'; '.join(f'{a} is better than {b}' for a, b in found)}."
+
+
+def _sentence(made: Comparison, pair: Pair) -> str:
+    several = len(made.pairs) > 1
+    start = f"{pair.first} and {pair.second}, {'beyond' if pair.better else 'within'} the noise: " if several else ""
+    counts = [sum(map(len, made.selection.counted[name].values())) for name in (pair.first, pair.second)]
+    by = f"{counts[0]} runs each" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]} runs"
+    words = f"{start}{_figures(made, pair)} ({by}{', in pairs of the same seed' if pair.paired else ''})."
+    return words if several else words[0].upper() + words[1:]
+
+
+def _figures(made: Comparison, pair: Pair) -> str:
+    """IQMs, their difference and the probability of improvement, the side that is ahead first."""
+    pair = pair.upright()
+    first, second = pair.first, pair.second
+    figures = made.aggregates[ALL if len(made.tasks) > 1 else made.tasks[0]]
+    unit = "score" if len(made.tasks) > 1 else "return"
+    spell = share if unit == "score" else spelled
+    iqm = [spell(figures[name]["iqm"]) for name in (first, second)]
+    return (
+        f"a run of {first} beats one of {second} with probability {share(pair.improvement)}; interquartile mean {unit} "
+        f"{iqm[0]} against {iqm[1]}, difference {spell(pair.difference)}"
+    )
+
+
+def spelled(figure: Interval) -> str:
+    """A figure in returns with its interval, as 493 [480, 500]."""
+    return f"{number(figure.value)} [{number(figure.low)}, {number(figure.high)}]"
+
+
+def share(figure: Interval) -> str:
+    """A share, a probability or a score with its interval."""
+    return f"{figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}]"
+
+
+def _where(made: Comparison) -> str:
+    return f" on {made.tasks[0]}" if len(made.tasks) == 1 else f" over {len(made.tasks)} environments"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def table(made: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The aggregates with their intervals: head and rows; all environments together first."""
+    rows = []
+    for task, sides in sorted(made.aggregates.items(), key=lambda item: item[0] != ALL):
+        for side, figures in sides.items():
+            in_scores = task == ALL
+            cells = [share(f) if in_scores or name == GAP else spelled(f) for name, f in figures.items()]
+            rows.append([f"{task} (scores)" if in_scores else task, side, *cells])
+    return ["environment", "side", *NAMES.values()], rows
+
+
+def as_markdown(made: Comparison, found: Verdict) -> str:
+    """The verdict and the aggregates, for Prefect's page of a flow run."""
+    head, rows = table(made)
+    lines = [f"## {found.headline}", "", *(f"- {sentence}" for sentence in [*found.sentences, *made.notes])]
+    lines += [f"- `{command}`" for command in found.commands]
+    lines += ["", f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def as_json(made: Comparison, found: Verdict) -> dict[str, Any]:
+    """The whole comparison as plain values, as compare.json has it."""
+    chosen = made.selection
+    return {
+        "verdict": found._asdict(),
+        "value": made.measure.words,
+        "sides": {
+            side.name: {
+                "source": side.source,
+                "runs": len(side.records),
+                "seeds": {task: [r.seed for r in chosen.counted[side.name][task]] for task in made.tasks},
+                "values": {task: made.values[side.name][task].tolist() for task in made.tasks},
+                "left_out": {r.place: why for name, r, why in chosen.left_out if name == side.name},
+            }
+            for side in made.sides
+        },
+        "scales": {t: {"0": s.low, "1": s.high, "words": s.words} for t, s in made.scales.items()},
+        "aggregates": {
+            task: {side: {name: _plain(f) for name, f in figures.items()} for side, figures in of.items()}
+            for task, of in made.aggregates.items()
+        },
+        "pairs": [
+            {
+                "first": pair.first,
+                "second": pair.second,
+                "difference": _plain(pair.difference),
+                "probability_of_improvement": _plain(pair.improvement),
+                "paired": pair.paired,
+                "correlation": pair.correlation,
+                "better": pair.better if found.ranked else None,
+                "level": made.level,
+            }
+            for pair in made.pairs
+        ],
+        "steps_to_threshold": {task: {"threshold": made.thresholds[task]} | made.arrivals[task] for task in made.tasks},
+        "cost": made.cost,
+        "config": made.config,
+        "notes": made.notes,
+    }
+
+
+def _plain(figure: Interval) -> dict[str, float]:
+    return {name: float(part) for name, part in figure._asdict().items()}

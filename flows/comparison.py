@@ -1,0 +1,43 @@
+"""The flow `compare`: what `shepherd compare` does, on a worker, with verdict and pictures on Prefect's page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.tasks import VERSION, stage_task
+from flows.workers import artifacts
+from flows.workers.flow_run import ending_in_a_sentence
+
+from prefect import flow  # isort: skip - the modules above set the environment that it reads
+
+from flows.compare.report import report
+from flows.compare.verdict import as_markdown
+
+
+@stage_task("compare", task_run_name="compare {sides}")
+def _compare(sides: list[str], out: str, threshold: float | None, runs: str) -> dict[str, Any]:
+    made, found, pictures, folder = report(sides, out, runs, threshold)
+    place = f"\nPage: `{(folder / 'index.html').absolute()}`\n"
+    drawn = {picture.title: picture.png for picture in pictures}
+    artifacts.show_comparison(" against ".join(sides), as_markdown(made, found) + place, drawn)
+    return {"result": found.headline, "ranked": found.ranked, "best": found.best, "report": str(folder.absolute())}
+
+
+# Defaults that Prefect's form shows as empty fields; nothing changes them.
+@flow(name="compare", version=VERSION, persist_result=False)
+@ending_in_a_sentence
+def compare(sides: list[str] = [], out: str = "report", threshold: float | None = None, runs: str = "runs") -> Any:  # noqa: B006
+    """Compare groups of runs: a verdict, pictures, figures and a page.
+
+    Args:
+        sides: two or more: groups (`group=NAME` of their runs), sweeps, folders or globs of runs, or searches as
+            mlflow:EXPERIMENT?FILTER. The name of a sweep alone compares its winner with the default configuration.
+        out: the folder in which index.html, the pictures, runs.csv, points.csv and compare.json are written.
+        threshold: a return that runs are timed to; over several environments 0 is random and 1 is solved. Usually
+            empty: solved.
+        runs: the folder in which groups are looked for.
+
+    Returns:
+        The verdict in a sentence, whether sides were ranked, the best one, and the folder.
+    """
+    return _compare(sides, out, threshold, runs)

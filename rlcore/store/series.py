@@ -1,0 +1,54 @@
+"""The series of a run: its event log as points, for MLflow, TensorBoard, CSV, DVC, pictures and comparisons alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+Event = dict[str, Any]
+Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, env steps
+
+RETURN, LENGTH = "Rewards/rew_avg", "Game/ep_len_avg"  # of the episodes that ended in a window while training
+BASELINE = "Evaluation/baseline_mean"
+WALL = "Time/wall_s"  # seconds of training until there, over all processes that led the run
+# An evaluation while training and the final one may be of the same step: other seeds, other numbers of episodes.
+WHILE_TRAINING = {"greedy": "Evaluation/greedy_mean"}
+FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}
+
+
+def points(events: Iterable[Event]) -> Iterator[Point]:
+    """Every metric point of an event log, in its order; what was written twice after a kill comes once."""
+    seen: set[tuple[str, int, float]] = set()
+    for event in events:
+        step, when = int(event.get("env_steps", 0)), int(event["time"] * 1000)
+        for name, value in _values(event).items():
+            # A window may end where an evaluation comes, a moment later: the clock is told once a step.
+            point = (name, step, 0.0 if name == WALL else value)
+            if value is not None and point not in seen:
+                seen.add(point)
+                yield name, float(value), when, step
+
+
+def lines(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
+    """The same by metric: (env_steps, value), ascending."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for name, value, _, step in points(events):
+        found.setdefault(name, []).append((step, value))
+    return {name: sorted(line, key=lambda point: point[0]) for name, line in found.items()}
+
+
+def evaluations(events: Iterable[Event]) -> list[Event]:
+    """The evaluations while training with their intervals, in the log's order."""
+    return [e for e in events if e["kind"] == "evaluation" and not e["final"] and e.get("greedy")]
+
+
+def _values(event: Event) -> dict[str, Any]:
+    clock = {WALL: event["wall_s"]} if "wall_s" in event else {}
+    if event["kind"] == "metrics":
+        return event["values"] | clock
+    if event["kind"] == "baseline":
+        return {BASELINE: event["mean"]}
+    if event["kind"] == "evaluation":
+        names = FINAL if event["final"] else WHILE_TRAINING
+        return {name: event[mode]["mean"] for mode, name in names.items() if event.get(mode)} | clock
+    return {}

@@ -1,0 +1,74 @@
+"""Finished runs of made-up returns, written through the store's own functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.events import EventLog
+from tests.flows.synthetic_runs import synthetic_run
+
+WHOLE = 4096  # env steps
+
+
+def finished_run(
+    folder: Path,
+    group: str | None,
+    seed: int,
+    value: float,
+    *,
+    env: str = "CartPole-v1",
+    final: bool = True,
+    status: str | None = "finished",
+    steps: int = WHOLE,
+    random: float = 20.0,
+    **changes: Any,
+) -> RunDirectory:
+    """A run whose evaluations climb from `random` to `value` in four equal stages, trained at 1,000 env steps a second.
+
+    Args:
+        folder: where.
+        group: of its config.
+        seed: likewise.
+        value: greedy mean return at the end.
+        env: env.id.
+        final: whether the final evaluation was made.
+        status: how it ended; None: not at all.
+        steps: its budget, and where it ends.
+        random: mean return of the random policy.
+        **changes: further top-level keys of the config; of `algo`, and of env as `settings`, what differs.
+
+    Returns:
+        The run directory.
+    """
+    algo = {"name": "ppo", "total_steps": steps, "optimizer": {"lr": 1e-3}} | changes.pop("algo", {})
+    settings = {"id": env, "num_envs": 4, "wrapper": {}} | changes.pop("settings", {})
+    tree = {"group": group, "seed": seed, "algo": algo, "env": settings}
+    run = synthetic_run(folder, f"{folder.name}-{env}", **tree | changes)
+    run.overrides.write_text(f"exp=ppo\nenv.id={env}\nseed={seed}\nrun_dir={folder}\n")
+    log = EventLog(run.events)
+    log.append("baseline", mean=random, std=10.0, ci95=[random - 2, random + 2], episodes=100)
+    for stage in range(1, 5):
+        at, mean = steps * stage // 4, random + (value - random) * stage / 4
+        log.append("metrics", env_steps=at, values={"Rewards/rew_avg": mean - 5}, wall_s=at / 1000)
+        greedy = {"mean": mean, "std": 3.0, "ci95": [mean - 2, mean + 2], "episodes": 10}
+        log.append("evaluation", env_steps=at, final=False, greedy=greedy, wall_s=at / 1000)
+    if final:
+        greedy = {"mean": value, "std": 3.0, "ci95": [value - 1, value + 1], "episodes": 100}
+        log.append("evaluation", env_steps=steps, final=True, greedy=greedy, checkpoint=f"checkpoints/{steps}")
+    if status is not None:
+        log.append("end", env_steps=steps, status=status, reason=None)
+        machine = {"machine": {"device_name": "a processor"}}
+        effort = {"updates": 640, "wall_s": steps / 1000, "cpu_s": steps / 900}
+        write_json(run.summary, {"status": status, "fingerprint": machine} | effort)
+    return run
+
+
+def group_of(root: Path, group: str, values: list[float], first_seed: int = 0, **options: Any) -> list[RunDirectory]:
+    """A finished run for each value, with seeds from `first_seed` on."""
+    env = options.get("env", "CartPole-v1")
+    return [
+        finished_run(root / f"{group}_{env}_{seed}", group, seed, value, **options)
+        for seed, value in enumerate(values, first_seed)
+    ]

@@ -1,0 +1,98 @@
+"""Which runs a side means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.compare.gather import find_runs, gather
+from flows.tracking.backends import bring
+from rlcore.errors import UserError
+from tests.flows.compare.runs import finished_run, group_of
+
+# MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+pytestmark = pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")
+
+
+def seeds(*words: str) -> dict[str, list[int]]:
+    return {side.name: [record.seed for record in side.records] for side in gather(words, "runs")}
+
+
+def test_a_side_is_a_group_a_folder_a_glob_or_a_run(root: Path) -> None:
+    group_of(root / "deep", "a", [1.0, 2.0])
+    group_of(root / "b", "b", [1.0, 2.0], first_seed=5)
+    finished_run(root / "single", None, 9, 1.0)
+    expected = {"a": [0, 1], "runs/b": [5, 6], "runs/sing*": [9]}
+    assert seeds(*expected) == expected
+    assert seeds("runs/deep/a_CartPole-v1_0", "runs/b") == {"runs/deep/a_CartPole-v1_0": [0], "runs/b": [5, 6]}
+    assert [side.group for side in gather(["runs/b", "runs/single"], "runs")] == ["b", None]
+
+
+def test_what_lies_inside_a_run_is_none_of_its_neighbours(root: Path) -> None:
+    run = finished_run(root / "run", "a", 1, 1.0)
+    finished_run(run.set_aside / "before", "a", 1, 1.0)
+    assert [found.path for found in find_runs(root)] == [run.path]
+
+
+def test_a_sweep_means_its_confirmed_runs(root: Path) -> None:
+    for group, seed in (("first-winner", 1), ("first-default", 2), ("first", 3), ("other", 4)):
+        group_of(root, group, [1.0], first_seed=seed)
+    assert seeds("first") == {"first-winner": [1], "first-default": [2]}
+    assert seeds("first", "other") == {"first": [1], "other": [4]}  # not its trials
+
+
+@pytest.mark.slow
+def test_a_run_of_which_only_mlflow_knows_is_read_from_there(root: Path, home: Path) -> None:
+    here = finished_run(root / "here", "a", 1, 90.0, exp_name="carts")
+    gone = finished_run(root / "gone", "b", 2, 70.0, exp_name="carts")
+    (direct,) = gather(["runs/gone", "runs/here"], "runs")[0].records
+    for run in (here, gone):
+        bring(run)
+    gone.path.rename(root.parent / "elsewhere")
+    first, second = gather(["mlflow:carts?tags.`group` = 'a'", "mlflow:carts?params.seed = '2'"], "runs")
+    assert [record.place for record in first.records] == ["runs/here"]
+    (read,) = second.records
+    assert read.place.startswith("mlflow:")
+    same = ("run_id", "status", "commit", "lines", "final", "effort", "seed", "task", "budget", "baseline", "config")
+    assert {name: getattr(read, name) for name in same} == {name: getattr(direct, name) for name in same}
+
+
+@pytest.mark.slow
+def test_a_mistake_in_a_search_is_a_sentence(root: Path, home: Path) -> None:
+    run = finished_run(root / "one", "a", 1, 90.0, exp_name="poles")
+    bring(run)
+    for word, part in (
+        ("mlflow:pole", "no MLflow experiment 'pole'; did you mean 'poles'?"),
+        ("mlflow:poles?seed is 3", "MLflow does not understand the filter 'seed is 3'"),
+        ("mlflow:poles?params.seed = '3'", "no run of Shepherd fits"),
+    ):
+        with pytest.raises(UserError) as told:
+            gather([word, "a"], "runs")
+        assert str(told.value).startswith(f"{word}: {part}")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["slow", "fats"], "fats: no group beneath runs, no sweep and no folder; did you mean 'fast'?"),
+        (["slow", "zzz"], "zzz: no group beneath runs, no sweep and no folder; groups: fast, slow"),
+        (["slow"], "slow: one side alone; name another one to compare it with"),
+        (["slow", "slow"], "slow: named twice; sides must differ"),
+        (["slow", "runs"], "slow and runs: both have the run runs/slow_CartPole-v1_0"),
+        (["runs/slow*", "empty"], "empty: no run lies there; groups: fast, slow"),
+        (["runs/slow_CartPole-v1_0", "runs/slow_CartPole-v1_1", "runs/fast_CartPole-v1_0"], "quote a glob"),
+    ],
+)
+def test_a_mistake_is_a_sentence(root: Path, words: list[str], sentence: str) -> None:
+    group_of(root, "slow", [1.0, 2.0])
+    group_of(root, "fast", [1.0])
+    (root.parent / "empty").mkdir()
+    with pytest.raises(UserError) as told:
+        gather(words, "runs")
+    assert sentence in str(told.value)
+
+
+def test_without_any_group_it_is_said_how_to_make_one(root: Path) -> None:
+    with pytest.raises(UserError, match=r"; `shepherd train … group=NAME` makes runs of a group"):
+        gather(["a", "b"], "runs")

@@ -1,0 +1,190 @@
+"""What is written and printed: one page that needs nothing else, pictures, tables, JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from flows.cli import main as cli
+from flows.compare.report import report
+from tests.flows.compare.conftest import empty_root
+from tests.flows.compare.runs import WHOLE, finished_run, group_of
+from tests.flows.compare.test_comparison import HIGH, LOW
+
+PICTURES = {"curve_steps", "curve_time", "aggregates", "improvement", "profile"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: its tags with attributes, its text, and whether they nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += f" {data}"
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on two groups and a run that did not end, and beside it, in `again`, the same report once more."""
+    with empty_root(tmp_path_factory.mktemp("compared")) as root:
+        group_of(root, "a<b>&c", LOW)
+        group_of(root, "tuned", HIGH, algo={"optimizer": {"lr": 0.5}})
+        finished_run(root / "cut", "tuned", 99, 1.0, status="interrupted")
+        for name in ("out", "again"):
+            report(["a<b>&c", "tuned"], name, "runs")
+    return root.parent / "out"
+
+
+@pytest.fixture(scope="module")
+def page(out: Path) -> Page:
+    return Page((out / "index.html").read_text())
+
+
+def test_the_page_needs_nothing_but_itself(out: Path, page: Page) -> None:
+    tags = {tag for tag, _ in page.tags}
+    assert not tags & {"script", "link", "img", "iframe", "object"}
+    for _, attributes in page.tags:
+        for name, value in attributes.items():
+            if name in ("src", "href", "xlink:href"):
+                assert str(value).startswith("#"), (name, value)  # a part of the same picture
+    assert not re.search(r"url\((?!#)|@import", (out / "index.html").read_text())
+    assert len((out / "index.html").read_bytes()) < 400_000
+
+
+def test_the_page_tells_all_of_it_with_the_verdict_first(page: Page) -> None:
+    words = " ".join(page.words.split())
+    for part in (
+        "tuned is better than a<b>&c on CartPole-v1, beyond the noise.",
+        "Learning curves",
+        "against env steps",
+        "against wall time",
+        "Probability of improvement",
+        "optimality gap",
+        "Performance profile",
+        "Steps to a threshold",
+        "Cost of a run",
+        "algo.optimizer.lr 0.001 0.5",
+        "Left out:",
+        "interrupted",
+        "arXiv:2108.13264",
+    ):
+        assert part in words, part
+    assert words.index("is better than") < words.index("Learning curves")
+
+
+def test_pictures_follow_the_page_in_light_and_dark(out: Path) -> None:
+    text = (out / "index.html").read_text()
+    drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(drawn) == len(PICTURES)
+    for svg in drawn:
+        assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#ffffff", "#000000"}, "a colour that does not follow"
+        assert "var(--ink)" in svg
+        assert 'role="img"' in svg.partition(">")[0] and " width=" not in svg.partition(">")[0]
+    used = set(re.findall(r"var\((--[a-z0-9-]+)\)", text))
+    light, dark = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
+    assert used <= set(re.findall(r"(--[a-z0-9-]+):", light))
+    assert used - {"--font"} <= set(re.findall(r"(--[a-z0-9-]+):", dark))
+
+
+def test_pictures_lie_beside_the_page(out: Path) -> None:
+    assert {path.stem for path in out.glob("*.png")} == PICTURES
+    for path in out.glob("*.png"):
+        picture = matplotlib.image.imread(path)
+        assert picture.shape[1] > 1000 and picture[..., :3].std() > 0.01
+
+
+def test_tables_hold_every_run_and_point(out: Path) -> None:
+    with open(out / "runs.csv", newline="") as file:
+        runs = list(csv.DictReader(file))
+    assert [float(row["value"]) for row in runs if row["side"] == "a<b>&c"] == LOW
+    assert [(row["counted"], row["value"], row["status"]) for row in runs if row["run"] == "runs/cut"] == [
+        ("false", "", "interrupted")
+    ]
+    assert len(runs) == 21 and runs[0]["budget"] == str(WHOLE)
+    with open(out / "points.csv", newline="") as file:
+        points = [row for row in csv.DictReader(file) if row["run"] == "runs/tuned_CartPole-v1_0"]
+    evaluations = [row for row in points if row["metric"] == "Evaluation/greedy_mean"]
+    assert [int(row["env_steps"]) for row in evaluations] == [WHOLE // 4 * stage for stage in (1, 2, 3, 4)]
+    assert [float(row["wall_s"]) for row in evaluations] == [WHOLE / 4000 * stage for stage in (1, 2, 3, 4)]
+    assert float(evaluations[-1]["value"]) == HIGH[0]
+    assert len(points) == 8
+
+
+def test_the_same_runs_make_the_same_report(out: Path) -> None:
+    for path in out.iterdir():
+        assert path.read_bytes() == (out.parent / "again" / path.name).read_bytes(), path.name
+
+
+def test_a_comparison_over_several_environments_has_a_curve_of_each_and_of_all(root: Path) -> None:
+    for name, values in (("low", LOW), ("high", HIGH)):
+        group_of(root, name, values[:3])
+        group_of(root, name, [value - 300 for value in values[:3]], env="Acrobot-v1", random=-500.0)
+    made = report(["low", "high"], "out", "runs")
+    stems = [picture.stem for picture in made.pictures]
+    assert stems == [
+        "curve_all",
+        *("curve_steps_1", "curve_time_1", "curve_steps_2", "curve_time_2"),
+        *("aggregates", "improvement", "profile"),
+    ]
+    assert "all environments (scores)" in Path("out/index.html").read_text()
+
+
+def test_the_command_prints_the_verdict_and_where_the_page_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group_of(root, "low", LOW[:3])
+    group_of(root, "high", HIGH)
+    assert cli.main(["compare", "low", "high", "--threshold", "60"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    lines = said.out.splitlines()
+    assert lines[1] == "No ranking of low and high: low has 3 finished seeds, 10 are needed."
+    assert "  shepherd train exp=ppo env.id=CartPole-v1 seed=3,4,5,6,7,8,9 group=low" in lines
+    assert lines[-1] == "page, pictures and figures: report/index.html"
+    assert cli.main(["compare", "low", "high", "--out", "other", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(Path("other/compare.json").read_text())
+    assert printed["verdict"]["ranked"] is False
+    assert printed["sides"]["high"]["values"] == {"CartPole-v1": HIGH}
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("compare low hihg", "hihg: no group beneath runs, no sweep and no folder; did you mean 'high'?"),
+        ("compare low high --out runs/file", "--out runs/file: there is a file of this name; give a folder"),
+        ("compare low high --runs elsewhere", "low: no group beneath elsewhere"),
+        ("compare low high --threshold much", "argument --threshold: invalid float value: 'much'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str], line: str, sentence: str
+) -> None:
+    for name in ("low", "high"):
+        group_of(root, name, LOW[:2])
+    (root / "file").write_text("")
+    assert cli.main(line.split()) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"shepherd: {sentence}") and said.err.count("\n") == 1
+    assert not Path("report").exists()

@@ -1,0 +1,49 @@
+"""The one reader of a run's series: each point once, under its metric's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlcore.store.events import EventLog, read_events
+from rlcore.store.series import evaluations, lines, points
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EventLog:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.append("start", run_id="r", algo="ppo", env_id="CartPole-v1", seed=1)
+    log.append("baseline", mean=21.5, std=1.0, ci95=[20.0, 23.0], episodes=10)
+    log.append("metrics", env_steps=100, values={"Rewards/rew_avg": 30.0, "Loss/value_loss": 2.0}, wall_s=0.5)
+    log.append("evaluation", env_steps=100, final=False, greedy={"mean": 40.0, "ci95": [35.0, 45.0]}, wall_s=0.6)
+    return log
+
+
+def test_a_line_has_the_points_of_its_metric_in_env_steps(log: EventLog) -> None:
+    log.append("evaluation", env_steps=200, final=False, greedy={"mean": 80.0}, wall_s=1.0)
+    log.append("evaluation", env_steps=100, final=True, greedy={"mean": 39.0}, stochastic={"mean": 36.0})
+    assert lines(read_events(log.path)) == {
+        "Evaluation/baseline_mean": [(0, 21.5)],
+        "Rewards/rew_avg": [(100, 30.0)],
+        "Loss/value_loss": [(100, 2.0)],
+        "Evaluation/greedy_mean": [(100, 40.0), (200, 80.0)],
+        "Test/cumulative_reward": [(100, 39.0)],
+        "Test/cumulative_reward_stochastic": [(100, 36.0)],
+        "Time/wall_s": [(100, 0.5), (200, 1.0)],  # once a step, though two events tell the time at 100
+    }
+    assert [e["greedy"].get("ci95") for e in evaluations(read_events(log.path))] == [[35.0, 45.0], None]
+
+
+def test_what_a_resumed_run_says_again_counts_once(log: EventLog) -> None:
+    before = list(points(read_events(log.path)))
+    log.append("resume", env_steps=0)
+    log.append("metrics", env_steps=100, values={"Rewards/rew_avg": 30.0, "Loss/value_loss": 2.0}, wall_s=0.7)
+    log.append("evaluation", env_steps=100, final=False, greedy={"mean": 40.0, "ci95": [35.0, 45.0]}, wall_s=0.8)
+    assert list(points(read_events(log.path))) == before
+
+
+def test_a_log_of_before_the_clock_has_no_times(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.append("metrics", env_steps=100, values={"Rewards/rew_avg": 1.0})
+    assert set(lines(read_events(log.path))) == {"Rewards/rew_avg"}
