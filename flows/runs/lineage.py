@@ -55,7 +55,7 @@ def core_hash() -> str:
 
 
 def lineage(run: RunDirectory) -> dict[str, Any]:
-    """What a model of a run was made from: run_id, config_hash, commit, dirty, lock_hash, host, plugins, dataset_digest.
+    """What a model was made from: run_id, config_hash, commit, dirty, lock_hash, host, plugins, dataset_digest.
 
     Code, libraries and plugins are those the run was created with, not those of the process that asks.
     """
