@@ -15,6 +15,7 @@ from rlcore.errors import UserError
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
 HELP = "flows.cli.help:train_help"  # `shepherd train -h`, with overrides and words that select keys
 KEYS = "key=value, as exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists every key"
+SWEEP = "sweep=PRESET, sweep.trials=20 and the like, algo.gamma=interval(0.9,1) and the like, and keys as for train"
 RUN_DIR = "the run's folder"
 SOURCE = "run directory, checkpoint directory or models:/NAME@alias"
 PARAMS = (
@@ -39,6 +40,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
     command = arguments[0]
     if command == "train" and {"-h", "--help"} & set(arguments):
         return HELP, {"words": [a for a in arguments[1:] if a not in ("-h", "--help")]}
+    if command == "sweep" and arguments[1:2] in (["resume"], ["status"]):
+        arguments = [f"sweep {arguments[1]}", *arguments[2:]]
     options, rest = parser().parse_known_args(arguments)
     values = vars(options)
     if rest and ("overrides" not in values or any(word.startswith("-") for word in rest)):
@@ -63,6 +66,7 @@ def parser() -> Parser:
     about = "keys that change nothing learned, as metric.log_every=1000"
     command.add_argument("overrides", nargs="*", default=[], help=about)
 
+    _add_sweep(group)
     about = "judge a run, a checkpoint or a registered model over whole episodes"
     command = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
     command.add_argument("source", help=SOURCE)
@@ -100,6 +104,18 @@ def _add(group: Any, name: str, calls: str, help: str) -> Parser:
     command = group.add_parser(name, help=help, description=help)
     command.set_defaults(calls=calls)
     return command
+
+
+def _add_sweep(group: Any) -> None:
+    about = "find good hyperparameters: many trainings, then the winner beside the default configuration on fresh seeds"
+    command = _add(group, "sweep", "flows.cli.sweep:sweep", about)
+    command.add_argument("overrides", nargs="*", default=[], help=SWEEP)
+    command = _add(group, "sweep resume", "flows.cli.sweep:resume", "go on with a sweep")
+    command.add_argument("name", help="of the sweep")
+    command.add_argument("overrides", nargs="*", default=[], help="sweep.trials, sweep.workers or sweep.confirm_seeds")
+    command = _add(group, "sweep status", "flows.cli.sweep:status", "what a sweep has come to so far")
+    command.add_argument("name", help="of the sweep")
+    command.add_argument("--json", action="store_true", dest="as_json", help="for a program")
 
 
 def _add_registry(group: Any) -> None:

@@ -80,7 +80,7 @@ def _composed(overrides: Sequence[str]) -> DictConfig:
     groups = yaml_files.groups()
     typed = parse(overrides, groups)
     typed.refuse_sweeps()
-    _load_plugins(typed)
+    load_plugins(typed)
     return _merged(yaml_files.load(typed.choices, groups), typed)
 
 
@@ -101,12 +101,12 @@ def _composed_from(
         typed = parse(overrides, yaml_files.groups())
         typed.refuse_sweeps()
         typed.refuse_choices()
-        _load_plugins(typed)
+        load_plugins(typed)
         yaml_files.register_resolvers()
         return _checked(_merged(stored, typed))
 
 
-def _load_plugins(typed: Typed) -> None:
+def load_plugins(typed: Typed) -> None:
     """Name and import the modules that the user has typed; children of this process have them too."""
     for setting in typed.settings:
         if setting.key_or_group == "plugins":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RUN_TAG = "shepherd.run_id"
 STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "dry_run": "FINISHED"}
-STATUS |= {"interrupted": "KILLED", "failed": "FAILED"}
+STATUS |= {"interrupted": "KILLED", "pruned": "KILLED", "failed": "FAILED"}
 UPLOADS = ".mlflow/uploads.json"
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100

@@ -9,7 +9,7 @@ Kinds, each with `kind` and `time` (seconds since 1970) and, where it belongs to
     evaluation  env_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
     checkpoint  env_steps, path, digest
     registered  name, version, aliases
-    end         status (finished, stopped_early, dry_run, interrupted, failed), env_steps, reason
+    end         status (finished, stopped_early, dry_run, pruned, interrupted, failed), env_steps, reason
 
 After a kill the same point may be written twice; readers keep the first of each (kind, env_steps, final): training is
 exact, so both say the same but for times. A final evaluation over another number of episodes is another point.

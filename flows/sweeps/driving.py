@@ -1,0 +1,114 @@
+"""A sweep at work: what its flow calls, in the order in which it calls it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from flows.runs.listeners import tell
+from flows.sweeps.crew import End
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.settings import Plan, merged
+from flows.sweeps.space import typed
+from flows.sweeps.study import TRAINING, Study
+from flows.sweeps.trial import Training, iqm, lean, reported, trainings
+from rlcore.errors import RunError
+
+
+class Job:
+    """Trainings that one worker does one after another, as a sweep's flow hands them out.
+
+    Attributes:
+        label: for people: "trial 7: algo.gamma=0.9".
+        trainings: its runs.
+        number: of the trial; None of a run that is no trial.
+    """
+
+    def __init__(self, label: str, trainings: Sequence[Training], number: int | None = None) -> None:
+        self.label, self.trainings, self.number = label, list(trainings), number
+
+
+class Hands(Protocol):
+    """Who does the jobs: processes of this machine, or the workers of a pool."""
+
+    @property
+    def free(self) -> bool:
+        """Whether one more can be started."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is one to wait for."""
+        ...
+
+    def start(self, job: Job) -> None:
+        """Begin a job, or go on with it."""
+        ...
+
+    def wait(self) -> tuple[Job, End]:
+        """The next job that ends, and how."""
+        ...
+
+
+class Sweep:
+    """One sweep, driven by this process.
+
+    Args:
+        folder: where it lies.
+        plan: of it.
+    """
+
+    def __init__(self, folder: SweepFolder, plan: Plan) -> None:
+        self.folder, self.plan, self.config = folder, plan, plan.config
+        self.runs = folder.runs
+        self.study = Study(plan, folder.storage(plan))
+        self.hands: Hands
+        self._one = threading.Lock()  # at the study: jobs report from threads
+
+    def job(self, number: int) -> Job:
+        """The job of a trial."""
+        values = typed(self.study.params(number))
+        base = lean(merged(self.plan.base, values), self.config)
+        folder = self.runs / f"trial_{number:04d}"
+        runs = trainings(folder, base, self.study.seeds(TRAINING, self.config.seeds), self.config.name)
+        return Job(f"trial {number}: {' '.join(values)}", runs, number)
+
+    def review(self, job: Job) -> bool:
+        """Report what the evaluations of a trial so far have come to; whether it is to end."""
+        if job.number is None:
+            return False
+        with self._one:
+            return any(self.study.report(job.number, step, score) for step, score in reported(job.trainings))
+
+    def tell(self, job: Job, end: End) -> None:
+        """Note what a trial came to."""
+        assert job.number is not None
+        state, value, sentence = {"over": "complete", "pruned": "pruned"}.get(end.state, "fail"), None, end.sentence
+        if state == "complete":
+            try:
+                value = iqm([training.value(self.config) for training in job.trainings])
+            except RunError as error:
+                state, sentence = "fail", str(error)
+        notes = {"env_steps": sum(training.env_steps for training in job.trainings)}
+        with self._one:
+            self.study.tell(job.number, state, value, **notes | ({"sentence": sentence} if sentence else {}))
+        trial = self.study.trials[job.number]
+        tell("trial", {"number": job.number, "state": state, "value": trial.value, "sentence": sentence, **notes})
+
+
+def trials(sweep: Sweep) -> Iterator[Job]:
+    """The trials to be started, each as soon as there is a hand free for it, until all have ended.
+
+    Those come first that an earlier driver had begun. In batch mode the others wait for the batch before.
+    """
+    study, begun = sweep.study, sweep.study.unfinished()
+    while True:
+        while sweep.hands.free:
+            number = begun.pop(0) if begun else study.ask()
+            if number is None:
+                break
+            yield sweep.job(number)
+        if not sweep.hands.busy:
+            return
+        sweep.tell(*sweep.hands.wait())
