@@ -16,7 +16,8 @@ from prefect import Flow, flow  # isort: skip - the modules above set the enviro
 from flows.sweeps.confirm import confirm, verdict
 from flows.sweeps.driving import trials
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.report import best_preset, report
+from flows.sweeps.preset import best_preset
+from flows.sweeps.report import report
 from flows.workers.local_api import prefect_api
 from rlcore.algorithms import ALGORITHMS
 
@@ -31,7 +32,8 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
 
         Args:
             overrides: what one would type after `shepherd sweep`, one entry each: `sweep.trials=20`,
-                `env.id=Acrobot-v1`, `algo.gamma=interval(0.9,1)`. Without `sweep=` or `exp=` the preset is the algorithm's own.
+                `env.id=Acrobot-v1`, `algo.gamma=interval(0.9,1)`. Without `sweep=` or `exp=` the preset is
+                the algorithm's own.
             name: of a sweep that is there already and is to be continued; usually empty.
             accelerator: `fabric.accelerator` where the overrides do not set it; the pool's own, usually left as it is.
 

@@ -60,7 +60,7 @@ def may_pass(failure: Any) -> bool:
     lasting = isinstance(failure, (UserError, EnvironmentFault, DiskFault))
     worth = isinstance(failure, EnvironmentLost) or not lasting
     if worth:
-        tell("stage", {"doing": f"{failure}; trying again"})
+        tell("stage", {"doing": f"{failure}; trying again", "failure": True})
     return worth
 
 

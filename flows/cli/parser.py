@@ -48,8 +48,9 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
         raise UserError(f"{' '.join(rest)}: not known here; `shepherd {command} --help` says what may be typed")
     if rest:
         values["overrides"] = [*values["overrides"], *rest]
-    if values.get("episodes", 1) < 1:
-        raise UserError(f"--episodes {values['episodes']}: must be 1 or more")
+    for name in ("episodes", "workers"):
+        if (values.get(name) or 1) < 1 or values.get(name) == 0:
+            raise UserError(f"--{name} {values[name]}: must be 1 or more")
     return values.pop("calls"), values
 
 
@@ -60,7 +61,9 @@ def parser() -> Parser:
     group = root.add_subparsers(required=True, metavar="COMMAND")
 
     command = _add(group, "train", "flows.cli.train:train", "train an agent: from a config to a registered model")
-    command.add_argument("overrides", nargs="*", default=[], help=KEYS)
+    command.add_argument("overrides", nargs="*", default=[], help=f"{KEYS}; several values: seed=0,1,2 group=NAME")
+    about = "runs of a group at once (as many as there are processor cores for)"
+    command.add_argument("--workers", type=int, metavar="N", help=about)
     command = _add(group, "resume", "flows.cli.train:resume", "continue a run, bit for bit as if it had never stopped")
     command.add_argument("run_dir", help=RUN_DIR)
     about = "keys that change nothing learned, as metric.log_every=1000"

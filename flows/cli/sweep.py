@@ -1,12 +1,14 @@
-"""`shepherd sweep`: find good hyperparameters; go on with a sweep; how far one is."""
+"""`shepherd sweep`: find good hyperparameters; go on with a sweep; what one has come to."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flows.process.exits import continued_with
+from flows.report.command_lines import short_path
 from flows.workers.servers import check_servers
 
 if TYPE_CHECKING:
@@ -29,17 +31,39 @@ def resume(name: str, overrides: Sequence[str]) -> None:
     _drive(*changed_sweep(name, overrides))
 
 
-def status(name: str, as_json: bool = False) -> str:
-    """How far a sweep is, as a table or as JSON."""
-    from flows.sweeps.folder import SweepFolder
-    from flows.sweeps.report import status
+def status(name: str, as_json: bool = False) -> str | None:
+    """What a sweep has come to so far, as a table or as JSON."""
+    from flows.sweeps.folder import SweepFolder  # Hydra
+    from flows.sweeps.report import status  # Optuna
 
     found = status(SweepFolder.existing(name))
-    return json.dumps(found, indent=2)
+    if as_json:
+        return json.dumps(found, indent=2)
+    from flows.report.sweep_tables import status_table  # rich
+    from flows.report.terminal import show
+
+    show(status_table(found))
+    return None
 
 
 def _drive(algo: str, folder: SweepFolder) -> None:
+    """Run the flow of a sweep and show what comes of it."""
+    from flows.cli.jobs import following_jobs  # rich
+    from flows.cli.train import without_tracebacks
+    from flows.report.sweep_tables import status_table
+    from flows.report.terminal import show
     from flows.sweep import run_sweep  # Prefect
+    from flows.sweeps.preset import train_command
+    from flows.sweeps.report import status
 
+    found = status(folder)
+    ended = sum(trial["state"] in ("complete", "pruned", "fail") for trial in found["trials"])
+    going_on = f" · {ended} of {found['wanted']} trials are there" if found["trials"] else ""
+    print(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
     with continued_with(folder.resume_command):
-        print(run_sweep(algo, folder)["result"])
+        with following_jobs("trials", found["wanted"], ended), without_tracebacks():
+            run_sweep(algo, folder)
+        found = status(folder)
+        show(status_table(found), "")
+        if found["best"]:
+            show(f"report    {short_path(folder.report)}", f"train it  {train_command(folder)}")

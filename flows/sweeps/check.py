@@ -40,6 +40,11 @@ def check_plan(plan: Plan) -> RunConfig:
     return first
 
 
+def first_config(plan: Plan) -> RunConfig:
+    """The config of the point where every key is at its first end."""
+    return _composed(plan, next(points(plan.space)))[0]
+
+
 def points(space: list[Dimension]) -> Iterator[Params]:
     """The points that are tried: all keys at their first value, then each at its others; those that are there."""
     for varied in (None, *space):

@@ -7,7 +7,8 @@ from typing import Any
 
 from flows.runs.change import change_run
 from flows.runs.listeners import tell
-from flows.sweeps.driving import Job, Sweep
+from flows.sweeps.driving import Sweep
+from flows.sweeps.jobs import Job
 from flows.sweeps.settings import merged
 from flows.sweeps.space import typed
 from flows.sweeps.study import CONFIRMATION
@@ -24,7 +25,10 @@ QUIET = ("env.capture_video=false",)  # unless the user wants it
 def confirm(sweep: Sweep) -> Iterator[Job]:
     """The runs of the confirmation to be started, each as soon as there is a hand free, until all have ended."""
     failures: list[str] = []
-    for pair in zip(*sides(sweep).values(), strict=True):
+    wanted = sides(sweep)
+    if wanted:
+        tell("phase", {"doing": "confirmation", "total": 2 * len(wanted["winner"])})
+    for pair in zip(*wanted.values(), strict=True):
         for training in pair:
             while not sweep.hands.free:
                 _wait(sweep, failures)

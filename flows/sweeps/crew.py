@@ -8,12 +8,13 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flows.process.signals import time_left
+from flows.sweeps.jobs import End
 from flows.sweeps.trial import Training
 from rlcore.system.lifeline import spawn
 
@@ -23,26 +24,19 @@ OnEvaluation = Callable[[], bool]  # whether to go on
 OnProgress = Callable[[dict[str, Any]], None]
 
 
-class End(NamedTuple):
-    """How a training ended: "over", "pruned", "failed" (with the sentence) or "interrupted"."""
-
-    state: str
-    sentence: str = ""
-
-
 class Crew:
     """Worker processes, each started when it is first wanted, and again when it has died.
 
     Args:
-        size: how many.
+        places: the environment variables that each of them has besides: `{}` for every one that needs none.
         log: file of what they print.
     """
 
-    def __init__(self, size: int, log: Path) -> None:
+    def __init__(self, places: Sequence[Mapping[str, str]], log: Path) -> None:
         self._log = log
-        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # the one that is warm comes first
-        for _ in range(size):
-            self._idle.put(None)
+        self._idle: queue.LifoQueue[_Worker | Mapping[str, str]] = queue.LifoQueue()  # the warm one comes first
+        for place in places:
+            self._idle.put(place)
         self._alive: set[_Worker] = set()
         self._ending = threading.Event()
 
@@ -56,15 +50,16 @@ class Crew:
             for _ in range(DEATHS):
                 if self._ending.is_set():
                     return End("interrupted")
-                if worker is None or not worker.lives:
-                    worker = self._started()
+                if not isinstance(worker, _Worker) or not worker.lives:
+                    worker = self._started(worker.place if isinstance(worker, _Worker) else worker)
                 end = worker.train(training, on_evaluation, on_progress)
                 if end is not None:
                     return end
                 self._alive.discard(worker)
                 if not self._ending.is_set():
                     on_progress({"doing": f"{worker.death}; going on from the last checkpoint"})
-            return End("interrupted") if self._ending.is_set() else End("failed", worker.death if worker else "")
+            assert isinstance(worker, _Worker)
+            return End("interrupted") if self._ending.is_set() else End("failed", worker.death)
         finally:
             self._idle.put(worker)
 
@@ -76,22 +71,23 @@ class Crew:
         for worker in tuple(self._alive):
             worker.wait(time_left(GRACE) if interrupt else 5.0)
 
-    def _started(self) -> _Worker:
-        worker = _Worker(self._log)
+    def _started(self, place: Mapping[str, str]) -> _Worker:
+        worker = _Worker(place, self._log)
         self._alive.add(worker)
         return worker
 
 
 class _Worker:
-    def __init__(self, log: Path) -> None:
-        self._told = log
+    def __init__(self, place: Mapping[str, str], log: Path) -> None:
+        self.place, self._told = place, log
+        log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
             self.process = spawn(
                 "flows.sweeps.worker",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **place},
                 start_new_session=True,  # Ctrl-C reaches it through its driver
             )
 

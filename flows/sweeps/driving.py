@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 from flows.runs.listeners import tell
-from flows.sweeps.crew import End
 from flows.sweeps.folder import SweepFolder
+from flows.sweeps.jobs import End, Hands, Job
 from flows.sweeps.settings import Plan, merged
 from flows.sweeps.space import typed
 from flows.sweeps.study import TRAINING, Study
-from flows.sweeps.trial import Training, iqm, lean, reported, trainings
+from flows.sweeps.trial import iqm, lean, reported, trainings
 from rlcore.errors import RunError
-
-
-class Job:
-    """Trainings that one worker does one after another, as a sweep's flow hands them out.
-
-    Attributes:
-        label: for people: "trial 7: algo.gamma=0.9".
-        trainings: its runs.
-        number: of the trial; None of a run that is no trial.
-    """
-
-    def __init__(self, label: str, trainings: Sequence[Training], number: int | None = None) -> None:
-        self.label, self.trainings, self.number = label, list(trainings), number
-
-
-class Hands(Protocol):
-    """Who does the jobs: processes of this machine, or the workers of a pool."""
-
-    @property
-    def free(self) -> bool:
-        """Whether one more can be started."""
-        ...
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is one to wait for."""
-        ...
-
-    def start(self, job: Job) -> None:
-        """Begin a job, or go on with it."""
-        ...
-
-    def wait(self) -> tuple[Job, End]:
-        """The next job that ends, and how."""
-        ...
 
 
 class Sweep:
@@ -94,7 +58,17 @@ class Sweep:
         with self._one:
             self.study.tell(job.number, state, value, **notes | ({"sentence": sentence} if sentence else {}))
         trial = self.study.trials[job.number]
-        tell("trial", {"number": job.number, "state": state, "value": trial.value, "sentence": sentence, **notes})
+        tell(
+            "trial",
+            {
+                "number": job.number,
+                "label": job.label,
+                "state": state,
+                "value": trial.value,
+                "sentence": sentence,
+                **notes,
+            },
+        )
 
 
 def trials(sweep: Sweep) -> Iterator[Job]:

@@ -77,6 +77,11 @@ class SweepFolder:
         return self.runs / "conf"
 
     @property
+    def preset(self) -> Path:
+        """The best configuration."""
+        return self.conf / "exp" / f"{self.name}_best.yaml"
+
+    @property
     def resume_command(self) -> str:
         """The command line that goes on with it."""
         return f"{bin_folder()}shepherd sweep resume {self.name}"

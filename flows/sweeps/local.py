@@ -1,20 +1,22 @@
-"""The jobs of a sweep done by processes of this machine, each job a task of the sweep's flow."""
+"""Jobs done by processes of this machine, each of them a task of the flow that runs."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from flows.process.signals import interrupted
 from flows.runs.listeners import tell
 from flows.runs.milestones import note_end
 from flows.stages.summary import summarise
-from flows.sweeps.crew import Crew, End
-from flows.sweeps.driving import Job, Sweep
+from flows.sweeps.crew import Crew
+from flows.sweeps.jobs import End, Job
 from flows.sweeps.trial import Training
 from flows.tasks import VERSION
+from flows.workers.up import visible_gpus
 from rlcore.train.boundary import Boundary
 
 from prefect import task  # isort: skip - flows.tasks sets the environment that it reads
@@ -22,26 +24,17 @@ from prefect.cache_policies import NO_CACHE  # isort: skip
 from prefect.states import Failed  # isort: skip
 
 
-@contextmanager
-def here(sweep: Sweep) -> Iterator[None]:
-    """Have the jobs of a sweep done by processes of this machine."""
-    # Here: `with warm_trainers():` around the crew, once flows.runs.warm is there.
-    crew = Crew(sweep.config.workers, sweep.folder.workers_log)
-    sweep.hands = LocalHands(sweep, crew)
-    try:
-        yield
-    except BaseException as error:
-        crew.end(interrupt=not isinstance(error, Exception) or interrupted())
-        raise
-    finally:
-        crew.end()
-
-
 class LocalHands:
-    """Jobs as Prefect tasks of the sweep's flow, each of which drives a worker process of this machine."""
+    """Jobs as Prefect tasks of the flow that runs, each of which drives a worker process of this machine.
 
-    def __init__(self, sweep: Sweep, crew: Crew) -> None:
-        self._sweep, self._crew = sweep, crew
+    Args:
+        crew: the workers.
+        places: how many there are.
+        review: whether the job is to end now, by what its logs say; called from threads.
+    """
+
+    def __init__(self, crew: Crew, places: int, review: Callable[[Job], bool]) -> None:
+        self._crew, self._places, self._review = crew, places, review
         self._busy = 0
         self._ends: dict[Job, End] = {}
         self._ended: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -49,7 +42,7 @@ class LocalHands:
     @property
     def free(self) -> bool:
         """Whether a worker has nothing to do."""
-        return self._busy < self._sweep.config.workers
+        return self._busy < self._places
 
     @property
     def busy(self) -> bool:
@@ -65,7 +58,9 @@ class LocalHands:
         """The next job that ends, and how."""
         job = self._ended.get()
         self._busy -= 1
-        return job, self._ends.pop(job, End("failed", "Prefect could not run its task; the log says why"))
+        end = self._ends.pop(job, End("failed", "Prefect could not run its task; the log says why"))
+        tell("ended", {"label": job.label, "number": job.number, **end._asdict()})
+        return job, end
 
     def train(self, job: Job) -> End:
         """Do a job: what its log says already is not done again."""
@@ -73,21 +68,41 @@ class LocalHands:
         return end
 
     def _end_of(self, job: Job) -> End:
-        sweep = self._sweep
+        def go_on() -> bool:
+            return not self._review(job)
+
         for training in job.trainings:
-            if training.state == "pruned" or (sweep.review(job) and training.state != "over"):
+            if training.state == "pruned" or (self._review(job) and training.state != "over"):
                 _note_pruned(training)
                 return End("pruned")
             if training.state == "over":
                 continue
             end = self._crew.train(
                 training,
-                (lambda: not sweep.review(job)) if job.number is not None else None,
+                go_on if job.number is not None else None,
                 lambda facts: tell("job", {"label": job.label, "number": job.number, **facts}),
             )
             if end.state != "over":
                 return end
         return End("over")
+
+
+@contextmanager
+def here(
+    workers: int, accelerator: str, log: Path, review: Callable[[Job], bool] = lambda job: False
+) -> Iterator[LocalHands]:
+    """Hands of this machine: so many workers; where networks live on GPUs, one for each of these at most."""
+    gpus = visible_gpus() if accelerator in ("cuda", "gpu") else []
+    places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]] or [{}] * workers
+    # Here: `with warm_trainers():` around the crew, once flows.runs.warm is there.
+    crew = Crew(places, log)
+    try:
+        yield LocalHands(crew, len(places), review)
+    except BaseException as error:
+        crew.end(interrupt=not isinstance(error, Exception) or interrupted())
+        raise
+    finally:
+        crew.end()
 
 
 def _called(parameters: dict[str, Any]) -> str:

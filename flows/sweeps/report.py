@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from statistics import fmean
 from typing import Any
 
 from flows.sweeps.driving import Sweep
@@ -33,13 +34,17 @@ def status(folder: SweepFolder) -> dict[str, Any]:
         "name": folder.name,
         "wanted": study.size,
         "trials": rows,
+        "saved": saved(rows),
         "best": best and rows[best.number],
         "confirmed": confirmed,
     }
 
 
-def best_preset(sweep: Sweep) -> None:
-    """Write the best configuration as a preset that `exp=` takes."""
+def saved(rows: list[dict[str, Any]]) -> int:
+    """Env steps that the pruned trials did not take, where each would have taken what the complete ones did."""
+    whole = [row["env_steps"] for row in rows if row["state"] == "complete"]
+    pruned = [row["env_steps"] for row in rows if row["state"] == "pruned"]
+    return sum(max(0, round(fmean(whole)) - steps) for steps in pruned) if whole else 0
 
 
 def report(sweep: Sweep) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.process.signals import still_terminable
-from flows.sweeps.check import check_plan
-from flows.sweeps.driving import Job, Sweep
+from flows.sweeps.check import check_plan, first_config
+from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder, refuse_password
+from flows.sweeps.jobs import Job
 from flows.sweeps.local import here
 from flows.sweeps.settings import LATER, Plan, changed, plan
 from rlcore.config.schema import plain, spell
@@ -46,7 +47,8 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
     folder = SweepFolder.existing(name)
     with still_terminable(), folder.driving():
         sweep = Sweep(folder, folder.read())
-        with here(sweep):
+        device = first_config(sweep.plan).fabric.accelerator
+        with here(sweep.config.workers, device, folder.workers_log, sweep.review) as sweep.hands:
             yield sweep
 
 

@@ -15,7 +15,6 @@ import traceback
 from typing import Any
 
 from flows.process.signals import CODE, TrainingInterrupted, terminable
-from flows.report.sentences import describe
 from flows.runs.create import new_run
 from flows.runs.listeners import listening
 from flows.runs.pruning import judged_by
@@ -64,8 +63,8 @@ class Worker:
             if time.monotonic() - self._told >= TELL_EVERY:
                 self._told = time.monotonic()
                 self._tell("progress", **facts)
-        elif kind != "work" and (sentence := describe(kind, facts)) is not None:
-            self._tell("stage", doing=sentence)
+        elif kind == "stage" and facts.get("failure"):
+            self._tell("stage", doing=facts["doing"])
 
     def _ask(self, run: RunDirectory, at: Boundary) -> bool:
         """Whether the driver wants the training to end here."""
