@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from flows.config.compose import compose
@@ -12,10 +13,10 @@ from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 
 
-def check_plan(plan: Plan) -> RunConfig:
+def check_plan(plan: Plan, elsewhere: bool = False) -> RunConfig:
     """Compose and check both ends, or every choice, of each key, the others at their first; nothing is written.
 
-    Gives the config of the point where every key is at its first end.
+    Gives the config of the point where every key is at its first end. `elsewhere`: no device is looked for here.
     """
     config = plan.config
     if config.sampler == "grid" and (without := next((d for d in plan.space if d.grid is None), None)):
@@ -27,11 +28,11 @@ def check_plan(plan: Plan) -> RunConfig:
     first: RunConfig | None = None
     for point in points(plan.space):
         made, values = _composed(plan, point)
-        prepared(made, values)
+        prepared(_without_device(made) if elsewhere else made, values)
         first = first or made
     assert first is not None
     if config.confirm_seeds:
-        _check_default(plan)
+        _check_default(plan, elsewhere)
     if config.objective != "final" and first.evaluation_every > first.algo.total_steps:
         raise UserError(
             f"evaluation.every={first.evaluation_every}: beyond algo.total_steps={first.algo.total_steps}, so no trial "
@@ -73,10 +74,15 @@ def _composed(plan: Plan, point: Params) -> tuple[RunConfig, dict[str, object]]:
         raise UserError(f"{error}{where}") from None
 
 
-def _check_default(plan: Plan) -> None:
+def _without_device(config: RunConfig) -> RunConfig:
+    return dataclasses.replace(config, fabric=dataclasses.replace(config.fabric, accelerator="cpu"))
+
+
+def _check_default(plan: Plan, elsewhere: bool) -> None:
     """The configuration that the winner is to be compared with: the same without what is varied."""
     try:
-        prepared(*compose(plan.base))
+        config, values = compose(plan.base)
+        prepared(_without_device(config) if elsewhere else config, values)
     except UserError as error:
         raise UserError(
             f"the default configuration, beside which the winner is confirmed, is none: {error}; give the key a value "

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.signals import time_left
-from flows.sweeps.jobs import End
+from flows.sweeps.jobs import DEATHS, End
 from flows.sweeps.trial import Training
 from rlcore.system.lifeline import spawn
 
 GRACE = 22.0  # seconds that a worker gets to have its trainer write a checkpoint
-DEATHS = 3  # of workers that one training survives: what kills every one of them is the training
 OnEvaluation = Callable[[], bool]  # whether to go on
 OnProgress = Callable[[dict[str, Any]], None]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,13 +54,19 @@ class SweepFolder:
     def write(self, plan: Plan, runs: Path) -> None:
         """Note the plan and the folder of the runs."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.plan_file, {"runs": str(runs), **dataclasses.asdict(plan)})
+        identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
+        write_json(self.plan_file, {"id": identity, "runs": str(runs), **dataclasses.asdict(plan)})
 
     def read(self) -> Plan:
         """The plan that was noted."""
         noted = self._noted()
         config = build(SweepConfig, noted["config"], "sweep.")
         return Plan(config, noted["base"], [_dimension(values) for values in noted["space"]])
+
+    @property
+    def id(self) -> str:
+        """What tells it from one of the same name that was there before."""
+        return self._noted()["id"]
 
     @property
     def runs(self) -> Path:

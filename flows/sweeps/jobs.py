@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 from flows.sweeps.trial import Training
 
+DEATHS = 3  # of workers that one job survives: what kills every one of them is the job
+
 
 class End(NamedTuple):
     """How a job ended: "over", "pruned", "failed" (with the sentence) or "interrupted"."""

@@ -58,8 +58,8 @@ def leading(algo: str, overrides: list[str], run_dir: str, accelerator: str = ""
     if accelerator and not any(override.startswith(key) for override in overrides):
         overrides = [*overrides, f"{key}{accelerator}"]
     context = FlowRunContext.get()
-    flow_run, log = context and context.flow_run, get_run_logger() if _on_worker() else None
-    with _supervised(log) if log else nullcontext():
+    flow_run, log = context and context.flow_run, get_run_logger() if on_worker() else None
+    with supervised(log) if log else nullcontext():
         run = _run_of(algo, overrides, run_dir, flow_run if log else None)
         with still_terminable(), run.driving():
             if log and run.events.exists():
@@ -81,7 +81,7 @@ def ending_in_a_sentence(body: Body) -> Body:
 
     @functools.wraps(body)
     def flow(*args: Any, **kwargs: Any) -> Any:
-        if not _on_worker():
+        if not on_worker():
             return body(*args, **kwargs)
         try:
             made = body(*args, **kwargs)
@@ -173,22 +173,27 @@ def _mirrored(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> I
 
 
 def _name(flow_run: FlowRun, run: RunDirectory) -> None:
-    """Call and tag the flow run by environment and seed, which its parameters need not name."""
+    """Call and tag the flow run by environment and seed, which its parameters need not name.
+
+    What a sweep has started is called by its trial.
+    """
     config = run.read_config()
     name = f"{config['env']['id']} seed {config['seed']} {run.read_identity()['run_id'][:6]}"
     labels = [config["algo"]["name"], config["env"]["id"], f"seed={config['seed']}"]
+    if flow_run.parent_task_run_id:
+        name, labels = flow_run.name, [*flow_run.tags, *labels]
     with get_client(sync_client=True) as client:
         client.update_flow_run(flow_run.id, name=name, tags=labels)
 
 
-def _on_worker() -> bool:
+def on_worker() -> bool:
     """Whether a worker executes the flow run in this process, and not a terminal, a notebook or a test."""
     context = FlowRunContext.get()  # prefect.runtime would ask the API
     return bool(context and context.flow_run and context.flow_run.deployment_id)
 
 
 @contextmanager
-def _supervised(log: Log) -> Iterator[None]:
+def supervised(log: Log) -> Iterator[None]:
     """On a worker: tell the flow run's log what a terminal would show, and end by SIGTERM when the worker is gone."""
     # Prefect's own chatter is off (flows.settings); what a training tells belongs into the flow run's log.
     logging.getLogger("prefect.flow_runs").setLevel(logging.INFO)

@@ -87,7 +87,7 @@ def deploy_elsewhere() -> None:
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("PREFECT_API_URL is not set; `make up` starts a server here and deploys to it")
     servers.check_servers()
-    print("\n".join(f"train-{algo}/{name}" for algo in deploy(_limits()) for name in DEPLOYMENTS))
+    print("\n".join(f"{made.kind}-{algo}/{made.name}" for algo in deploy(_limits()) for made in DEPLOYMENTS))
 
 
 def _prefect() -> Server:
@@ -178,7 +178,7 @@ def _number(key: str, default: int, what: str, highest: int) -> int:
 
 def _page(urls: dict[str, str], algorithms: list[str], has_gpu: bool) -> str:
     waits = "" if has_gpu else "  (no GPU here: runs wait for `prefect worker start --pool gpu` on a machine with one)"
-    flow = f"train-{algorithms[0] if len(algorithms) == 1 else '{' + ','.join(algorithms) + '}'}"
+    flow = f"{{train,sweep}}-{algorithms[0] if len(algorithms) == 1 else '{' + ','.join(algorithms) + '}'}"
     # In a log nobody is to read it.
     password = os.environ["MLFLOW_TRACKING_PASSWORD"] if sys.stdout.isatty() else "$MLFLOW_TRACKING_PASSWORD"
     where = shlex.quote(str(home() / ".env"))
