@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.cli.progress import Line, Progress
-from flows.report.sentences import duration, number
+from flows.report.sentences import describe, duration, number
 from flows.runs.listeners import listening
 
 SHOWN = 4  # trainings in the line
 
 
 @contextmanager
-def following_jobs(doing: str, total: int, done: int = 0) -> Iterator[None]:
+def following_jobs(doing: str, total: int, done: int = 0, best: float | None = None) -> Iterator[None]:
     """Show what is told of jobs inside the `with`: `doing` names them, `done` of all have ended before."""
-    progress = Jobs(doing, total, done)
+    progress = Jobs(doing, total, done, best)
     try:
         with listening(progress.hear):
             yield
@@ -27,11 +27,11 @@ def following_jobs(doing: str, total: int, done: int = 0) -> Iterator[None]:
 class Jobs(Progress):
     """Shows how many of so many trainings have ended, how far those at work are, and the best so far."""
 
-    def __init__(self, doing: str, total: int, done: int = 0, **options: Any) -> None:
+    def __init__(self, doing: str, total: int, done: int = 0, best: float | None = None, **options: Any) -> None:
         super().__init__(total, **options)
         self._doing, self._total, self._done, self._begun_with = doing, total, done, done
         self._running: dict[str, tuple[float, float | None]] = {}
-        self._best: float | None = None
+        self._best = best
         self._since = self._clock()
 
     def hear(self, kind: str, facts: dict[str, Any]) -> None:
@@ -41,17 +41,17 @@ class Jobs(Progress):
                 self._running[facts["label"]] = (facts["policy_steps"] / facts["total_steps"], facts["return"])
                 self._draw()
             elif kind == "job":
-                self.note(f"{facts['label'].partition(':')[0]}: {facts['doing']}")
+                self.note(str(describe(kind, facts)))
             elif kind == "ended":
                 self._running.pop(facts["label"], None)
-                if facts["number"] is None:
-                    self.note(f"{facts['label']}: {facts['sentence'] or 'done'}")
+                if (sentence := describe(kind, facts)) is not None:
+                    self.note(sentence)
                 self._done += 1
                 self._draw(now=True)
             elif kind == "trial":
                 if facts["state"] == "complete":
                     self._best = facts["value"] if self._best is None else max(self._best, facts["value"])
-                self.note(_ended(facts))
+                self.note(str(describe(kind, facts)))
             elif kind == "phase":
                 self._doing, self._total, self._done, self._begun_with = facts["doing"], facts["total"], 0, 0
                 self._running, self._since = {}, self._clock()
@@ -71,11 +71,3 @@ class Jobs(Progress):
         self._training = Line(self._doing, share, parts)
         if now or self._due(took):
             self._write(self._training)
-
-
-def _ended(facts: dict[str, Any]) -> str:
-    """What a trial came to, as a line."""
-    said = f"failed: {facts['sentence']}" if facts["state"] == "fail" else number(facts["value"])
-    if facts["state"] == "pruned":
-        said = f"pruned at {said}"
-    return f"trial {facts['number']}: {said} · {facts['label'].partition(': ')[2]}"

@@ -61,7 +61,8 @@ def _drive(algo: str, folder: SweepFolder) -> None:
     going_on = f" · {ended} of {found['wanted']} trials are there" if found["trials"] else ""
     print(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
     with continued_with(folder.resume_command):
-        with following_jobs("trials", found["wanted"], ended), without_tracebacks():
+        best = found["best"] and found["best"]["value"]
+        with following_jobs("trials", found["wanted"], ended, best), without_tracebacks():
             run_sweep(algo, folder)
         found = status(folder)
         show(status_table(found), "")

@@ -76,9 +76,10 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _row(trial: Mapping[str, Any], keys: list[str]) -> tuple[str, ...]:
-    values = (_short(trial["params"].get(key)) if key in trial["params"] else "-" for key in keys)
+    values = (short_value(trial["params"].get(key)) if key in trial["params"] else "-" for key in keys)
     return (str(trial["number"]), number(trial["value"]), f"{trial['env_steps']:,}", *values)
 
 
-def _short(value: Any) -> str:
+def short_value(value: Any) -> str:
+    """A value of a key for people: floats to four digits."""
     return f"{value:.4g}" if isinstance(value, float) else spell(value)

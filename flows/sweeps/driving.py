@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from flows.report.sweep_tables import short_names, short_value
 from flows.runs.listeners import tell
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Hands, Job
@@ -32,11 +33,13 @@ class Sweep:
 
     def job(self, number: int) -> Job:
         """The job of a trial."""
-        values = typed(self.study.params(number))
-        base = lean(merged(self.plan.base, values), self.config)
+        params = self.study.params(number)
+        base = lean(merged(self.plan.base, typed(params)), self.config)
         folder = self.runs / f"trial_{number:04d}"
         runs = trainings(folder, base, self.study.seeds(TRAINING, self.config.seeds), self.config.name)
-        return Job(f"trial {number}: {' '.join(values)}", runs, number)
+        names = short_names([dimension.key for dimension in self.plan.space])
+        values = " ".join(f"{names[key]}={short_value(value)}" for key, value in params.items())
+        return Job(f"trial {number}: {values}", runs, number)
 
     def review(self, job: Job) -> bool:
         """Report what the evaluations of a trial so far have come to; whether it is to end."""

@@ -79,6 +79,22 @@ class SweepFolder:
         return self.runs / "report.html"
 
     @property
+    def figures(self) -> Path:
+        """The same for a program."""
+        return self.runs / "report.json"
+
+    @property
+    def pictures(self) -> Path:
+        """The folder of its pictures."""
+        return self.runs / "pictures"
+
+    @property
+    def files(self) -> list[Path]:
+        """What people and programs read of it, as far as it is there."""
+        every = (self.report, self.figures, self.preset, *sorted(self.pictures.glob("*.png")))
+        return [path for path in every if path.exists()]
+
+    @property
     def conf(self) -> Path:
         """A folder of config files with the best configuration as a preset."""
         return self.runs / "conf"

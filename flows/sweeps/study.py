@@ -125,6 +125,14 @@ class Study:
         complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
         return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
 
+    def importance(self) -> dict[str, float]:
+        """How much of the spread in value each key explains; nothing where there are too few trials to say."""
+        complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
+        if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
+            return {}
+        with warnings.catch_warnings(action="ignore"):
+            return self._optuna.importance.get_param_importances(self._study)
+
     def seeds(self, stream: int, count: int) -> list[int]:
         """The first so many seeds of a stream of the sweep: TRAINING of every trial, CONFIRMATION of the winner."""
         return [streams.integer(self.config.seed, "sweep", stream, index) for index in range(count)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ class Killed(BaseException):
     """The driver's process is gone."""
 
 
-def score(line: str, seed: int, evaluation: int) -> float:
-    """The mean return of an evaluation, of the overrides that were typed: best at lr=1e-3, update_epochs=5."""
-    given = dict(part.split("=", 1) for part in line.split())
-    lr, epochs = float(given["algo.optimizer.lr"]), int(given["algo.update_epochs"])
+def score(params: dict[str, Any], seed: int, evaluation: int) -> float:
+    """The mean return of an evaluation: best at lr=1e-3, update_epochs=5."""
+    lr, epochs = params["algo.optimizer.lr"], params["algo.update_epochs"]
     return 100 - 20 * abs(math.log10(lr) + 3) - abs(epochs - 5) - 10 / evaluation + seed % 7 / 10
 
 
@@ -59,23 +57,25 @@ class Hands:
         return job, self.do(job)
 
     def do(self, job: Job) -> End:
-        if "algo.update_epochs=9" in job.label:
+        assert job.number is not None
+        params = self.sweep.study.params(job.number)
+        if params["algo.update_epochs"] == 9:
             return End("failed", "nine is too many")
         for training in job.trainings:
             if self.sweep.review(job):
                 return End("pruned")
             while (done := len(training.scores)) < EVALUATIONS:
-                evaluate(training, job.label, done + 1)
+                evaluate(training, params, done + 1)
                 if done + 1 < EVALUATIONS and self.sweep.review(job):
                     return End("pruned")
         return End("over")
 
 
-def evaluate(training: Training, label: str, number: int) -> None:
+def evaluate(training: Training, params: dict[str, Any], number: int) -> None:
     """Write the events of an evaluation into a run's log, and at the last one its end."""
     seed = int(training.run_dir.name.removeprefix("seed_"))
     events: list[dict[str, Any]] = [{"kind": "checkpoint", "env_steps": 100 * number}]
-    greedy = {"mean": score(label.partition(": ")[2], seed, number)}
+    greedy = {"mean": score(params, seed, number)}
     events += [{"kind": "evaluation", "env_steps": 100 * number, "final": False, "greedy": greedy}]
     if number == EVALUATIONS:
         events.append({"kind": "end", "status": "finished", "env_steps": 100 * number})
@@ -106,7 +106,3 @@ def came_to(sweep: Sweep) -> list[tuple[Any, ...]]:
     return [
         (t.number, t.state.name, t.params, t.value, t.intermediate_values, t.user_attrs) for t in sweep.study.trials
     ]
-
-
-def numbers(sweep: Sweep) -> Iterator[int]:
-    return (trial.number for trial in sweep.study.trials)
