@@ -108,6 +108,23 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert folder.id == before
 
 
+def test_a_sweep_typed_again_is_the_same_sweep_and_other_settings_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    from flows.sweeps.running import new_sweep  # Prefect
+
+    typed = ["exp=ppo", LR, "sweep.name=again"]
+    _, folder = new_sweep(typed)
+    before = folder.id
+    assert new_sweep([*typed, "sweep.trials=50"])[1].id == before
+    assert folder.read().config.trials == 50
+    for other, said in (("sweep.seed=7", "sweep.seed=7"), ("algo.gamma=0.9", "other overrides")):
+        with pytest.raises(UserError, match=said):
+            new_sweep([*typed, other])
+
+
 def test_a_password_in_the_storage_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     hidden = plan(["exp=ppo", LR, "sweep.storage=postgresql+psycopg2://me:secret@db/optuna"])

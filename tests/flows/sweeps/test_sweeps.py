@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from flows.cli import sweep as command
 from flows.config.compose import compose
+from flows.sweeps.group import group_of
+from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, count, digest, end, kill_all, orphans, processes, send, start, wait_for
 from tests.stores import furnish
@@ -36,10 +39,12 @@ def sweep(name: str) -> list[str]:
 
 
 def status(home: Path, name: str) -> dict[str, Any]:
-    process = start(home, "sweep", "status", name, "--json", **NO_STORE)
-    said, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return json.loads(said)
+    """What `shepherd sweep status NAME --json` prints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHEPHERD_HOME", str(home))
+        printed = command.status(name, as_json=True)
+    assert printed is not None
+    return json.loads(printed)
 
 
 def runs(home: Path, name: str) -> dict[str, RunDirectory]:
@@ -122,16 +127,9 @@ def test_what_is_left_is_a_page_and_a_preset_that_composes(site: Path, monkeypat
     assert config.algo.rollout_steps == best["params"]["algo.rollout_steps"]
 
 
-def test_a_sweep_that_is_done_and_typed_again_trains_nothing(site: Path) -> None:
-    before = {name: run.events.read_bytes() for name, run in runs(site, WHOLE).items()}
-    code, said = end(start(site, *sweep(WHOLE), **NO_STORE), 120)
-    assert code == 0, said
-    assert {name: run.events.read_bytes() for name, run in runs(site, WHOLE).items()} == before
-    code, said = end(start(site, *sweep(WHOLE), "sweep.seed=7", **NO_STORE), 120)
-    assert code == 2 and "sweep.seed=7" in said and "resume" in said
-
-
-def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished(site: Path) -> None:
+def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     typed = ["train", *TINY, "algo.total_steps=256", "seed=5,6", "group=pair", "model_manager.disabled=true"]
     typed.remove("algo.total_steps=768")
     small = ["evaluation.final_episodes=2", "evaluation.baseline_episodes=2", "env.capture_video=false"]
@@ -147,5 +145,6 @@ def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished
         run = RunDirectory(folder / f"seed={seed}")
         assert run.read_summary()["status"] == "finished" and run.read_summary()["eval"]["greedy"]
         assert run.read_config()["group"] == "pair" and run.read_config()["seed"] == seed
-    code, said = end(start(site, *typed, *small, "algo.gamma=0.5", **NO_STORE), 120)
-    assert code == 2 and "algo.gamma=0.5" in said and "group pair" in said
+    monkeypatch.chdir(site)
+    with pytest.raises(UserError, match=r"algo.gamma=0.5: .*seed=5 of group pair learned with 0.99"):
+        group_of([*typed[1:], *small, "algo.gamma=0.5"])
