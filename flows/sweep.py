@@ -19,6 +19,7 @@ from flows.sweeps.folder import SweepFolder
 from flows.sweeps.preset import best_preset
 from flows.sweeps.report import report
 from flows.workers.local_api import prefect_api
+from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 
 
@@ -52,6 +53,7 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
     return sweep
 
 
+plugins.load()  # a worker that has SHEPHERD_PLUGINS finds the flows of these too
 FLOWS = {algo: sweep_flow(algo) for algo in ALGORITHMS}
 for algo in ALGORITHMS:  # what a deployment's entrypoint names
     globals()[f"sweep_{algo.replace('-', '_')}"] = FLOWS[algo]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from flows.cli.train import without_tracebacks
 from flows.process.exits import continued_with
 from flows.report.command_lines import short_path
 from flows.workers.servers import check_servers
@@ -49,7 +50,6 @@ def status(name: str, as_json: bool = False) -> str | None:
 def _drive(algo: str, folder: SweepFolder) -> None:
     """Run the flow of a sweep and show what comes of it."""
     from flows.cli.jobs import following_jobs  # rich
-    from flows.cli.train import without_tracebacks
     from flows.report.sweep_tables import status_table
     from flows.report.terminal import show
     from flows.sweep import run_sweep  # Prefect

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+from scipy import stats
+
 from flows.runs.change import change_run
 from flows.runs.listeners import tell
 from flows.sweeps.driving import Sweep
@@ -95,8 +98,6 @@ def judged(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
 
 def interval(winner: Sequence[float], default: Sequence[float]) -> tuple[float, float]:
     """The 95 % percentile bootstrap interval of the difference of two IQMs, seeds drawn in pairs."""
-    import numpy as np
-    from scipy import stats
 
     def statistic(a: Any, b: Any, axis: int) -> Any:
         return stats.trim_mean(a, 0.25, axis=axis) - stats.trim_mean(b, 0.25, axis=axis)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from flows.sweeps.settings import Plan
 from flows.sweeps.space import Dimension, Params
 from rlcore import streams
-from rlcore.errors import UserError
+from rlcore.errors import UserError, first_line
 from rlcore.system.imports import large_imports
 
 if TYPE_CHECKING:
@@ -176,14 +176,13 @@ class Study:
 def open_storage(url: str) -> BaseStorage:
     """Optuna's storage at an address; a `UserError` where it cannot be opened."""
     from optuna.storages import RDBStorage
-    from sqlalchemy.exc import SQLAlchemyError
 
     # A file is locked for moments by who only reads it (`shepherd sweep status`, a dashboard).
     options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite:") else {"pool_pre_ping": True}
     try:
         return RDBStorage(url, engine_kwargs=options)
-    except (SQLAlchemyError, ImportError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # SQLAlchemy's, or whatever the database's driver raises
+        reason = first_line(error) or type(error).__name__
         raise UserError(f"sweep.storage={url}: cannot be opened ({reason})") from None
 
 
