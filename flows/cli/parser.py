@@ -13,6 +13,7 @@ from rlcore import __version__
 from rlcore.errors import UserError
 
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
+SWEEP_HELP = "flows.cli.sweep:sweep_help"
 HELP = "flows.cli.help:train_help"  # `shepherd train -h`, with overrides and words that select keys
 KEYS = "key=value, as exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists every key"
 SWEEP = "sweep=PRESET, sweep.trials=20 and the like, algo.gamma=interval(0.9,1) and the like, and keys as for train"
@@ -40,6 +41,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
     command = arguments[0]
     if command == "train" and {"-h", "--help"} & set(arguments):
         return HELP, {"words": [a for a in arguments[1:] if a not in ("-h", "--help")]}
+    if command == "sweep" and {"-h", "--help"} & set(arguments) and arguments[1] not in ("resume", "status"):
+        return SWEEP_HELP, {}
     if command == "sweep" and arguments[1:2] in (["resume"], ["status"]):
         arguments = [f"sweep {arguments[1]}", *arguments[2:]]
     options, rest = parser().parse_known_args(arguments)

@@ -11,6 +11,18 @@ from flows.cli.train import without_tracebacks
 from flows.process.exits import continued_with
 from flows.report.command_lines import short_path
 from flows.workers.servers import check_servers
+from rlcore.config.schema import arguments, plain, spell
+
+USAGE = """\
+usage: shepherd sweep [sweep=PRESET] [sweep.KEY=VALUE ...] [key=value ...]
+       shepherd sweep status NAME [--json]
+       shepherd sweep resume NAME [sweep.trials=N ...]
+
+Find good hyperparameters, then train the best beside the default configuration on fresh seeds.
+
+  shepherd sweep sweep=ppo_cartpole sweep.name=first sweep.trials=20 sweep.workers=2
+  shepherd sweep exp=ppo env.id=Acrobot-v1 'algo.optimizer.lr=tag(log,interval(1e-5,1e-2))' sweep.budget=65536
+"""
 
 if TYPE_CHECKING:
     from flows.sweeps.folder import SweepFolder
@@ -45,6 +57,17 @@ def status(name: str, as_json: bool = False) -> str | None:
 
     show(status_table(found))
     return None
+
+
+def sweep_help() -> str:
+    """What `shepherd sweep -h` prints."""
+    from flows.sweeps.settings import SweepConfig, presets
+
+    lines = [USAGE, f"presets (sweep=)\n  {', '.join(presets())}\n", "keys"]
+    for argument in arguments(SweepConfig, "sweep."):
+        value = spell(plain(argument.default))
+        lines += [f"  {argument.key} = {value or repr('')}", f"      {argument.help}. Allowed: {argument.allowed}"]
+    return "\n".join(lines)
 
 
 def _drive(algo: str, folder: SweepFolder) -> None:

@@ -35,8 +35,9 @@ class Sweep:
         """The job of a trial."""
         params = self.study.params(number)
         base = lean(merged(self.plan.base, typed(params)), self.config)
-        folder = self.runs / f"trial_{number:04d}"
-        runs = trainings(folder, base, self.study.seeds(TRAINING, self.config.seeds), self.config.name)
+        runs = trainings(
+            self.folder.trial(number), base, self.study.seeds(TRAINING, self.config.seeds), self.config.name
+        )
         names = short_names([dimension.key for dimension in self.plan.space])
         values = " ".join(f"{names[key]}={short_value(value)}" for key, value in params.items())
         return Job(f"trial {number}: {values}", runs, number)

@@ -73,6 +73,10 @@ class SweepFolder:
         """The folder of its runs."""
         return Path(self._noted()["runs"])
 
+    def trial(self, number: int) -> Path:
+        """The folder of a trial's runs."""
+        return self.runs / f"trial_{number:04d}"
+
     @property
     def report(self) -> Path:
         """The page on what came of it."""

@@ -15,6 +15,7 @@ from flows.sweeps.page import markdown, page
 from flows.sweeps.preset import train_command
 from flows.sweeps.settings import SweepConfig
 from flows.sweeps.study import Study, meant
+from flows.sweeps.trial import Training
 from flows.workers.artifacts import show_sweep
 from rlcore.config.schema import plain
 from rlcore.errors import RunError, first_line
@@ -79,6 +80,11 @@ def definition(config: SweepConfig) -> str:
     return f"The value of a trial is the interquartile mean, over {config.seeds} training seeds, of {of_run}, greedily."
 
 
+def _so_far(folder: SweepFolder, number: int) -> int:
+    """Env steps of a trial that is at work, all of its runs together."""
+    return sum(Training(place, ()).env_steps for place in folder.trial(number).glob("seed_*"))
+
+
 def _status(folder: SweepFolder, study: Study) -> dict[str, Any]:
     rows = [
         {
@@ -86,7 +92,7 @@ def _status(folder: SweepFolder, study: Study) -> dict[str, Any]:
             "state": trial.state.name.lower(),
             "params": meant(study.space, trial),
             "value": trial.value,
-            "env_steps": trial.user_attrs.get("env_steps", 0),
+            "env_steps": trial.user_attrs.get("env_steps", _so_far(folder, trial.number)),
             **({"sentence": trial.user_attrs["sentence"]} if "sentence" in trial.user_attrs else {}),
         }
         for trial in study.trials

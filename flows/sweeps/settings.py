@@ -57,7 +57,7 @@ class SweepConfig:
         "batch: the same trials for the same seed; async: every trial chosen by all that is known then",
         choices=("batch", "async"),
     )
-    batch: int | None = arg(None, "trials of a batch, which know of the batches before; null = sweep.workers", low=1)
+    batch: int = arg(4, "trials of a batch: each knows what the batches before came to; sweep.workers at least", low=1)
     seed: int = arg(42, "of the sampler, the runs' seeds and the confirmation", low=0)
     storage: str | None = arg(
         None, "Optuna's database, as postgresql+psycopg2://…; null = SHEPHERD_SWEEP_STORAGE, else a file"
@@ -65,6 +65,14 @@ class SweepConfig:
     confirm_seeds: int = arg(10, "fresh seeds on which the winner meets the default configuration; 0 = off", low=0)
     overrides: tuple[str, ...] = arg((), "of every run, as one would type them behind `shepherd train`")
     space: dict[str, Any] = arg({}, "key -> what it is varied between (docs/sweeps.md)")
+
+    def check(self, prefix: str) -> None:
+        """Refuse workers that would never have anything to do."""
+        if self.mode == "batch" and self.workers > self.batch:
+            raise UserError(
+                f"{prefix}workers={self.workers}: a batch has {self.batch} trials, so some would always wait; set "
+                f"{prefix}batch={self.workers}, or {prefix}mode=async"
+            )
 
 
 # What may be set anew for a sweep that is there: none of it changes which trials there are.
@@ -76,7 +84,7 @@ class Plan:
     """A sweep that is checked as far as its keys go.
 
     Attributes:
-        config: the keys `sweep.*`, `name` and `batch` given.
+        config: the keys `sweep.*`, `name` given.
         base: overrides of every run, `exp=` among them.
         space: the dimensions, those of the preset first.
     """
@@ -100,7 +108,7 @@ def plan(overrides: Sequence[str]) -> Plan:
     name = config.name or f"{stem}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
     if not NAME.fullmatch(name):
         raise UserError(f"sweep.name={name}: letters, digits, dots, dashes and underscores, no others")
-    return Plan(dataclasses.replace(config, name=name, batch=config.batch or config.workers), base, dimensions)
+    return Plan(dataclasses.replace(config, name=name), base, dimensions)
 
 
 def changed(config: SweepConfig, overrides: Sequence[str]) -> SweepConfig:

@@ -139,7 +139,6 @@ class Study:
 
     def _batch_of(self, number: int) -> int:
         """The number of the first trial of its batch; 0 in async mode, where every trial knows of all others."""
-        assert self.config.batch is not None
         return number // self.config.batch * self.config.batch if self.config.mode == "batch" else 0
 
     def _view(self, number: int, sampler: BaseSampler | None = None, pruner: BasePruner | None = None) -> optuna.Study:

@@ -18,6 +18,7 @@ LINES = [
     "train -h algo",
     "train exp=ppo seed=1,2 group=mine --workers 2",
     "sweep sweep=ppo_cartpole sweep.trials=3 algo.gamma=interval(0.9,1)",
+    "sweep -h",
     "sweep resume first sweep.trials=40",
     "sweep status first --json",
     "resume runs/a metric.log_every=1",

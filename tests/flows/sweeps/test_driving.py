@@ -12,7 +12,8 @@ import pytest
 from flows.sweeps import study as study_module
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
-from tests.flows.sweeps.fake import Hands, Killed, came_to, drive, made
+from flows.sweeps.trial import reported, trainings
+from tests.flows.sweeps.fake import EVALUATIONS, Hands, Killed, came_to, drive, evaluate, made
 
 BATCHES = ["sweep.trials=12", "sweep.batch=3", "sweep.startup=3", "sweep.warmup=0", "sweep.confirm_seeds=0"]
 
@@ -160,3 +161,25 @@ def test_the_value_of_a_trial_is_the_interquartile_mean_over_its_seeds(tmp_path:
     assert len({run.run_dir for run in runs}) == 5
     by_hand = sorted(sum(run.scores[-2:]) / 2 for run in runs)[1:-1]
     assert trial.value == pytest.approx(sum(by_hand) / 3)
+
+
+def test_a_pruner_is_asked_at_every_evaluation_but_the_last_of_a_training_that_is_done(tmp_path: Path) -> None:
+    runs = trainings(tmp_path, [], [1, 2], "g")
+    params = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}
+    for number in range(1, EVALUATIONS + 1):
+        evaluate(runs[0], params, number)
+    for number in (1, 2):
+        evaluate(runs[1], params, number)
+    steps = [step for step, _ in reported(runs)]
+    assert steps == [1, 2, 3, 5, 6]  # 4: the first training was done there
+    assert [score for _, score in reported(runs)][:2] == runs[0].scores[:2]
+
+
+def test_a_trial_of_two_seeds_may_be_ended_in_the_second(tmp_path: Path) -> None:
+    """What both trainings have said by then is compared with other trials at the same evaluation."""
+    few = [*BATCHES, "sweep.seeds=2"]
+    trials = drive(made(tmp_path, "two", *few)[0]).study.trials
+    pruned = [len(trial.intermediate_values) for trial in trials if trial.state.name == "PRUNED"]
+    whole = [len(trial.intermediate_values) for trial in trials if trial.state.name == "COMPLETE"]
+    assert set(whole) == {2 * (EVALUATIONS - 1)}
+    assert pruned and max(pruned) < max(whole) + 1

@@ -8,9 +8,11 @@ import pytest
 
 from flows.sweeps.check import check_plan, points
 from flows.sweeps.folder import SweepFolder, refuse_password
-from flows.sweeps.settings import changed, merged, plan, presets
+from flows.sweeps.settings import SweepConfig, changed, merged, plan, presets
 from rlcore.algorithms import ALGORITHMS
+from rlcore.config.schema import arguments, plain, spell
 from rlcore.errors import UserError
+from tests.processes import ROOT
 
 LR = "algo.optimizer.lr=interval(1e-4,1e-3)"
 
@@ -80,6 +82,7 @@ def test_the_points_that_are_tried_have_every_end_and_every_choice() -> None:
         (["exp=ppo", "algo.gama=interval(0.9,1)"], ["algo.gama", "'algo.gamma'"]),
         (["exp=ppo", "env.id=choice(CartPole-v1,CartPool-v1)"], ["CartPool-v1"]),
         (["exp=ppo", "algo.dense_act=choice(tanh,rleu)"], ["algo.dense_act=rleu", "'relu'", "choice(tanh,rleu)"]),
+        (["exp=ppo", LR, "sweep.workers=9"], ["sweep.workers=9", "sweep.batch=9", "sweep.mode=async"]),
         (["exp=ppo", LR, "sweep.sampler=grid"], ["algo.optimizer.lr", "grid"]),
         (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "no trial would have a value"]),
     ],
@@ -136,3 +139,11 @@ def test_a_password_in_the_storage_is_refused(monkeypatch: pytest.MonkeyPatch, t
 
 def test_merged_replaces_by_key() -> None:
     assert merged(["a=1", "+b.c=2", "d=3"], ["b.c=4", "a=5"]) == ["d=3", "b.c=4", "a=5"]
+
+
+def test_the_document_names_every_key_with_its_default() -> None:
+    document = (ROOT / "docs/sweeps.md").read_text()
+    for argument in arguments(SweepConfig, "sweep."):
+        value = plain(argument.default)
+        default = f"`{spell(value)}`" if value not in ("", [], {}) else "–"
+        assert f"| `{argument.key}` | {default} |" in document, argument.key

@@ -122,7 +122,7 @@ def test_a_mistake_on_the_command_line_is_a_sentence(written: str, said: list[st
 @pytest.mark.parametrize(
     ("space", "said"),
     [
-        ({"algo.gamma": {"type": "flaot", "low": 0, "high": 1}}, ["sweep.space.algo.gamma.type=flaot", "float"]),
+        ({"algo.gamma": {"type": "real", "low": 0, "high": 1}}, ["sweep.space.algo.gamma.type=real", "float"]),
         ({"algo.gamma": {"type": "float", "low": 0.5}}, ["high is missing"]),
         ({"algo.gamma": {"type": "float", "low": 0, "hihg": 1, "high": 1}}, ["hihg", "'high'"]),
         ({"algo.gamma": 0.9}, ["sweep.space.algo.gamma=0.9", "one value"]),
