@@ -21,6 +21,8 @@ Row = Mapping[str, Any]  # a trial, as `flows.sweeps.report.status` gives it
 
 def history(trials: Sequence[Row]) -> bytes:
     """PNG: the value of each trial by its number, the best so far, and at what value others were pruned."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, (axes,) = _figure(8, 3.6, 1, 1)
     complete = [t for t in trials if t["state"] == "complete"]
     pruned = [t for t in trials if t["state"] == "pruned"]
@@ -37,7 +39,7 @@ def history(trials: Sequence[Row]) -> bytes:
     axes.plot([t["number"] for t in pruned], [t["value"] for t in pruned], "x", color=GREY, label="pruned")
     axes.set_xlabel("trial", color=INK)
     axes.set_ylabel("value", color=INK)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.legend(loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     return _png(figure)
 
@@ -57,6 +59,8 @@ def importance(shares: Mapping[str, float]) -> bytes:
 
 def slices(trials: Sequence[Row], space: Sequence[Dimension]) -> bytes:
     """PNG: for each key, its value in a trial beside what came of it; later trials are darker."""
+    from matplotlib.colors import to_rgb
+
     rows = -(-len(space) // COLUMNS)
     figure, panels = _figure(3.1 * min(COLUMNS, len(space)) + 0.8, 2.6 * rows, rows, min(COLUMNS, len(space)))
     names = short_names([dimension.key for dimension in space])
@@ -64,10 +68,10 @@ def slices(trials: Sequence[Row], space: Sequence[Dimension]) -> bytes:
     for axes, dimension in zip(panels, space, strict=False):
         for state, mark in (("complete", "o"), ("pruned", "x")):
             shown = [t for t in valued if t["state"] == state and dimension.key in t["params"]]
-            shades = [0.25 + 0.75 * (t["number"] + 1) / len(trials) for t in shown]
             colour = BLUE if state == "complete" else GREY
+            shades = [(*to_rgb(colour), 0.25 + 0.75 * (t["number"] + 1) / len(trials)) for t in shown]
             values = [_place(dimension, t["params"][dimension.key]) for t in shown]
-            axes.scatter(values, [t["value"] for t in shown], 22, color=colour, alpha=shades or None, marker=mark)
+            axes.scatter(values, [t["value"] for t in shown], 22, color=shades, marker=mark)
         _scale(axes, dimension)
         axes.set_title(names[dimension.key], fontsize=9.5, color=INK)
     for axes in panels[len(space) :]:

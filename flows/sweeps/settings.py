@@ -179,14 +179,14 @@ def _runs(config: SweepConfig, typed: Sequence[str]) -> tuple[list[str], list[Di
     lines = merged(merged(config.overrides, budget), typed)
     taken_apart = parse(lines, groups())
     load_plugins(taken_apart)
-    there = {_key(line) for line in lines}
-    dimensions = space.of_mapping({key: written for key, written in config.space.items() if key not in there})
+    fixed = {_key(line) for line in typed}  # what the preset itself gives for a key is the default configuration's
+    dimensions = space.of_mapping({key: written for key, written in config.space.items() if key not in fixed})
     dimensions += space.of_overrides(taken_apart.sweeps)
     if not dimensions:
         raise UserError(
             "nothing is varied: choose a preset, as sweep=ppo, or write algo.optimizer.lr=tag(log,interval(1e-4,1e-2))"
         )
-    for key in (*there, *(dimension.key for dimension in dimensions)):
+    for key in (*map(_key, lines), *(dimension.key for dimension in dimensions)):
         if key in OURS:
             raise UserError(f"{key}: {OURS[key]}")
     varied = {sweep.key_or_group for sweep in taken_apart.sweeps}

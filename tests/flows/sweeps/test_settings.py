@@ -51,6 +51,19 @@ def test_a_key_that_is_typed_with_one_value_is_varied_no_more() -> None:
     assert "algo.gae_lambda=0.9" in made.base
 
 
+def test_what_a_preset_gives_for_a_key_that_it_varies_is_the_default_configurations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sweep").mkdir()
+    text = "overrides: [exp=ppo, algo.gamma=0.5]\nspace: {algo.gamma: {type: float, low: 0.9, high: 1}}\n"
+    (tmp_path / "sweep/mine.yaml").write_text(text)
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
+    made = plan(["sweep=mine"])
+    assert made.base == ["exp=ppo", "algo.gamma=0.5"]
+    assert [dimension.key for dimension in made.space] == ["algo.gamma"]
+    assert check_plan(made).algo.gamma == 0.9
+
+
 def test_anything_of_the_config_can_be_varied() -> None:
     lines = ["env.num_envs=choice(2,4)", "optim=choice(adam,rmsprop)", "evaluation.episodes=interval(1,3)"]
     made = plan(["exp=ppo", *lines])
