@@ -7,6 +7,8 @@ tasks, in this process; a retried task finds it dead and starts it again from th
 from __future__ import annotations
 
 import dataclasses
+import functools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,8 +44,9 @@ configure_environment()  # Prefect reads its settings when it is imported
 from prefect import Task, task  # noqa: E402
 from prefect.cache_policies import NO_CACHE, CacheKeyFnPolicy  # noqa: E402
 from prefect.client.schemas.objects import State, TaskRun  # noqa: E402
-from prefect.context import TaskRunContext  # noqa: E402
+from prefect.context import FlowRunContext, TaskRunContext  # noqa: E402
 
+RETRIES = (1, 5)  # seconds before a failed stage is tried again
 VERSION = f"{rlcore.__version__}+{commit()[:10]}"
 
 
@@ -52,11 +55,15 @@ def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -
 
     Nor does an environment that would do the same again, or a full disk, for which the trainer has waited by then.
     """
-    failure = state.result(raise_on_failure=False)
+    return may_pass(state.result(raise_on_failure=False))
+
+
+def may_pass(failure: Any) -> bool:
+    """Whether a failure may pass by itself; tells of one that is tried again."""
     lasting = isinstance(failure, (UserError, EnvironmentFault, DiskFault))
     worth = isinstance(failure, EnvironmentLost) or not lasting
     if worth:
-        tell("stage", {"doing": f"{failure}; trying again"})
+        tell("stage", {"doing": f"{failure}; trying again", "failure": True})
     return worth
 
 
@@ -73,20 +80,49 @@ def called(stage: str) -> Callable[[dict[str, Any]], str]:
 
 
 def stage_task(stage: str, **options: Any) -> Any:
-    """A decorator that makes a task of a function; `options` are Prefect's, where a stage differs from the others."""
+    """A decorator that makes a task of a function; `options` are Prefect's, where a stage differs from the others.
+
+    Called without a flow run around it, as by a sweep's worker, it is the plain function, tried again as the task is.
+    """
     # No tags: for each of them Prefect asks its API for a place before a task may run, and a server that is away would
     # stop training. The names say which stage it is.
     common: dict[str, Any] = {
         "name": stage,
         "task_run_name": called(stage),
         "version": VERSION,
-        "retries": 2,
-        "retry_delay_seconds": [1, 5],
+        "retries": len(RETRIES),
+        "retry_delay_seconds": [*RETRIES],
         "retry_condition_fn": worth_retrying,
         "cache_policy": NO_CACHE,  # what a stage leaves behind lies in the run directory, not in its result
         "persist_result": False,
     }
-    return task(**common | options)
+
+    def made(function: Callable[..., Any]) -> Callable[..., Any]:
+        as_task, plainly = task(**common | options)(function), tried_again(function)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (as_task if FlowRunContext.get() else plainly)(*args, **kwargs)
+
+        return call
+
+    return made
+
+
+def tried_again(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is called again after a failure that may pass."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for pause in RETRIES:
+            try:
+                return function(*args, **kwargs)
+            except Exception as failure:
+                if not may_pass(failure):
+                    raise
+            time.sleep(pause)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def measured(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
@@ -95,6 +131,7 @@ def measured(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
     return card_key(config.env, config.seed)
 
 
+_cards: dict[str | None, dict[str, Any]] = {}
 cached = {
     "cache_policy": CacheKeyFnPolicy(cache_key_fn=measured),
     "persist_result": True,
@@ -106,6 +143,16 @@ cached = {
 def _make_env(run: str) -> dict[str, Any]:
     make_env_stage(RunDirectory(run))
     return RunDirectory(run).read_card()
+
+
+def _card(run: str) -> dict[str, Any]:
+    """What make-env gives, measured once in a process where Prefect caches nothing."""
+    config = config_of(RunDirectory(run))
+    key = card_key(config.env, config.seed)
+    card = _cards[key] if key in _cards else _make_env(run)
+    if key is not None:
+        _cards[key] = card
+    return card
 
 
 @stage_task("collect")
@@ -140,7 +187,8 @@ def summary(run: str) -> dict[str, Any]:
     """Write the summary and the learning curve, and show both in Prefect."""
     directory = RunDirectory(run)
     results = summary_stage(directory)
-    artifacts.show_results(directory, results, directory.curve)
+    if FlowRunContext.get():
+        artifacts.show_results(directory, results, directory.curve)
     return {"run_dir": run, "result": result_line(results)} | {k: results[k] for k in ("status", "env_steps", "model")}
 
 
@@ -168,7 +216,7 @@ def make_env(run: str) -> None:
     """Hold the config against a real environment; one that nothing has changed is not measured twice."""
     directory = RunDirectory(run)
     if not directory.card.exists():
-        card = _make_env(run)
+        card = _make_env(run) if FlowRunContext.get() else _card(run)
         if not directory.card.exists():  # it was measured for an earlier run
             write_card(directory, card)
 
@@ -180,7 +228,7 @@ def collect(run: str) -> None:
 
 
 def boundaries(run: str) -> Iterator[Boundary]:
-    """Train from boundary to boundary, a task each, until training is done."""
+    """Train from boundary to boundary, a task each, until training is done or pruned."""
     return train_boundaries(RunDirectory(run), lambda: Boundary(**_train(run)))
 
 

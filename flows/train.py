@@ -46,13 +46,14 @@ def training_flow(algo: str) -> Flow[..., Any]:
         with leading(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, mirror
             make_env(run)
             collect(run)
-            for at in boundaries(run):  # the train task, until training is done
+            for at in boundaries(run):  # the train task, until training is done or pruned
                 if "checkpoint" in at.due:
                     checkpoint(run, at.env_steps)
                 if "evaluate" in at.due:
                     evaluate(run, at.env_steps)
-            evaluate(run, final=True)
-            register_model(run)
+            if at.done:  # and not a sweep's trial that was not worth going on
+                evaluate(run, final=True)
+                register_model(run)
             return summary(run)
 
     return train

@@ -16,7 +16,7 @@ HYDRA_OPTIONS = {
     ("--cfg", "-c", True): "`{config}` prints the config",
     ("--resolve", "", False): "`{config}` prints the config resolved",
     ("--package", "-p", True): "`{config}` prints the config",
-    ("--multirun", "-m", False): "a command trains one run, and a loop several: `{loop}`",
+    ("--multirun", "-m", False): "several values train a group of runs: `{group}`",
     ("--config-dir", "-cd", True): "`SHEPHERD_SEARCH_PATH={value} {train}` adds a folder of config files",
     ("--config-path", "-cp", True): "`SHEPHERD_SEARCH_PATH={value} {train}` adds a folder of config files",
     ("--config-name", "-cn", True): "a preset is named by exp=NAME: `{train}`",
@@ -42,7 +42,7 @@ def refuse_other_commands(arguments: Sequence[str]) -> None:
                 continue
             value = value or (arguments[at + 1] if valued and at + 1 < len(arguments) else "")
             words = [one for one in typed if one not in (word, value)]
-            meant = {"train": _line("train", words), "config": _line("config", words), "loop": _loop(words)}
+            meant = {"train": _line("train", words), "config": _line("config", words), "group": _group(words)}
             raise UserError(f"{option}: this is Hydra's option; here {here.format(**meant, value=shlex.quote(value))}")
     if command.startswith("checkpoint_path="):
         _refuse_evaluation("evaluate", arguments, typed)
@@ -54,12 +54,13 @@ def _line(command: str, words: Sequence[str]) -> str:
     return shlex.join(["shepherd", command, *(words or ["exp=ppo"])])
 
 
-def _loop(words: Sequence[str]) -> str:
-    """The shell loop over the first key with several values; over seeds where none has."""
-    several = next((word for word in words if re.fullmatch(r"[^\[{(]*,[^\[{(]*", word)), "seed=1,2,3")
-    key, _, values = several.partition("=")
-    line = _line("train", [word for word in words if word != several])
-    return f"for value in {values.replace(',', ' ')}; do {line} {key}=$value; done"
+def _group(words: Sequence[str]) -> str:
+    """The command that trains a run for each of the values; for each of three seeds where no key has several."""
+    several = any(re.fullmatch(r"[^\[{(]*,[^\[{(]*", word) for word in words)
+    named = any(word.startswith("group=") for word in words)
+    return _line(
+        "train", [*(words or ["exp=ppo"]), *([] if several else ["seed=1,2,3"]), *([] if named else ["group=NAME"])]
+    )
 
 
 def _refuse_evaluation(command: str, words: Sequence[str], typed: Sequence[str]) -> None:

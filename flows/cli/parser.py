@@ -13,8 +13,10 @@ from rlcore import __version__
 from rlcore.errors import UserError
 
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
+SWEEP_HELP = "flows.cli.sweep:sweep_help"
 HELP = "flows.cli.help:train_help"  # `shepherd train -h`, with overrides and words that select keys
 KEYS = "key=value, as exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists every key"
+SWEEP = "sweep=PRESET, sweep.trials=20 and the like, algo.gamma=interval(0.9,1) and the like, and keys as for train"
 RUN_DIR = "the run's folder"
 SOURCE = "run directory, checkpoint directory or models:/NAME@alias"
 SIDE = "group (group=NAME of the runs), sweep, folder or glob of runs, or mlflow:EXPERIMENT?FILTER"
@@ -40,14 +42,19 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
     command = arguments[0]
     if command == "train" and {"-h", "--help"} & set(arguments):
         return HELP, {"words": [a for a in arguments[1:] if a not in ("-h", "--help")]}
+    if command == "sweep" and {"-h", "--help"} & set(arguments) and arguments[1] not in ("resume", "status"):
+        return SWEEP_HELP, {}
+    if command == "sweep" and arguments[1:2] in (["resume"], ["status"]):
+        arguments = [f"sweep {arguments[1]}", *arguments[2:]]
     options, rest = parser().parse_known_args(arguments)
     values = vars(options)
     if rest and ("overrides" not in values or any(word.startswith("-") for word in rest)):
         raise UserError(f"{' '.join(rest)}: not known here; `shepherd {command} --help` says what may be typed")
     if rest:
         values["overrides"] = [*values["overrides"], *rest]
-    if values.get("episodes", 1) < 1:
-        raise UserError(f"--episodes {values['episodes']}: must be 1 or more")
+    for name in ("episodes", "workers"):
+        if (values.get(name) or 1) < 1 or values.get(name) == 0:
+            raise UserError(f"--{name} {values[name]}: must be 1 or more")
     return values.pop("calls"), values
 
 
@@ -58,12 +65,15 @@ def parser() -> Parser:
     group = root.add_subparsers(required=True, metavar="COMMAND")
 
     command = _add(group, "train", "flows.cli.train:train", "train an agent: from a config to a registered model")
-    command.add_argument("overrides", nargs="*", default=[], help=KEYS)
+    command.add_argument("overrides", nargs="*", default=[], help=f"{KEYS}; several values: seed=0,1,2 group=NAME")
+    about = "runs of a group at once (as many as there are processor cores for)"
+    command.add_argument("--workers", type=int, metavar="N", help=about)
     command = _add(group, "resume", "flows.cli.train:resume", "continue a run, bit for bit as if it had never stopped")
     command.add_argument("run_dir", help=RUN_DIR)
     about = "keys that change nothing learned, as metric.log_every=1000"
     command.add_argument("overrides", nargs="*", default=[], help=about)
 
+    _add_sweep(group)
     about = "judge a run, a checkpoint or a registered model over whole episodes"
     command = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
     command.add_argument("source", help=SOURCE)
@@ -128,6 +138,18 @@ def _add_reap(group: Any) -> None:
     command.add_argument("--elsewhere", action="store_true", help=about)
     command.add_argument("--resume", dest="go_on", action="store_true", help="go on with each, one after the other")
     command.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+
+
+def _add_sweep(group: Any) -> None:
+    about = "find good hyperparameters: many trainings, then the winner beside the default configuration on fresh seeds"
+    command = _add(group, "sweep", "flows.cli.sweep:sweep", about)
+    command.add_argument("overrides", nargs="*", default=[], help=SWEEP)
+    command = _add(group, "sweep resume", "flows.cli.sweep:resume", "go on with a sweep")
+    command.add_argument("name", help="of the sweep")
+    command.add_argument("overrides", nargs="*", default=[], help="sweep.trials, sweep.workers or sweep.confirm_seeds")
+    command = _add(group, "sweep status", "flows.cli.sweep:status", "what a sweep has come to so far")
+    command.add_argument("name", help="of the sweep")
+    command.add_argument("--json", action="store_true", dest="as_json", help="for a program")
 
 
 def _add_registry(group: Any) -> None:

@@ -14,16 +14,23 @@ from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.settings import tracking_uri
 from flows.workers.servers import check_servers
 from rlcore import plugins
+from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE
 from rlcore.system.secrets import redacted
 
 
-def train(overrides: Sequence[str]) -> None:
-    """Make a run of what was typed, and train it."""
+def train(overrides: Sequence[str], workers: int | None = None) -> None:
+    """Make a run of what was typed, and train it; of several values a group of runs, so many of them at once."""
     from flows.runs.create import new_run  # torch
+    from flows.sweeps.group import has_several
 
     check_servers()
+    if has_several(overrides):
+        _group(overrides, workers)
+        return
+    if workers is not None:
+        raise UserError(f"--workers {workers}: of a group of runs; give a key several values, as seed=0,1,2")
     run = new_run(overrides)
     with continued_with(resume_command(short_path(run.path))):
         _flow(run)
@@ -46,6 +53,27 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
             print(f"{run_dir}: finished already ({summary['env_steps']:,} env steps); nothing to do")
         else:
             _flow(run)
+
+
+def _group(overrides: Sequence[str], workers: int | None) -> None:
+    """Train the runs of a group that are not done, and show what all came to."""
+    from flows.cli.jobs import following_jobs  # rich
+    from flows.group import run_group  # Prefect
+    from flows.report.sweep_tables import group_table
+    from flows.report.terminal import show
+    from flows.sweeps.group import group_of
+    from flows.sweeps.trial import iqm
+
+    group = group_of(overrides, workers)
+    there = sum(training.state == "over" for training in group.trainings)
+    going_on = f" · {there} are done already" if there else ""
+    print(f"group {group.name} · {len(group.trainings)} runs, {group.workers} at once{going_on}", file=sys.stderr)
+    again = shlex.join(["shepherd", "train", *overrides, *plugins.as_typed()])
+    with continued_with(f"{bin_folder()}{again}"):
+        if there < len(group.trainings):
+            with following_jobs("runs", len(group.trainings), there), without_tracebacks():
+                run_group([*overrides], workers)
+        show(group_table(group.name, [training.run for training in group.trainings], iqm))
 
 
 def _flow(run: RunDirectory) -> None:

@@ -78,7 +78,7 @@ def dump(tree: Mapping[str, Any]) -> str:
 def _composed(overrides: Sequence[str]) -> DictConfig:
     """Files, built-in defaults and settings together; interpolations are not resolved."""
     groups = yaml_files.groups()
-    typed = parse(_without_plugins(overrides), groups)
+    typed = parse(without_plugins(overrides), groups)
     typed.refuse_sweeps()
     return _merged(yaml_files.load(typed.choices, groups), typed)
 
@@ -97,14 +97,14 @@ def _composed_from(
             raise UserError(f"{file}: cannot be read ({mistakes.one_line(error)})") from None
         if not isinstance(stored, DictConfig) or not {"algo", "env"} <= set(stored):
             raise UserError(f"{file}: not the parameters of a run; `shepherd config exp=ppo --params` prints such")
-        typed = parse(_without_plugins(overrides), yaml_files.groups())
+        typed = parse(without_plugins(overrides), yaml_files.groups())
         typed.refuse_sweeps()
         typed.refuse_choices()
         yaml_files.register_resolvers()
         return _checked(_merged(stored, typed))
 
 
-def _without_plugins(overrides: Sequence[str]) -> list[str]:
+def without_plugins(overrides: Sequence[str]) -> list[str]:
     """Name and import the modules that the user has typed, for children of this process too; the other overrides."""
     modules, others = plugins.taken(overrides)
     plugins.name(modules)

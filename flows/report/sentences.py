@@ -18,6 +18,14 @@ def describe(kind: str, facts: dict[str, Any]) -> str | None:
         return str(facts["doing"])
     if kind == "work":
         return f"{facts['doing']}: {facts['done']} of {facts['total']} episodes"
+    if kind == "trial":
+        said = f"failed: {facts['sentence']}" if facts["state"] == "fail" else number(facts["value"])
+        said = f"pruned at {said}" if facts["state"] == "pruned" else said
+        return f"trial {facts['number']}: {said} · {facts['label'].partition(': ')[2]}"
+    if kind == "ended" and facts["number"] is None:
+        return f"{facts['label']}: {facts['sentence'] or 'done'}"
+    if kind == "job" and "doing" in facts:
+        return f"{facts['label'].partition(':')[0]}: {facts['doing']}"
     if kind == "registered":
         version = f"{facts['name']} version {facts['version']}: " if facts["name"] else ""
         return f"{version}{facts['decision']}"

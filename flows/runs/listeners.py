@@ -20,6 +20,8 @@ def listening(listener: Listener) -> Iterator[None]:
 
     Kinds: `progress` {env_steps, return, elapsed} after an iteration; `work` {doing, done, total} in what takes long;
     `stage` {doing}, a sentence; `baseline`, `checkpoint`, `evaluation` and `registered` with what the stage made.
+    Of many runs: `job` {label, number}, with the progress of one of them or {doing}; `ended` {label, number, state,
+    sentence}; `trial` {number, label, state, value, sentence}; `phase` {doing, total}, when other jobs begin.
     """
     _listeners.append(listener)
     try:

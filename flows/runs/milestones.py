@@ -11,7 +11,12 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, ending, last_event, read_events
 from rlcore.train.boundary import Boundary
 
-STATUS = {"target_return": "stopped_early", "plateau": "stopped_early", "dry_run": "dry_run"}  # reason -> how it ended
+STATUS = {
+    "target_return": "stopped_early",
+    "plateau": "stopped_early",
+    "dry_run": "dry_run",
+    "pruned": "pruned",
+}  # reason -> how it ended
 
 
 def note_start(run: RunDirectory) -> None:
@@ -40,7 +45,7 @@ def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def note_end(run: RunDirectory, boundary: Boundary) -> None:
-    """Write that training is done."""
+    """Write that training is done, or has been pruned."""
     here = {"env_steps": boundary.env_steps, "status": STATUS.get(boundary.reason or "", "finished")}
     noted = last_event(read_events(run.events), "end")
     if noted is None or not here.items() <= noted.items():  # it may have been interrupted after it had finished

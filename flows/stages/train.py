@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from flows.runs.listeners import tell
 from flows.runs.milestones import note_baseline, note_end
+from flows.runs.pruning import pruned
 from flows.runs.trainer import standing, trainer_for
 from flows.stages.checkpoint import checkpoint
 from flows.stages.evaluate import evaluate
@@ -19,7 +20,9 @@ def train(run: RunDirectory) -> Boundary:
 
 
 def boundaries(run: RunDirectory, advance: Callable[[], Boundary] | None = None) -> Iterator[Boundary]:
-    """Train from boundary to boundary until training is done. What is due at one is the caller's to do before the next.
+    """Train from boundary to boundary until training is done, or pruned (`flows.runs.pruning`).
+
+    What is due at one is the caller's to do before the next. The last one of a pruned training is not `done`.
 
     One at which the trainer died comes again: another goes on from the last checkpoint. `advance` trains to the next
     boundary; None = `train`.
@@ -30,6 +33,9 @@ def boundaries(run: RunDirectory, advance: Callable[[], Boundary] | None = None)
         yield at
         if at.done and standing(run) == at.env_steps:
             break
+        if not at.done and pruned(run, at):
+            tell("stage", {"doing": f"pruned at {at.env_steps:,} env steps"})
+            return
     note_end(run, at)
     if at.reason in ("target_return", "plateau"):
         tell("stage", {"doing": f"stopped early at {at.env_steps:,} env steps: early_stop, {at.reason}"})

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 RUN_TAG = "shepherd.run_id"
-STATUS = dict.fromkeys(COMPLETE, "FINISHED") | {"interrupted": "KILLED", "failed": "FAILED", "died": "KILLED"}
+STATUS = dict.fromkeys(COMPLETE, "FINISHED")
+STATUS |= {"interrupted": "KILLED", "pruned": "KILLED", "failed": "FAILED", "died": "KILLED"}
 UPLOADS = ".mlflow/uploads.json"
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100

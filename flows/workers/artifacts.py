@@ -52,6 +52,28 @@ def progress_shown(run: RunDirectory) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def share_shown(key: str, description: str, total: int) -> Iterator[None]:
+    """Show how many of so many jobs have ended as a progress artifact."""
+    artifact = _try(prefect.artifacts.create_progress_artifact, 0.0, _slug(key), description)
+    done = 0
+
+    def listener(kind: str, facts: dict[str, Any]) -> None:
+        nonlocal done
+        if kind == "ended" and facts["number"] is not None and artifact is not None:
+            done += 1
+            _try(prefect.artifacts.update_progress_artifact, artifact, min(100.0, 100.0 * done / total))
+
+    with listening(listener):
+        yield
+
+
+def show_sweep(key: str, rows: list[dict[str, Any]], page: str) -> None:
+    """Show a sweep's trials as a table, and what came of it as a page (Markdown)."""
+    _try(prefect.artifacts.create_table_artifact, rows, _slug(f"trials-{key}"), f"trials of sweep {key}")
+    _try(prefect.artifacts.create_markdown_artifact, page, _slug(f"sweep-report-{key}"), f"sweep {key}")
+
+
 def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> None:
     """Show a run's summary as a table and as a page, and its learning curve (PNG)."""
     name = _name(run)
@@ -89,8 +111,12 @@ def _name(run: RunDirectory) -> str:
 
 
 def _key(kind: str, run: RunDirectory) -> str:
+    return _slug(f"{kind}-{_name(run)}")
+
+
+def _slug(text: str) -> str:
     """An artifact's key: Prefect allows lowercase letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{_name(run)}".lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def _try(show: Callable[..., Any], *arguments: Any) -> Any:

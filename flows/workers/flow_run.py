@@ -51,21 +51,24 @@ Log = logging.Logger | LoggingAdapter
 def leading(algo: str, overrides: list[str], run_dir: str, accelerator: str = "") -> Iterator[str]:
     """Lead the run that a flow's parameters mean (its folder): nobody else may, and whatever ends it, its log says how.
 
-    Overrides are those of `shepherd train`, or of `shepherd resume` for a `run_dir` that is there.
+    Overrides are those of `shepherd train`, or of `shepherd resume` for a `run_dir` that is there. Where no flow
+    runs (a sweep's trial, in a worker process) Prefect is told nothing.
     """
     key = "fabric.accelerator="
     if accelerator and not any(override.startswith(key) for override in overrides):
         overrides = [*overrides, f"{key}{accelerator}"]
     context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None
-    flow_run, log = context.flow_run, get_run_logger() if _on_worker() else None
-    with _supervised(log) if log else nullcontext():
+    flow_run, log = context and context.flow_run, get_run_logger() if on_worker() else None
+    with supervised(log) if log else nullcontext():
         run = _run_of(algo, overrides, run_dir, flow_run if log else None)
         with still_terminable(), run.driving():
             if log and run.events.exists():
                 log.info(f"goes on {resumes(run)}")
-            _name(flow_run, run)
-            with _mirrored(run, flow_run, log), progress_shown(run), released(run):
+            shown = nullcontext()
+            if flow_run:
+                _name(flow_run, run)
+                shown = progress_shown(run)
+            with _mirrored(run, flow_run, log), shown, released(run):
                 expect_trainer(run)
                 yield str(run.path)
 
@@ -78,7 +81,7 @@ def ending_in_a_sentence(body: Body) -> Body:
 
     @functools.wraps(body)
     def flow(*args: Any, **kwargs: Any) -> Any:
-        if not _on_worker():
+        if not on_worker():
             return body(*args, **kwargs)
         try:
             made = body(*args, **kwargs)
@@ -147,7 +150,7 @@ def _check_algorithm(algo: str, name: str) -> None:
 
 
 @contextmanager
-def _mirrored(run: RunDirectory, flow_run: FlowRun, log: Log | None) -> Iterator[None]:
+def _mirrored(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Iterator[None]:
     """Note the run's start and what breaks it off, and keep MLflow up to date."""
     note_start(run)
     mirror_in_background(run)  # MLflow shows the run from its beginning
@@ -163,29 +166,34 @@ def _mirrored(run: RunDirectory, flow_run: FlowRun, log: Log | None) -> Iterator
         failed = isinstance(error, Exception) and not interrupted()
         note_broken_off(run, *(("failed", redacted(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)
-        if log and not failed:  # what Prefect writes itself reads like a crash
+        if log and flow_run and not failed:  # what Prefect writes itself reads like a crash
             log.info(f"interrupted; `prefect flow-run retry {flow_run.id}` goes on {resumes(run)}")
         raise
     finish_mirror(run)
 
 
 def _name(flow_run: FlowRun, run: RunDirectory) -> None:
-    """Call and tag the flow run by environment and seed, which its parameters need not name."""
+    """Call and tag the flow run by environment and seed, which its parameters need not name.
+
+    What a sweep has started is called by its trial.
+    """
     config = run.read_config()
     name = f"{config['env']['id']} seed {config['seed']} {run.read_identity()['run_id'][:6]}"
     labels = [config["algo"]["name"], config["env"]["id"], f"seed={config['seed']}"]
+    if flow_run.parent_task_run_id:
+        name, labels = flow_run.name, [*flow_run.tags, *labels]
     with get_client(sync_client=True) as client:
         client.update_flow_run(flow_run.id, name=name, tags=labels)
 
 
-def _on_worker() -> bool:
+def on_worker() -> bool:
     """Whether a worker executes the flow run in this process, and not a terminal, a notebook or a test."""
     context = FlowRunContext.get()  # prefect.runtime would ask the API
     return bool(context and context.flow_run and context.flow_run.deployment_id)
 
 
 @contextmanager
-def _supervised(log: Log) -> Iterator[None]:
+def supervised(log: Log) -> Iterator[None]:
     """On a worker: tell the flow run's log what a terminal would show, and end by SIGTERM when the worker is gone."""
     # Prefect's own chatter is off (flows.settings); what a training tells belongs into the flow run's log.
     logging.getLogger("prefect.flow_runs").setLevel(logging.INFO)

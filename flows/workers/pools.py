@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -13,21 +13,20 @@ from rlcore import plugins
 
 # Earlier versions had Prefect call silent flow runs crashed; flows.workers.worker does it now.
 OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
-# What every algorithm gets: deployment -> its pool and the parameters it sets (not among the overrides, which a
-# user's own replace as a whole).
-DEPLOYMENTS = {"default": ("local", {}), "gpu": ("gpu", {"accelerator": "cuda"})}
+DRIVERS = "drivers"  # queue of pool local without a limit: a sweep only waits, and must not keep its trials out
 # Flows of no algorithm, by their name: where a worker finds them. Each is deployed as `default`.
 OTHERS = {"reproduce": "flows/reproduce.py:reproduce", "compare": "flows/comparison.py:compare"}
 
 
 class Deployment(NamedTuple):
-    """A flow as workers load it: from `entrypoint`, in the checkout."""
+    """A flow as workers load it: from `entrypoint`, in the checkout; its parameters are none of the overrides."""
 
     entrypoint: str
     name: str
-    pool: str
-    parameters: dict[str, Any]
     tag: str
+    pool: str = "local"
+    queue: str = "default"
+    parameters: Mapping[str, str] = {}
 
 
 def prefect_yaml() -> str:
@@ -36,7 +35,8 @@ def prefect_yaml() -> str:
     python -m flows.workers.pools > prefect.yaml
     """
     listed = [
-        {"name": one.name, "entrypoint": one.entrypoint, "tags": [one.tag], "work_pool": {"name": one.pool}}
+        {"name": one.name, "entrypoint": one.entrypoint, "tags": [one.tag]}
+        | {"work_pool": {"name": one.pool, "work_queue_name": one.queue}}
         | ({"parameters": dict(one.parameters)} if one.parameters else {})
         for one in deployments()
     ]
@@ -44,9 +44,9 @@ def prefect_yaml() -> str:
     return head + yaml.safe_dump({"name": "shepherd", "deployments": listed}, sort_keys=False)
 
 
-def entrypoint(algo: str) -> str:
-    """Where a worker finds the training flow of an algorithm."""
-    return f"flows/train.py:train_{algo.replace('-', '_')}"
+def entrypoint(algo: str, kind: str = "train") -> str:
+    """Where a worker finds a flow of an algorithm."""
+    return f"flows/{kind}.py:{kind}_{algo.replace('-', '_')}"
 
 
 def deployments() -> Iterator[Deployment]:
@@ -54,11 +54,15 @@ def deployments() -> Iterator[Deployment]:
     from rlcore.algorithms import ALGORITHMS
 
     plugins.load()
+    on_gpu = {"accelerator": "cuda"}
     for algo in ALGORITHMS:
-        for name, (pool, parameters) in DEPLOYMENTS.items():
-            yield Deployment(entrypoint(algo), name, pool, parameters, algo)
+        train, sweep = entrypoint(algo), entrypoint(algo, "sweep")
+        yield Deployment(train, "default", algo)
+        yield Deployment(train, "gpu", algo, "gpu", parameters=on_gpu)
+        yield Deployment(sweep, "default", algo, queue=DRIVERS)
+        yield Deployment(sweep, "gpu", algo, queue=DRIVERS, parameters=on_gpu)
     for flow, place in OTHERS.items():
-        yield Deployment(place, "default", "local", {}, flow)
+        yield Deployment(place, "default", flow)
 
 
 def deploy(limits: Mapping[str, int | None]) -> list[str]:
@@ -78,7 +82,10 @@ def deploy(limits: Mapping[str, int | None]) -> list[str]:
         for pool, limit in limits.items():
             with suppress(ObjectAlreadyExists):
                 client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
-            client.update_work_pool(pool, WorkPoolUpdate(concurrency_limit=limit))
+            # Of its queue "default" alone: those who only wait for trainings are not to take their places.
+            client.update_work_pool(pool, WorkPoolUpdate(concurrency_limit=None))
+            queue = client.read_work_queue_by_name("default", work_pool_name=pool)
+            client.update_work_queue(queue.id, concurrency_limit=limit)
         for rule in client.read_automations_by_name(OLD_RULE):
             client.delete_automation(rule.id)
         for one in deployments():
@@ -90,11 +97,12 @@ def deploy(limits: Mapping[str, int | None]) -> list[str]:
                 version=flow.version,
                 description=(flow.description or "").partition("\n\nArgs:")[0],
                 tags=[one.tag],
-                parameters=one.parameters,
+                parameters=dict(one.parameters),
                 parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
                 enforce_parameter_schema=True,
                 pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(home())}}],
                 work_pool_name=one.pool,
+                work_queue_name=one.queue,
             )
             names.append(f"{flow.name}/{one.name}")
     return names

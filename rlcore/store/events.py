@@ -10,7 +10,7 @@ Kinds, each with `kind` and `time` (seconds since 1970) and, where it belongs to
                 metrics and evaluations while training: wall_s, seconds of training so far (metric.disable_timer: none)
     checkpoint  env_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
     registered  name, version, aliases
-    end         status (finished, stopped_early, dry_run, interrupted, failed, died), env_steps, reason
+    end         status (finished, stopped_early, dry_run, pruned, interrupted, failed, died), env_steps, reason
 
 After a kill the same point may be written twice; readers keep the first of each (kind, env_steps, final): training is
 exact, so both say the same but for times. A final evaluation over another number of episodes is another point.

@@ -33,6 +33,7 @@ HEAVY = frozenset(
         "mujoco",
         "numpy",
         "omegaconf",
+        "optuna",
         "prefect",
         "psutil",
         "requests",

@@ -16,6 +16,11 @@ from rlcore.errors import UserError
 LINES = [
     "train exp=ppo seed=3",
     "train -h algo",
+    "train exp=ppo seed=1,2 group=mine --workers 2",
+    "sweep sweep=ppo_cartpole sweep.trials=3 algo.gamma=interval(0.9,1)",
+    "sweep -h",
+    "sweep resume first sweep.trials=40",
+    "sweep status first --json",
     "resume runs/a metric.log_every=1",
     "evaluate runs/a --episodes 5 --checkpoint best --round 2 --video",
     "enjoy runs/a --episodes 2",
@@ -55,13 +60,13 @@ def test_every_command_has_a_line_here():
     with pytest.raises(UserError, match="choose from") as caught:
         parse(["nothing"])
     commands = re.search(r"choose from ([^)]*)\)", str(caught.value))[1].replace("'", "").split(", ")
-    assert set(commands) == {line.split()[0] for line in LINES}
+    assert {command.split()[0] for command in commands} == {line.split()[0] for line in LINES}
 
 
 @pytest.mark.parametrize(
     ("line", "calls", "values"),
     [
-        ("train exp=ppo seed=3", "flows.cli.train:train", {"overrides": ["exp=ppo", "seed=3"]}),
+        ("train exp=ppo seed=3", "flows.cli.train:train", {"overrides": ["exp=ppo", "seed=3"], "workers": None}),
         (
             "config exp=ppo --params seed=3",
             "flows.cli.config:config",
@@ -114,12 +119,12 @@ OTHERS = [
     ("train exp=ppo --cfg=job --resolve", "`shepherd config exp=ppo`"),
     ("exp=ppo -c job", "`shepherd config exp=ppo`"),
     ("config exp=ppo --resolve", "`shepherd config exp=ppo`"),
-    ("train --multirun exp=ppo", "`for value in 1 2 3; do shepherd train exp=ppo seed=$value; done`"),
+    ("train --multirun exp=ppo", "`shepherd train exp=ppo seed=1,2,3 group=NAME`"),
     (
         "train -m exp=ppo env.id=CartPole-v1,Acrobot-v1",
-        "`for value in CartPole-v1 Acrobot-v1; do shepherd train exp=ppo env.id=$value; done`",
+        "`shepherd train exp=ppo env.id=CartPole-v1,Acrobot-v1 group=NAME`",
     ),
-    ("-m exp=ppo seed=5,6", "`for value in 5 6; do shepherd train exp=ppo seed=$value; done`"),
+    ("-m exp=ppo seed=5,6", "`shepherd train exp=ppo seed=5,6 group=NAME`"),
     ("train exp=ppo -cd my_configs", "`SHEPHERD_SEARCH_PATH=my_configs shepherd train exp=ppo`"),
     ("train --config-dir=my_configs exp=mine", "`SHEPHERD_SEARCH_PATH=my_configs shepherd train exp=mine`"),
     ("train -cn mine", "exp=NAME"),

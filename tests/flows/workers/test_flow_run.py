@@ -97,6 +97,6 @@ def test_long_work_says_in_the_log_now_and_then_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, every: float, said: list[str]
 ) -> None:
     monkeypatch.setattr(around, "WORK_EVERY", every)
-    with caplog.at_level(logging.INFO), around._supervised(logging.getLogger("tests.flow_run")):
+    with caplog.at_level(logging.INFO), around.supervised(logging.getLogger("tests.flow_run")):
         working("comparing")(37, 100)
     assert [record.message for record in caplog.records if record.name == "tests.flow_run"] == said

@@ -32,7 +32,8 @@ from tests.processes import ROOT, free_port, wait_for
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, with free ports."""
     (tmp_path / "flows").mkdir()
-    (tmp_path / "flows/train.py").write_text(TRAIN)
+    for kind in ("train", "sweep"):
+        (tmp_path / f"flows/{kind}.py").write_text(FLOW.format(kind=kind))
     (tmp_path / "flows/reproduce.py").write_text(REPRODUCE)
     (tmp_path / "flows/comparison.py").write_text(COMPARE)
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
@@ -219,11 +220,11 @@ def test_the_password_is_in_no_command_line_and_in_no_file_that_others_read(
     assert up._prefect().variables["PREFECT_SERVER_API_AUTH_STRING"] == f"shepherd:{password}"
 
 
-TRAIN = """
+FLOW = """
 from prefect import flow
 
-@flow(name="train-two-words", version="7")
-def train_two_words(overrides: list[str] = [], accelerator: str = ""):
+@flow(name="{kind}-two-words", version="7")
+def {kind}_two_words(overrides: list[str] = [], accelerator: str = ""):
     \"\"\"Learns.
 
     Args:
@@ -266,25 +267,33 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     client.read_automations_by_name.return_value = [SimpleNamespace(id="old")]
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: client)
     monkeypatch.setattr("rlcore.algorithms.ALGORITHMS", {"two-words": None})
-    names = ["train-two-words/default", "train-two-words/gpu", "reproduce/default", "compare/default"]
-    assert pools.deploy({"local": 3, "gpu": None}) == names
+    names = [f"{kind}-two-words/{name}" for kind in ("train", "sweep") for name in ("default", "gpu")]
+    assert pools.deploy({"local": 3, "gpu": None}) == [*names, "reproduce/default", "compare/default"]
     *of_the_algorithm, again, compare = (call.kwargs for call in client.create_deployment.call_args_list)
     assert (again["entrypoint"], again["work_pool_name"]) == ("flows/reproduce.py:reproduce", "local")
     assert "models:/" in again["parameter_openapi_schema"]["properties"]["source"]["description"]
     assert (compare["entrypoint"], compare["work_pool_name"]) == ("flows/comparison.py:compare", "local")
     assert "mlflow:" in compare["parameter_openapi_schema"]["properties"]["sides"]["description"]
-    made = {one["name"]: one for one in of_the_algorithm}
-    assert {name: (one["work_pool_name"], one["parameters"]) for name, one in made.items()} == {
-        "default": ("local", {}),
-        "gpu": ("gpu", {"accelerator": "cuda"}),
+    made = {(one["entrypoint"].partition(":")[0], one["name"]): one for one in of_the_algorithm}
+    places = {place: (one["work_pool_name"], one["work_queue_name"], one["parameters"]) for place, one in made.items()}
+    gpu = {"accelerator": "cuda"}
+    assert places == {
+        ("flows/train.py", "default"): ("local", "default", {}),
+        ("flows/train.py", "gpu"): ("gpu", "default", gpu),
+        ("flows/sweep.py", "default"): ("local", "drivers", {}),  # it waits for trainings, and takes no place of theirs
+        ("flows/sweep.py", "gpu"): ("local", "drivers", gpu),
     }
-    default = made["default"]
+    assert [call.kwargs for call in client.update_work_queue.call_args_list] == [
+        {"concurrency_limit": 3},
+        {"concurrency_limit": None},
+    ]
+    default = made["flows/train.py", "default"]
     assert (default["entrypoint"], default["version"]) == ("flows/train.py:train_two_words", "7")
     assert (default["description"], default["tags"]) == ("Learns.", ["two-words"])
     assert "as typed" in default["parameter_openapi_schema"]["properties"]["overrides"]["description"]
-    assert [call.args[0] for call in client.create_flow_from_name.call_args_list] == [
-        name.partition("/")[0] for name in names
-    ]
+    assert [call.args[0] for call in client.create_flow_from_name.call_args_list] == (
+        ["train-two-words"] * 2 + ["sweep-two-words"] * 2 + ["reproduce", "compare"]
+    )
     client.delete_automation.assert_called_once_with("old")
 
 

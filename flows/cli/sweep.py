@@ -1,0 +1,93 @@
+"""`shepherd sweep`: find good hyperparameters; go on with a sweep; what one has come to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flows.cli.train import without_tracebacks
+from flows.process.exits import continued_with
+from flows.report.command_lines import short_path
+from flows.workers.servers import check_servers
+from rlcore.config.schema import arguments, plain, spell
+
+USAGE = """\
+usage: shepherd sweep [sweep=PRESET] [sweep.KEY=VALUE ...] [key=value ...]
+       shepherd sweep status NAME [--json]
+       shepherd sweep resume NAME [sweep.trials=N ...]
+
+Find good hyperparameters, then train the best beside the default configuration on fresh seeds.
+
+  shepherd sweep sweep=ppo_cartpole sweep.name=first sweep.trials=20 sweep.workers=2
+  shepherd sweep exp=ppo env.id=Acrobot-v1 'algo.optimizer.lr=tag(log,interval(1e-5,1e-2))' sweep.budget=65536
+"""
+
+if TYPE_CHECKING:
+    from flows.sweeps.folder import SweepFolder
+
+
+def sweep(overrides: Sequence[str]) -> None:
+    """Make a sweep of what was typed, and drive it to its end."""
+    check_servers()
+    from flows.sweeps.running import new_sweep  # Prefect
+
+    _drive(*new_sweep(overrides))
+
+
+def resume(name: str, overrides: Sequence[str]) -> None:
+    """Go on with a sweep."""
+    check_servers()
+    from flows.sweeps.running import changed_sweep  # Prefect
+
+    _drive(*changed_sweep(name, overrides))
+
+
+def status(name: str, as_json: bool = False) -> str | None:
+    """What a sweep has come to so far, as a table or as JSON."""
+    from flows.sweeps.folder import SweepFolder  # Hydra
+    from flows.sweeps.report import status  # Optuna
+
+    found = status(SweepFolder.existing(name))
+    if as_json:
+        return json.dumps(found, indent=2)
+    from flows.report.sweep_tables import status_table  # rich
+    from flows.report.terminal import show
+
+    show(status_table(found))
+    return None
+
+
+def sweep_help() -> str:
+    """What `shepherd sweep -h` prints."""
+    from flows.sweeps.settings import SweepConfig, presets
+
+    lines = [USAGE, f"presets (sweep=)\n  {', '.join(presets())}\n", "keys"]
+    for argument in arguments(SweepConfig, "sweep."):
+        value = spell(plain(argument.default))
+        lines += [f"  {argument.key} = {value or repr('')}", f"      {argument.help}. Allowed: {argument.allowed}"]
+    return "\n".join(lines)
+
+
+def _drive(algo: str, folder: SweepFolder) -> None:
+    """Run the flow of a sweep and show what comes of it."""
+    from flows.cli.jobs import following_jobs  # rich
+    from flows.report.sweep_tables import status_table
+    from flows.report.terminal import show
+    from flows.sweep import run_sweep  # Prefect
+    from flows.sweeps.preset import train_command
+    from flows.sweeps.report import status
+
+    found = status(folder)
+    ended = sum(trial["state"] in ("complete", "pruned", "fail") for trial in found["trials"])
+    going_on = f" · {ended} of {found['wanted']} trials are there" if found["trials"] else ""
+    print(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
+    with continued_with(folder.resume_command):
+        best = found["best"] and found["best"]["value"]
+        with following_jobs("trials", found["wanted"], ended, best), without_tracebacks():
+            run_sweep(algo, folder)
+        found = status(folder)
+        show(status_table(found), "")
+        if found["best"]:
+            show(f"report    {short_path(folder.report)}", f"train it  {train_command(folder)}")

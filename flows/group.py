@@ -1,0 +1,47 @@
+"""The flow of a group: the same training for each of several values, on workers of this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.sweeps.group import Group, group_of, unfinished
+from flows.sweeps.local import here
+from flows.tasks import VERSION
+from flows.workers.flow_run import ending_in_a_sentence, terminable_flow
+
+from prefect import flow  # isort: skip - the modules above set the environment that it reads
+
+from flows.process.signals import still_terminable
+from flows.settings import state_folder
+from flows.workers.local_api import prefect_api
+
+
+@flow(name="train-group", version=VERSION, persist_result=False)
+@ending_in_a_sentence
+def train_group(overrides: list[str], workers: int | None = None) -> Any:
+    """Train one run for each value, those that are done already left out.
+
+    Args:
+        overrides: what one would type after `shepherd train`, one entry each: `seed=0,1,2`, `group=ppo-default`.
+        workers: how many at once; by default as many as there are processor cores for.
+
+    Returns:
+        group, the folders of its runs, and the result in a sentence.
+    """
+    group = group_of(overrides, workers)
+    with still_terminable(), here(group.workers, group.accelerator, log_of(group)) as hands:
+        for run in unfinished(group, hands):
+            hands.start(run)
+    runs = [str(training.run_dir) for training in group.trainings]
+    return {"group": group.name, "runs": runs, "result": f"group {group.name}: {len(runs)} runs done"}
+
+
+def log_of(group: Group) -> Any:
+    """What the workers of a group print."""
+    return state_folder() / "groups" / f"{group.name}.log"
+
+
+def run_group(overrides: list[str], workers: int | None = None) -> dict[str, Any]:
+    """Run the flow as `shepherd train` does."""
+    with terminable_flow(), prefect_api():
+        return train_group(overrides, workers)

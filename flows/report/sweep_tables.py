@@ -1,0 +1,85 @@
+"""What a sweep has come to, as a table for `flows.report.terminal.show`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from flows.report.command_lines import short_path
+from flows.report.sentences import number
+from flows.report.terminal import table
+from rlcore.config.schema import spell
+from rlcore.store.directory import RunDirectory
+
+BEST = 10  # trials in the table
+
+
+def status_table(status: Mapping[str, Any]) -> Group:
+    """The best trials with their values, how many there are of each state, what pruning saved, the confirmation."""
+    trials = status["trials"]
+    complete = sorted((t for t in trials if t["state"] == "complete"), key=lambda t: (-t["value"], t["number"]))
+    keys = list(dict.fromkeys(key for trial in trials for key in trial["params"]))
+    head = ("trial", "value", "env steps", *short_names(keys).values())
+    rows = [_row(trial, keys) for trial in complete[:BEST]]
+    parts: list[RenderableType] = ["", Text(f"sweep {status['name']}", "bold"), ""]
+    if rows:
+        parts += [Padding.indent(table(head, rows, numbers=head, rule=True), 2), ""]
+    parts += [Text.assemble((f"  {name:<14} ", "dim"), said) for name, said in facts(status)]
+    return Group(*parts)
+
+
+def group_table(name: str, runs: Sequence[RunDirectory], middle: Callable[[list[float]], float]) -> Group:
+    """The runs of a group with what each came to, and the middle (IQM) of their returns."""
+    head, rows, means = ("run", "status", "env steps", "greedy mean", "model"), [], []
+    for run in runs:
+        summary = run.read_summary()
+        greedy, model = (summary.get("eval") or {}).get("greedy"), summary.get("model")
+        means += [greedy["mean"]] if greedy else []
+        steps = f"{summary['env_steps']:,}" if summary else "-"
+        version = f"version {model['version']}" if model and model["version"] else "-"
+        mean = number(greedy["mean"]) if greedy else "-"
+        rows.append((run.path.name, summary.get("status", "-"), steps, mean, version))
+    made = Padding.indent(table(head, rows, numbers=("env steps", "greedy mean"), rule=True), 2)
+    said = f"  IQM {number(middle(means))} over {len(means)} runs" if means else "  no run was evaluated"
+    return Group("", Text(f"group {name}", "bold"), "", made, "", said, f"  in {short_path(runs[0].path.parent)}")
+
+
+def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Figures of a sweep with their names."""
+    trials = status["trials"]
+    counts = {state: sum(t["state"] == state for t in trials) for state in ("complete", "pruned", "fail", "running")}
+    said = ", ".join(f"{count} {'failed' if state == 'fail' else state}" for state, count in counts.items() if count)
+    found = [("trials", f"{len(trials)} of {status['wanted']}{f': {said}' if said else ''}")]
+    if saved := status["saved"]:
+        share = saved / (saved + sum(trial["env_steps"] for trial in trials))
+        found.append(("pruning saved", f"{saved:,} env steps, {share:.0%} of what all trials would have taken"))
+    if failed := next((t for t in trials if t["state"] == "fail"), None):
+        found.append(("first failure", f"trial {failed['number']}: {failed.get('sentence', '')}"))
+    if status["confirmed"]:
+        found.append(("confirmation", status["confirmed"]["words"]))
+    return found
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Each key by as few of its last words as tell it from the others."""
+    found: dict[str, str] = {}
+    for key in keys:
+        words = key.split(".")
+        ends = (".".join(words[-count:]) for count in range(1, len(words) + 1))
+        others = [other for other in keys if other != key]
+        found[key] = next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), key)
+    return found
+
+
+def _row(trial: Mapping[str, Any], keys: list[str]) -> tuple[str, ...]:
+    values = (short_value(trial["params"].get(key)) if key in trial["params"] else "-" for key in keys)
+    return (str(trial["number"]), number(trial["value"]), f"{trial['env_steps']:,}", *values)
+
+
+def short_value(value: Any) -> str:
+    """A value of a key for people: floats to four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else spell(value)

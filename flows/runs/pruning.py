@@ -1,0 +1,47 @@
+"""Ending a training at a boundary because something better is known to do with the time.
+
+Who runs it judges it there (`judged_by`), or anybody leaves a note in its folder (`prune`), on the same machine or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from flows.runs.milestones import note_end
+from rlcore.store.directory import RunDirectory, write_text
+from rlcore.train.boundary import Boundary
+
+NOTE = ".prune"
+Judge = Callable[[RunDirectory, Boundary], bool]
+
+_judges: list[Judge] = []
+
+
+@contextmanager
+def judged_by(judge: Judge) -> Iterator[None]:
+    """Have `judge(run, boundary)` say, of every boundary inside the `with` but the last, whether training ends there.
+
+    It is called when what was due there is done.
+    """
+    _judges.append(judge)
+    try:
+        yield
+    finally:
+        _judges.remove(judge)
+
+
+def prune(run: RunDirectory, why: str) -> None:
+    """Have a training end at its next boundary."""
+    write_text(run.path / NOTE, f"{why}\n")
+
+
+def pruned(run: RunDirectory, at: Boundary) -> bool:
+    """Whether a training ends at this boundary, though it is not done; if so, its log says that it has ended."""
+    note = run.path / NOTE
+    if not note.exists() and not any([judge(run, at) for judge in _judges]):
+        return False
+    note_end(run, replace(at, reason="pruned"))
+    note.unlink(missing_ok=True)  # who resumes the run wants it to go on
+    return True

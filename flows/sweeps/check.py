@@ -1,0 +1,90 @@
+"""What is refused before the first trial: a space whose ends and choices are no config, or do not run here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from flows.config.compose import compose
+from flows.runs.check import prepared
+from flows.sweeps.settings import Plan, merged
+from flows.sweeps.space import Dimension, Params, typed
+from rlcore.config.groups import RunConfig
+from rlcore.errors import UserError
+
+
+def check_plan(plan: Plan, elsewhere: bool = False) -> RunConfig:
+    """Compose and check both ends, or every choice, of each key, the others at their first; nothing is written.
+
+    Gives the config of the point where every key is at its first end. `elsewhere`: no device is looked for here.
+    """
+    config = plan.config
+    if config.sampler == "grid" and (without := next((d for d in plan.space if d.grid is None), None)):
+        raise UserError(
+            f"{without.key}={without.written}: a grid wants values that can be counted; write choice(…) or range(…)"
+        )
+    if config.sampler == "grid" and any(dimension.when for dimension in plan.space):
+        raise UserError("sweep.sampler=grid: the space has keys with `when`, which a grid cannot; use tpe")
+    first: RunConfig | None = None
+    for point in points(plan.space):
+        made, values = _composed(plan, point)
+        prepared(_without_device(made) if elsewhere else made, values)
+        first = first or made
+    assert first is not None
+    if config.confirm_seeds:
+        _check_default(plan, elsewhere)
+    if config.objective != "final" and first.evaluation_every > first.algo.total_steps:
+        raise UserError(
+            f"evaluation.every={first.evaluation_every}: beyond algo.total_steps={first.algo.total_steps}, so no trial "
+            "would have a value; sweep.objective=final takes the last evaluation"
+        )
+    return first
+
+
+def first_config(plan: Plan) -> RunConfig:
+    """The config of the point where every key is at its first end."""
+    return _composed(plan, next(points(plan.space)))[0]
+
+
+def points(space: list[Dimension]) -> Iterator[Params]:
+    """The points that are tried: all keys at their first value, then each at its others; those that are there."""
+    for varied in (None, *space):
+        for value in varied.extremes[1:] if varied else (None,):
+            point: Params = {}
+            for dimension in space:
+                wanted = value if dimension is varied else _first(dimension, varied)
+                if dimension.present(point):
+                    point[dimension.key] = wanted
+            yield point
+
+
+def _first(dimension: Dimension, varied: Dimension | None) -> object:
+    """Its first value, or the first with which the varied one is there."""
+    return varied.when[dimension.key][0] if varied and dimension.key in varied.when else dimension.extremes[0]
+
+
+def _composed(plan: Plan, point: Params) -> tuple[RunConfig, dict[str, object]]:
+    try:
+        return compose(merged(plan.base, typed(point)))
+    except UserError as error:
+        named = [d for d in plan.space if str(error).startswith(f"{d.key}=")]
+        where = (
+            f" ({named[0].key} is varied: {named[0].written})" if named else f" (tried with {' '.join(typed(point))})"
+        )
+        raise UserError(f"{error}{where}") from None
+
+
+def _without_device(config: RunConfig) -> RunConfig:
+    return dataclasses.replace(config, fabric=dataclasses.replace(config.fabric, accelerator="cpu"))
+
+
+def _check_default(plan: Plan, elsewhere: bool) -> None:
+    """The configuration that the winner is to be compared with: the same without what is varied."""
+    try:
+        config, values = compose(plan.base)
+        prepared(_without_device(config) if elsewhere else config, values)
+    except UserError as error:
+        raise UserError(
+            f"the default configuration, beside which the winner is confirmed, is none: {error}; give the key a value "
+            "in the preset, or sweep.confirm_seeds=0"
+        ) from None

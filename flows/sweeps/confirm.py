@@ -1,0 +1,120 @@
+"""Whether the winner holds up: trained again on fresh seeds, beside the default configuration on the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from flows.runs.change import change_run
+from flows.runs.listeners import tell
+from flows.sweeps.driving import Sweep
+from flows.sweeps.jobs import Job
+from flows.sweeps.settings import merged
+from flows.sweeps.space import typed
+from flows.sweeps.study import CONFIRMATION
+from flows.sweeps.trial import Training, iqm, trainings
+from flows.tasks import register_model
+from rlcore.errors import RunError
+from rlcore.store.directory import write_json
+
+FEWEST = 10  # seeds a side: with fewer an interval of the difference covers the truth too seldom
+RESAMPLES = 10_000
+QUIET = ("env.capture_video=false",)  # unless the user wants it
+
+
+def confirm(sweep: Sweep) -> Iterator[Job]:
+    """The runs of the confirmation to be started, each as soon as there is a hand free, until all have ended."""
+    failures: list[str] = []
+    wanted = sides(sweep)
+    if wanted:
+        tell("phase", {"doing": "confirmation", "total": 2 * len(wanted["winner"])})
+    for pair in zip(*wanted.values(), strict=True):
+        for training in pair:
+            while not sweep.hands.free:
+                _wait(sweep, failures)
+            yield Job(f"{training.run_dir.parent.name}, {training.run_dir.name.replace('_', ' ')}", [training])
+    while sweep.hands.busy:
+        _wait(sweep, failures)
+    if failures:
+        raise RunError(f"the winner of sweep {sweep.folder.name} is not confirmed: {failures[0]}")
+
+
+def sides(sweep: Sweep) -> dict[str, list[Training]]:
+    """The runs of the winner and of the default configuration, seed by seed; none where nothing is to be confirmed."""
+    best = sweep.study.best()
+    if best is None or not sweep.config.confirm_seeds:
+        return {}
+    seeds = sweep.study.seeds(CONFIRMATION, sweep.config.confirm_seeds)
+    base = merged(merged(QUIET, sweep.plan.base), ["model_manager.disabled=true"])
+    values, name = typed(sweep.study.params(best.number)), sweep.folder.name
+    return {
+        "winner": trainings(sweep.runs / f"winner_{best.number:04d}", merged(base, values), seeds, f"{name}-winner"),
+        "default": trainings(sweep.runs / "default", base, seeds, f"{name}-default"),
+    }
+
+
+def verdict(sweep: Sweep) -> None:
+    """Write down whether the winner is better than the default beyond the noise; register its best run where it is."""
+    best, runs = sweep.study.best(), sides(sweep)
+    if best is None or not runs:
+        return
+    values = {side: [training.value(sweep.config) for training in its] for side, its in runs.items()}
+    seeds = [int(training.run_dir.name.removeprefix("seed_")) for training in runs["winner"]]
+    found = judged(values["winner"], values["default"])
+    tell("stage", {"doing": f"confirmation: {found['words']}"})
+    model = None
+    if found["better"]:
+        chosen = max(zip(values["winner"], runs["winner"], strict=True), key=lambda one: one[0])[1]
+        change_run(chosen.run, ["model_manager.disabled=false"])
+        model = register_model(str(chosen.run_dir))
+    write_json(
+        sweep.folder.confirmed, {"trial": best.number, "seeds": seeds, "values": values, **found, "model": model}
+    )
+
+
+def judged(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
+    """The difference of the two sides' IQM over paired seeds, its 95 % bootstrap interval, and what that says.
+
+    `better` is None where there are too few seeds to say.
+    """
+    means = {"winner": iqm(winner), "default": iqm(default)}
+    difference = means["winner"] - means["default"]
+    said = f"winner {means['winner']:.1f}, default {means['default']:.1f} (IQM over {len(winner)} fresh seeds)"
+    if len(winner) < FEWEST:
+        words = f"not decided: {said}; fewer than {FEWEST} seeds say too little"
+        return {"better": None, **means, "difference": difference, "low": None, "high": None, "words": words}
+    low, high = interval(winner, default)
+    verb = "better than" if low > 0 else "worse than" if high < 0 else "not better than"
+    noise = "within" if low <= 0 <= high else "beyond"
+    words = (
+        f"the winner is {verb} the default configuration: {said}, difference {difference:+.1f}, 95 % interval "
+        f"[{low:.1f}, {high:.1f}], {noise} the noise"
+    )
+    return {"better": low > 0, **means, "difference": difference, "low": low, "high": high, "words": words}
+
+
+def interval(winner: Sequence[float], default: Sequence[float]) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of the difference of two IQMs, seeds drawn in pairs."""
+
+    def statistic(a: Any, b: Any, axis: int) -> Any:
+        return stats.trim_mean(a, 0.25, axis=axis) - stats.trim_mean(b, 0.25, axis=axis)
+
+    found = stats.bootstrap(
+        (np.array(winner), np.array(default)),
+        statistic,
+        n_resamples=RESAMPLES,
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def _wait(sweep: Sweep, failures: list[str]) -> None:
+    job, end = sweep.hands.wait()
+    if end.state == "failed":
+        failures.append(f"{job.label}: {end.sentence}")

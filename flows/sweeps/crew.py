@@ -1,0 +1,145 @@
+"""Trainings on this machine, several at once: worker processes that stay warm (`flows.sweeps.worker`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flows.process.signals import time_left
+from flows.sweeps.jobs import DEATHS, End
+from flows.sweeps.trial import Training
+from rlcore.system.lifeline import spawn
+
+GRACE = 22.0  # seconds that a worker gets to have its trainer write a checkpoint
+OnEvaluation = Callable[[], bool]  # whether to go on
+OnProgress = Callable[[dict[str, Any]], None]
+
+
+class Crew:
+    """Worker processes, each started when it is first wanted, and again when it has died.
+
+    Args:
+        places: the environment variables that each of them has besides: `{}` for every one that needs none.
+        log: file of what they print.
+    """
+
+    def __init__(self, places: Sequence[Mapping[str, str]], log: Path) -> None:
+        self._log = log
+        self._idle: queue.LifoQueue[_Worker | Mapping[str, str]] = queue.LifoQueue()  # the warm one comes first
+        for place in places:
+            self._idle.put(place)
+        self._alive: set[_Worker] = set()
+        self._ending = threading.Event()
+
+    def train(self, training: Training, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End:
+        """Train a run to its end on a worker that is free, from its last checkpoint where a worker was killed.
+
+        May be called from as many threads as there are workers. `on_evaluation` is asked whether to go on.
+        """
+        worker = self._idle.get()
+        try:
+            for _ in range(DEATHS):
+                if self._ending.is_set():
+                    return End("interrupted")
+                if not isinstance(worker, _Worker) or not worker.lives:
+                    worker = self._started(worker.place if isinstance(worker, _Worker) else worker)
+                end = worker.train(training, on_evaluation, on_progress)
+                if end is not None:
+                    return end
+                self._alive.discard(worker)
+                if not self._ending.is_set():
+                    on_progress({"doing": f"{worker.death}; going on from the last checkpoint"})
+            assert isinstance(worker, _Worker)
+            return End("interrupted") if self._ending.is_set() else End("failed", worker.death)
+        finally:
+            self._idle.put(worker)
+
+    def end(self, interrupt: bool = False) -> None:
+        """End the workers; `interrupt` lets those at work write a checkpoint first."""
+        self._ending.set()
+        for worker in tuple(self._alive):
+            worker.end(interrupt)
+        for worker in tuple(self._alive):
+            worker.wait(time_left(GRACE) if interrupt else 5.0)
+
+    def _started(self, place: Mapping[str, str]) -> _Worker:
+        worker = _Worker(place, self._log)
+        self._alive.add(worker)
+        return worker
+
+
+class _Worker:
+    def __init__(self, place: Mapping[str, str], log: Path) -> None:
+        self.place, self._told = place, log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "ab") as output:
+            self.process = spawn(
+                "flows.sweeps.worker",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **place},
+                start_new_session=True,  # Ctrl-C reaches it through its driver
+            )
+
+    @property
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def death(self) -> str:
+        """How it died, for a sentence."""
+        code = self.process.wait()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return f"worker {self.process.pid} {how} (its output is in {self._told})"
+
+    def train(self, training: Training, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End | None:
+        """Have it train a run; None where it died over that."""
+        asked = {"run_dir": str(training.run_dir), "overrides": list(training.overrides)}
+        if not self._say({"train": asked | {"judged": on_evaluation is not None}}):
+            return None
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            said = json.loads(line)
+            event = said.pop("event")
+            if event == "evaluated" and on_evaluation is not None:
+                self._say({"go_on": on_evaluation()})
+            elif event in ("progress", "stage"):
+                on_progress(said)
+            elif event == "failed":
+                return End("failed", said["sentence"])
+            elif event == "ended":
+                return End("pruned" if training.state == "pruned" else "over")
+        return None
+
+    def end(self, interrupt: bool) -> None:
+        if interrupt:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGTERM)
+        else:
+            assert self.process.stdin is not None
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+    def wait(self, seconds: float) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        self.process.kill()
+        self.process.wait()
+
+    def _say(self, what: dict[str, Any]) -> bool:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write((json.dumps(what) + "\n").encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return True

@@ -1,0 +1,120 @@
+"""The jobs of a sweep done by the workers of a pool: each run of a trial is a flow run of the training deployment.
+
+The sweep's flow looks at their states and at their event logs, which lie on storage that all machines share.
+"""
+
+from __future__ import annotations
+
+import time
+from uuid import UUID
+
+from flows.config.compose import compose
+from flows.runs.listeners import tell
+from flows.runs.pruning import prune
+from flows.settings import configure_environment
+from flows.sweeps.driving import Sweep
+from flows.sweeps.jobs import DEATHS, End, Job
+from flows.sweeps.trial import Training
+from flows.workers.worker import outages_survived
+from rlcore.store.directory import RunDirectory
+
+configure_environment()  # Prefect reads its settings when it is imported
+
+from prefect.client.orchestration import get_client  # noqa: E402
+from prefect.client.schemas.objects import FlowRun, StateType  # noqa: E402
+from prefect.deployments import run_deployment  # noqa: E402
+from prefect.states import Scheduled  # noqa: E402
+
+LOOK_EVERY = 2.0  # seconds
+
+
+class DeployedHands:
+    """Jobs as flow runs of `train-<algorithm>/<deployment>`, as many at once as the sweep has workers.
+
+    Args:
+        sweep: whose.
+        deployment: "default" or "gpu".
+    """
+
+    def __init__(self, sweep: Sweep, deployment: str) -> None:
+        self._sweep, self._deployment = sweep, deployment
+        self._running: dict[Job, UUID] = {}
+        self._crashes: dict[Job, int] = {}
+        self._ended: list[tuple[Job, End]] = []
+
+    @property
+    def free(self) -> bool:
+        """Whether one more may run."""
+        return len(self._running) + len(self._ended) < self._sweep.config.workers
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is one to wait for."""
+        return bool(self._running or self._ended)
+
+    def start(self, job: Job) -> None:
+        """Begin the first run of a job that is not over, or take up its flow run where a driver before began it."""
+        pruned = self._sweep.review(job)
+        training = next((training for training in job.trainings if training.state != "over"), None)
+        if pruned or training is None or training.state == "pruned":
+            self._end(job, End("over" if training is None and not pruned else "pruned"))
+        else:
+            self._running[job] = self._submitted(job, training)
+
+    def wait(self) -> tuple[Job, End]:
+        """The next job that ends, and how; looks every two seconds."""
+        while not self._ended:
+            time.sleep(LOOK_EVERY)
+            with outages_survived(), get_client(sync_client=True) as client:
+                for job, flow_run in tuple(self._running.items()):
+                    self._look(job, client.read_flow_run(flow_run))
+        job, end = self._ended.pop(0)
+        tell("ended", {"label": job.label, "number": job.number, **end._asdict()})
+        return job, end
+
+    def _look(self, job: Job, flow_run: FlowRun) -> None:
+        """Tell a run to end where the pruner wants it; go on to the job's next run; see how it ended."""
+        training = next((training for training in job.trainings if training.state != "over"), job.trainings[-1])
+        state = flow_run.state
+        if state is None or not state.is_final():
+            if training.state == "begun" and self._sweep.review(job):
+                prune(RunDirectory(training.run_dir), f"pruned by sweep {self._sweep.folder.name}")
+        elif state.type == StateType.COMPLETED:
+            del self._running[job]
+            self.start(job)
+        elif state.type == StateType.CRASHED and self._crashes.get(job, 0) < DEATHS:
+            self._crashes[job] = self._crashes.get(job, 0) + 1
+            tell(
+                "job", {"label": job.label, "number": job.number, "doing": "crashed; going on from the last checkpoint"}
+            )
+            self._retry(flow_run.id)
+        else:
+            del self._running[job]
+            self._end(job, End("failed", state.message or state.type.value))
+
+    def _submitted(self, job: Job, training: Training) -> UUID:
+        """The flow run that trains a run: asked for again, it is the same one."""
+        algo = compose(training.overrides)[0].algo.name
+        seed = f", {training.run_dir.name.replace('_', ' ')}" if len(job.trainings) > 1 else ""
+        flow_run = run_deployment(
+            f"train-{algo}/{self._deployment}",
+            parameters={"overrides": list(training.overrides)},
+            flow_run_name=f"{job.label}{seed}",
+            timeout=0,
+            as_subflow=True,
+            tags=[self._sweep.folder.name],
+            idempotency_key=f"{self._sweep.folder.id}/{training.run_dir.parent.name}/{training.run_dir.name}",
+        )
+        assert isinstance(flow_run, FlowRun)
+        if flow_run.state and flow_run.state.is_final() and training.state != "over":
+            self._retry(flow_run.id)  # a driver before has seen it end, and was told to go on
+        return flow_run.id
+
+    @staticmethod
+    def _retry(flow_run: UUID) -> None:
+        """As `prefect flow-run retry`: the same flow run goes on from its run's last checkpoint."""
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(flow_run, Scheduled(message="retried by its sweep"), force=True)
+
+    def _end(self, job: Job, end: End) -> None:
+        self._ended.append((job, end))

@@ -1,0 +1,92 @@
+"""A sweep at work: what its flow calls, in the order in which it calls it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from flows.report.sweep_tables import short_names, short_value
+from flows.runs.listeners import tell
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.jobs import End, Hands, Job
+from flows.sweeps.settings import Plan, merged
+from flows.sweeps.space import typed
+from flows.sweeps.study import TRAINING, Study
+from flows.sweeps.trial import iqm, lean, reported, trainings
+from rlcore.errors import RunError
+
+
+class Sweep:
+    """One sweep, driven by this process.
+
+    Args:
+        folder: where it lies.
+        plan: of it.
+    """
+
+    def __init__(self, folder: SweepFolder, plan: Plan) -> None:
+        self.folder, self.plan, self.config = folder, plan, plan.config
+        self.runs = folder.runs
+        self.study = Study(plan, folder.storage(plan))
+        self.hands: Hands
+        self._one = threading.Lock()  # at the study: jobs report from threads
+
+    def job(self, number: int) -> Job:
+        """The job of a trial."""
+        params = self.study.params(number)
+        base = lean(merged(self.plan.base, typed(params)), self.config)
+        runs = trainings(
+            self.folder.trial(number), base, self.study.seeds(TRAINING, self.config.seeds), self.config.name
+        )
+        names = short_names([dimension.key for dimension in self.plan.space])
+        values = " ".join(f"{names[key]}={short_value(value)}" for key, value in params.items())
+        return Job(f"trial {number}: {values}", runs, number)
+
+    def review(self, job: Job) -> bool:
+        """Report what the evaluations of a trial so far have come to; whether it is to end."""
+        if job.number is None:
+            return False
+        with self._one:
+            return any(self.study.report(job.number, step, score) for step, score in reported(job.trainings))
+
+    def tell(self, job: Job, end: End) -> None:
+        """Note what a trial came to."""
+        assert job.number is not None
+        state, value, sentence = {"over": "complete", "pruned": "pruned"}.get(end.state, "fail"), None, end.sentence
+        if state == "complete":
+            try:
+                value = iqm([training.value(self.config) for training in job.trainings])
+            except RunError as error:
+                state, sentence = "fail", str(error)
+        notes = {"env_steps": sum(training.env_steps for training in job.trainings)}
+        with self._one:
+            self.study.tell(job.number, state, value, **notes | ({"sentence": sentence} if sentence else {}))
+        trial = self.study.trials[job.number]
+        tell(
+            "trial",
+            {
+                "number": job.number,
+                "label": job.label,
+                "state": state,
+                "value": trial.value,
+                "sentence": sentence,
+                **notes,
+            },
+        )
+
+
+def trials(sweep: Sweep) -> Iterator[Job]:
+    """The trials to be started, each as soon as there is a hand free for it, until all have ended.
+
+    Those come first that an earlier driver had begun. In batch mode the others wait for the batch before.
+    """
+    study, begun = sweep.study, sweep.study.unfinished()
+    while True:
+        while sweep.hands.free:
+            number = begun.pop(0) if begun else study.ask()
+            if number is None:
+                break
+            yield sweep.job(number)
+        if not sweep.hands.busy:
+            return
+        sweep.tell(*sweep.hands.wait())

@@ -1,0 +1,142 @@
+"""Where a sweep lies: its plan and its study under the state folder, its runs and what people read under `log_root`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flows.process.locks import locked
+from flows.report.command_lines import bin_folder
+from flows.settings import state_folder
+from flows.sweeps.settings import NAME, Plan, SweepConfig
+from flows.sweeps.space import Dimension
+from rlcore.config.schema import build, nearest
+from rlcore.errors import UserError
+from rlcore.store.directory import write_json
+from rlcore.system.secrets import redacted
+
+STORAGE = "SHEPHERD_SWEEP_STORAGE"
+
+
+class SweepFolder:
+    """Names of the files of one sweep.
+
+        <state folder>/sweeps/<name>/   sweep.json (the plan), study.db, lock, workers.log, confirmed.json
+        <log_root>/sweeps/<name>/       trial_0000/seed_<seed>/, winner_0000/, default/, report.html, conf/exp/
+
+    Args:
+        name: of the sweep.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.path = state_folder() / "sweeps" / name
+        self.plan_file = self.path / "sweep.json"
+        self.confirmed = self.path / "confirmed.json"
+        self.workers_log = self.path / "workers.log"
+
+    @staticmethod
+    def existing(name: str) -> SweepFolder:
+        """The sweep of a name; `UserError` where there is none."""
+        folder = SweepFolder(name)
+        if not NAME.fullmatch(name) or not folder.plan_file.exists():
+            known = sorted(path.parent.name for path in (state_folder() / "sweeps").glob("*/sweep.json"))
+            there = nearest(name, known) or f"; sweeps: {', '.join(known) or 'none yet'}"
+            raise UserError(f"{name}: no such sweep in {state_folder() / 'sweeps'}{there}")
+        return folder
+
+    def write(self, plan: Plan, runs: Path) -> None:
+        """Note the plan and the folder of the runs."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
+        write_json(self.plan_file, {"id": identity, "runs": str(runs), **dataclasses.asdict(plan)})
+
+    def read(self) -> Plan:
+        """The plan that was noted."""
+        noted = self._noted()
+        config = build(SweepConfig, noted["config"], "sweep.")
+        return Plan(config, noted["base"], [_dimension(values) for values in noted["space"]])
+
+    @property
+    def id(self) -> str:
+        """What tells it from one of the same name that was there before."""
+        return self._noted()["id"]
+
+    @property
+    def runs(self) -> Path:
+        """The folder of its runs."""
+        return Path(self._noted()["runs"])
+
+    def trial(self, number: int) -> Path:
+        """The folder of a trial's runs."""
+        return self.runs / f"trial_{number:04d}"
+
+    @property
+    def report(self) -> Path:
+        """The page on what came of it."""
+        return self.runs / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        """The same for a program."""
+        return self.runs / "report.json"
+
+    @property
+    def pictures(self) -> Path:
+        """The folder of its pictures."""
+        return self.runs / "pictures"
+
+    @property
+    def files(self) -> list[Path]:
+        """What people and programs read of it, as far as it is there."""
+        every = (self.report, self.figures, self.preset, *sorted(self.pictures.glob("*.png")))
+        return [path for path in every if path.exists()]
+
+    @property
+    def conf(self) -> Path:
+        """A folder of config files with the best configuration as a preset."""
+        return self.runs / "conf"
+
+    @property
+    def preset(self) -> Path:
+        """The best configuration."""
+        return self.conf / "exp" / f"{self.name}_best.yaml"
+
+    @property
+    def resume_command(self) -> str:
+        """The command line that goes on with it."""
+        return f"{bin_folder()}shepherd sweep resume {self.name}"
+
+    def storage(self, plan: Plan) -> str:
+        """The address of the study's database: `sweep.storage`, the environment's, else a file here."""
+        return plan.config.storage or os.environ.get(STORAGE) or f"sqlite:///{self.path / 'study.db'}"
+
+    @contextmanager
+    def driving(self) -> Iterator[None]:
+        """Be the one process that drives the sweep inside; `UserError` where another one is."""
+        with locked(self.path / "lock", refusal=f"is driving sweep {self.name}; wait for it"):
+            yield
+
+    def _noted(self) -> dict[str, Any]:
+        return json.loads(self.plan_file.read_text())
+
+
+def refuse_password(plan: Plan) -> None:
+    """Refuse an address with a password among the settings: they are stored."""
+    storage = plan.config.storage or ""
+    if redacted(storage) != storage:
+        raise UserError(
+            f"sweep.storage={storage}: settings are stored with the sweep, so no password may stand in them; put the "
+            f"whole address into {STORAGE}, in the environment or in .env"
+        )
+
+
+def _dimension(values: dict[str, Any]) -> Dimension:
+    when = {key: tuple(wanted) for key, wanted in values["when"].items()}
+    return Dimension(**values | {"choices": tuple(values["choices"]), "when": when})

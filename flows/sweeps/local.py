@@ -1,0 +1,126 @@
+"""Jobs done by processes of this machine, each of them a task of the flow that runs."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flows.process.signals import interrupted
+from flows.runs.listeners import tell
+from flows.runs.milestones import note_end
+from flows.stages.summary import summarise
+from flows.sweeps.crew import Crew
+from flows.sweeps.jobs import End, Job
+from flows.sweeps.trial import Training
+from flows.tasks import VERSION
+from flows.workers.up import visible_gpus
+from rlcore.train.boundary import Boundary
+
+from prefect import task  # isort: skip - flows.tasks sets the environment that it reads
+from prefect.cache_policies import NO_CACHE  # isort: skip
+from prefect.states import Failed  # isort: skip
+
+
+class LocalHands:
+    """Jobs as Prefect tasks of the flow that runs, each of which drives a worker process of this machine.
+
+    Args:
+        crew: the workers.
+        places: how many there are.
+        review: whether the job is to end now, by what its logs say; called from threads.
+    """
+
+    def __init__(self, crew: Crew, places: int, review: Callable[[Job], bool]) -> None:
+        self._crew, self._places, self._review = crew, places, review
+        self._busy = 0
+        self._ends: dict[Job, End] = {}
+        self._ended: queue.SimpleQueue[Job] = queue.SimpleQueue()
+
+    @property
+    def free(self) -> bool:
+        """Whether a worker has nothing to do."""
+        return self._busy < self._places
+
+    @property
+    def busy(self) -> bool:
+        """Whether a worker trains."""
+        return self._busy > 0
+
+    def start(self, job: Job) -> None:
+        """Begin a job on a worker that is free."""
+        self._busy += 1
+        _train.submit(self, job).add_done_callback(lambda _: self._ended.put(job))
+
+    def wait(self) -> tuple[Job, End]:
+        """The next job that ends, and how."""
+        job = self._ended.get()
+        self._busy -= 1
+        end = self._ends.pop(job, End("failed", "Prefect could not run its task; the log says why"))
+        tell("ended", {"label": job.label, "number": job.number, **end._asdict()})
+        return job, end
+
+    def train(self, job: Job) -> End:
+        """Do a job: what its log says already is not done again."""
+        self._ends[job] = end = self._end_of(job)
+        return end
+
+    def _end_of(self, job: Job) -> End:
+        def go_on() -> bool:
+            return not self._review(job)
+
+        for training in job.trainings:
+            if training.state == "pruned" or (self._review(job) and training.state != "over"):
+                _note_pruned(training)
+                return End("pruned")
+            if training.state == "over":
+                continue
+            end = self._crew.train(
+                training,
+                go_on if job.number is not None else None,
+                lambda facts: tell("job", {"label": job.label, "number": job.number, **facts}),
+            )
+            if end.state != "over":
+                return end
+        return End("over")
+
+
+@contextmanager
+def here(
+    workers: int, accelerator: str, log: Path, review: Callable[[Job], bool] = lambda job: False
+) -> Iterator[LocalHands]:
+    """Hands of this machine: so many workers; where networks live on GPUs, one for each of these at most."""
+    gpus = visible_gpus() if accelerator in ("cuda", "gpu") else []
+    places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]] or [{}] * workers
+    # Here: `with warm_trainers():` around the crew, once flows.runs.warm is there.
+    crew = Crew(places, log)
+    try:
+        yield LocalHands(crew, len(places), review)
+    except BaseException as error:
+        crew.end(interrupt=not isinstance(error, Exception) or interrupted())
+        raise
+    finally:
+        crew.end()
+
+
+def _called(parameters: dict[str, Any]) -> str:
+    return parameters["job"].label
+
+
+options: dict[str, Any] = {"task_run_name": _called, "cache_policy": NO_CACHE, "persist_result": False}
+
+
+@task(name="train", version=VERSION, **options)
+def _train(hands: LocalHands, job: Job) -> Any:
+    """One job."""
+    end = hands.train(job)
+    return Failed(message=end.sentence) if end.state == "failed" else end.state
+
+
+def _note_pruned(training: Training) -> None:
+    """Have a run that was to end when its driver was killed say so."""
+    if training.state == "begun":
+        note_end(training.run, Boundary(training.env_steps, (), False, "pruned"))
+        summarise(training.run)

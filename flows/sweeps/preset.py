@@ -1,0 +1,55 @@
+"""The best configuration of a sweep as a preset, a file that `exp=` takes through the search path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from flows.config.compose import compose
+from flows.config.overrides import parse
+from flows.config.yaml_files import groups
+from flows.report.command_lines import bin_folder, short_path
+from flows.sweeps.driving import Sweep
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.settings import merged
+from flows.sweeps.space import typed
+from rlcore.config.schema import at
+from rlcore.store.directory import write_text
+
+
+def best_preset(sweep: Sweep) -> None:
+    """Write the best trial's configuration; nothing where no trial was completed."""
+    best = sweep.study.best()
+    if best is None:
+        return
+    comment = (
+        f"The best of {len(sweep.study.trials)} trials of sweep {sweep.folder.name}: trial {best.number}, "
+        f"value {best.value:.6g}. {'Not confirmed: see the report.' if sweep.config.confirm_seeds == 0 else ''}".strip()
+    )
+    overrides = merged(sweep.plan.base, typed(sweep.study.params(best.number)))
+    write_text(sweep.folder.preset, preset(overrides, comment))
+
+
+def preset(overrides: Sequence[str], comment: str) -> str:
+    """The text of a preset that composes to what the overrides do; `exp=` is among them."""
+    taken_apart, (_, values) = parse(overrides, groups()), compose(overrides)
+    chosen = dict(choice.lstrip("+").split("=", 1) for choice in taken_apart.choices)
+    defaults = [chosen.pop("exp"), *({f"override /{group}": name} for group, name in chosen.items()), "_self_"]
+    settings: dict[str, Any] = {}
+    for setting in taken_apart.settings:
+        *parts, last = setting.key_or_group.split(".")
+        branch = settings
+        for part in parts:
+            branch = branch.setdefault(part, {})
+        branch[last] = at(values, setting.key_or_group)
+    body = yaml.safe_dump({"defaults": defaults}, sort_keys=False) + "\n"
+    body += yaml.safe_dump(settings, sort_keys=False, allow_unicode=True) if settings else ""
+    return f"# @package _global_\n\n# {comment}\n{body}"
+
+
+def train_command(folder: SweepFolder) -> str:
+    """What one types to train with the best configuration."""
+    where = f"SHEPHERD_SEARCH_PATH={short_path(folder.conf)}"
+    return f"{where} {bin_folder()}shepherd train exp={folder.preset.stem}"

@@ -1,0 +1,114 @@
+"""What came of a sweep: figures for a program, a page with pictures, the same in MLflow and Prefect."""
+
+from __future__ import annotations
+
+import json
+import logging
+from statistics import fmean
+from typing import Any
+
+from flows.sweeps import pictures
+from flows.sweeps.driving import Sweep
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.mlflow_parent import bring
+from flows.sweeps.page import markdown, page
+from flows.sweeps.preset import train_command
+from flows.sweeps.settings import SweepConfig
+from flows.sweeps.study import Study, meant
+from flows.sweeps.trial import Training
+from flows.workers.artifacts import show_sweep
+from rlcore.config.schema import plain
+from rlcore.errors import RunError, first_line
+from rlcore.store.directory import write_text
+from rlcore.system.durable import write_synced
+
+log = logging.getLogger(__name__)
+
+
+def status(folder: SweepFolder) -> dict[str, Any]:
+    """What a sweep has come to so far; may be asked while it is driven.
+
+    Keys: name; wanted, how many trials there are to be; trials {number, state, params, value, env_steps}; saved, the
+    env steps that pruning did; best, one of the trials; confirmed, as `flows.sweeps.confirm` writes it.
+    """
+    plan = folder.read()
+    study = Study(plan, folder.storage(plan))
+    return _status(folder, study)
+
+
+def report(sweep: Sweep) -> dict[str, Any]:
+    """Write the page and bring the sweep to MLflow and Prefect; what the flow gives.
+
+    A `RunError` where no trial was completed.
+    """
+    folder, found = sweep.folder, _status(sweep.folder, sweep.study)
+    trials, best = found["trials"], found["best"]
+    words, command = definition(sweep.config), train_command(folder)
+    drawn = {"history": pictures.history(trials), "slices": pictures.slices(trials, sweep.plan.space)}
+    if shares := sweep.study.importance():
+        drawn = {"history": drawn["history"], "importance": pictures.importance(shares), "slices": drawn["slices"]}
+    folder.pictures.mkdir(parents=True, exist_ok=True)
+    for name, picture in drawn.items():
+        write_synced(folder.pictures / f"{name}.png", picture)
+    write_text(folder.report, page(found, words, command, drawn))
+    write_text(folder.figures, json.dumps(found, indent=2) + "\n")
+    note = markdown(found, words, command)
+    rows = [{**trial, "params": json.dumps(trial["params"])} for trial in trials]
+    show_sweep(folder.name, rows, note)
+    try:
+        bring(folder, found, plain(sweep.config), note)
+    except Exception as error:  # whatever a store that is away makes of it: the sweep is done, and lies here
+        log.warning("the sweep is not in MLflow: %s: %s", type(error).__name__, first_line(error))
+    if best is None:
+        sentences = [trial["sentence"] for trial in trials if "sentence" in trial]
+        raise RunError(f"sweep {folder.name}: no trial was completed; {(sentences or ['all were pruned'])[0]}")
+    result = f"best of {len(trials)} trials: trial {best['number']} with {best['value']:.6g}"
+    if found["confirmed"]:
+        result += f"; {found['confirmed']['words']}"
+    return {"name": folder.name, "result": result, "best": best, "confirmed": found["confirmed"]}
+
+
+def definition(config: SweepConfig) -> str:
+    """What the value of a trial is."""
+    of_run = {
+        "last": f"the mean return of the last {config.last} evaluations while training",
+        "all": "the mean return of all evaluations while training",
+        "final": "the mean return of the final evaluation",
+    }[config.objective]
+    if config.seeds == 1:
+        return f"The value of a trial is {of_run}, of one training seed, played greedily."
+    return f"The value of a trial is the interquartile mean, over {config.seeds} training seeds, of {of_run}, greedily."
+
+
+def _so_far(folder: SweepFolder, number: int) -> int:
+    """Env steps of a trial that is at work, all of its runs together."""
+    return sum(Training(place, ()).env_steps for place in folder.trial(number).glob("seed_*"))
+
+
+def _status(folder: SweepFolder, study: Study) -> dict[str, Any]:
+    rows = [
+        {
+            "number": trial.number,
+            "state": trial.state.name.lower(),
+            "params": meant(study.space, trial),
+            "value": trial.value,
+            "env_steps": trial.user_attrs.get("env_steps", _so_far(folder, trial.number)),
+            **({"sentence": trial.user_attrs["sentence"]} if "sentence" in trial.user_attrs else {}),
+        }
+        for trial in study.trials
+    ]
+    best = study.best()
+    confirmed = json.loads(folder.confirmed.read_text()) if folder.confirmed.exists() else None
+    if confirmed and (best is None or confirmed["trial"] != best.number):
+        confirmed = None  # of an earlier winner
+    whole = [row["env_steps"] for row in rows if row["state"] == "complete"]
+    pruned = [row["env_steps"] for row in rows if row["state"] == "pruned"]
+    return {
+        "name": folder.name,
+        "wanted": study.size,
+        "trials": rows,
+        # Had each of them taken what the complete ones did.
+        "saved": sum(max(0, round(fmean(whole)) - steps) for steps in pruned) if whole else 0,
+        "best": best and rows[best.number],
+        "confirmed": confirmed,
+    }

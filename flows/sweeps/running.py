@@ -1,0 +1,117 @@
+"""What is around the trials of a sweep flow: the sweep that is meant, its lock, signals, and who trains."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC
+from pathlib import Path
+
+from flows.process.signals import still_terminable
+from flows.sweeps.check import check_plan, first_config
+from flows.sweeps.deployed import DeployedHands
+from flows.sweeps.driving import Sweep
+from flows.sweeps.folder import SweepFolder, refuse_password
+from flows.sweeps.jobs import Job
+from flows.sweeps.local import here
+from flows.sweeps.settings import LATER, Plan, changed, plan
+from flows.workers.artifacts import share_shown
+from flows.workers.flow_run import on_worker, supervised
+from rlcore.config.schema import plain, spell
+from rlcore.errors import UserError
+
+from prefect import get_run_logger  # isort: skip - the modules above set the environment that it reads
+from prefect.client.orchestration import get_client  # isort: skip
+from prefect.client.schemas.objects import FlowRun  # isort: skip
+from prefect.context import FlowRunContext  # isort: skip
+
+
+def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, SweepFolder]:
+    """The sweep that was typed, checked, new or there with the same settings; and the algorithm whose flow it is.
+
+    `elsewhere`: it is trained on other machines, whose devices are not looked for here.
+    """
+    wanted = plan(overrides)
+    refuse_password(wanted)
+    config = check_plan(wanted, elsewhere)
+    folder = SweepFolder(wanted.config.name)
+    if folder.plan_file.exists():
+        _refuse_other(folder, wanted)
+    folder.write(wanted, Path(config.log_root).absolute() / "sweeps" / folder.name)
+    return config.algo.name, folder
+
+
+def changed_sweep(name: str, overrides: Sequence[str]) -> tuple[str, SweepFolder]:
+    """A sweep that is there, with other settings where they are given, and the algorithm whose flow it is."""
+    folder = SweepFolder.existing(name)
+    there = folder.read()
+    with folder.driving():
+        made = dataclasses.replace(there, config=changed(there.config, overrides))
+        config = check_plan(made)
+        folder.write(made, folder.runs)
+    return config.algo.name, folder
+
+
+@contextmanager
+def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -> Iterator[Sweep]:
+    """Drive the sweep that a flow's parameters mean: nobody else may.
+
+    On a worker its trials are flow runs of the pool; at a terminal, in a notebook or a test processes of this machine.
+    """
+    context = FlowRunContext.get()
+    assert context is not None and context.flow_run is not None
+    log = get_run_logger() if on_worker() else None
+    with supervised(log) if log else nullcontext():
+        folder = SweepFolder.existing(name) if name else _made(algo, overrides, accelerator, context.flow_run)
+        with still_terminable(), folder.driving():
+            sweep = Sweep(folder, folder.read())
+            with get_client(sync_client=True) as client:
+                client.update_flow_run(context.flow_run.id, name=f"sweep {folder.name}", tags=[folder.name, algo])
+            with share_shown(f"sweep-{folder.name}", f"trials of sweep {folder.name}", sweep.study.size):
+                if log:
+                    sweep.hands = DeployedHands(sweep, "gpu" if accelerator else "default")
+                    yield sweep
+                    return
+                device = first_config(sweep.plan).fabric.accelerator
+                with here(sweep.config.workers, device, folder.workers_log, sweep.review) as sweep.hands:
+                    yield sweep
+
+
+def _made(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) -> SweepFolder:
+    """The sweep that follows from a flow run and its parameters: there already, at a retry say, or made now."""
+    typed = list(overrides)
+    if not any(override.startswith(("sweep=", "exp=")) for override in typed):
+        typed.append(f"sweep={algo}")
+    if not any(override.startswith("sweep.name=") for override in typed):
+        assert flow_run.created is not None  # its server says it
+        stamp = f"{flow_run.created.astimezone(UTC):%Y-%m-%d_%H-%M-%S}"
+        typed.append(f"sweep.name={algo}_{stamp}_{str(flow_run.id)[-8:]}")  # the same at every attempt
+    if accelerator and not any(override.startswith("fabric.accelerator=") for override in typed):
+        typed.append(f"fabric.accelerator={accelerator}")
+    name, folder = new_sweep(typed, elsewhere=True)
+    if name != algo:
+        raise UserError(f"algo.name={name}: this is flow sweep-{algo}; run flow sweep-{name}")
+    return folder
+
+
+def start(sweep: Sweep, job: Job) -> None:
+    """Begin a job of a sweep, or go on with it."""
+    sweep.hands.start(job)
+
+
+def _refuse_other(folder: SweepFolder, wanted: Plan) -> None:
+    """Refuse settings that are not those of the sweep of this name."""
+    there = folder.read()
+    before, now = plain(there.config), plain(wanted.config)
+    for key in before.keys() - set(LATER):
+        if before[key] != now[key] and key not in ("overrides", "space"):
+            raise UserError(
+                f"sweep.{key}={spell(now[key])}: sweep {folder.name} is there with {spell(before[key])}; choose "
+                f"another sweep.name, or go on with it: {folder.resume_command}"
+            )
+    if (there.base, there.space) != (wanted.base, wanted.space):
+        raise UserError(
+            f"sweep.name={folder.name}: a sweep is there with other overrides or another space; choose another name, "
+            f"or go on with it: {folder.resume_command}"
+        )

@@ -1,0 +1,251 @@
+"""The space of a sweep: which keys of the config are varied, and between what. The config's own types decide.
+
+On the command line in Hydra's grammar, in a preset also as a mapping:
+
+    algo.optimizer.lr=tag(log,interval(1e-5,1e-2))      {type: float, low: 1e-5, high: 1e-2, log: true}
+    algo.update_epochs=interval(1,8)                    {type: int, low: 1, high: 8}
+    algo.update_epochs=range(2,10,2)                    {type: int, low: 2, high: 8, step: 2}
+    algo.rollout_steps=choice(64,128,256)               {type: categorical, choices: [64, 128, 256]}
+
+A mapping may say `when: {other.key: value}`: the key is there where another one of the space has that value, or one of
+a list of values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from flows.config.overrides import parse
+from flows.config.yaml_files import groups
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import arguments, nearest, spell
+from rlcore.errors import UserError
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import Trial
+
+Params = dict[str, Any]  # key -> value, in the order of the space
+TYPES = ("float", "int", "categorical")
+FIELDS = ("type", "low", "high", "log", "step", "choices", "when")
+BARE = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECASE)  # text that needs no quotes
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key that is varied.
+
+    Attributes:
+        key: a dotted key, or a group of config files.
+        type: "float", "int" or "categorical".
+        written: as the user wrote it, for messages.
+        low: smallest value.
+        high: largest value, itself included.
+        log: drawn evenly in its logarithm.
+        step: distance between two values; None: any number, every integer.
+        choices: the values of a categorical key.
+        when: the values of keys before it with which it is there.
+    """
+
+    key: str
+    type: str
+    written: str
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    step: float | None = None
+    choices: tuple[Any, ...] = ()
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """What is tried before the first trial: both ends, or every choice."""
+        return self.choices if self.type == "categorical" else (self._typed(self.low), self._typed(self.high))
+
+    @property
+    def grid(self) -> list[Any] | None:
+        """All of its values, as Optuna stores them; None where it has no number of them."""
+        if self.type == "categorical":
+            return [stored(choice) for choice in self.choices]
+        if self.type == "float" and self.step is None:
+            return None
+        step = self.step or 1
+        count = int((self.high - self.low) / step + 1e-9) + 1
+        return [self._typed(self.low + i * step) for i in range(count)]
+
+    def present(self, params: Params) -> bool:
+        """Whether it is there beside the values of the keys before it."""
+        return all(params.get(key) in wanted for key, wanted in self.when.items())
+
+    def suggest(self, trial: Trial) -> Any:
+        """A value from the sampler."""
+        if self.type == "categorical":
+            return self.meant(trial.suggest_categorical(self.key, [stored(choice) for choice in self.choices]))
+        if self.type == "int":
+            low, high = round(self.low), round(self.high)
+            return trial.suggest_int(self.key, low, high, step=round(self.step or 1), log=self.log)
+        return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
+
+    def distribution(self) -> BaseDistribution:
+        """What `suggest` draws from."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        if self.type == "categorical":
+            return CategoricalDistribution([stored(choice) for choice in self.choices])
+        if self.type == "int":
+            return IntDistribution(round(self.low), round(self.high), log=self.log, step=round(self.step or 1))
+        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+
+    def meant(self, value: Any) -> Any:
+        """The value for the config, of one that Optuna has stored."""
+        return next((choice for choice in self.choices if stored(choice) == value), value)
+
+    def _typed(self, value: float) -> Any:
+        return round(value) if self.type == "int" else float(value)
+
+
+def stored(value: Any) -> Any:
+    """A value as Optuna can store it: lists and mappings as text."""
+    return json.dumps(value) if isinstance(value, (list, dict)) else value
+
+
+def typed(params: Params) -> list[str]:
+    """Values as overrides that one would type."""
+    return [f"{key}={_typed(value)}" for key, value in params.items()]
+
+
+def of_overrides(sweeps: Sequence[Override]) -> list[Dimension]:
+    """The dimensions that were typed, as `algo.gamma=interval(0.9,1)`."""
+    return [_of_override(sweep) for sweep in sweeps]
+
+
+def of_mapping(space: Mapping[str, Any]) -> list[Dimension]:
+    """The dimensions of a preset: key -> a mapping, or what one would type."""
+    found: list[Dimension] = []
+    for key, written in space.items():
+        if isinstance(written, Mapping):
+            found.append(_of_mapping(str(key), written, found))
+            continue
+        sweeps = parse([f"{key}={written}"], groups()).sweeps
+        if not sweeps:
+            raise UserError(f"sweep.space.{key}={spell(written)}: one value; write choice(…), range(…) or interval(…)")
+        found += of_overrides(sweeps)
+    return found
+
+
+def _of_override(sweep: Override) -> Dimension:
+    from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep
+
+    key, value, written = sweep.key_or_group, sweep.value(), (sweep.input_line or "").partition("=")[2]
+    if isinstance(value, IntervalSweep):
+        assert value.start is not None and value.end is not None
+        whole = _takes(key, isinstance(value.start, int) and isinstance(value.end, int), written)
+        kind, log = "int" if whole else "float", "log" in value.tags
+        return _numbers(Dimension(key, kind, written, value.start, value.end, log))
+    if isinstance(value, RangeSweep):
+        numbers = list(value.range())
+        if not numbers:
+            raise UserError(f"{key}={written}: no value lies in this range")
+        whole = all(float(number).is_integer() for number in numbers)
+        kind = "int" if _takes(key, whole, written) else "float"
+        step = abs(value.step or 1)
+        return _numbers(Dimension(key, kind, written, numbers[0], numbers[-1], "log" in value.tags, step))
+    if not isinstance(value, ChoiceSweep):
+        raise UserError(f"{key}={written}: write choice(…), range(…) or interval(…)")
+    return _categorical(key, written, [_plain(choice) for choice in value.list])
+
+
+def _of_mapping(key: str, given: Mapping[str, Any], before: Sequence[Dimension]) -> Dimension:
+    place, written = f"sweep.space.{key}", spell(dict(given))
+    if unknown := [name for name in given if name not in FIELDS]:
+        raise UserError(f"unknown key {place}.{unknown[0]}{nearest(unknown[0], FIELDS)}; known: {', '.join(FIELDS)}")
+    kind = given.get("type", "categorical" if "choices" in given else None)
+    if kind not in TYPES:
+        raise UserError(f"{place}.type={spell(kind)}: must be one of {', '.join(TYPES)}")
+    needed = ("choices",) if kind == "categorical" else ("low", "high")
+    if missing := [name for name in needed if name not in given]:
+        raise UserError(f"{place}: {missing[0]} is missing; a {kind} has {' and '.join(needed)}")
+    when = _condition(place, given.get("when") or {}, before)
+    if kind == "categorical":
+        return _categorical(key, written, given["choices"], when)
+    low, high = (_number(f"{place}.{name}", given[name]) for name in ("low", "high"))
+    step = None if given.get("step") is None else _number(f"{place}.step", given["step"])
+    return _numbers(Dimension(key, kind, written, low, high, bool(given.get("log")), step, when=when))
+
+
+def _condition(place: str, when: Any, before: Sequence[Dimension]) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(when, Mapping):
+        raise UserError(f"{place}.when={spell(when)}: must be a mapping of keys of the space to values")
+    for key in when:
+        if key not in (known := [dimension.key for dimension in before]):
+            hint = nearest(key, known)
+            raise UserError(f"{place}.when: {key} does not stand before it in the space{hint}")
+    return {key: tuple(value) if isinstance(value, list) else (value,) for key, value in when.items()}
+
+
+def _numbers(dimension: Dimension) -> Dimension:
+    """A dimension of numbers, its ends in order; refused where they contradict each other."""
+    d = replace(dimension, low=min(dimension.low, dimension.high), high=max(dimension.low, dimension.high))
+    said = f"{d.key}={d.written}"
+    if d.type == "int" and not all(float(number).is_integer() for number in (d.low, d.high, d.step or 1)):
+        raise UserError(f"{said}: takes integers, so both ends and the step must be integers")
+    if d.log and d.low <= 0:
+        raise UserError(f"{said}: log wants both ends above 0")
+    if d.log and d.step not in (None, 1):
+        raise UserError(f"{said}: give log or step, not both")
+    if d.step is not None and d.step <= 0:
+        raise UserError(f"{said}: step must be above 0")
+    return replace(d, step=None) if d.log else d
+
+
+def _categorical(key: str, written: str, choices: Any, when: Mapping[str, tuple[Any, ...]] | None = None) -> Dimension:
+    if not isinstance(choices, list) or not choices:
+        raise UserError(f"{key}={written}: choices must be a list with one value at least")
+    if len({(type(choice), stored(choice)) for choice in choices}) < len(choices):
+        raise UserError(f"{key}={written}: a choice stands there twice")
+    return Dimension(key, "categorical", written, choices=tuple(choices), when=when or {})
+
+
+def _takes(key: str, whole: bool, written: str) -> bool:
+    """Whether a key's numbers are integers; where the config does not say, what was written decides."""
+    found = [*arguments(RunConfig), *(a for module in ALGORITHMS.values() for a in arguments(module.Config, "algo."))]
+    annotation = next((argument.type for argument in found if argument.key == key), Any)
+    kinds = {annotation, *typing.get_args(annotation)}
+    if not kinds & {int, float, Any}:
+        raise UserError(f"{key}={written}: takes no numbers; write choice(…)")
+    return whole if Any in kinds else float not in kinds
+
+
+def _number(key: str, value: Any) -> float:
+    try:  # YAML reads 1e-5 as text
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"{key}={spell(value)}: must be a number") from None
+
+
+def _plain(choice: Any) -> Any:
+    """A choice of Hydra's grammar without its quotes."""
+    from hydra.core.override_parser.types import QuotedString
+
+    if isinstance(choice, QuotedString):
+        return choice.text
+    if isinstance(choice, list):
+        return [_plain(item) for item in choice]
+    return {key: _plain(item) for key, item in choice.items()} if isinstance(choice, dict) else choice
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ",".join(map(_typed, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_typed(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, str) and not BARE.fullmatch(value):
+        return "'" + value.replace("'", r"\'") + "'"
+    return spell(value)

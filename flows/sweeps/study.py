@@ -1,0 +1,212 @@
+"""A sweep's study: which trials there are, what they came to, which one comes next, and which ends early.
+
+The database is a journal that one process writes, the driver: each trial stands there whole, with its parameters, from
+the moment it is asked, and what it came to from the moment it is known. Sampler and pruner never see it. They see a
+view in memory, built for one trial:
+
+    async   every trial before it, as it stands now
+    batch   the trials of earlier batches, told in the order of their numbers, and of its own batch the parameters
+
+and a sampler's random stream begins anew for each trial, from (sweep.seed, number). In batch mode a trial thus follows
+from the seed and the results of earlier batches alone: not from the order in which workers finish, nor from where a
+driver was killed, and after a resume nothing is drawn twice.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flows.sweeps.settings import Plan
+from flows.sweeps.space import Dimension, Params
+from rlcore import streams
+from rlcore.errors import UserError, first_line
+from rlcore.system.imports import large_imports
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+SAMPLER, TRAINING, CONFIRMATION = range(3)  # streams of sweep.seed
+VIEW = "sweep"  # Hyperband draws a trial's bracket from the study's name: the same for all
+
+
+class Study:
+    """The trials of one sweep.
+
+    Args:
+        plan: of the sweep.
+        storage: SQLAlchemy's address of the database, where the study is `plan.config.name`.
+
+    Raises:
+        UserError: the database cannot be opened, or its study has other parameters than the space.
+    """
+
+    def __init__(self, plan: Plan, storage: str) -> None:
+        with large_imports("optuna"):
+            import optuna
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.config, self.space = plan.config, plan.space
+        self._optuna = optuna
+        self._database = open_storage(storage)
+        self._study = optuna.create_study(
+            storage=self._database, study_name=self.config.name, direction="maximize", load_if_exists=True
+        )
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """All that were asked, by number."""
+        return self._study.get_trials(deepcopy=False)
+
+    def unfinished(self) -> list[int]:
+        """Numbers of the trials that were asked and came to nothing yet."""
+        return [trial.number for trial in self.trials if not trial.state.is_finished()]
+
+    def params(self, number: int) -> Params:
+        """The values of a trial, in the order of the space."""
+        return meant(self.space, self.trials[number])
+
+    def ask(self) -> int | None:
+        """The next trial; None where all were asked, or where its batch waits for the one before."""
+        number = len(self.trials)
+        if number >= self.size or any(n < self._batch_of(number) for n in self.unfinished()):
+            return None
+        view = self._view(number, self._sampler(number))
+        trial = view.ask()
+        params: Params = {}
+        for dimension in self.space:
+            if dimension.present(params):
+                params[dimension.key] = dimension.suggest(trial)
+        self._study.add_trial(view.get_trials(deepcopy=False)[number])  # one transaction: a kill leaves no half trial
+        return number
+
+    @property
+    def size(self) -> int:
+        """How many trials there are to be; of a grid no more than it has points."""
+        if self.config.sampler != "grid":
+            return self.config.trials
+        points = 1
+        for dimension in self.space:
+            points *= len(dimension.grid or ())
+        return min(points, self.config.trials)
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Note an intermediate value, step being the number of evaluations so far; whether the trial is to end."""
+        trial = self.trials[number]
+        if step not in trial.intermediate_values:
+            self._database.set_trial_intermediate_value(trial._trial_id, step, value)
+        pruner = self._pruner()
+        if pruner is None:
+            return False
+        with warnings.catch_warnings(action="ignore"):
+            view = self._view(number, pruner=pruner)
+            view.add_trial(until(self.trials[number], step))
+            return pruner.prune(view, view.get_trials(deepcopy=False)[number])
+
+    def tell(self, number: int, state: str, value: float | None = None, **notes: Any) -> None:
+        """Note what a trial came to: "complete" with its value, "pruned" or "fail". Told again, it stays as it is."""
+        trial = self.trials[number]
+        if trial.state.is_finished():
+            return
+        for key, note in notes.items():
+            self._database.set_trial_user_attr(trial._trial_id, key, note)
+        if state == "pruned":  # as Optuna itself has it: the last intermediate value
+            value = trial.intermediate_values[max(trial.intermediate_values)]
+        values = None if value is None else [value]
+        states = self._optuna.trial.TrialState
+        self._database.set_trial_state_values(trial._trial_id, states[state.upper()], values)
+
+    def best(self) -> FrozenTrial | None:
+        """The complete trial of the highest value, the earlier one of two; None without one."""
+        complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
+        return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
+
+    def importance(self) -> dict[str, float]:
+        """How much of the spread in value each key explains; nothing where there are too few trials to say."""
+        complete = [t for t in self.trials if t.state == self._optuna.trial.TrialState.COMPLETE]
+        if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
+            return {}
+        with warnings.catch_warnings(action="ignore"):
+            return self._optuna.importance.get_param_importances(self._study)
+
+    def seeds(self, stream: int, count: int) -> list[int]:
+        """The first so many seeds of a stream of the sweep: TRAINING of every trial, CONFIRMATION of the winner."""
+        return [streams.integer(self.config.seed, "sweep", stream, index) for index in range(count)]
+
+    def _batch_of(self, number: int) -> int:
+        """The number of the first trial of its batch; 0 in async mode, where every trial knows of all others."""
+        return number // self.config.batch * self.config.batch if self.config.mode == "batch" else 0
+
+    def _view(self, number: int, sampler: BaseSampler | None = None, pruner: BasePruner | None = None) -> optuna.Study:
+        """A study in memory of the trials before this one, as far as it is to know of them."""
+        with warnings.catch_warnings(action="ignore"):
+            view = self._optuna.create_study(study_name=VIEW, direction="maximize", sampler=sampler, pruner=pruner)
+            known = self._batch_of(number) if self.config.mode == "batch" else number
+            before = self.trials[:number]
+            view.add_trials([*before[:known], *(asked_only(trial) for trial in before[known:])])
+        return view
+
+    def _sampler(self, number: int) -> BaseSampler:
+        samplers, config = self._optuna.samplers, self.config
+        seed = streams.integer(config.seed, "sweep", SAMPLER, number)
+        with warnings.catch_warnings(action="ignore"):  # of what Optuna calls experimental
+            if config.sampler == "random":
+                return samplers.RandomSampler(seed=seed)
+            if config.sampler == "grid":
+                return samplers.GridSampler({d.key: d.grid or [] for d in self.space}, seed=config.seed)
+            if config.sampler == "gp":
+                return samplers.GPSampler(seed=seed, n_startup_trials=config.startup)
+            conditional = any(dimension.when for dimension in self.space)
+            return samplers.TPESampler(seed=seed, n_startup_trials=config.startup, multivariate=True, group=conditional)
+
+    def _pruner(self) -> BasePruner | None:
+        pruners, config = self._optuna.pruners, self.config
+        if config.pruner == "median":
+            return pruners.MedianPruner(n_startup_trials=config.startup, n_warmup_steps=config.warmup)
+        if config.pruner == "halving":
+            return pruners.SuccessiveHalvingPruner()
+        return pruners.HyperbandPruner() if config.pruner == "hyperband" else None
+
+
+def open_storage(url: str) -> BaseStorage:
+    """Optuna's storage at an address; a `UserError` where it cannot be opened."""
+    from optuna.storages import RDBStorage
+
+    # A file is locked for moments by who only reads it (`shepherd sweep status`, a dashboard).
+    options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite:") else {"pool_pre_ping": True}
+    try:
+        return RDBStorage(url, engine_kwargs=options)
+    except Exception as error:  # SQLAlchemy's, or whatever the database's driver raises
+        reason = first_line(error) or type(error).__name__
+        raise UserError(f"sweep.storage={url}: cannot be opened ({reason})") from None
+
+
+def meant(space: Sequence[Dimension], trial: FrozenTrial) -> Params:
+    """A trial's values for the config, in the order of the space."""
+    return {d.key: d.meant(trial.params[d.key]) for d in space if d.key in trial.params}
+
+
+def asked_only(trial: FrozenTrial) -> FrozenTrial:
+    """A trial as it was when it was asked."""
+    return _copy(trial, {})
+
+
+def until(trial: FrozenTrial, step: int) -> FrozenTrial:
+    """A trial that runs, as it was after so many evaluations."""
+    return _copy(trial, {at: value for at, value in trial.intermediate_values.items() if at <= step})
+
+
+def _copy(trial: FrozenTrial, values: Mapping[int, float]) -> FrozenTrial:
+    from optuna.trial import TrialState, create_trial
+
+    return create_trial(
+        state=TrialState.RUNNING,
+        params=trial.params,
+        distributions=trial.distributions,
+        system_attrs=trial.system_attrs,
+        intermediate_values=dict(values),
+    )

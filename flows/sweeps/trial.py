@@ -1,0 +1,111 @@
+"""A trial: the trainings of one set of values, one for each seed, and what they came to, read from their event logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from flows.sweeps.settings import SweepConfig, merged
+from rlcore.errors import RunError
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import last_event, read_events
+
+OVER = ("finished", "stopped_early", "dry_run")  # how a training ends that is done
+# Set for every trial, unless the user has: what only costs time where nobody looks at a single run.
+LEAN = (
+    "env.capture_video=false",
+    "evaluation.baseline_episodes=10",
+    "metric.logger.name=mlflow",
+    "algo.run_test=false",
+)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One run of a sweep or group: the folder where it lies, or will, and the overrides that make it."""
+
+    run_dir: Path
+    overrides: tuple[str, ...]
+
+    @property
+    def run(self) -> RunDirectory:
+        """Its run directory."""
+        return RunDirectory(self.run_dir)
+
+    @property
+    def state(self) -> str:
+        """How far it is: "new", "begun", "pruned", or "over"; of one that is over the summary is written."""
+        if not self.run.config.exists():
+            return "new"
+        status = self.run.read_summary().get("status")
+        return "pruned" if status == "pruned" else "over" if status in OVER else "begun"
+
+    @property
+    def env_steps(self) -> int:
+        """Actions taken so far, as far as its log tells."""
+        return max((e["env_steps"] for e in self._events if e["kind"] in ("metrics", "checkpoint")), default=0)
+
+    @property
+    def scores(self) -> list[float]:
+        """Mean greedy returns of the evaluations while training, in order."""
+        return [e["greedy"]["mean"] for e in self._events if e["kind"] == "evaluation" and not e["final"]]
+
+    def value(self, config: SweepConfig) -> float:
+        """What it came to, by `sweep.objective`; a `RunError` where its log does not say."""
+        if config.objective == "final":
+            final = last_event(self._events, "evaluation", final=True)
+            scores = [final["greedy"]["mean"]] if final else []
+        else:
+            scores = self.scores if config.objective == "all" else self.scores[-config.last :]
+        if not scores:
+            raise RunError(f"{self.run_dir}: no evaluation, so it has no value")
+        return fmean(scores)
+
+    @property
+    def _events(self) -> list[dict[str, Any]]:
+        return list(read_events(self.run.events))
+
+
+def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[Training]:
+    """The runs of a folder, one for each seed, which they are called by."""
+    found = []
+    for seed in seeds:
+        place = folder / f"seed_{seed}"
+        ours = [f"seed={seed}", f"group={group}", f"run_dir={_quoted(place)}"]
+        found.append(Training(place, tuple(merged(base, ours))))
+    return found
+
+
+def lean(base: Sequence[str], config: SweepConfig) -> list[str]:
+    """Overrides of a trial's runs: a model that nobody has confirmed is not registered, and nobody looks at it."""
+    defaults = [line for line in LEAN if not (config.objective == "final" and line.startswith("algo.run_test"))]
+    return merged(merged(defaults, base), ["model_manager.disabled=true"])
+
+
+def reported(runs: Sequence[Training]) -> Iterator[tuple[int, float]]:
+    """Number and mean return of the evaluations that a pruner may end a trial at, over all of its runs.
+
+    The last one of a training that is done is not among them: there is nothing left to save.
+    """
+    step = 0
+    for training in runs:
+        scores = training.scores
+        done = last_event(read_events(training.run.events), "end")
+        is_done = done is not None and done["status"] in OVER
+        for score in scores[: len(scores) - is_done]:
+            step += 1
+            yield step, score
+        step += is_done
+
+
+def iqm(values: Sequence[float]) -> float:
+    """The interquartile mean: without the lowest and the highest quarter; of fewer than four the mean."""
+    cut = len(values) // 4
+    return fmean(sorted(values)[cut : len(values) - cut])
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", r"\'") + "'"

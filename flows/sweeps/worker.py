@@ -1,0 +1,103 @@
+"""A process that trains one run after another and imports what that takes once: `python -m flows.sweeps.worker`.
+
+It is told and tells in lines of JSON. In: `{"train": {run_dir, overrides, judged}}`, and to a question
+`{"go_on": true|false}`. Out: `ready`; of a training `progress`, `stage`, `evaluated` (the question, where `judged`); at
+its end `ended` or `failed`. A signal ends it with a checkpoint, and the end of its parent at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any
+
+from flows.process.signals import CODE, TrainingInterrupted, terminable
+from flows.runs.create import new_run
+from flows.runs.listeners import listening
+from flows.runs.pruning import judged_by
+from flows.train import FLOWS
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.train.boundary import Boundary
+
+TELL_EVERY = 0.5  # seconds between two lines on progress
+FREE_WITHIN = 30.0  # seconds in which the processes of a driver that was killed have left a run
+
+
+class Worker:
+    """Answers the driver on the other end of the two pipes."""
+
+    def __init__(self) -> None:
+        self._output = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)  # what libraries print is no answer
+        self._told = 0.0
+
+    def serve(self) -> None:
+        """Train what is asked for, until nobody asks any more."""
+        self._tell("ready")
+        while line := sys.stdin.readline():
+            asked = json.loads(line)["train"]
+            try:
+                self._train(**asked)
+            except Exception as error:
+                if not isinstance(error, UserError):
+                    traceback.print_exc()
+                self._tell("failed", sentence=str(error) or type(error).__name__, mistake=isinstance(error, UserError))
+            else:
+                self._tell("ended")
+
+    def _train(self, run_dir: str, overrides: list[str], judged: bool) -> None:
+        """The training flow's function on a run, new or half-done."""
+        run = RunDirectory(run_dir)
+        _wait_until_free(run)
+        if not run.config.exists():
+            run = new_run(overrides)
+        with listening(self._listen), judged_by(self._ask if judged else _go_on):
+            FLOWS[run.read_config()["algo"]["name"]].fn(run_dir=str(run.path))
+
+    def _listen(self, kind: str, facts: dict[str, Any]) -> None:
+        if kind == "progress":
+            if time.monotonic() - self._told >= TELL_EVERY:
+                self._told = time.monotonic()
+                self._tell("progress", **facts)
+        elif kind == "stage" and facts.get("failure"):
+            self._tell("stage", doing=facts["doing"])
+
+    def _ask(self, run: RunDirectory, at: Boundary) -> bool:
+        """Whether the driver wants the training to end here."""
+        if "evaluate" not in at.due:
+            return False
+        self._tell("evaluated", env_steps=at.env_steps)
+        line = sys.stdin.readline()
+        return bool(line) and not json.loads(line)["go_on"]
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        self._output.write(json.dumps({"event": event, **facts}) + "\n")
+
+
+def _go_on(run: RunDirectory, at: Boundary) -> bool:
+    return False
+
+
+def _wait_until_free(run: RunDirectory) -> None:
+    """Wait for the processes of a worker that was killed just now; they end with it."""
+    deadline = time.monotonic() + FREE_WITHIN
+    while run.taken() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def main() -> int:
+    """Entry point."""
+    try:
+        with terminable(for_good=True):
+            Worker().serve()
+        return 0
+    except TrainingInterrupted:
+        return CODE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

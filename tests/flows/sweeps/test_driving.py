@@ -1,0 +1,185 @@
+"""What trials there are: by the seed alone in batch mode, whatever workers and kills do; none lost, none repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from flows.sweeps import study as study_module
+from flows.sweeps.driving import Sweep, trials
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.trial import reported, trainings
+from tests.flows.sweeps.fake import EVALUATIONS, Hands, Killed, came_to, drive, evaluate, made
+
+BATCHES = ["sweep.trials=12", "sweep.batch=3", "sweep.startup=3", "sweep.warmup=0", "sweep.confirm_seeds=0"]
+
+
+@pytest.fixture(autouse=True)
+def databases(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Databases in memory, by address, which outlive a driver that is killed."""
+    there: dict[str, Any] = {}
+
+    def open_storage(url: str) -> Any:
+        return there.setdefault(url, optuna.storages.InMemoryStorage())
+
+    monkeypatch.setattr(study_module, "open_storage", open_storage)
+    return there
+
+
+def test_a_batch_sweep_has_the_same_trials_in_whatever_order_workers_finish(tmp_path: Path) -> None:
+    sweeps = [
+        drive(made(tmp_path, f"order{seed}", *BATCHES)[0], places, seed) for seed, places in enumerate((1, 3, 3, 2))
+    ]
+    first = came_to(sweeps[0])
+    assert [trial[0] for trial in first] == list(range(12))
+    assert {state for _, state, *_ in first} >= {"COMPLETE", "PRUNED"}
+    for other in sweeps[1:]:
+        assert came_to(other) == first
+
+
+def test_another_sweep_seed_gives_other_trials(tmp_path: Path) -> None:
+    one, other = (drive(made(tmp_path, f"seed{s}", *BATCHES, f"sweep.seed={s}")[0]) for s in (1, 2))
+    assert not {str(t[2]) for t in came_to(one)} & {str(t[2]) for t in came_to(other)}
+
+
+def test_no_trial_repeats_the_parameters_of_another(tmp_path: Path) -> None:
+    drawn = [str(trial[2]) for trial in came_to(drive(made(tmp_path, "once", *BATCHES)[0]))]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_a_trial_knows_what_the_batches_before_came_to(tmp_path: Path) -> None:
+    """Random search draws the same whatever came of the trials before; the model of `tpe` must not."""
+    random_draws, modelled = (
+        [t[2] for t in came_to(drive(made(tmp_path, s, *BATCHES, f"sweep.sampler={s}")[0]))] for s in ("random", "tpe")
+    )
+    assert random_draws[:3] == modelled[:3]  # the first batch knows of none
+    assert all(a != b for a, b in zip(random_draws[3:], modelled[3:], strict=True))
+
+
+def storage_calls(storage: Any, at: int | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Count the writes to a database; the driver dies before the one numbered `at`, or behind it (odd numbers)."""
+    calls: list[str] = []
+
+    def watched(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            if at == 2 * len(calls) - 2:
+                raise Killed
+            result = write(*args, **kwargs)
+            if at == 2 * len(calls) - 1:
+                raise Killed
+            return result
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in (
+            "create_new_trial",
+            "set_trial_intermediate_value",
+            "set_trial_user_attr",
+            "set_trial_state_values",
+        ):
+            patch.setattr(storage, name, watched(name, getattr(storage, name)))
+        yield calls
+
+
+def test_a_driver_killed_at_any_write_and_started_again_comes_to_the_same(
+    tmp_path: Path, databases: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = [*BATCHES, "sweep.trials=6", "sweep.batch=2"]
+    few = [line for line in few if line not in ("sweep.trials=12", "sweep.batch=3")]
+    expected = came_to(drive(made(tmp_path, "whole", *few)[0], 2))
+    storage = databases.setdefault(SweepFolder("counted").storage(made(tmp_path, "counted", *few)[1]), memory())
+    for calls in storage_calls(storage, None, monkeypatch):
+        drive(SweepFolder("counted"), 2)
+        writes = len(calls)
+    assert writes > 30
+    for at in range(0, 2 * writes, 3):  # both kinds of moment, all kinds of write
+        name = f"killed{at}"
+        folder, plan = made(tmp_path, name, *few)
+        storage = databases.setdefault(folder.storage(plan), memory())
+        for _ in storage_calls(storage, at, monkeypatch):
+            with pytest.raises(Killed):
+                drive(folder, 2, seed=at)
+        again = drive(folder, 2, seed=at + 1)
+        assert came_to(again) == expected, at
+
+
+def memory() -> Any:
+    return optuna.storages.InMemoryStorage()
+
+
+def test_async_keeps_every_worker_busy_where_a_batch_would_wait(tmp_path: Path) -> None:
+    """After each end the next trial starts at once: while any is left, three run."""
+
+    def waiting(name: str, mode: str) -> int:
+        folder, _ = made(tmp_path, name, *BATCHES, f"sweep.mode={mode}")
+        sweep = Sweep(folder, folder.read())
+        sweep.hands = hands = Hands(sweep, 3, 0)
+        idle = 0
+        wait = hands.wait
+
+        def counted() -> Any:
+            nonlocal idle
+            idle += hands.free and len(hands.started) < 12
+            return wait()
+
+        hands.wait = counted  # type: ignore[method-assign]
+        for job in trials(sweep):
+            hands.start(job)
+        assert len(hands.started) == 12
+        return idle
+
+    assert waiting("async", "async") == 0
+    assert waiting("batch", "batch") > 0
+
+
+def test_a_trial_that_fails_is_noted_with_its_sentence_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    sweep = drive(made(tmp_path, "fails", "sweep.trials=25", "sweep.sampler=random", "sweep.pruner=none")[0])
+    failed = [trial for trial in sweep.study.trials if trial.state.name == "FAIL"]
+    assert failed and len(sweep.study.trials) == 25
+    assert {trial.user_attrs["sentence"] for trial in failed} == {"nine is too many"}
+    assert {trial.params["algo.update_epochs"] for trial in failed} == {9}
+
+
+def test_more_trials_of_a_sweep_that_has_ended_are_those_of_a_longer_one(tmp_path: Path) -> None:
+    whole = came_to(drive(made(tmp_path, "long", *BATCHES)[0]))
+    shorter = [line.replace("trials=12", "trials=6") for line in BATCHES]
+    drive(made(tmp_path, "short", *shorter)[0])
+    assert came_to(drive(made(tmp_path, "short", *BATCHES)[0])) == whole
+
+
+def test_the_value_of_a_trial_is_the_interquartile_mean_over_its_seeds(tmp_path: Path) -> None:
+    few = ["sweep.trials=1", "sweep.seeds=5", "sweep.last=2", "sweep.pruner=none", "sweep.seed=3"]
+    sweep = drive(made(tmp_path, "seeds", *few)[0])
+    (trial,) = sweep.study.trials
+    runs = sweep.job(0).trainings
+    assert len({run.run_dir for run in runs}) == 5
+    by_hand = sorted(sum(run.scores[-2:]) / 2 for run in runs)[1:-1]
+    assert trial.value == pytest.approx(sum(by_hand) / 3)
+
+
+def test_a_pruner_is_asked_at_every_evaluation_but_the_last_of_a_training_that_is_done(tmp_path: Path) -> None:
+    runs = trainings(tmp_path, [], [1, 2], "g")
+    params = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}
+    for number in range(1, EVALUATIONS + 1):
+        evaluate(runs[0], params, number)
+    for number in (1, 2):
+        evaluate(runs[1], params, number)
+    steps = [step for step, _ in reported(runs)]
+    assert steps == [1, 2, 3, 5, 6]  # 4: the first training was done there
+    assert [score for _, score in reported(runs)][:2] == runs[0].scores[:2]
+
+
+def test_a_trial_of_two_seeds_may_be_ended_in_the_second(tmp_path: Path) -> None:
+    """What both trainings have said by then is compared with other trials at the same evaluation."""
+    few = [*BATCHES, "sweep.seeds=2"]
+    trials = drive(made(tmp_path, "two", *few)[0]).study.trials
+    pruned = [len(trial.intermediate_values) for trial in trials if trial.state.name == "PRUNED"]
+    whole = [len(trial.intermediate_values) for trial in trials if trial.state.name == "COMPLETE"]
+    assert set(whole) == {2 * (EVALUATIONS - 1)}
+    assert pruned and max(pruned) < max(whole) + 1

@@ -1,0 +1,85 @@
+"""Which runs a group has, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.sweeps.group import group_of, has_several
+from flows.sweeps.jobs import End, Job
+from rlcore.errors import RunError, UserError
+
+
+def test_a_group_has_a_run_for_each_value_in_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    group = group_of(["exp=ppo", "seed=0,1,2", "group=mine"], workers=8)
+    places = [training.run_dir.relative_to(tmp_path) for training in group.trainings]
+    assert places == [Path(f"runs/ppo/CartPole-v1/mine/seed={seed}") for seed in (0, 1, 2)]
+    assert group.workers == 3  # no more than there are runs
+    assert {training.state for training in group.trainings} == {"new"}
+
+
+def test_several_keys_give_every_combination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    group = group_of(["exp=ppo", "algo.gamma=0.9,0.99", "seed=range(2)", "group=grid"])
+    names = [training.run_dir.name for training in group.trainings]
+    assert names == ["gamma=0.9,seed=0", "gamma=0.9,seed=1", "gamma=0.99,seed=0", "gamma=0.99,seed=1"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["exp=ppo", "seed=0,1"], ["seed", "group=NAME"]),
+        (["exp=ppo", "seed=0,1", "group=g", "run_dir=x"], ["run_dir=x", "folders of their own"]),
+        (["exp=ppo", "algo.gamma=interval(0.9,1)", "group=g"], ["algo.gamma=interval(0.9,1)", "shepherd sweep"]),
+        (["exp=ppo", "seed=0,1", "group=g", "algo.gamma=2"], ["algo.gamma=2"]),
+        (["exp=ppo", "env.id=CartPole-v1,CartPool-v1", "group=g"], ["CartPool-v1"]),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_made(
+    overrides: list[str], said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        group_of(overrides)
+    assert all(words in str(error.value) for words in said), str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_value_is_no_group() -> None:
+    assert not has_several(["exp=ppo", "seed=3", "algo.mlp_keys.encoder=[a,b]"])
+    assert has_several(["exp=ppo", "seed=3,4"])
+
+
+def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.sweeps.group import unfinished
+
+    monkeypatch.chdir(tmp_path)
+    group = group_of(["exp=ppo", "seed=0,1,2", "group=mine"], workers=2)
+    running: list[Job] = []
+    done: list[str] = []
+
+    class Hands:
+        @property
+        def free(self) -> bool:
+            return len(running) < 2
+
+        @property
+        def busy(self) -> bool:
+            return bool(running)
+
+        def start(self, job: Job) -> None:
+            running.append(job)
+
+        def wait(self) -> tuple[Job, End]:
+            done.append(running[0].label)
+            return running.pop(0), End("failed", "no luck") if len(done) == 1 else End("over")
+
+    hands = Hands()
+    with pytest.raises(RunError, match=r"1 of 3 runs of group mine failed; seed=0: no luck"):
+        for job in unfinished(group, hands):
+            hands.start(job)
+    assert done == ["seed=0", "seed=1", "seed=2"]

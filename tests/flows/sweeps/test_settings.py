@@ -1,0 +1,162 @@
+"""From what is typed to a plan, and what is refused before the first trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.sweeps.check import check_plan, points
+from flows.sweeps.folder import SweepFolder, refuse_password
+from flows.sweeps.settings import SweepConfig, changed, merged, plan, presets
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.schema import arguments, plain, spell
+from rlcore.errors import UserError
+from tests.processes import ROOT
+
+LR = "algo.optimizer.lr=interval(1e-4,1e-3)"
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(UserError) as error:
+        check_plan(plan(overrides))
+    return str(error.value)
+
+
+def test_every_algorithm_has_a_preset_of_its_name() -> None:
+    assert set(ALGORITHMS) <= set(presets())
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_a_preset_is_a_plan_whose_every_end_is_a_config(preset: str) -> None:
+    wanted = plan([f"sweep={preset}"])
+    config = check_plan(wanted)
+    assert config.algo.total_steps == wanted.config.budget
+    assert preset.startswith(config.algo.name)
+
+
+def test_what_is_typed_wins_over_the_preset() -> None:
+    made = plan(["sweep=ppo_cartpole", "env.id=Acrobot-v1", "algo.total_steps=512", "sweep.trials=3", LR])
+    assert "env.id=Acrobot-v1" in made.base
+    assert [line for line in made.base if line.startswith("algo.total_steps")] == ["algo.total_steps=512"]
+    assert made.config.trials == 3
+    by_key = {dimension.key: dimension for dimension in made.space}
+    assert by_key["algo.optimizer.lr"].written == "interval(1e-4,1e-3)"
+    assert len(by_key) == len(made.space)
+
+
+def test_a_key_that_is_typed_with_one_value_is_varied_no_more() -> None:
+    made = plan(["sweep=ppo_cartpole", "algo.gae_lambda=0.9"])
+    assert "algo.gae_lambda" not in {dimension.key for dimension in made.space}
+    assert "algo.gae_lambda=0.9" in made.base
+
+
+def test_what_a_preset_gives_for_a_key_that_it_varies_is_the_default_configurations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sweep").mkdir()
+    text = "overrides: [exp=ppo, algo.gamma=0.5]\nspace: {algo.gamma: {type: float, low: 0.9, high: 1}}\n"
+    (tmp_path / "sweep/mine.yaml").write_text(text)
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
+    made = plan(["sweep=mine"])
+    assert made.base == ["exp=ppo", "algo.gamma=0.5"]
+    assert [dimension.key for dimension in made.space] == ["algo.gamma"]
+    assert check_plan(made).algo.gamma == 0.9
+
+
+def test_anything_of_the_config_can_be_varied() -> None:
+    lines = ["env.num_envs=choice(2,4)", "optim=choice(adam,rmsprop)", "evaluation.episodes=interval(1,3)"]
+    made = plan(["exp=ppo", *lines])
+    check_plan(made)
+    assert [dimension.key for dimension in made.space] == ["env.num_envs", "optim", "evaluation.episodes"]
+
+
+def test_the_points_that_are_tried_have_every_end_and_every_choice() -> None:
+    made = plan(["exp=ppo", LR, "algo.rollout_steps=choice(32,64,128)"])
+    tried = list(points(made.space))
+    assert {point["algo.optimizer.lr"] for point in tried} == {1e-4, 1e-3}
+    assert {point["algo.rollout_steps"] for point in tried} == {32, 64, 128}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["sweep=ppo_cartpol"], ["sweep=ppo_cartpol", "'ppo_cartpole'"]),
+        (["exp=ppo"], ["nothing is varied"]),
+        (["exp=ppo", LR, "sweep.trails=3"], ["sweep.trails", "'sweep.trials'"]),
+        (["exp=ppo", LR, "sweep.trials=many"], ["sweep.trials=many", "integer"]),
+        (["exp=ppo", LR, "sweep.trials="], ["sweep.trials=", "no value"]),
+        (["exp=ppo", LR, "sweep.sampler=tpa"], ["sweep.sampler=tpa", "'tpe'"]),
+        (["exp=ppo", LR, "sweep.name=a/b"], ["sweep.name=a/b"]),
+        (["exp=ppo", LR, "seed=3"], ["seed", "sweep.seed"]),
+        (["exp=ppo", LR, "run_dir=x"], ["run_dir", "sweep.name"]),
+        (["exp=ppo", "seed=1,2"], ["seed", "sweep.seed"]),
+        (["exp=ppo", "algo.gamma=interval(0.9,1.5)"], ["algo.gamma=1.5", "<= 1", "interval(0.9,1.5)"]),
+        (["exp=ppo", "algo.gama=interval(0.9,1)"], ["algo.gama", "'algo.gamma'"]),
+        (["exp=ppo", "env.id=choice(CartPole-v1,CartPool-v1)"], ["CartPool-v1"]),
+        (["exp=ppo", "algo.dense_act=choice(tanh,rleu)"], ["algo.dense_act=rleu", "'relu'", "choice(tanh,rleu)"]),
+        (["exp=ppo", LR, "sweep.workers=9"], ["sweep.workers=9", "sweep.batch=9", "sweep.mode=async"]),
+        (["exp=ppo", LR, "sweep.sampler=grid"], ["algo.optimizer.lr", "grid"]),
+        (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "no trial would have a value"]),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_made(overrides: list[str], said: list[str]) -> None:
+    told = refused(*overrides)
+    assert all(words in told for words in said), told
+
+
+def test_of_a_sweep_that_is_there_only_what_changes_no_trial_may_change() -> None:
+    config = plan(["exp=ppo", LR]).config
+    assert changed(config, ["sweep.trials=99", "sweep.workers=1"]).trials == 99
+    for override in ("sweep.seed=3", "sweep.sampler=random", "algo.gamma=0.9"):
+        with pytest.raises(UserError, match="only sweep.trials, sweep.workers, sweep.confirm_seeds may change"):
+            changed(config, [override])
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    made = plan(["sweep=ppo_cartpole", "sweep.name=kept", "algo.mlp_keys.encoder=choice([state],[a,b])"])
+    folder = SweepFolder("kept")
+    folder.write(made, tmp_path / "runs")
+    assert folder.read() == made
+    before = folder.id
+    folder.write(made, tmp_path / "runs")
+    assert folder.id == before
+
+
+def test_a_sweep_typed_again_is_the_same_sweep_and_other_settings_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    from flows.sweeps.running import new_sweep  # Prefect
+
+    typed = ["exp=ppo", LR, "sweep.name=again"]
+    _, folder = new_sweep(typed)
+    before = folder.id
+    assert new_sweep([*typed, "sweep.trials=50"])[1].id == before
+    assert folder.read().config.trials == 50
+    for other, said in (("sweep.seed=7", "sweep.seed=7"), ("algo.gamma=0.9", "other overrides")):
+        with pytest.raises(UserError, match=said):
+            new_sweep([*typed, other])
+
+
+def test_a_password_in_the_storage_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    hidden = plan(["exp=ppo", LR, "sweep.storage=postgresql+psycopg2://me:secret@db/optuna"])
+    with pytest.raises(UserError) as error:
+        refuse_password(hidden)
+    assert "SHEPHERD_SWEEP_STORAGE" in str(error.value) and "secret" not in str(error.value)
+    refuse_password(plan(["exp=ppo", LR, "sweep.storage=postgresql+psycopg2://me@db/optuna"]))
+
+
+def test_merged_replaces_by_key() -> None:
+    assert merged(["a=1", "+b.c=2", "d=3"], ["b.c=4", "a=5"]) == ["d=3", "b.c=4", "a=5"]
+
+
+def test_the_document_names_every_key_with_its_default() -> None:
+    document = (ROOT / "docs/sweeps.md").read_text()
+    for argument in arguments(SweepConfig, "sweep."):
+        value = plain(argument.default)
+        default = f"`{spell(value)}`" if value not in ("", [], {}) else "–"
+        assert f"| `{argument.key}` | {default} |" in document, argument.key

@@ -1,0 +1,136 @@
+"""The space of a sweep: what may be written, what it means, what is refused in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+import pytest
+
+from flows.config.overrides import parse
+from flows.config.yaml_files import groups
+from flows.sweeps.space import Dimension, of_mapping, of_overrides, typed
+from rlcore.errors import UserError
+
+
+def one(written: str) -> Dimension:
+    (dimension,) = of_overrides(parse([written], groups()).sweeps)
+    return dimension
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "extremes", "log", "step"),
+    [
+        ("algo.optimizer.lr=interval(1e-5,1e-2)", "float", (1e-5, 1e-2), False, None),
+        ("algo.optimizer.lr=tag(log,interval(1e-5,1e-2))", "float", (1e-5, 1e-2), True, None),
+        ("algo.gamma=interval(0,1)", "float", (0.0, 1.0), False, None),  # the key takes numbers, whatever was typed
+        ("algo.update_epochs=interval(1,8)", "int", (1, 8), False, None),
+        ("algo.update_epochs=tag(log,interval(1,64))", "int", (1, 64), True, None),
+        ("algo.update_epochs=range(2,10,2)", "int", (2, 8), False, 2),  # the stop is not among them
+        ("algo.update_epochs=range(1,4)", "int", (1, 3), False, 1),
+        ("algo.rollout_steps=choice(64,128)", "categorical", (64, 128), False, None),
+        ("algo.rollout_steps=64,128", "categorical", (64, 128), False, None),
+        ("optim=choice(adam,rmsprop)", "categorical", ("adam", "rmsprop"), False, None),
+        ("algo.mlp_keys.encoder=choice([a],[a,b])", "categorical", (["a"], ["a", "b"]), False, None),
+    ],
+)
+def test_hydras_grammar_becomes_a_typed_dimension(
+    written: str, kind: str, extremes: tuple[Any, ...], log: bool, step: float | None
+) -> None:
+    dimension = one(written)
+    assert (dimension.key, dimension.type) == (written.partition("=")[0], kind)
+    assert dimension.extremes == extremes
+    assert [type(value) for value in dimension.extremes] == [type(value) for value in extremes]
+    assert (dimension.log, dimension.step) == (log, step)
+
+
+def test_a_mapping_says_the_same_as_the_grammar() -> None:
+    mapped = of_mapping(
+        {
+            "algo.optimizer.lr": {"type": "float", "low": "1e-5", "high": 1e-2, "log": True},  # YAML: 1e-5 is text
+            "algo.update_epochs": {"type": "int", "low": 1, "high": 8},
+            "algo.rollout_steps": {"type": "categorical", "choices": [64, 128]},
+            "algo.gamma": "interval(0.9,1)",
+        }
+    )
+    written = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-2))", "algo.update_epochs=interval(1,8)"]
+    written += ["algo.rollout_steps=choice(64,128)", "algo.gamma=interval(0.9,1)"]
+    for dimension, line in zip(mapped, written, strict=True):
+        assert dimension.distribution() == one(line).distribution()
+
+
+def test_a_conditional_key_is_there_with_the_values_it_wants_and_no_others() -> None:
+    first, second = of_mapping(
+        {
+            "algo.normalize_advantages": {"choices": [True, False]},
+            "algo.max_grad_norm": {
+                "type": "float",
+                "low": 0.1,
+                "high": 1,
+                "when": {"algo.normalize_advantages": True},
+            },
+        }
+    )
+    assert first.present({})
+    assert second.present({first.key: True})
+    assert not second.present({first.key: False})
+    assert not second.present({})
+
+
+def test_what_is_drawn_reads_back_through_the_grammar_as_it_was() -> None:
+    params = {
+        "algo.optimizer.lr": 1.2345678901234567e-05,
+        "algo.update_epochs": 7,
+        "algo.anneal_lr": True,
+        "env.id": "ALE/Pong-v5",
+        "exp_name": "it's 5% (or so), null",
+        "algo.mlp_keys.encoder": ["state", "a b"],
+        "algo.target_kl": None,
+        "run_name": "null",
+    }
+    for (key, value), line in zip(params.items(), typed(params), strict=True):
+        (setting,) = parse([line], groups()).settings
+        assert (setting.key_or_group, setting.value()) == (key, value)
+
+
+def test_a_list_is_stored_as_text_and_meant_as_a_list() -> None:
+    dimension = one("algo.mlp_keys.encoder=choice([a],[a,b])")
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    trial = study.ask()
+    value = dimension.suggest(trial)
+    assert value in (["a"], ["a", "b"])
+    assert isinstance(trial.params[dimension.key], str)
+    assert dimension.meant(trial.params[dimension.key]) == value
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("algo.update_epochs=interval(1,2.5)", ["algo.update_epochs=interval(1,2.5)", "integers"]),
+        ("algo.optimizer.lr=tag(log,interval(0,1))", ["log", "above 0"]),
+        ("algo.anneal_lr=interval(0,1)", ["algo.anneal_lr", "choice"]),
+        ("algo.rollout_steps=choice(64,64)", ["twice"]),
+        ("algo.update_epochs=range(4,4)", ["no value"]),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_a_sentence(written: str, said: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        one(written)
+    assert all(words in str(error.value) for words in said), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ({"algo.gamma": {"type": "real", "low": 0, "high": 1}}, ["sweep.space.algo.gamma.type=real", "float"]),
+        ({"algo.gamma": {"type": "float", "low": 0.5}}, ["high is missing"]),
+        ({"algo.gamma": {"type": "float", "low": 0, "hihg": 1, "high": 1}}, ["hihg", "'high'"]),
+        ({"algo.gamma": 0.9}, ["sweep.space.algo.gamma=0.9", "one value"]),
+        ({"algo.gamma": {"choices": [0.9, 1.0], "when": {"algo.lr": 1}}}, ["when", "algo.lr"]),
+        ({"algo.gamma": {"type": "float", "low": "a", "high": 1}}, ["low=a", "number"]),
+    ],
+)
+def test_a_mistake_in_a_preset_is_a_sentence(space: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        of_mapping(space)
+    assert all(words in str(error.value) for words in said), str(error.value)

@@ -1,0 +1,150 @@
+"""Real sweeps and groups: worker processes, trainers, Prefect, SQLite; killed, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import sweep as command
+from flows.config.compose import compose
+from flows.sweeps.group import group_of
+from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
+from tests.processes import NO_STORE, count, digest, end, kill_all, orphans, processes, send, start, wait_for
+from tests.stores import furnish
+
+pytestmark = pytest.mark.slow
+TINY = [
+    "exp=ppo",
+    "env.num_envs=2",
+    "algo.total_steps=768",
+    "algo.per_rank_batch_size=32",
+    "algo.update_epochs=1",
+    "evaluation.every=128",
+    "evaluation.episodes=2",
+    "evaluation.num_envs=2",
+    "env.step_timeout=600",
+]
+SPACE = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.rollout_steps=choice(32,64)"]
+SWEEP = ["sweep.trials=3", "sweep.workers=2", "sweep.batch=2", "sweep.startup=1", "sweep.warmup=1"]
+WHOLE, KILLED = "whole", "killed"
+
+
+def sweep(name: str) -> list[str]:
+    return ["sweep", *TINY, *SPACE, *SWEEP, f"sweep.name={name}", "sweep.confirm_seeds=0", "sweep.sampler=random"]
+
+
+def status(home: Path, name: str) -> dict[str, Any]:
+    """What `shepherd sweep status NAME --json` prints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHEPHERD_HOME", str(home))
+        printed = command.status(name, as_json=True)
+    assert printed is not None
+    return json.loads(printed)
+
+
+def runs(home: Path, name: str) -> dict[str, RunDirectory]:
+    return {
+        path.parent.parent.name: RunDirectory(path.parent) for path in (home / "runs/sweeps" / name).rglob("run.json")
+    }
+
+
+def kill(home: Path, kind: str) -> None:
+    pid = wait_for(lambda: next((p.pid for p in processes(home) if p.kind == kind), None), f"a {kind}")
+    send(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a sweep that nobody disturbed, and one whose trainer, worker and driver were killed."""
+    folder = tmp_path_factory.mktemp("site")
+    furnish(folder)
+    process = start(folder, *sweep(WHOLE), **NO_STORE)
+    assert end(process, 300)[0] == 0
+    process = start(folder, *sweep(KILLED), **NO_STORE)
+    for kind in ("trainer", "worker"):
+        there = sum(count(run, "checkpoint") for run in runs(folder, KILLED).values())
+        further = lambda there=there: sum(count(run, "checkpoint") for run in runs(folder, KILLED).values()) > there  # noqa: E731
+        wait_for(further, "a checkpoint", 120)
+        kill(folder, kind)
+    there = sum(count(run, "checkpoint") for run in runs(folder, KILLED).values())
+    wait_for(lambda: sum(count(run, "checkpoint") for run in runs(folder, KILLED).values()) > there, "another", 120)
+    process.kill()
+    process.communicate()
+    assert orphans(folder, 10.0) == []
+    process = start(folder, "sweep", "resume", KILLED, **NO_STORE)
+    code, said = end(process, 300)
+    assert code == 0, said
+    yield folder
+    kill_all(folder)
+
+
+def test_kills_of_trainer_worker_and_driver_change_no_trial_and_no_bit(site: Path) -> None:
+    whole, killed = status(site, WHOLE), status(site, KILLED)
+    assert [trial["number"] for trial in killed["trials"]] == [0, 1, 2]
+    assert killed["trials"] == whole["trials"]
+    assert killed["best"] == whole["best"] and whole["best"] is not None
+    assert all(trial["env_steps"] > 0 for trial in whole["trials"])
+    others = runs(site, WHOLE)
+    for name, run in runs(site, KILLED).items():
+        assert digest(run) == digest(others[name]), name
+
+
+def test_a_killed_trial_went_on_from_its_checkpoint(site: Path) -> None:
+    """Each kill left a resume in some run's log, none of them at step 0."""
+    from rlcore.store.events import read_events
+
+    resumed = [
+        e["env_steps"] for r in runs(site, KILLED).values() for e in read_events(r.events) if e["kind"] == "resume"
+    ]
+    assert len(resumed) >= 2
+    assert max(resumed) > 0
+    assert not [e for r in runs(site, WHOLE).values() for e in read_events(r.events) if e["kind"] == "resume"]
+
+
+def test_a_pruned_trial_has_its_checkpoint_and_says_so(site: Path) -> None:
+    states = {trial["number"]: trial["state"] for trial in status(site, WHOLE)["trials"]}
+    for number, state in states.items():
+        run = runs(site, WHOLE)[f"trial_{number:04d}"]
+        assert run.read_summary()["status"] == {"complete": "finished", "pruned": "pruned"}[state]
+        assert run.read_summary()["model"] is None
+        assert (run.path / run.read_summary()["checkpoint"]).is_dir()
+
+
+def test_what_is_left_is_a_page_and_a_preset_that_composes(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = site / "runs/sweeps" / WHOLE
+    best = status(site, WHOLE)["best"]
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png;base64,") >= 2
+    assert f"exp={WHOLE}_best" in page
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(folder / "conf"))
+    config, _ = compose([f"exp={WHOLE}_best"])
+    assert config.algo.optimizer.lr == best["params"]["algo.optimizer.lr"]
+    assert config.algo.rollout_steps == best["params"]["algo.rollout_steps"]
+
+
+def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = ["train", *TINY, "algo.total_steps=256", "seed=5,6", "group=pair", "model_manager.disabled=true"]
+    typed.remove("algo.total_steps=768")
+    small = ["evaluation.final_episodes=2", "evaluation.baseline_episodes=2", "env.capture_video=false"]
+    process = start(site, *typed, *small, **NO_STORE)
+    folder = site / "runs/ppo/CartPole-v1/pair"
+    wait_for(lambda: (folder / "seed=5/summary.json").exists() or (folder / "seed=6/summary.json").exists(), "one")
+    process.kill()
+    process.communicate()
+    assert orphans(site, 10.0) == []
+    code, said = end(start(site, *typed, *small, **NO_STORE), 300)
+    assert code == 0, said
+    for seed in (5, 6):
+        run = RunDirectory(folder / f"seed={seed}")
+        assert run.read_summary()["status"] == "finished" and run.read_summary()["eval"]["greedy"]
+        assert run.read_config()["group"] == "pair" and run.read_config()["seed"] == seed
+    monkeypatch.chdir(site)
+    with pytest.raises(UserError, match=r"algo.gamma=0.5: .*seed=5 of group pair learned with 0.99"):
+        group_of([*typed[1:], *small, "algo.gamma=0.5"])
