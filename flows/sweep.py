@@ -5,6 +5,7 @@ A Prefect deployment names `sweep_<algo>`; the command line calls `run_sweep`.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from flows.sweeps.running import leading, start
@@ -21,8 +22,10 @@ from flows.sweeps.report import report
 from flows.workers.local_api import prefect_api
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
+from rlcore.errors import UserError
 
 
+@functools.cache
 def sweep_flow(algo: str) -> Flow[..., Any]:
     """The flow `sweep-<algo>`, from a space to a configuration that is confirmed."""
 
@@ -53,13 +56,18 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
     return sweep
 
 
-plugins.load()  # a worker that has SHEPHERD_PLUGINS finds the flows of these too
-FLOWS = {algo: sweep_flow(algo) for algo in ALGORITHMS}
-for algo in ALGORITHMS:  # what a deployment's entrypoint names
-    globals()[f"sweep_{algo.replace('-', '_')}"] = FLOWS[algo]
+def __getattr__(name: str) -> Flow[..., Any]:
+    """`sweep_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
+    if not name.startswith("sweep_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    plugins.load()
+    for algo in ALGORITHMS:
+        if name == f"sweep_{algo.replace('-', '_')}":
+            return sweep_flow(algo)
+    raise UserError(f"{name}: no algorithm here has this flow; start the worker with its plugin in {plugins.VARIABLE}")
 
 
 def run_sweep(algo: str, folder: SweepFolder) -> dict[str, Any]:
     """Run the sweep flow on a sweep, new or half-done, and give what it came to."""
     with terminable_flow(), prefect_api():
-        return FLOWS[algo](name=folder.name)
+        return sweep_flow(algo)(name=folder.name)

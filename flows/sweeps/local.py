@@ -11,6 +11,7 @@ from typing import Any
 from flows.process.signals import interrupted
 from flows.runs.listeners import tell
 from flows.runs.milestones import note_end
+from flows.runs.warm import warm_trainers
 from flows.stages.summary import summarise
 from flows.sweeps.crew import Crew
 from flows.sweeps.jobs import End, Job
@@ -94,15 +95,15 @@ def here(
     """Hands of this machine: so many workers; where networks live on GPUs, one for each of these at most."""
     gpus = visible_gpus() if accelerator in ("cuda", "gpu") else []
     places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]] or [{}] * workers
-    # Here: `with warm_trainers():` around the crew, once flows.runs.warm is there.
-    crew = Crew(places, log)
-    try:
-        yield LocalHands(crew, len(places), review)
-    except BaseException as error:
-        crew.end(interrupt=not isinstance(error, Exception) or interrupted())
-        raise
-    finally:
-        crew.end()
+    with warm_trainers():
+        crew = Crew(places, log)
+        try:
+            yield LocalHands(crew, len(places), review)
+        except BaseException as error:
+            crew.end(interrupt=not isinstance(error, Exception) or interrupted())
+            raise
+        finally:
+            crew.end()
 
 
 def _called(parameters: dict[str, Any]) -> str:

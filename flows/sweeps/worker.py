@@ -18,7 +18,7 @@ from flows.process.signals import CODE, TrainingInterrupted, terminable
 from flows.runs.create import new_run
 from flows.runs.listeners import listening
 from flows.runs.pruning import judged_by
-from flows.train import FLOWS
+from flows.train import training_flow
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.train.boundary import Boundary
@@ -56,7 +56,7 @@ class Worker:
         if not run.config.exists():
             run = new_run(overrides)
         with listening(self._listen), judged_by(self._ask if judged else _go_on):
-            FLOWS[run.read_config()["algo"]["name"]].fn(run_dir=str(run.path))
+            training_flow(run.read_config()["algo"]["name"]).fn(run_dir=str(run.path))
 
     def _listen(self, kind: str, facts: dict[str, Any]) -> None:
         if kind == "progress":
