@@ -3,6 +3,8 @@
 # make quick    set-up, then format, lint, types and the tests that take no time: a minute
 # make soak     set-up, then hours of it: every environment and mode killed 20 times and resumed; an interrupted soak goes
 #               on; writes docs/results/exactness.md; more arguments: make soak ARGS="--only Hopper --kills 5"
+# make bench    set-up, then the train stage beside Stable-Baselines3 and SheepRL, which get an environment of their own;
+#               half an hour; writes docs/results/speed.md; more arguments: make bench ARGS="--only a --repeats 1"
 # make check    set-up, then format, lint, types, import layers, docstrings, spelling
 # make install  set-up alone, into .venv; a second call installs nothing
 # make up       set-up, then Prefect and MLflow servers, pools, deployments and workers; what runs already is kept
@@ -16,7 +18,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test tests tests-quick quick soak up down clean
+.PHONY: help install train check test tests tests-quick quick soak bench up down clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -61,6 +63,12 @@ $(CHECKS:%=check-%) tests tests-quick:
 
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)
+
+PEERS := .shepherd/peers
+bench: install
+	@test -x $(PEERS)/bin/sheeprl || { python3 -m venv $(PEERS) && $(PEERS)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \
+	    $(PEERS)/bin/pip install -q stable-baselines3 sheeprl==0.8.4 'setuptools<81'; }
+	$(BIN)/python benchmarks/peers.py --peers $(CURDIR)/$(PEERS)/bin/python --out docs/results/speed.md $(ARGS)
 
 up: install
 	@$(BIN)/python -m flows.workers.up up

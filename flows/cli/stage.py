@@ -44,7 +44,7 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
         with run.driving(), released(run), following(run):
             note_start(run)
             print(json.dumps(_made(name, run)))
-        if name == "train":
+        if name == "train" and run.read_config()["metric"]["log_level"]:  # else there is nothing to show yet
             mirror_in_background(run)
         elif name == "register-model":
             finish_mirror(run)  # evaluation, model and summary too

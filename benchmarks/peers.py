@@ -1,0 +1,266 @@
+"""The train stage beside Stable-Baselines3 and SheepRL 0.8.4: the same settings, alternating, whole processes.
+
+    make bench                                    peers in .shepherd/peers, all protocols, docs/results/speed.md
+    python benchmarks/peers.py --peers VENV/bin/python --only a c --repeats 3
+
+Counted: processor and wall seconds and peak memory of every process of the stage, imports and exit included, one
+thread. Ours: `shepherd stage train` on a run that make-env has prepared. The first of our runs of each finds an empty
+cache and is shown apart; the medians are of those after it. Returns: greedy episodes on seeds that nobody trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+QUIET = ("metric.log_level=0", "checkpoint.save_last=False", "algo.run_test=False", "env.capture_video=False")
+SILENT = (*QUIET, "model_manager.disabled=True", "fabric.accelerator=cpu", "num_threads=1")
+
+# What Stable-Baselines3 is asked for: class, environment, number, its own arguments.
+SB3 = """
+import sys, json, gymnasium, torch
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+import benchmarks_slow  # registers the environment that waits
+torch.set_num_threads(1)
+name, env_id, count, steps, seed, vector, options, saved = json.loads(sys.argv[1])
+if __name__ == "__main__":
+    kind = {"serial": DummyVecEnv, "subprocess": SubprocVecEnv}[vector]
+    envs = make_vec_env(env_id, count, seed=seed, vec_env_cls=kind)
+    model = {"PPO": PPO, "A2C": A2C}[name]("MlpPolicy", envs, device="cpu", seed=seed, **options)
+    model.learn(steps)
+    model.save(saved)
+    envs.close()
+"""
+SB3_JUDGE = """
+import sys, json
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.evaluation import evaluate_policy
+import gymnasium
+name, env_id, saved = json.loads(sys.argv[1])
+env = gymnasium.make(env_id)
+env.reset(seed=10**6)
+print(evaluate_policy({"PPO": PPO, "A2C": A2C}[name].load(saved), env, 20, warn=False)[0])
+"""
+SLOW = """
+import time, gymnasium, numpy as np
+class Slow(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed); self.t = 0
+        return np.zeros(4, np.float32), {}
+    def step(self, action):
+        self.t += 1
+        time.sleep(1e-3)
+        return np.full(4, self.t % 7 / 7, np.float32), 1.0, False, self.t == 200, {}
+gymnasium.register("Slow-v0", entry_point=Slow)
+"""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    about: str
+    env_id: str
+    num_envs: int
+    steps: int
+    ours: tuple[str, ...]
+    sb3: tuple[str, dict[str, Any]]
+    sheeprl: tuple[str, ...]
+    vector: str = "serial"
+    goal: str = ""
+
+
+PPO_64 = {"n_steps": 32, "batch_size": 256, "n_epochs": 4, "learning_rate": 1e-3, "vf_coef": 0.5, "max_grad_norm": 0.5}
+WIDE = (
+    "env.num_envs=64",
+    "algo.rollout_steps=32",
+    "algo.per_rank_batch_size=256",
+    "algo.update_epochs=4",
+    "algo.optimizer.lr=1e-3",
+)
+SLOW_OPTIONS = {"n_steps": 64, "batch_size": 128, "n_epochs": 4, "learning_rate": 3e-4}
+PROTOCOLS = {
+    "a": Protocol(
+        "PPO, CartPole-v1, 65,536 steps, 1 environment, rollout 128, minibatch 64, 10 epochs",
+        "CartPole-v1",
+        1,
+        65_536,
+        ("exp=ppo_benchmarks", "algo.compile=true"),
+        ("PPO", {"n_steps": 128, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "vf_coef": 0.5}),
+        ("exp=ppo_benchmarks",),
+        goal="a sixth",
+    ),
+    "b": Protocol(
+        "PPO, CartPole-v1, 262,144 steps, 64 environments, rollout 32, minibatch 256, 4 epochs",
+        "CartPole-v1",
+        64,
+        262_144,
+        ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144", "algo.compile=true"),
+        ("PPO", PPO_64),
+        ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144"),
+        goal="a third",
+    ),
+    "c": Protocol(
+        "A2C, CartPole-v1, 65,536 steps, 1 environment, rollout 5",
+        "CartPole-v1",
+        1,
+        65_536,
+        ("exp=a2c_benchmarks", "algo.compile=true"),
+        ("A2C", {"n_steps": 5, "learning_rate": 7e-4}),
+        ("exp=a2c_benchmarks",),
+        goal="a sixth",
+    ),
+    "e": Protocol(
+        "PPO, 8 subprocess environments whose step takes 1 ms, 8,192 steps (wall seconds count)",
+        "Slow-v0",
+        8,
+        8_192,
+        (
+            "exp=ppo_benchmarks",
+            "plugins=[benchmarks_slow]",
+            "env.sync_env=false",
+            "env.num_envs=8",
+            "algo.rollout_steps=64",
+            "algo.per_rank_batch_size=128",
+            "algo.update_epochs=4",
+            "algo.total_steps=8192",
+        ),
+        ("PPO", SLOW_OPTIONS),
+        (),
+        vector="subprocess",
+        goal="the wall time of Stable-Baselines3",
+    ),
+}
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{ROOT}:{folder}",
+        "SHEPHERD_HOME": str(folder),
+        "SHEPHERD_CACHE": str(folder / "compiled"),
+    }
+
+
+def measured(command: Sequence[str], folder: Path) -> dict[str, float]:
+    """Processor and wall seconds and peak memory [MB] of a command with all that it starts."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: failed\n{done.stderr[-3000:]}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"cpu": cpu, "wall": wall, "memory": after.ru_maxrss / 1024}
+
+
+def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:
+    run = f"runs/{seed}-{time.monotonic_ns()}"
+    words = [*protocol.ours, f"env.id={protocol.env_id}", f"seed={seed}"]
+    measured([str(BIN / "shepherd"), "stage", "make-env", run, *words], folder)
+    plugins = [word for word in words if word.startswith("plugins=")]
+    found = measured([str(BIN / "shepherd"), "stage", "train", run, *plugins], folder)
+    if protocol.vector == "serial":
+        judge = [str(BIN / "shepherd"), "evaluate", run, "--checkpoint", "latest", "--episodes", "20"]
+        measured(judge, folder)
+        (written,) = (folder / run / "evaluations").glob("*-20.json")
+        found["return"] = json.loads(written.read_text())["greedy"]["mean"]
+    return found
+
+
+def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[str, float]:
+    (name, options), saved = protocol.sb3, str(folder / f"sb3-{seed}.zip")
+    asked = [name, protocol.env_id, protocol.num_envs, protocol.steps, seed, protocol.vector, options, saved]
+    found = measured([python, "sb3.py", json.dumps(asked)], folder)
+    if protocol.vector == "serial":
+        judge = [python, "sb3_judge.py", json.dumps([name, protocol.env_id, saved])]
+        done = subprocess.run(judge, cwd=folder, env=environment(folder), capture_output=True, text=True, check=True)
+        found["return"] = float(done.stdout)
+    return found
+
+
+def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[str, float]:
+    words = [*protocol.sheeprl, f"env.id={protocol.env_id}", "env.sync_env=True", *SILENT, f"seed={seed}"]
+    return measured([str(Path(python).with_name("sheeprl")), *words], folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", required=True, help="Python of an environment with the peers")
+    parser.add_argument("--only", nargs="*", choices=PROTOCOLS, default=list(PROTOCOLS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="write the table there, as Markdown")
+    arguments = parser.parse_args()
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="shepherd-bench-") as name:
+        folder = Path(name)
+        for file, text in {"sb3.py": SB3, "sb3_judge.py": SB3_JUDGE, "benchmarks_slow.py": SLOW}.items():
+            (folder / file).write_text(text)
+        for letter in arguments.only:
+            protocol = PROTOCOLS[letter]
+            cold = ours(protocol, 0, folder)
+            print(f"{letter}: {protocol.about}\n   ours, cold: {cold}", flush=True)
+            rows: dict[str, list[dict[str, float]]] = {"Shepherd": [], "Stable-Baselines3": [], "SheepRL": []}
+            for seed in range(1, arguments.repeats + 1):
+                rows["Shepherd"].append(ours(protocol, seed, folder))
+                rows["Stable-Baselines3"].append(stable_baselines3(protocol, seed, folder, arguments.peers))
+                if protocol.sheeprl:
+                    rows["SheepRL"].append(sheeprl(protocol, seed, folder, arguments.peers))
+                print("  ", {who: found[-1] for who, found in rows.items() if found}, flush=True)
+            lines += table(letter, protocol, cold, {who: found for who, found in rows.items() if found})
+    text = "\n".join([*head(arguments.repeats), *lines])
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text + "\n")
+
+
+def head(repeats: int) -> list[str]:
+    processor = next(
+        (line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    return [
+        "# Speed beside the peers",
+        "",
+        f"Made by `make bench` on {time.strftime('%Y-%m-%d')}: {os.cpu_count()} × {processor}, Python "
+        f"{platform.python_version()}. The train stage as whole processes, imports and exit included, one thread, "
+        f"alternating; medians of {repeats}. `cold` is our first run, which compiles what the others find.",
+        "",
+    ]
+
+
+Rows = dict[str, list[dict[str, float]]]
+
+
+def table(letter: str, protocol: Protocol, cold: dict[str, float], rows: Rows) -> list[str]:
+    columns = ("", "CPU s", "wall s", "peak MB", "returns", "their CPU / ours", "their wall / ours")
+    lines = [f"## {letter}. {protocol.about}", "", f"To reach: {protocol.goal} of each peer.", ""]
+    lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    median = {
+        who: {key: statistics.median(row[key] for row in found) for key in found[0]} for who, found in rows.items()
+    }
+    for who, m in median.items():
+        returns = ", ".join(f"{row['return']:.0f}" for row in rows[who]) if "return" in m else ""
+        ratios = f"{m['cpu'] / median['Shepherd']['cpu']:.1f} | {m['wall'] / median['Shepherd']['wall']:.1f}"
+        lines.append(f"| {who} | {m['cpu']:.1f} | {m['wall']:.1f} | {m['memory']:.0f} | {returns} | {ratios} |")
+    lines.append(f"| Shepherd, cold | {cold['cpu']:.1f} | {cold['wall']:.1f} | {cold['memory']:.0f} | | | |")
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    main()
