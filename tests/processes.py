@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,9 @@ def processes(home: Path) -> list[Process]:
         with contextlib.suppress(psutil.Error), process.oneshot():
             if process.environ().get("SHEPHERD_HOME") == str(home) and process.status() not in ("zombie", "dead"):
                 found.append(Process(process.pid, process.ppid(), process.status(), tuple(process.cmdline())))
-    return found
+    servers = {p.pid for p in found if "rlcore.system.fork_server" in p.words}
+    # A fork has its server's command line.
+    return [replace(p, words=("rlcore.train.trainer",)) if p.parent in servers else p for p in found]
 
 
 def free_port() -> int:

@@ -64,8 +64,8 @@ class Learner(ActorCriticLearner):
             return self.finish(batch, [], [], coefs)  # one row of environments that all reset
         if config.normalize_advantages:
             samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
-        parts = [Samples._make(part) for part in zip(*(c.chunk(self.parts) for c in samples), strict=True)]
-        logged = [(part.weight.sum(), self.optimizer.accumulate(coefs["ent_coef"], *part)) for part in parts]
+        parts = zip(*(column.chunk(self.parts) for column in samples), strict=True)
+        logged = [self.optimizer.accumulate(coefs["ent_coef"], *part) for part in parts]
         norm = self.optimizer.apply()
         self.updates += 1
         return self.finish(batch, logged, [norm], coefs)

@@ -127,22 +127,17 @@ class ActorCriticLearner:
         columns = (features, steps.action, steps.extras["logprob"], value, advantage, advantage + value, step.weight)
         return Samples._make(column.flatten(0, 1) for column in columns)
 
-    def finish(
-        self, batch: Batch, logged: Sequence[tuple[Tensor, Metrics]], norms: Sequence[Tensor], coefs: Metrics
-    ) -> Metrics:
+    def finish(self, batch: Batch, logged: Sequence[Metrics], norms: Sequence[Tensor], coefs: Metrics) -> Metrics:
         """Let the observations of a rollout count in the normaliser; what the log shows of the update.
 
-        The means of minibatches, `logged` beside their weights [], become means over all samples of all ranks.
+        As the libraries it is compared with log them: means over minibatches (and ranks) of each one's own means.
         """
         if isinstance(self.agent.normalizer, Normalizer):
             obs = flatten(batch.steps.obs, self.agent.spec, self.agent.keys, lead=2)
             self.agent.normalizer.update(obs.flatten(0, 1), self.ranks.sum)
-        metrics: Metrics = {}
-        if logged:
-            weight = torch.stack([count for count, _ in logged])
-            rows = [torch.stack([means[name] for _, means in logged]) for name in logged[0][1]]
-            *sums, total = self.ranks.sum(torch.stack([*rows, torch.ones_like(weight)]).to(weight) @ weight)
-            metrics = dict(zip(logged[0][1], torch.stack(sums) / total, strict=True))
+        names = list(logged[0]) if logged else []
+        means = torch.stack([torch.stack([m[name] for m in logged]).mean() for name in names]) if names else None
+        metrics = dict(zip(names, self.ranks.sum(means) / self.ranks.size, strict=True)) if means is not None else {}
         if norms:
             norm = torch.stack(list(norms))
             if self.optimizer.scales_loss:  # an overflow is no fault there: the step was skipped, the scale lowered

@@ -102,8 +102,8 @@ class Learner(ActorCriticLearner):
             for first in range(0, len(counted), config.accumulate_minibatches):
                 for k in counted[first : first + config.accumulate_minibatches]:
                     minibatch = (rows[k], weight[k], advantage[k], coefs["clip_coef"], coefs["ent_coef"])
-                    logged.append((counts[k], self.optimizer.accumulate(*minibatch, *samples.columns())))
-                if config.target_kl is not None and self.mean_kl(*logged[-1]) > 1.5 * config.target_kl:
+                    logged.append(self.optimizer.accumulate(*minibatch, *samples.columns()))
+                if config.target_kl is not None and self.mean_kl(counts[k], logged[-1]) > 1.5 * config.target_kl:
                     self.optimizer.drop()
                     return self.finish(batch, logged, norms, coefs)
                 norms.append(self.optimizer.apply())

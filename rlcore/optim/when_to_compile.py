@@ -13,8 +13,8 @@ from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from rlcore.optim.package import missing_requirement
 
-# Seconds that compiling saves: a step of 64 samples takes about 1.4 ms, compiled 0.25; to act in one environment 120 µs,
-# compiled 20. `auto` compiles where that comes to twice what the first builds for a configuration take.
+# Seconds that compiling saves: a step of 64 samples takes about 1.4 ms, compiled 0.25; to act in one environment 120,
+# compiled 20 µs. `auto` compiles where that comes to twice what the first builds for a configuration take.
 A_STEP, AN_ACTION, WORTHWHILE = 1.1e-3, 1e-4, 44.0
 EAGER, AHEAD_OF_TIME = "eager", "ahead-of-time"
 

@@ -147,7 +147,7 @@ def _differs(entry: str, first: Any, second: Any) -> Difference | None:
         one, two = first.columns(), second.columns()
         if one.keys() != two.keys():
             return Difference(entry, (), " ".join(one), " ".join(two), None)
-        return next(filter(None, (_differs(f"{entry}/{name}", one[name], two[name]) for name in one)), None)
+        return next(filter(None, (_differs(f"{entry}/{name}", one[name], two[name]) for name in sorted(one))), None)
     if not isinstance(first, (torch.Tensor, np.ndarray)) or not isinstance(second, (torch.Tensor, np.ndarray)):
         if type(first) is type(second) and json.dumps(first) == json.dumps(second):
             return None
