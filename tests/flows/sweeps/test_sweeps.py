@@ -158,3 +158,13 @@ def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished
     monkeypatch.chdir(site)
     with pytest.raises(UserError, match=r"algo.gamma=0.5: .*seed=5 of group pair learned with 0.99"):
         group_of([*typed[1:], *small, "algo.gamma=0.5"])
+
+
+def test_a_trial_that_fails_has_its_sentence_and_the_others_go_on(site: Path) -> None:
+    """A learning rate that breaks the weights fails at once: a trainer that began anew would come to the same."""
+    lr, name = "algo.optimizer.lr=choice(1e-3,1e30)", "broken"
+    typed = ["sweep", *TINY, lr, "sweep.sampler=grid", f"sweep.name={name}", "sweep.confirm_seeds=0"]
+    assert end(start(site, *typed, **NO_STORE), 300)[0] == 0
+    by_value = {trial["params"]["algo.optimizer.lr"]: trial for trial in status(site, name)["trials"]}
+    assert by_value[1e-3]["state"] == "complete" and status(site, name)["best"] == by_value[1e-3]
+    assert by_value[1e30]["state"] == "fail" and "not finite" in by_value[1e30]["sentence"]
