@@ -16,7 +16,7 @@ import rlcore
 from flows.report.sentences import result_line
 from flows.runs.lineage import commit
 from flows.runs.listeners import tell
-from flows.runs.trainer import standing
+from flows.runs.trainer import SameAgain, standing
 from flows.settings import configure_environment
 from flows.stages.checkpoint import checkpoint as checkpoint_stage
 from flows.stages.collect import collect as collect_stage
@@ -60,7 +60,7 @@ def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -
 
 def may_pass(failure: Any) -> bool:
     """Whether a failure may pass by itself; tells of one that is tried again."""
-    lasting = isinstance(failure, (UserError, EnvironmentFault, DiskFault))
+    lasting = isinstance(failure, (UserError, EnvironmentFault, DiskFault, SameAgain))
     worth = isinstance(failure, EnvironmentLost) or not lasting
     if worth:
         tell("stage", {"doing": f"{failure}; trying again", "failure": True})

@@ -54,7 +54,7 @@ class Jobs(Progress):
                 self.note(str(describe(kind, facts)))
             elif kind == "phase":
                 self._doing, self._total, self._done, self._begun_with = facts["doing"], facts["total"], 0, 0
-                self._running, self._since = {}, self._clock()
+                self._running, self._best, self._since = {}, None, self._clock()
             elif kind == "stage":
                 self.note(facts["doing"])
 

@@ -33,6 +33,8 @@ def refuse_other_commands(arguments: Sequence[str]) -> None:
     command = arguments[0]
     typed = [word for word in arguments if re.match(r"~|[^-][^=]*=", word) and not Path(word).exists()]
     _refuse_fabric_run(command, typed)
+    if command in ("train", "config") and (ours := [word for word in typed if re.match(r"sweep[.=]", word)]):
+        raise UserError(f"{ours[0]}: of a search over many runs; type `{_line('sweep', typed)}`")
     if command in ("evaluate", "enjoy") and any(re.match(r"[\w.]+=", word) for word in typed):
         _refuse_evaluation(command, arguments[1:], typed)
     for (long, short, valued), here in HYDRA_OPTIONS.items():

@@ -28,6 +28,10 @@ FAILURES = {kind.__name__: kind for kind in (UserError, DiskFault, EnvironmentFa
 OnProgress = Callable[[dict[str, Any]], None]
 
 
+class SameAgain(RunError):
+    """What a trainer has told of itself, weights that are not finite say: another one would come to the same."""
+
+
 class Trainer:
     """The live trainer of one run directory; it continues from the newest good checkpoint.
 
@@ -122,7 +126,7 @@ class Trainer:
                 tell("stage", {"doing": said["sentence"]})
             if event == "error":
                 self._close()
-                raise FAILURES.get(said["kind"], RunError)(said["sentence"])
+                raise FAILURES.get(said["kind"], SameAgain)(said["sentence"])
             if event == "interrupted":
                 self._close()
                 raise TrainingInterrupted

@@ -18,7 +18,7 @@ from flows.sweeps.settings import NAME, Plan, SweepConfig
 from flows.sweeps.space import Dimension
 from rlcore.config.schema import build, nearest
 from rlcore.errors import UserError
-from rlcore.store.directory import write_json
+from rlcore.store.directory import write_json, write_text
 from rlcore.system.secrets import redacted
 
 STORAGE = "SHEPHERD_SWEEP_STORAGE"
@@ -28,7 +28,7 @@ class SweepFolder:
     """Names of the files of one sweep.
 
         <state folder>/sweeps/<name>/   sweep.json (the plan), study.db, lock, workers.log, confirmed.json
-        <log_root>/sweeps/<name>/       trial_0000/seed_<seed>/, winner_0000/, default/, report.html, conf/exp/
+        <log_root>/sweeps/<name>/       sweep.json, report.html, conf/exp/, trial_0000/seed_<seed>/, winner_0000/
 
     Args:
         name: of the sweep.
@@ -52,10 +52,19 @@ class SweepFolder:
         return folder
 
     def write(self, plan: Plan, runs: Path) -> None:
-        """Note the plan and the folder of the runs."""
+        """Note the plan and the folder of the runs, where another machine finds it as well."""
         self.path.mkdir(parents=True, exist_ok=True)
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
-        write_json(self.plan_file, {"id": identity, "runs": str(runs), **dataclasses.asdict(plan)})
+        noted = {"id": identity, "runs": str(runs), **dataclasses.asdict(plan)}
+        for place in (self.plan_file, runs / "sweep.json"):
+            write_json(place, noted)
+
+    def adopt(self, runs: Path) -> bool:
+        """Whether there is a sweep of this name: noted here, or beside its runs, by a machine that shares them."""
+        if not self.plan_file.exists() and (runs / "sweep.json").exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.plan_file, (runs / "sweep.json").read_text())
+        return self.plan_file.exists()
 
     def read(self) -> Plan:
         """The plan that was noted."""

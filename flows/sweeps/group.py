@@ -59,7 +59,9 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> Group:
     keys = [sweep.key_or_group for sweep in taken_apart.sweeps]
     name = given.get("group")
     if not name:
-        raise UserError(f"{keys[0]}: several values, and group is not set; add group=NAME to train one run for each")
+        line = taken_apart.sweeps[0].input_line or ""
+        as_list = "" if "(" in line else f"; a list is written {keys[0]}=[{line.partition('=')[2]}]"
+        raise UserError(f"{line}: several values; add group=NAME to train one run for each{as_list}")
     if place := next((key for key in PLACES if key in given), None):
         raise UserError(f"{place}={spell(given[place])}: the runs of a group have folders of their own, by its name")
     base = [override for override in overrides if override.partition("=")[0].lstrip("+") not in keys]

@@ -36,9 +36,10 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
     refuse_password(wanted)
     config = check_plan(wanted, elsewhere)
     folder = SweepFolder(wanted.config.name)
-    if folder.plan_file.exists():
+    runs = Path(config.log_root).absolute() / "sweeps" / folder.name
+    if folder.adopt(runs):  # runs that are there are those of the same trials, or nobody's
         _refuse_other(folder, wanted)
-    folder.write(wanted, Path(config.log_root).absolute() / "sweeps" / folder.name)
+    folder.write(wanted, runs)
     return config.algo.name, folder
 
 

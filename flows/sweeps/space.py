@@ -174,7 +174,10 @@ def _of_mapping(key: str, given: Mapping[str, Any], before: Sequence[Dimension])
         raise UserError(f"{place}: {missing[0]} is missing; a {kind} has {' and '.join(needed)}")
     when = _condition(place, given.get("when") or {}, before)
     if kind == "categorical":
-        return _categorical(key, written, given["choices"], when)
+        choices = given["choices"]
+        if isinstance(choices, list) and not _kinds(key) & {str, Any}:
+            choices = [_misread(choice) for choice in choices]
+        return _categorical(key, written, choices, when)
     low, high = (_number(f"{place}.{name}", given[name]) for name in ("low", "high"))
     step = None if given.get("step") is None else _number(f"{place}.step", given["step"])
     return _numbers(Dimension(key, kind, written, low, high, bool(given.get("log")), step, when=when))
@@ -213,11 +216,24 @@ def _categorical(key: str, written: str, choices: Any, when: Mapping[str, tuple[
     return Dimension(key, "categorical", written, choices=tuple(choices), when=when or {})
 
 
-def _takes(key: str, whole: bool, written: str) -> bool:
-    """Whether a key's numbers are integers; where the config does not say, what was written decides."""
+def _kinds(key: str) -> set[Any]:
+    """The types that a key takes; `Any` where the config does not say."""
     found = [*arguments(RunConfig), *(a for module in ALGORITHMS.values() for a in arguments(module.Config, "algo."))]
     annotation = next((argument.type for argument in found if argument.key == key), Any)
-    kinds = {annotation, *typing.get_args(annotation)}
+    return {annotation, *typing.get_args(annotation)}
+
+
+def _misread(choice: Any) -> Any:
+    """A choice, and as a number where YAML reads one as text: 1e-3."""
+    try:
+        return float(choice) if isinstance(choice, str) else choice
+    except ValueError:
+        return choice
+
+
+def _takes(key: str, whole: bool, written: str) -> bool:
+    """Whether a key's numbers are integers; where the config does not say, what was written decides."""
+    kinds = _kinds(key)
     if not kinds & {int, float, Any}:
         raise UserError(f"{key}={written}: takes no numbers; write choice(…)")
     return whole if Any in kinds else float not in kinds

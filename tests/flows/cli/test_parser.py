@@ -119,6 +119,8 @@ OTHERS = [
     ("train exp=ppo --cfg=job --resolve", "`shepherd config exp=ppo`"),
     ("exp=ppo -c job", "`shepherd config exp=ppo`"),
     ("config exp=ppo --resolve", "`shepherd config exp=ppo`"),
+    ("train exp=ppo sweep.trials=3", "`shepherd sweep exp=ppo sweep.trials=3`"),
+    ("train sweep=ppo", "`shepherd sweep sweep=ppo`"),
     ("train --multirun exp=ppo", "`shepherd train exp=ppo seed=1,2,3 group=NAME`"),
     (
         "train -m exp=ppo env.id=CartPole-v1,Acrobot-v1",

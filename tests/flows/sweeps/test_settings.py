@@ -141,6 +141,20 @@ def test_a_sweep_typed_again_is_the_same_sweep_and_other_settings_are_refused(
             new_sweep([*typed, other])
 
 
+def test_a_sweep_whose_notes_are_gone_is_known_by_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine that shares the runs goes on with it; other settings never meet its runs."""
+    monkeypatch.chdir(tmp_path)
+    from flows.sweeps.running import new_sweep  # Prefect
+
+    typed = ["exp=ppo", LR, "sweep.name=shared"]
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "one"))
+    first = new_sweep(typed)[1].id
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "other"))
+    with pytest.raises(UserError, match="other overrides"):
+        new_sweep([*typed, "algo.gamma=0.9"])
+    assert new_sweep(typed)[1].id == first
+
+
 def test_a_password_in_the_storage_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
     hidden = plan(["exp=ppo", LR, "sweep.storage=postgresql+psycopg2://me:secret@db/optuna"])

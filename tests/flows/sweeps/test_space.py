@@ -59,6 +59,12 @@ def test_a_mapping_says_the_same_as_the_grammar() -> None:
         assert dimension.distribution() == one(line).distribution()
 
 
+def test_numbers_that_yaml_reads_as_text_are_numbers_where_the_key_takes_numbers() -> None:
+    number, text = of_mapping({"algo.optimizer.lr": {"choices": ["1e-3", 0.1]}, "exp_name": {"choices": ["1e-3", "b"]}})
+    assert number.choices == (1e-3, 0.1)
+    assert text.choices == ("1e-3", "b")
+
+
 def test_a_conditional_key_is_there_with_the_values_it_wants_and_no_others() -> None:
     first, second = of_mapping(
         {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from flows.cli import sweep as command
@@ -14,7 +16,7 @@ from flows.config.compose import compose
 from flows.sweeps.group import group_of
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from tests.processes import NO_STORE, count, digest, end, kill_all, orphans, processes, send, start, wait_for
+from tests.processes import NO_STORE, count, digest, end, kill_all, orphans, send, start, wait_for
 from tests.stores import furnish
 
 pytestmark = pytest.mark.slow
@@ -53,9 +55,20 @@ def runs(home: Path, name: str) -> dict[str, RunDirectory]:
     }
 
 
-def kill(home: Path, kind: str) -> None:
-    pid = wait_for(lambda: next((p.pid for p in processes(home) if p.kind == kind), None), f"a {kind}")
-    send(pid, signal.SIGKILL)
+def checkpoints(home: Path) -> int:
+    return sum(count(run, "checkpoint") for run in runs(home, KILLED).values())
+
+
+def after_a_checkpoint(home: Path) -> None:
+    there = checkpoints(home)
+    wait_for(lambda: checkpoints(home) > there, "a checkpoint")
+
+
+def holder(home: Path, file: str) -> int | None:
+    """Pid of a process that holds a lock file of a run that is being trained: `lock` a trainer, `.driver` a worker."""
+    places = [run.path / file for run in runs(home, KILLED).values() if run.taken()]
+    noted = [re.match(r"pid (\d+)", place.read_text()) for place in places if place.exists()]
+    return next((int(pid[1]) for pid in noted if pid and psutil.pid_exists(int(pid[1]))), None)
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +79,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     process = start(folder, *sweep(WHOLE), **NO_STORE)
     assert end(process, 300)[0] == 0
     process = start(folder, *sweep(KILLED), **NO_STORE)
-    for kind in ("trainer", "worker"):
-        there = sum(count(run, "checkpoint") for run in runs(folder, KILLED).values())
-        further = lambda there=there: sum(count(run, "checkpoint") for run in runs(folder, KILLED).values()) > there  # noqa: E731
-        wait_for(further, "a checkpoint", 120)
-        kill(folder, kind)
-    there = sum(count(run, "checkpoint") for run in runs(folder, KILLED).values())
-    wait_for(lambda: sum(count(run, "checkpoint") for run in runs(folder, KILLED).values()) > there, "another", 120)
+    for file in ("lock", ".driver"):
+        after_a_checkpoint(folder)
+        send(wait_for(lambda file=file: holder(folder, file), file), signal.SIGKILL)
+    after_a_checkpoint(folder)
     process.kill()
     process.communicate()
     assert orphans(folder, 10.0) == []
@@ -148,3 +158,13 @@ def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished
     monkeypatch.chdir(site)
     with pytest.raises(UserError, match=r"algo.gamma=0.5: .*seed=5 of group pair learned with 0.99"):
         group_of([*typed[1:], *small, "algo.gamma=0.5"])
+
+
+def test_a_trial_that_fails_has_its_sentence_and_the_others_go_on(site: Path) -> None:
+    """A learning rate that breaks the weights fails at once: a trainer that began anew would come to the same."""
+    lr, name = "algo.optimizer.lr=choice(1e-3,1e30)", "broken"
+    typed = ["sweep", *TINY, lr, "sweep.sampler=grid", f"sweep.name={name}", "sweep.confirm_seeds=0"]
+    assert end(start(site, *typed, **NO_STORE), 300)[0] == 0
+    by_value = {trial["params"]["algo.optimizer.lr"]: trial for trial in status(site, name)["trials"]}
+    assert by_value[1e-3]["state"] == "complete" and status(site, name)["best"] == by_value[1e-3]
+    assert by_value[1e30]["state"] == "fail" and "not finite" in by_value[1e30]["sentence"]

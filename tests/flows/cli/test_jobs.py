@@ -1,0 +1,83 @@
+"""Progress of many trainings: lines without control characters where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from flows.cli.jobs import Jobs
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def shown(*told: tuple[float, str, dict[str, Any]], total: int = 4) -> list[str]:
+    stream, clock = io.StringIO(), Clock()
+    jobs = Jobs("trials", total, stream=stream, clock=clock)
+    for at, kind, facts in told:
+        clock.now = at
+        jobs.hear(kind, facts)
+    jobs.close()
+    assert "\x1b" not in stream.getvalue() and "\r" not in stream.getvalue()
+    return stream.getvalue().splitlines()
+
+
+def job(number: int, steps: int, score: float | None = None) -> dict[str, Any]:
+    return {
+        "label": f"trial {number}: lr=1",
+        "number": number,
+        "policy_steps": steps,
+        "total_steps": 100,
+        "return": score,
+    }
+
+
+def ended(number: int | None, label: str = "", sentence: str = "") -> dict[str, Any]:
+    return {"label": label or f"trial {number}: lr=1", "number": number, "state": "over", "sentence": sentence}
+
+
+def trial(number: int, state: str, value: float | None, sentence: str = "") -> dict[str, Any]:
+    facts = {"number": number, "label": f"trial {number}: lr=1", "state": state, "value": value, "sentence": sentence}
+    return facts | {"env_steps": 10}
+
+
+def test_the_line_says_how_many_have_ended_how_far_the_others_are_and_the_best() -> None:
+    lines = shown(
+        (1.0, "job", job(0, 50, 20.0)),
+        (2.0, "job", job(1, 25)),
+        (30.0, "ended", ended(0)),
+        (30.0, "trial", trial(0, "complete", 120.5)),
+        (60.0, "job", job(1, 50, 33.3)),
+    )
+    assert lines[0].startswith("trials  0/4  0: 50% 20.0")
+    assert "trial 0: 120.5 · lr=1" in lines
+    last = lines[-1]
+    assert "1/4" in last and "best 120.5" in last and "1: 50% 33.3" in last
+    # 1.5 of 4 in 60 s: the other 2.5 take 100 s.
+    assert last.endswith("ETA 1:40")
+
+
+def test_each_end_is_a_line() -> None:
+    lines = shown(
+        (1.0, "trial", trial(1, "pruned", 35.0)),
+        (2.0, "trial", trial(2, "fail", None, "algo.gamma=2: must be <= 1")),
+        (3.0, "ended", ended(None, "winner_0001, seed 5")),
+        (4.0, "job", {"label": "trial 3: lr=1", "number": 3, "doing": "worker 7 was killed by signal 9"}),
+    )
+    assert "trial 1: pruned at 35.0 · lr=1" in lines
+    assert "trial 2: failed: algo.gamma=2: must be <= 1 · lr=1" in lines
+    assert "winner_0001, seed 5: done" in lines
+    assert "trial 3: worker 7 was killed by signal 9" in lines
+
+
+def test_another_phase_counts_anew() -> None:
+    lines = shown(
+        (1.0, "ended", ended(0)),
+        (2.0, "phase", {"doing": "confirmation", "total": 20}),
+        (3.0, "ended", ended(None, "default, seed 5")),
+    )
+    assert next(line for line in lines if line.startswith("confirmation")).startswith("confirmation  1/20")

@@ -1,0 +1,137 @@
+"""Trials as flow runs of a pool: submitted once, taken up again, pruned by a note, crashed ones retried. No server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import optuna
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Completed, Crashed, Failed, Running, State
+
+from flows.sweeps import deployed
+from flows.sweeps import study as study_module
+from flows.sweeps.deployed import DeployedHands
+from flows.sweeps.driving import Sweep, trials
+from flows.sweeps.jobs import DEATHS
+from rlcore.store.directory import write_json
+from tests.flows.sweeps.fake import EVALUATIONS, came_to, drive, evaluate, made
+
+FEW = ["sweep.trials=6", "sweep.batch=2", "sweep.startup=2", "sweep.warmup=0", "sweep.confirm_seeds=0"]
+
+
+class Pool:
+    """Prefect's API and workers, in memory. Each look at a flow run that runs trains it by one evaluation.
+
+    Crashes says, by number of flow run, how often it crashes at its second evaluation; broken ones fail at once.
+    """
+
+    def __init__(self, crashes: dict[int, int] | None = None, broken: tuple[int, ...] = ()) -> None:
+        self.runs: dict[UUID, FlowRun] = {}
+        self.keys: dict[str, UUID] = {}
+        self.names: list[str] = []
+        self.crashes, self.broken = crashes or {}, broken
+        self.sweep: Sweep
+
+    def run_deployment(self, name: str, *, idempotency_key: str, flow_run_name: str, **options: Any) -> FlowRun:
+        assert name == "train-ppo/default" and options["as_subflow"] and options["timeout"] == 0
+        if idempotency_key not in self.keys:
+            made = FlowRun(id=uuid4(), flow_id=uuid4(), name=flow_run_name, state=Running())
+            self.runs[made.id], self.keys[idempotency_key] = made, made.id
+            self.names.append(flow_run_name)
+        return self.runs[self.keys[idempotency_key]]
+
+    def read_flow_run(self, flow_run: UUID) -> FlowRun:
+        run = self.runs[flow_run]
+        if run.state is not None and run.state.is_running():
+            run.state = self.step(run)
+        return run
+
+    def set_flow_run_state(self, flow_run: UUID, state: State, force: bool) -> None:
+        assert force and state.is_scheduled()
+        self.runs[flow_run].state = Running()
+
+    def step(self, run: FlowRun) -> State:
+        number = self.names.index(run.name)
+        if number in self.broken:
+            return Failed(message="algo.gamma=2: must be <= 1")
+        job = self.sweep.job(int(run.name.split(":")[0].split()[1]))
+        if "update_epochs=9" in run.name:
+            return Failed(message="nine is too many")
+        training = next(t for t in job.trainings if t.state != "over")
+        note = training.run_dir / ".prune"
+        if note.exists():
+            write_json(training.run.summary, {"status": "pruned"})
+            return Completed()
+        done = len(training.scores)
+        if done == 1 and self.crashes.get(number, 0) > 0:
+            self.crashes[number] -= 1
+            return Crashed()
+        evaluate(training, self.sweep.study.params(job.number or 0), done + 1)
+        training.run.config.write_text("seed: 1\n")
+        if done + 1 == EVALUATIONS:
+            write_json(training.run.summary, {"status": "finished"})
+            return Completed()
+        return Running()
+
+
+@pytest.fixture(autouse=True)
+def databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[str, Any] = {}
+    memory = optuna.storages.InMemoryStorage
+    monkeypatch.setattr(study_module, "open_storage", lambda url: there.setdefault(url, memory()))
+    monkeypatch.setattr(deployed, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(deployed, "compose", lambda _: [SimpleNamespace(algo=SimpleNamespace(name="ppo"))])
+
+
+def drive_pool(folder: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch, stop_after: int = 10**9) -> Sweep:
+    @contextlib.contextmanager
+    def client(**_: Any) -> Iterator[Pool]:
+        yield pool
+
+    monkeypatch.setattr(deployed, "run_deployment", pool.run_deployment)
+    monkeypatch.setattr(deployed, "get_client", client)
+    sweep = pool.sweep = Sweep(folder, folder.read())
+    sweep.hands = DeployedHands(sweep, "default")
+    for started, job in enumerate(trials(sweep)):
+        sweep.hands.start(job)
+        if started + 1 >= stop_after:
+            break
+    return sweep
+
+
+def test_a_pool_comes_to_the_trials_that_this_machine_comes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = came_to(drive(made(tmp_path, "here", *FEW)[0], 2))
+    pool = Pool()
+    there = came_to(drive_pool(made(tmp_path, "there", *FEW)[0], pool, monkeypatch))
+    assert [trial[:5] for trial in there] == [trial[:5] for trial in here]  # but for the env steps behind a late look
+    assert "PRUNED" in {trial[1] for trial in there}
+    assert len(pool.runs) == 6 and all(run.state and run.state.is_final() for run in pool.runs.values())
+
+
+def test_a_crashed_flow_run_is_retried_and_one_that_always_crashes_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(crashes={0: 2, 1: DEATHS + 1}, broken=(2,))
+    sweep = drive_pool(made(tmp_path, "crashes", *FEW, "sweep.pruner=none")[0], pool, monkeypatch)
+    states = [trial.state.name for trial in sweep.study.trials]
+    assert states[:3] == ["COMPLETE", "FAIL", "FAIL"]
+    assert sweep.study.trials[2].user_attrs["sentence"] == "algo.gamma=2: must be <= 1"
+    assert len(pool.runs) == 6  # no flow run is made twice
+
+
+def test_a_driver_that_is_gone_leaves_flow_runs_that_the_next_takes_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = came_to(drive_pool(made(tmp_path, "whole", *FEW)[0], Pool(), monkeypatch))
+    folder, pool = made(tmp_path, "gone", *FEW)[0], Pool()
+    drive_pool(folder, pool, monkeypatch, stop_after=3)
+    assert len(pool.runs) == 3
+    again = came_to(drive_pool(folder, pool, monkeypatch))
+    assert [trial[:5] for trial in again] == [trial[:5] for trial in whole]
+    assert len(pool.runs) == 6
