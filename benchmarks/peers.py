@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -160,13 +159,15 @@ def environment(folder: Path) -> dict[str, str]:
 
 def measured(command: Sequence[str], folder: Path) -> dict[str, float]:
     """Processor and wall seconds and peak memory [MB] of a command with all that it starts."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
-    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: failed\n{done.stderr[-3000:]}")
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"cpu": cpu, "wall": wall, "memory": after.ru_maxrss / 1024}
+    began = time.perf_counter()
+    with open(folder / "output", "w+") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=output, stderr=output)
+        _, status, used = os.wait4(process.pid, 0)
+        output.seek(0)
+        if status:
+            sys.exit(f"{' '.join(command)}: failed\n{output.read()[-3000:]}")
+    cpu = used.ru_utime + used.ru_stime
+    return {"cpu": cpu, "wall": time.perf_counter() - began, "memory": used.ru_maxrss / 1024}
 
 
 def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,3 +74,30 @@ class FlatParameters:
         if not self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):
                 parameter.data.copy_(view)
+
+
+class Held:
+    """The parameters and buffers of modules, read where they are now; torch's own walk over modules takes 40 µs.
+
+    Args:
+        modules: whose structure no longer changes; what their parameters and buffers are, may.
+        prefix: before each name, with the module's place in the list.
+        without: names of parameters of the first module that are left out.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], prefix: str = "", without: Collection[str] = ()) -> None:
+        self.names: list[str] = []
+        self._places: list[tuple[dict[str, Tensor], str]] = []
+        for i, module in enumerate(modules):
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if i == 0 and name in without:
+                    continue
+                path, _, key = name.rpartition(".")
+                owner: Any = module.get_submodule(path)
+                self.names.append(f"{prefix}{i}.{name}" if prefix else name)
+                held = owner._parameters if isinstance(tensor, nn.Parameter) else owner._buffers
+                self._places.append((held, key))
+
+    def tensors(self) -> list[Tensor]:
+        """They, detached, in the order of `names`."""
+        return [held[key].detach() for held, key in self._places]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from rlcore.optim import package, rules
-from rlcore.optim.flat import FlatParameters
+from rlcore.optim.flat import FlatParameters, Held
 from rlcore.optim.rules import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class Optimizer:
         self.module = fabric.to_device(fabric.strategy.precision.convert_module(module))
         self.uses = [fabric.to_device(other) for other in uses]
         self.parameters = FlatParameters(self.module)
+        # All that the loss may read beside what is trained: other modules, frozen parameters, buffers.
+        self._held = Held([self.module, *self.uses], "members.", self.parameters.named)
         self.slots = rules.slots(config, self.parameters.vector)
         self.count = torch.zeros((), dtype=torch.float64)
         self.set_lr(config.lr)
@@ -87,7 +89,7 @@ class Optimizer:
             gradient, weight, means = self._gradient(inputs)
             self._pending.append((gradient, weight))
             return means
-        given = [*self._state(), *self._others(), *map(_tensor, inputs)]
+        given = [*self._state(), *self._held.tensors(), *map(_tensor, inputs)]
         if self._function is None:
             self.whole = self.whole and not self.parameters.shared  # else the other's step between would be undone
             self._build(given)
@@ -165,22 +167,11 @@ class Optimizer:
 
     # Compiled ---------------------------------------------------------------------------------------------------------
 
-    def _others(self) -> list[Tensor]:
-        return [tensor.detach() for _, tensor in self._held()]
-
-    def _held(self) -> Iterator[tuple[str, Tensor]]:
-        """All that the loss may read beside the trained parameters: other modules, frozen parameters, buffers."""
-        for i, module in enumerate((self.module, *self.uses)):
-            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                if i or name not in self.parameters.named:
-                    yield f"members.{i}.{name}", tensor
-
     def _build(self, example: list[Tensor]) -> None:
         """Trace loss and step with the first inputs, and have machine code made of them."""
         modules = nn.ModuleList([self.module, *self.uses])
         objective = _Objective(modules, self.loss)
-        held = [name for name, _ in self._held()]
-        states = len(self._state())
+        held, states = self._held.names, len(self._state())
 
         def function(*tensors: Tensor) -> tuple[Tensor, ...]:
             state, rest = tensors[:states], tensors[states:]

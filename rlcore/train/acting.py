@@ -21,6 +21,7 @@ from rlcore.data.carry import mapped, tensors
 from rlcore.errors import RunError, first_line
 from rlcore.functional.noise import Noise
 from rlcore.optim import package
+from rlcore.optim.flat import Held
 from rlcore.types import Agent, Carry, Context
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class CompiledActing:
             agent.act(carry, obs, first, recorder, False)
         self.draws = tuple(recorder.draws)
         self._names: list[str] = []
+        self._places = Held([agent])
         self._held: list[Tensor] = []
         self.refresh()
         example = [*self._held, *self._inputs(carry, obs, first, recorder)]
@@ -106,7 +108,7 @@ class CompiledActing:
 
     def refresh(self) -> None:
         """Read the agent's parameters and buffers: before a rollout, since an update may have replaced some."""
-        self._held = [tensor.detach() for tensor in (*self.agent.parameters(), *self.agent.buffers())]
+        self._held = self._places.tensors()
 
     def __call__(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise
@@ -125,7 +127,7 @@ class CompiledActing:
         return [*tensors(carry), *(obs[key] for key in self.keys), is_first, *noise]
 
     def _traced(self, autocast: Any) -> Any:
-        names = [f"agent.{name}" for name, _ in (*self.agent.named_parameters(), *self.agent.named_buffers())]
+        names = [f"agent.{name}" for name in self._places.names]
         module, remembered = _Act(self, autocast), len(tensors(self.form))
 
         def function(*given: Tensor) -> tuple[Tensor, ...]:
