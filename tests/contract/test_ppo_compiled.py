@@ -125,9 +125,9 @@ def cache() -> Iterator[Path]:
 
 def packages(folder: Path) -> list[Path]:
     """The packages of minibatch steps: runs of other tests have acting built in the shared folder too."""
-    known = {entry["package"]: entry["notes"] for entry in map(json.loads, map(Path.read_text, folder.glob("*.json")))}
-    others = {key for key, notes in known.items() if "Loss/policy_loss" not in notes}
-    return sorted(path for path in folder.glob("*.pt2") if path.name.partition(".")[0] not in others)
+    entries = map(json.loads, map(Path.read_text, folder.glob("*.json")))
+    steps = {entry["package"] for entry in entries if "Loss/policy_loss" in entry["notes"]}
+    return sorted(path for path in folder.glob("*.pt2") if not steps or path.name.partition(".")[0] in steps)
 
 
 # The same numbers -----------------------------------------------------------------------------------------------------

@@ -209,7 +209,7 @@ def test_one_mirror_brings_every_run_and_a_run_waits_for_its_own_points(
         for run in runs:
             train_a_while(run, 0, 300)
             mirror.mirror_in_background(run)
-        (pid,) = mirrors()
+        (pid,) = wait_for(mirrors, "a mirror")  # until it has its own command line
         for run in runs[:2]:
             assert mirror.finish_mirror(run)
             assert (run.path / mirror_note).exists()
