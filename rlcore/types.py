@@ -44,15 +44,16 @@ class Chunk:
     Attributes:
         columns: name -> tensor, read when it is first written or compared.
         stored: the folder it lies in -> its file's name, size and SHA-256; filled in by whoever writes it.
+        light: between ranks travels only where it is stored, since it is wanted for no other folder.
     """
 
     columns: Callable[[], dict[str, Tensor]]
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
+    light: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Between ranks travels where it is stored; what it holds only as long as it is not."""
-        held = {} if self.stored else self.columns()
-        return _chunk, (held, self.stored)
+        """What travels between ranks."""
+        return _chunk, ({} if self.light else self.columns(), self.stored)
 
 
 def _chunk(held: dict[str, Tensor], stored: dict[str, dict[str, Any]]) -> Chunk:
@@ -90,7 +91,8 @@ class Episode:
 class VectorEnv(Protocol):
     """B environments stepped together, resetting themselves on the step after an episode's end.
 
-    Those that compute in batches on a device give arrivals of tensors and take actions that lie there.
+    Those that compute in batches on a device, their attribute `device`, give arrivals of tensors that lie there and
+    take actions that do.
     """
 
     num_envs: int
@@ -216,12 +218,16 @@ class Context:
     ranks: Ranks
     num_envs: int
     compiled: bool = False
+    functions: list[str] = field(default_factory=list)  # those to be compiled that were made from it, in their order
 
-    def facts(self) -> dict[str, Any]:
-        """What an algorithm's code computes follows from these and from the shapes of its inputs; plain values."""
-        config = self.config
-        return {"algo": repr(config.algo), "distribution": config.distribution.type, "spec": repr(self.spec)} | {
-            "precision": config.fabric.precision
+    def facts(self, function: str) -> dict[str, Any]:
+        """What the code of one function of an algorithm is decided by, beside the program's own code: plain values."""
+        self.functions.append(function)
+        groups = ("algo", "distribution", "env", "fabric", "buffer")
+        return {name: repr(getattr(self.config, name)) for name in groups} | {
+            "spec": repr(self.spec),
+            "width": [self.num_envs, self.ranks.size],
+            "function": [len(self.functions), function],
         }
 
     def generator(self, purpose: str) -> np.random.Generator:

@@ -46,6 +46,8 @@ class Replay:
         starts: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
+        if size <= length:
+            raise ValueError(f"a memory of {size} rows holds no sequence of {length} steps and the arrival after it")
         self.size, self.batch_size, self.length, self.ratio, self.starts = size, batch_size, length, ratio, starts
         self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
         self.rng = context.generator("replay")
@@ -142,10 +144,12 @@ class Replay:
         """Continue from a `state_dict`."""
         full, chunks = state["written"] // self._part, state["chunks"]
         self.rng.bit_generator.state = state["rng"]
+        # Chunks of this very memory are views of rows that are to be overwritten.
+        columns = [chunk.columns() for chunk in chunks] if self.rows else (chunk.columns() for chunk in chunks)
         self.rows, self._chunks = {}, {}
-        for n, chunk in zip(range(full - len(chunks), full), chunks, strict=True):
+        for n, chunk, held in zip(range(full - len(chunks), full), chunks, columns, strict=True):
             self.written = n * self._part
-            self._write(chunk.columns())
+            self._write(held)
             self._chunks[n] = Chunk(
                 functools.partial(self._between, n * self._part, (n + 1) * self._part), chunk.stored
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -82,16 +82,18 @@ class Held:
     Args:
         modules: whose structure no longer changes; what their parameters and buffers are, may.
         prefix: before each name, with the module's place in the list.
-        without: names of parameters of the first module that are left out.
+        without: those that are left out; what several modules share is there once.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], prefix: str = "", without: Collection[str] = ()) -> None:
+    def __init__(self, modules: Sequence[nn.Module], prefix: str = "", without: Iterable[Tensor] = ()) -> None:
         self.names: list[str] = []
         self._places: list[tuple[dict[str, Tensor], str]] = []
+        seen = {id(tensor) for tensor in without}
         for i, module in enumerate(modules):
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                if i == 0 and name in without:
+                if id(tensor) in seen:
                     continue
+                seen.add(id(tensor))
                 path, _, key = name.rpartition(".")
                 owner: Any = module.get_submodule(path)
                 self.names.append(f"{prefix}{i}.{name}" if prefix else name)

@@ -59,7 +59,7 @@ class Optimizer:
         self.uses = [fabric.to_device(other) for other in uses]
         self.parameters = FlatParameters(self.module)
         # All that the loss may read beside what is trained: other modules, frozen parameters, buffers.
-        self._held = Held([self.module, *self.uses], "members.", self.parameters.named)
+        self._held = Held([self.module, *self.uses], "members.", self.parameters.tensors)
         self.slots = rules.slots(config, self.parameters.vector)
         self.count = torch.zeros((), dtype=torch.float64)
         self.set_lr(config.lr)
@@ -70,8 +70,8 @@ class Optimizer:
         self.whole = self.compiled and accumulate == 1 and self.ranks.size == 1  # compiled from loss to step
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
         self._seed = context.config.seed
-        self._decides = context.facts() | {
-            "loss": f"{loss.__module__}.{loss.__qualname__}",
+        self._decides = context.facts(f"{loss.__module__}.{getattr(loss, '__qualname__', loss)}") | {
+            "modules": [repr(self.module), *map(repr, self.uses)],
             "rule": config,
             "clip": max_grad_norm,
             "reduction": reduction,
@@ -189,20 +189,20 @@ class Optimizer:
             return *made, *means
 
         self._layout = [(tensor.shape, tensor.dtype) for tensor in example]
-        facts = package.Facts(self._decides | {"whole": self.whole}, self._seed, lambda: self._names)
+        facts = package.Facts(self._decides | {"whole": self.whole}, self._seed, lambda: self._names, self.loss)
         self._function, self._names = package.made_once("the minibatch step", function, example, facts)
 
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """What the rule remembers and how many steps it has taken, the same compiled or not; and float16's scale."""
-        state: dict[str, Any] = {"slots": dict(self.slots), "count": self.count}
+        state: dict[str, Any] = {"slots": dict(self.slots), "count": self.count, "lr": self.lr}
         return state | ({"scale": self.scale, "growing": self.growing} if self.scales_loss else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.slots = {name: state["slots"][name].to(self.parameters.vector).clone() for name in self.slots}
-        self.count = state["count"].clone()
+        self.count, self.lr = state["count"].clone(), state["lr"].clone()
         if self.scales_loss:
             self.scale, self.growing = state["scale"].clone(), state["growing"]
 

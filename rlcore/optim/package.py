@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import inspect
 import io
 import json
 import logging
@@ -108,9 +109,10 @@ def made_once(
     if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
         raise RunError(f"{what} reads parameters that are none of its inputs: an optimizer's `uses` names their module")
     code, notes, key = compiled(graph, example, what), facts.notes(), content_key(graph, example)
-    if find(folder, key) is not None:
+    if names and find(folder, key) is not None:
         entry = json.dumps({"package": key, "notes": notes}).encode()
-        _write_whole(folder, f"{names[1 if _constants(graph) else 0]}.json", entry)
+        with suppress(OSError):  # the next start traces again
+            _write_whole(folder, f"{names[1 if _constants(graph) else 0]}.json", entry)
     return code, notes
 
 
@@ -144,17 +146,23 @@ class Facts:
         config: JSON: the algorithm's config, the environment's spec, what else the function is made from.
         seed: of the run; it counts where a function holds constants that may have been drawn.
         notes: what to remember of the trace, as the names of its outputs; JSON.
+        made_of: the function or class that is traced; its file counts where it is none of this program's.
     """
 
     config: Any
     seed: int
     notes: Callable[[], Any]
+    made_of: Any
 
     def names(self, example: Sequence[Tensor]) -> list[str]:
-        """Under which a function of these inputs is known, for any seed and for this one."""
+        """Under which a function of these inputs is known, for any seed and for this one; none where it has no file."""
+        source = inspect.getsourcefile(inspect.unwrap(self.made_of)) if inspect.getmodule(self.made_of) else None
+        if source is None or not Path(source).is_file():
+            return []
         given = {
             "facts": self.config,
-            "code": code_digest(),
+            "code": CODE,
+            "source": hashlib.sha256(Path(source).read_bytes()).hexdigest(),
             "plugins": plugins.hashes(),
             "inputs": [_shape(value) for value in example],
             **_machine(),
@@ -163,13 +171,15 @@ class Facts:
         return [hashlib.sha256(text.encode()).hexdigest() for text in texts]
 
 
-@functools.cache
 def code_digest() -> str:
-    """SHA-256 of every source file of rlcore."""
+    """SHA-256 of every source file of rlcore as it is now."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+CODE = code_digest()  # at the import: what is edited later does not run in this process
 
 
 def _known(folder: Path, name: str) -> tuple[Compiled, Any] | None:

@@ -103,7 +103,8 @@ class CompiledActing:
         self._held: list[Tensor] = []
         self.refresh()
         example = [*self._held, *self._inputs(carry, obs, first, recorder)]
-        facts = package.Facts(context.facts() | {"acting": True}, context.config.seed, lambda: self._names)
+        decides = context.facts("acting") | {"agent": repr(agent)}
+        facts = package.Facts(decides, context.config.seed, lambda: self._names, type(agent))
         self._function, self._names = package.made_once("acting", self._traced(autocast), example, facts)
 
     def refresh(self) -> None:
@@ -124,7 +125,7 @@ class CompiledActing:
 
     def _inputs(self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise) -> list[Tensor]:
         noise = [getattr(rng, kind)(*shape) for kind, shape in self.draws]
-        return [*tensors(carry), *(obs[key] for key in self.keys), is_first, *noise]
+        return [*(t.contiguous() for t in (*tensors(carry), *(obs[key] for key in self.keys))), is_first, *noise]
 
     def _traced(self, autocast: Any) -> Any:
         names = [f"agent.{name}" for name in self._places.names]
@@ -135,7 +136,9 @@ class CompiledActing:
             with torch.no_grad():
                 action, taken, extras, carry = functional_call(module, held, (rest, remembered))
             self._names = list(extras)
-            return action, taken, *extras.values(), *tensors(carry)
+            # A carry keeps the form that it began with: machine code is for one type and layout.
+            kept = [new.to(old.dtype).contiguous() for new, old in zip(tensors(carry), tensors(self.form), strict=True)]
+            return action, taken, *extras.values(), *kept
 
         return function
 

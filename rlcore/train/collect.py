@@ -159,7 +159,9 @@ class Collector:
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`."""
         self.envs.load_state_dict(state["envs"])
-        self.arrival = None if state["arrival"] is None else from_columns(state["arrival"])
+        device = getattr(self.envs, "device", None)  # of environments that give tensors
+        rows = state["arrival"] and {k: v if device is None else v.to(device) for k, v in state["arrival"].items()}
+        self.arrival = None if rows is None else from_columns(rows)
         self.carry = restored(self._fresh_carry(), state["carry"])
         self.rng.load_state_dict(state["rng"])
         if self.prefill is not None and state.get("prefill") is not None:

@@ -161,7 +161,9 @@ class Training:
         while self.policy_steps < self.budget:
             self.collect()
             updates, episodes = self.update(), self.envs.pop_episodes()
-            means = {n: sum(float(update[n]) for update in updates) / len(updates) for n in (updates or [{}])[0]}
+            names = dict.fromkeys(name for update in updates for name in update)
+            told = {name: [float(update[name]) for update in updates if name in update] for name in names}
+            means = {name: sum(values) / len(values) for name, values in told.items()}
             if episodes:
                 means["Rewards/rew_avg"] = sum(episode.ret for episode in episodes) / len(episodes)
                 means["Game/ep_len_avg"] = sum(episode.length for episode in episodes) / len(episodes)
@@ -192,6 +194,8 @@ class Training:
         learner, own = self.learner.state_dict(), self._own_state()
         if folder is not None:
             patiently(lambda: checkpoint.write_chunks(folder, own))
+        for chunk in checkpoint.chunks_of(own):
+            chunk.light = folder is not None
         return {
             "learner": learner,
             "ranks": {str(rank): state for rank, state in enumerate(self.ranks.gather(own))},

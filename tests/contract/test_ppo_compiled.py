@@ -270,7 +270,7 @@ def test_a_start_that_knows_what_was_traced_traces_nothing_and_any_other_does(
         with pytest.raises(ZeroDivisionError):
             compiled("discrete", **changes)
     for place, name, value in (
-        (ahead_of_time, "code_digest", lambda: "other code"),
+        (ahead_of_time, "CODE", "other code"),
         (ahead_of_time.plugins, "hashes", lambda: {"mine": "1"}),
         (torch, "get_num_threads", lambda: 7),
     ):

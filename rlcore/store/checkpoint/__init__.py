@@ -12,6 +12,7 @@ only then are older ones removed. Reading never unpickles: JSON and safetensors.
 TMPDIR.
 """
 
+from rlcore.store.checkpoint.chunks import chunks_of as chunks_of
 from rlcore.store.checkpoint.chunks import write_chunks as write_chunks
 from rlcore.store.checkpoint.names import chosen as chosen
 from rlcore.store.checkpoint.names import load_newest as load_newest

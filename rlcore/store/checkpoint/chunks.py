@@ -25,16 +25,16 @@ from rlcore.types import Chunk
 FOLDER = "chunks"  # beside the checkpoints
 
 
-def found_in(state: Any) -> Iterator[Chunk]:
+def chunks_of(state: Any) -> Iterator[Chunk]:
     """The chunks of a nested state."""
     if isinstance(state, Chunk):
         yield state
     elif isinstance(state, Mapping):
         for value in state.values():
-            yield from found_in(value)
+            yield from chunks_of(value)
     elif isinstance(state, (list, tuple)):
         for value in state:
-            yield from found_in(value)
+            yield from chunks_of(value)
 
 
 def write_chunks(directory: Path, state: Any) -> None:
@@ -45,7 +45,7 @@ def write_chunks(directory: Path, state: Any) -> None:
         state: nested; its chunks know afterwards where they lie.
     """
     folder = directory / FOLDER
-    new = [chunk for chunk in found_in(state) if str(folder.absolute()) not in chunk.stored]
+    new = [chunk for chunk in chunks_of(state) if not _there(chunk, folder)]
     try:
         if new:
             make_directory(folder)
@@ -55,6 +55,11 @@ def write_chunks(directory: Path, state: Any) -> None:
             sync_directory(folder)
     except OSError as error:
         raise DiskFault(f"{folder} could not be written ({error.strerror or error})") from error
+
+
+def _there(chunk: Chunk, folder: Path) -> bool:
+    entry = chunk.stored.get(str(folder.absolute()))
+    return entry is not None and (folder / entry["file"]).exists()
 
 
 def _written(chunk: Chunk, folder: Path) -> dict[str, Any]:

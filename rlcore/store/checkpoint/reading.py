@@ -44,7 +44,7 @@ def decode(files: Mapping[str, bytes], path: Path) -> tuple[dict[str, Any], dict
         files["learning/state.json"],
         files["learning/tensors.safetensors"],
         names=("learning/state.json", "learning/tensors.safetensors"),
-        chunk=functools.partial(stored, directory=path.parent),
+        chunk=functools.partial(stored, directory=path.absolute().parent),
     )
     bookkeeping = nested_state.read_json(files["bookkeeping/state.json"], "bookkeeping/state.json")
     for name, state in (("learning", learning), ("bookkeeping", bookkeeping)):

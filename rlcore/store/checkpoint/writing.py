@@ -73,7 +73,7 @@ def _write(folder: Path, env_steps: int, learning: Mapping[str, Any], bookkeepin
     for name, content in files.items():
         write_synced(folder / name, content)
     entries = {name: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for name, c in files.items()}
-    parts = [chunks.entry_of(chunk, folder.parent) for chunk in chunks.found_in(learning)]
+    parts = [chunks.entry_of(chunk, folder.parent) for chunk in chunks.chunks_of(learning)]
     manifest = {"format": FORMAT, "env_steps": env_steps, "files": entries}
     manifest |= {"chunks": {part["file"]: {k: part[k] for k in ("size", "sha256")} for part in parts}} if parts else {}
     write_synced(folder / "manifest.json", seal(manifest))

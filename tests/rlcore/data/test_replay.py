@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rlcore.config.schema import build
 from rlcore.data.dataset import as_tensordict, from_tensordict
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
+from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
 from rlcore.types import Alone, Context
@@ -122,3 +124,24 @@ def test_rows_are_seen_as_a_tensordict_in_the_order_of_time() -> None:
     assert torch.equal(age[1:], torch.where(first[1:], 0.0, age[:-1] + 1))
     again = from_tensordict(as_tensordict(from_tensordict(rows)))
     assert torch.equal(again.obs["state"], rows["obs", "state"]) and torch.equal(again.reward, rows["reward"])
+
+
+def test_a_large_memory_comes_back_from_its_chunks_wherever_its_rows_stand(tmp_path: Path) -> None:
+    for rollouts in (3, 30, 61):
+        one, other = memory(size=128), memory(size=128)
+        collector = filled(one, rollouts)
+        path = checkpoint.save(tmp_path, rollouts, one.state_dict(), {})
+        other.load_state_dict(checkpoint.load(path)[0])
+        other.load_state_dict(other.state_dict())  # its own chunks are views of what is overwritten
+        more = collector.collect(4)
+        for replay in (one, other):
+            replay.extend(*more)
+        for a, b in zip(drawn(one, 3), drawn(other, 3), strict=True):
+            assert torch.equal(a.steps.obs["state"], b.steps.obs["state"])
+            assert torch.equal(a.last.reward, b.last.reward)
+        assert nested_state.encode(one.state_dict()) == nested_state.encode(other.state_dict())
+
+
+def test_a_memory_too_small_for_a_sequence_is_refused() -> None:
+    with pytest.raises(ValueError, match="holds no sequence of 6 steps"):
+        memory(size=6, length=6)

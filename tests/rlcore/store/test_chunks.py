@@ -143,5 +143,6 @@ def test_between_processes_travels_where_a_chunk_lies_or_what_it_holds(tmp_path:
     assert int(held.columns()["reward"][0]) == 5
     part = chunk(6)
     checkpoint.write_chunks(tmp_path, {"any": [part]})
+    part.light = True
     assert len(pickle.dumps(part)) < 500 < len(pickle.dumps(chunk(6)))
     assert values(checkpoint.save(tmp_path, 1, {"replay": {"chunks": [pickle.loads(pickle.dumps(part))]}}, {})) == [6]
