@@ -46,9 +46,35 @@ def tracking_uri() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
-def artifact_folder() -> Path:
-    """Where the project's own MLflow store keeps files."""
-    return state_folder() / "mlartifacts"
+def artifact_root() -> str:
+    """The address under which the project's own MLflow store, or the server of `make up`, keeps files.
+
+    SHEPHERD_ARTIFACTS, a folder or an address as s3://bucket/folder; else a folder here.
+    """
+    chosen = os.environ.get("SHEPHERD_ARTIFACTS") or str(state_folder() / "mlartifacts")
+    return chosen if "://" in chosen else _from_home(chosen).as_uri()
+
+
+def run_root() -> str:
+    """The folder of all runs where `log_root` says nothing: SHEPHERD_RUN_ROOT, else `runs` in the working directory.
+
+    It is absolute when workers share it: each has a working directory of its own.
+    """
+    chosen = os.environ.get("SHEPHERD_RUN_ROOT")
+    return str(_from_home(chosen)) if chosen else "runs"
+
+
+def sweeps_folder() -> Path:
+    """Where sweeps keep plan and study: beside the runs where SHEPHERD_RUN_ROOT shares those, else the state folder.
+
+    A sweep's flow that is retried on another worker finds its sweep there.
+    """
+    shared = os.environ.get("SHEPHERD_RUN_ROOT")
+    return _from_home(shared) / ".sweeps" if shared else state_folder() / "sweeps"
+
+
+def _from_home(path: str) -> Path:
+    return home() / Path(path).expanduser()
 
 
 def database_lock() -> Path:
@@ -87,7 +113,7 @@ def configure_environment() -> None:
         settings["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"
     if tracking_uri().startswith("sqlite:"):
         # MLflow makes `./mlruns` in the working directory when a local store names no folder for its files.
-        settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = str(artifact_folder())
+        settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = artifact_root()
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 

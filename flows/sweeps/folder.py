@@ -1,4 +1,4 @@
-"""Where a sweep lies: its plan and its study under the state folder, its runs and what people read under `log_root`."""
+"""Where a sweep lies: its plan and its study in `sweeps_folder`, its runs and what people read under `log_root`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.process.locks import locked
 from flows.report.command_lines import bin_folder
-from flows.settings import state_folder
+from flows.settings import sweeps_folder
 from flows.sweeps.settings import NAME, Plan, SweepConfig
 from flows.sweeps.space import Dimension
 from rlcore.config.schema import build, nearest
@@ -27,7 +27,7 @@ STORAGE = "SHEPHERD_SWEEP_STORAGE"
 class SweepFolder:
     """Names of the files of one sweep.
 
-        <state folder>/sweeps/<name>/   sweep.json (the plan), study.db, lock, workers.log, confirmed.json
+        <sweeps folder>/<name>/         sweep.json (the plan), study.db, lock, workers.log, confirmed.json
         <log_root>/sweeps/<name>/       trial_0000/seed_<seed>/, winner_0000/, default/, report.html, conf/exp/
 
     Args:
@@ -36,7 +36,7 @@ class SweepFolder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.path = state_folder() / "sweeps" / name
+        self.path = sweeps_folder() / name
         self.plan_file = self.path / "sweep.json"
         self.confirmed = self.path / "confirmed.json"
         self.workers_log = self.path / "workers.log"
@@ -46,9 +46,9 @@ class SweepFolder:
         """The sweep of a name; `UserError` where there is none."""
         folder = SweepFolder(name)
         if not NAME.fullmatch(name) or not folder.plan_file.exists():
-            known = sorted(path.parent.name for path in (state_folder() / "sweeps").glob("*/sweep.json"))
+            known = sorted(path.parent.name for path in sweeps_folder().glob("*/sweep.json"))
             there = nearest(name, known) or f"; sweeps: {', '.join(known) or 'none yet'}"
-            raise UserError(f"{name}: no such sweep in {state_folder() / 'sweeps'}{there}")
+            raise UserError(f"{name}: no such sweep in {sweeps_folder()}{there}")
         return folder
 
     def write(self, plan: Plan, runs: Path) -> None:

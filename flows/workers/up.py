@@ -21,7 +21,7 @@ from flows.process.exits import told
 from flows.process.locks import locked
 from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.runs.trainer import resumes
-from flows.settings import artifact_folder, configure_environment, database_lock, home, state_folder
+from flows.settings import artifact_root, configure_environment, database_lock, home, state_folder
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import servers
 from flows.workers.dotenv import NAMES, USER, client_variables, kept_password, write_dotenv
@@ -114,7 +114,7 @@ def _mlflow() -> Server:
     command = (sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "shepherd", "--workers", "2")
     address = ("--host", "127.0.0.1", "--port", str(port))
     # Files lie where they lie without a server, so that its runs can be continued when it is down.
-    stores = ("--backend-store-uri", _store(), "--default-artifact-root", artifact_folder().as_uri())
+    stores = ("--backend-store-uri", _store(), "--default-artifact-root", artifact_root())
     variables = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer; nothing here uses them
     return Server("mlflow", (*command, *address, *stores), variables, f"http://127.0.0.1:{port}/health")
 
