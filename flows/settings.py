@@ -10,8 +10,13 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from rlcore.errors import UserError
+from rlcore.system.secrets import redacted
+
+LOOPBACK = "127.0.0.1"
 DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
+DATABASE = "SHEPHERD_DATABASE_URL"
 WARM = "SHEPHERD_WARM"  # names, for the children of a driver of many runs, the folder of its servers' sockets
 
 
@@ -44,6 +49,40 @@ def warm_folder() -> Path | None:
 def tracking_uri() -> str:
     """Where MLflow keeps runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_folder() / 'mlflow.db'}"
+
+
+def server_host() -> str:
+    """The address under which `make up`'s servers listen and are found: SHEPHERD_HOST, else this machine alone's."""
+    return os.environ.get("SHEPHERD_HOST") or LOOPBACK
+
+
+def database_url(of: str, driver: str) -> str | None:
+    """The address of a database on the PostgreSQL server that SHEPHERD_DATABASE_URL names; None where it names none.
+
+    Args:
+        of: whose: "prefect", "mlflow" or "optuna". Of .../NAME it is NAME_<of>; of an address without a name,
+            shepherd_<of>.
+        driver: "psycopg2", "asyncpg", or "" for an address that PostgreSQL's own clients read.
+
+    Returns:
+        The address with its password, for SQLAlchemy where a driver is given.
+
+    Raises:
+        UserError: SHEPHERD_DATABASE_URL is the address of something else.
+    """
+    parts = urlsplit(os.environ.get(DATABASE, ""))
+    if not parts.geturl():
+        return None
+    if parts.scheme.partition("+")[0] not in ("postgres", "postgresql") or not parts.hostname:
+        raise UserError(
+            f"{DATABASE}={redacted(parts.geturl())}: not the address of a PostgreSQL server; write it as "
+            "postgresql://USER:PASSWORD@HOST:PORT/NAME"
+        )
+    name, query = parts.path.strip("/") or "shepherd", parts.query
+    if driver == "asyncpg":  # which has another name for it
+        query = query.replace("sslmode=", "ssl=")
+    scheme = f"postgresql+{driver}" if driver else "postgresql"
+    return urlunsplit(parts._replace(scheme=scheme, path=f"/{name}_{of}", query=query))
 
 
 def artifact_root() -> str:

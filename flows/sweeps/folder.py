@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.process.locks import locked
 from flows.report.command_lines import bin_folder
-from flows.settings import sweeps_folder
+from flows.settings import DATABASE, database_url, sweeps_folder
 from flows.sweeps.settings import NAME, Plan, SweepConfig
 from flows.sweeps.space import Dimension
 from rlcore.config.schema import build, nearest
@@ -55,7 +55,9 @@ class SweepFolder:
         """Note the plan and the folder of the runs."""
         self.path.mkdir(parents=True, exist_ok=True)
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
-        write_json(self.plan_file, {"id": identity, "runs": str(runs), **dataclasses.asdict(plan)})
+        self.storage(plan)  # refuses another one than before
+        noted = {"id": identity, "runs": str(runs), "storage": redacted(self._chosen_storage(plan))}
+        write_json(self.plan_file, noted | dataclasses.asdict(plan))
 
     def read(self) -> Plan:
         """The plan that was noted."""
@@ -114,8 +116,26 @@ class SweepFolder:
         return f"{bin_folder()}shepherd sweep resume {self.name}"
 
     def storage(self, plan: Plan) -> str:
-        """The address of the study's database: `sweep.storage`, the environment's, else a file here."""
-        return plan.config.storage or os.environ.get(STORAGE) or f"sqlite:///{self.path / 'study.db'}"
+        """The address of the study's database: `sweep.storage`, the environment's, else a file here.
+
+        A `UserError` where the sweep has been begun in another one, whose trials would be missed.
+        """
+        address = self._chosen_storage(plan)
+        noted = self._noted().get("storage", "") if self.plan_file.exists() else redacted(address)
+        if noted != redacted(address):
+            raise UserError(
+                f"sweep {self.name}: its trials are in {noted or 'the file of its own'}, and {STORAGE}, {DATABASE} and "
+                f"sweep.storage mean {redacted(address) or 'that file'} now; load .env, or set {STORAGE}"
+            )
+        return address or f"sqlite:///{self.path / 'study.db'}"
+
+    def study_name(self, plan: Plan) -> str:
+        """What the study is called: in a database of several sweeps, also of other checkouts, not by the name alone."""
+        return f"{self.name} {self.id}" if self._chosen_storage(plan) else self.name
+
+    @staticmethod
+    def _chosen_storage(plan: Plan) -> str:
+        return plan.config.storage or os.environ.get(STORAGE) or database_url("optuna", "psycopg2") or ""
 
     @contextmanager
     def driving(self) -> Iterator[None]:
