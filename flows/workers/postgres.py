@@ -47,7 +47,7 @@ def private_server(port: int, password: str) -> Server:
 def check_driver() -> None:
     """Refuse to go on without the driver by which MLflow and Optuna reach PostgreSQL."""
     try:
-        import psycopg2  # noqa: F401
+        import psycopg2  # noqa: F401 - of an extra
     except ImportError:
         raise UserError(
             "PostgreSQL needs psycopg2, which is not installed; pip install -e '.[postgres]' brings it"
@@ -71,7 +71,7 @@ def make_databases(private: bool) -> None:
 
 def _missing_made() -> str | None:
     """Make what is missing; the reason why that cannot be done."""
-    import psycopg2
+    import psycopg2  # of an extra
 
     for user in USERS:
         url = database_url(user, "")
@@ -90,8 +90,8 @@ def _missing_made() -> str | None:
 
 
 def _create(url: str, name: str) -> None:
-    import psycopg2
-    from psycopg2 import errors, sql
+    import psycopg2  # of an extra
+    from psycopg2 import errors, sql  # of an extra
 
     connection = psycopg2.connect(urlsplit(url)._replace(path="/postgres").geturl(), connect_timeout=5)
     connection.autocommit = True  # CREATE DATABASE is in no transaction
