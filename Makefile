@@ -7,7 +7,8 @@
 #               half an hour; writes docs/results/speed.md; more arguments: make bench ARGS="--only a --repeats 1"
 # make check    set-up, then format, lint, types, import layers, docstrings, spelling
 # make install  set-up alone, into .venv; a second call installs nothing
-# make up       set-up, then Prefect and MLflow servers, pools, deployments and workers; what runs already is kept
+# make up       set-up, then Prefect and MLflow servers, pools, deployments and workers; what runs already is kept;
+#               DB=postgres: on a PostgreSQL of its own, from the system's packages
 # make down     end all of that; trainings write a checkpoint first
 # make clean    remove what these made; CLEAN_RUNS=1 removes the runs too
 #
@@ -71,7 +72,7 @@ bench: install
 	$(BIN)/python benchmarks/peers.py --peers $(CURDIR)/$(PEERS)/bin/python --out docs/results/speed.md $(ARGS)
 
 up: install
-	@$(BIN)/python -m flows.workers.up up
+	@$(BIN)/python -m flows.workers.up up $(DB)
 
 down:
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m flows.workers.up down; fi

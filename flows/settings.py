@@ -10,8 +10,13 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from rlcore.errors import UserError
+from rlcore.system.secrets import redacted
+
+LOOPBACK = "127.0.0.1"
 DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
 DOTENV_NAMES = ("SHEEPRL_SEARCH_PATH", "DIAMBRA_ENVS")
+DATABASE = "SHEPHERD_DATABASE_URL"
 WARM = "SHEPHERD_WARM"  # names, for the children of a driver of many runs, the folder of its servers' sockets
 
 
@@ -46,9 +51,69 @@ def tracking_uri() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
-def artifact_folder() -> Path:
-    """Where the project's own MLflow store keeps files."""
-    return state_folder() / "mlartifacts"
+def server_host() -> str:
+    """The address under which `make up`'s servers listen and are found: SHEPHERD_HOST, else this machine alone's."""
+    return os.environ.get("SHEPHERD_HOST") or LOOPBACK
+
+
+def database_url(of: str, driver: str) -> str | None:
+    """The address of a database on the PostgreSQL server that SHEPHERD_DATABASE_URL names; None where it names none.
+
+    Args:
+        of: whose: "prefect", "mlflow" or "optuna". Of .../NAME it is NAME_<of>; of an address without a name,
+            shepherd_<of>.
+        driver: "psycopg2", "asyncpg", or "" for an address that PostgreSQL's own clients read.
+
+    Returns:
+        The address with its password, for SQLAlchemy where a driver is given.
+
+    Raises:
+        UserError: SHEPHERD_DATABASE_URL is the address of something else.
+    """
+    parts = urlsplit(os.environ.get(DATABASE, ""))
+    if not parts.geturl():
+        return None
+    if parts.scheme.partition("+")[0] not in ("postgres", "postgresql") or not parts.hostname:
+        raise UserError(
+            f"{DATABASE}={redacted(parts.geturl())}: not the address of a PostgreSQL server; write it as "
+            "postgresql://USER:PASSWORD@HOST:PORT/NAME"
+        )
+    name, query = parts.path.strip("/") or "shepherd", parts.query
+    if driver == "asyncpg":  # which has another name for it
+        query = query.replace("sslmode=", "ssl=")
+    scheme = f"postgresql+{driver}" if driver else "postgresql"
+    return urlunsplit(parts._replace(scheme=scheme, path=f"/{name}_{of}", query=query))
+
+
+def artifact_root() -> str:
+    """The address under which the project's own MLflow store, or the server of `make up`, keeps files.
+
+    SHEPHERD_ARTIFACTS, a folder or an address as s3://bucket/folder; else a folder here.
+    """
+    chosen = os.environ.get("SHEPHERD_ARTIFACTS") or str(state_folder() / "mlartifacts")
+    return chosen if "://" in chosen else _from_home(chosen).as_uri()
+
+
+def run_root() -> str:
+    """The folder of all runs where `log_root` says nothing: SHEPHERD_RUN_ROOT, else `runs` in the working directory.
+
+    It is absolute when workers share it: each has a working directory of its own.
+    """
+    chosen = os.environ.get("SHEPHERD_RUN_ROOT")
+    return str(_from_home(chosen)) if chosen else "runs"
+
+
+def sweeps_folder() -> Path:
+    """Where sweeps keep plan and study: beside the runs where SHEPHERD_RUN_ROOT shares those, else the state folder.
+
+    A sweep's flow that is retried on another worker finds its sweep there.
+    """
+    shared = os.environ.get("SHEPHERD_RUN_ROOT")
+    return _from_home(shared) / ".sweeps" if shared else state_folder() / "sweeps"
+
+
+def _from_home(path: str) -> Path:
+    return home() / Path(path).expanduser()
 
 
 def database_lock() -> Path:
@@ -87,7 +152,7 @@ def configure_environment() -> None:
         settings["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"
     if tracking_uri().startswith("sqlite:"):
         # MLflow makes `./mlruns` in the working directory when a local store names no folder for its files.
-        settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = str(artifact_folder())
+        settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = artifact_root()
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 

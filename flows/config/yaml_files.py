@@ -17,6 +17,7 @@ import yaml
 
 from flows.config import mistakes
 from flows.config.search_path import BUILT_IN, config_folders
+from flows.settings import run_root
 from rlcore.config.schema import nearest
 from rlcore.errors import UserError
 
@@ -94,12 +95,13 @@ def _stamps() -> frozenset[Stamp]:
 
 
 def register_resolvers() -> None:
-    """The functions of interpolations that OmegaConf does not bring: `${now:%Y-%m-%d}`."""
+    """The functions of interpolations that OmegaConf does not bring: `${now:%Y-%m-%d}`, `${run_root:}`."""
     from omegaconf import OmegaConf
 
     if not OmegaConf.has_resolver("now"):
         # Cached: one run has one time, wherever its config mentions it.
         OmegaConf.register_new_resolver("now", lambda pattern: datetime.now().strftime(pattern), use_cache=True)
+        OmegaConf.register_new_resolver("run_root", run_root)
 
 
 def _loader(folders: Sequence[Path]) -> ConfigLoaderImpl:

@@ -27,7 +27,7 @@ class Sweep:
     def __init__(self, folder: SweepFolder, plan: Plan) -> None:
         self.folder, self.plan, self.config = folder, plan, plan.config
         self.runs = folder.runs
-        self.study = Study(plan, folder.storage(plan))
+        self.study = Study(plan, folder.storage(plan), folder.study_name(plan))
         self.hands: Hands
         self._one = threading.Lock()  # at the study: jobs report from threads
 

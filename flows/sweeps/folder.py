@@ -1,4 +1,4 @@
-"""Where a sweep lies: its plan and its study under the state folder, its runs and what people read under `log_root`."""
+"""Where a sweep lies: its plan and its study in `sweeps_folder`, its runs and what people read under `log_root`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.process.locks import locked
 from flows.report.command_lines import bin_folder
-from flows.settings import state_folder
+from flows.settings import DATABASE, database_url, sweeps_folder
 from flows.sweeps.settings import NAME, Plan, SweepConfig
 from flows.sweeps.space import Dimension
 from rlcore.config.schema import build, nearest
@@ -27,7 +27,7 @@ STORAGE = "SHEPHERD_SWEEP_STORAGE"
 class SweepFolder:
     """Names of the files of one sweep.
 
-        <state folder>/sweeps/<name>/   sweep.json (the plan), study.db, lock, workers.log, confirmed.json
+        <sweeps folder>/<name>/         sweep.json (the plan), study.db, lock, workers.log, confirmed.json
         <log_root>/sweeps/<name>/       sweep.json, report.html, conf/exp/, trial_0000/seed_<seed>/, winner_0000/
 
     Args:
@@ -36,7 +36,7 @@ class SweepFolder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.path = state_folder() / "sweeps" / name
+        self.path = sweeps_folder() / name
         self.plan_file = self.path / "sweep.json"
         self.confirmed = self.path / "confirmed.json"
         self.workers_log = self.path / "workers.log"
@@ -46,16 +46,18 @@ class SweepFolder:
         """The sweep of a name; `UserError` where there is none."""
         folder = SweepFolder(name)
         if not NAME.fullmatch(name) or not folder.plan_file.exists():
-            known = sorted(path.parent.name for path in (state_folder() / "sweeps").glob("*/sweep.json"))
+            known = sorted(path.parent.name for path in sweeps_folder().glob("*/sweep.json"))
             there = nearest(name, known) or f"; sweeps: {', '.join(known) or 'none yet'}"
-            raise UserError(f"{name}: no such sweep in {state_folder() / 'sweeps'}{there}")
+            raise UserError(f"{name}: no such sweep in {sweeps_folder()}{there}")
         return folder
 
     def write(self, plan: Plan, runs: Path) -> None:
         """Note the plan and the folder of the runs, where another machine finds it as well."""
         self.path.mkdir(parents=True, exist_ok=True)
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
-        noted = {"id": identity, "runs": str(runs), **dataclasses.asdict(plan)}
+        self.storage(plan)  # refuses another one than before
+        noted = {"id": identity, "runs": str(runs), "storage": redacted(self._chosen_storage(plan))}
+        noted |= dataclasses.asdict(plan)
         for place in (self.plan_file, runs / "sweep.json"):
             write_json(place, noted)
 
@@ -123,8 +125,26 @@ class SweepFolder:
         return f"{bin_folder()}shepherd sweep resume {self.name}"
 
     def storage(self, plan: Plan) -> str:
-        """The address of the study's database: `sweep.storage`, the environment's, else a file here."""
-        return plan.config.storage or os.environ.get(STORAGE) or f"sqlite:///{self.path / 'study.db'}"
+        """The address of the study's database: `sweep.storage`, the environment's, else a file here.
+
+        A `UserError` where the sweep has been begun in another one, whose trials would be missed.
+        """
+        address = self._chosen_storage(plan)
+        noted = self._noted().get("storage", "") if self.plan_file.exists() else redacted(address)
+        if noted != redacted(address):
+            raise UserError(
+                f"sweep {self.name}: its trials are in {noted or 'the file of its own'}, and {STORAGE}, {DATABASE} and "
+                f"sweep.storage mean {redacted(address) or 'that file'} now; load .env, or set {STORAGE}"
+            )
+        return address or f"sqlite:///{self.path / 'study.db'}"
+
+    def study_name(self, plan: Plan) -> str:
+        """What the study is called: in a database of several sweeps, also of other checkouts, not by the name alone."""
+        return f"{self.name} {self.id}" if self._chosen_storage(plan) else self.name
+
+    @staticmethod
+    def _chosen_storage(plan: Plan) -> str:
+        return plan.config.storage or os.environ.get(STORAGE) or database_url("optuna", "psycopg2") or ""
 
     @contextmanager
     def driving(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ def status(folder: SweepFolder) -> dict[str, Any]:
     env steps that pruning did; best, one of the trials; confirmed, as `flows.sweeps.confirm` writes it.
     """
     plan = folder.read()
-    study = Study(plan, folder.storage(plan))
+    study = Study(plan, folder.storage(plan), folder.study_name(plan))
     return _status(folder, study)
 
 

@@ -40,13 +40,14 @@ class Study:
 
     Args:
         plan: of the sweep.
-        storage: SQLAlchemy's address of the database, where the study is `plan.config.name`.
+        storage: SQLAlchemy's address of the database.
+        name: of the study there.
 
     Raises:
         UserError: the database cannot be opened, or its study has other parameters than the space.
     """
 
-    def __init__(self, plan: Plan, storage: str) -> None:
+    def __init__(self, plan: Plan, storage: str, name: str) -> None:
         with large_imports("optuna"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -54,7 +55,7 @@ class Study:
         self._optuna = optuna
         self._database = open_storage(storage)
         self._study = optuna.create_study(
-            storage=self._database, study_name=self.config.name, direction="maximize", load_if_exists=True
+            storage=self._database, study_name=name, direction="maximize", load_if_exists=True
         )
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import rlcore
-from flows.settings import artifact_folder
+from flows.settings import artifact_root
 from flows.tracking.mlflow_store import connect, pages, prepare_store, store_uri, user
 from rlcore.config.schema import spell
 from rlcore.errors import RunError
@@ -111,7 +111,7 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
         return _experiment(client, f"{name} (no server)", uri)
     if experiment is None:
         # A server decides itself where files go; for our own store we do.
-        location = artifact_folder().as_uri() + f"/{name.replace('/', '-')}" if uri.startswith("sqlite:") else None
+        location = f"{artifact_root()}/{name.replace('/', '-')}" if uri.startswith("sqlite:") else None
         try:
             return client.create_experiment(name, artifact_location=location)
         except MlflowException:

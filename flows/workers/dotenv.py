@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from flows.settings import home
+from flows.settings import DATABASE, home
 from rlcore.store.directory import write_text
 
 USER = "shepherd"
@@ -21,7 +21,7 @@ NAMES = (
     "MLFLOW_TRACKING_PASSWORD",
 )
 # Up to the last line, or where somebody took that away, up to the last variable.
-OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join(NAMES)})=.*\n)*)")
+OURS = re.compile(rf"{BEGIN}\n(?:[^\0]*?{END}\n|(?:(?:{'|'.join((*NAMES, DATABASE))})=.*\n)*)")
 
 
 def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ import psutil
 
 from flows.process.locks import locked
 from flows.process.network import unreachable
-from flows.settings import database_lock, home, state_folder
+from flows.settings import database_lock, home, server_host, state_folder
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import alive
@@ -148,8 +148,16 @@ def being_trained() -> list[RunDirectory]:
 def port_of(name: str) -> int | None:
     """The port that a server was started with; None when it does not run."""
     pid = running().get(name)
-    port = _word_after("--port", pid) if pid else None
+    port = (_word_after("--port", pid) or _word_after("-p", pid)) if pid else None
     return int(port) if port else None
+
+
+def variable_of(name: str, key: str) -> str | None:
+    """A variable of the environment that a server was started with; None when it does not run."""
+    pid = running().get(name)
+    with suppress(psutil.Error):
+        return psutil.Process(pid).environ().get(key, "") if pid else None
+    return None
 
 
 def _word_after(word: str, pid: int) -> str | None:
@@ -163,7 +171,7 @@ def _word_after(word: str, pid: int) -> str | None:
 def occupied(port: int) -> str | None:
     """Why no server can have a port of this machine; None = it can."""
     try:
-        socket.create_server(("127.0.0.1", port)).close()
+        socket.create_server((server_host(), port)).close()
     except OSError as error:
         return "another program has this port" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
     return None

@@ -1,6 +1,6 @@
 """`make up` and `make down`: Prefect and MLflow servers, pools, deployments and workers of this machine.
 
-    python -m flows.workers.up up | down | status | deploy
+    python -m flows.workers.up up [postgres] | down | status | deploy
 
 What is running already is kept; `down` ends what `up` started, also one that was killed, and nothing else. `deploy`
 brings the pools and deployments to a server elsewhere, which PREFECT_API_URL names.
@@ -21,30 +21,59 @@ from flows.process.exits import told
 from flows.process.locks import locked
 from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.runs.trainer import resumes
-from flows.settings import artifact_folder, configure_environment, database_lock, home, state_folder
+from flows.settings import (
+    DATABASE,
+    LOOPBACK,
+    artifact_root,
+    configure_environment,
+    database_lock,
+    database_url,
+    home,
+    server_host,
+    state_folder,
+)
 from flows.tracking.mlflow_store import prepare_store
-from flows.workers import servers
+from flows.workers import postgres, servers
 from flows.workers.dotenv import NAMES, USER, client_variables, kept_password, write_dotenv
 from flows.workers.pools import deploy
 from flows.workers.servers import Server
 from rlcore.errors import UserError
 from rlcore.system.lifeline import import_path
+from rlcore.system.secrets import redacted
 
-PORTS = {"prefect": ("SHEPHERD_PREFECT_PORT", 4200), "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000)}
+PORTS = {
+    "prefect": ("SHEPHERD_PREFECT_PORT", 4200),
+    "mlflow": ("SHEPHERD_MLFLOW_PORT", 5000),
+    "postgres": ("SHEPHERD_POSTGRES_PORT", 5442),  # beside that of a system's own server
+}
+PUBLIC = ("prefect", "mlflow")  # those that clients ask
 IN_USE = "uses the databases here without a server; wait for its end, or end it: `shepherd resume` continues a training"
 
 
-def up() -> None:
-    """Bring everything up that is not; print where it is and how to use it."""
+def up(kind: str = "") -> None:
+    """Bring everything up that is not; print where it is and how to use it.
+
+    `kind` is "postgres" where SQLite is not to do; a server that SHEPHERD_DATABASE_URL names is used in any case.
+    """
+    if kind not in ("", "postgres"):
+        raise UserError(f"DB={kind}: only DB=postgres is known; without it SQLite files do")
     if not (home() / "flows/train.py").exists():
         raise UserError(f"SHEPHERD_HOME={home()}: no flows/train.py there; `make up` works in a checkout")
     with locked(servers.folder() / "lock"), locked(database_lock(), refusal=IN_USE):
         configure_environment()
         limits = _limits()  # a mistake is told before anything is started
-        _check_ports()
+        password = kept_password(servers.folder() / "password")
+        database = _database(kind, password)
+        _check_ports((*PUBLIC, "postgres") if database else PUBLIC)
+        _check_kept()
+        if database:
+            _start(database)
+        if os.environ.get(DATABASE):
+            postgres.make_databases(private=database is not None)
         prepare_store(_store())  # a server that is killed while it makes its tables leaves none that can be mended
-        urls = {name: f"http://127.0.0.1:{_port(name)}" for name in PORTS}
-        variables = client_variables(urls["prefect"], urls["mlflow"], kept_password(servers.folder() / "password"))
+        urls = {name: _url(name) for name in PUBLIC}
+        variables = client_variables(urls["prefect"], urls["mlflow"], password)
+        variables |= {DATABASE: os.environ[DATABASE]} if database else {}
         os.environ.update(variables)
         both = _prefect(), _mlflow()
         for server in both:
@@ -68,6 +97,8 @@ def down() -> None:
         servers.end(("worker",), signal.SIGKILL)
         servers.wait_until(lambda: not any("worker" in kind for _, kind in servers.marked()), servers.STOP_TIMEOUT)
         servers.end(("prefect", "mlflow"), signal.SIGTERM)
+        names = [*NAMES, DATABASE] if "postgres" in servers.running() else NAMES
+        servers.end(("postgres",), signal.SIGINT)  # at SIGTERM it would wait for sweeps that still have it open
         servers.end_what_is_left()
         write_dotenv({})
         for run in trained:
@@ -75,7 +106,7 @@ def down() -> None:
                 command = resume_command(short_path(run.path), run.read_config().get("plugins"))
                 print(f"interrupted: `{command}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")
-        print(f"  unset {' '.join(NAMES)}")
+        print(f"  unset {' '.join(names)}")
 
 
 def status() -> None:
@@ -93,9 +124,26 @@ def deploy_elsewhere() -> None:
     print("\n".join(deploy(_limits())))
 
 
+def _database(kind: str, password: str) -> Server | None:
+    """The private PostgreSQL, where it is to be used; SHEPHERD_DATABASE_URL then names it."""
+    own = postgres.private_url(servers.port_of("postgres") or _port("postgres"), password)
+    chosen = os.environ.get(DATABASE) or (own if kind else "")
+    if server_host() != LOOPBACK and not chosen:
+        raise UserError(
+            f"SHEPHERD_HOST={server_host()}: for other machines MLflow must keep all files itself, which it does on "
+            f"PostgreSQL only; `make up DB=postgres`, or set {DATABASE}"
+        )
+    if not chosen:
+        return None
+    postgres.check_driver()
+    os.environ[DATABASE] = chosen
+    _store()  # refuses an address that is none
+    return postgres.private_server(_port("postgres"), password) if chosen == own else None
+
+
 def _prefect() -> Server:
     port = _port("prefect")
-    api = f"http://127.0.0.1:{port}/api"
+    api = f"{_url('prefect')}/api"
     variables = {
         "PREFECT_API_URL": "",
         "PREFECT_UI_API_URL": api,
@@ -105,23 +153,50 @@ def _prefect() -> Server:
         "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
         "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
     }
-    command = (sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port))
+    if database := database_url("prefect", "asyncpg"):
+        variables["PREFECT_API_DATABASE_CONNECTION_URL"] = database
+    command = (sys.executable, "-P", "-m", "prefect", "server", "start", "--host", server_host(), "--port", str(port))
     return Server("prefect", command, variables, f"{api}/health")
 
 
 def _mlflow() -> Server:
     port = _port("mlflow")
     command = (sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "shepherd", "--workers", "2")
-    address = ("--host", "127.0.0.1", "--port", str(port))
-    # Files lie where they lie without a server, so that its runs can be continued when it is down.
-    stores = ("--backend-store-uri", _store(), "--default-artifact-root", artifact_folder().as_uri())
-    variables = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes fewer; nothing here uses them
-    return Server("mlflow", (*command, *address, *stores), variables, f"http://127.0.0.1:{port}/health")
+    address = ("--host", server_host(), "--port", str(port))
+    if os.environ.get(DATABASE):  # its clients may be on other machines: they hand files to the server
+        files = ("--default-artifact-root", "mlflow-artifacts:/", "--artifacts-destination", artifact_root())
+    else:  # they lie where they lie without a server, so that its runs can be continued when it is down
+        files = ("--default-artifact-root", artifact_root())
+    variables = {
+        "MLFLOW_BACKEND_STORE_URI": _store(),  # not in the command line: it may hold a password
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes fewer; nothing here uses them
+    }
+    if server_host() != LOOPBACK:  # MLflow answers to no other name, nor the pages of another
+        names = (server_host(), LOOPBACK, "localhost")
+        variables["MLFLOW_SERVER_ALLOWED_HOSTS"] = ",".join(f"{name}:{port}" for name in names)
+        variables["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] = _url("mlflow")
+    return Server("mlflow", (*command, *address, *files), variables, f"{_url('mlflow')}/health")
 
 
 def _store() -> str:
     """Of the MLflow server; without one, commands open the same file."""
-    return f"sqlite:///{state_folder() / 'mlflow.db'}"
+    return database_url("mlflow", "psycopg2") or f"sqlite:///{state_folder() / 'mlflow.db'}"
+
+
+def _check_kept() -> None:
+    """Refuse to keep servers that have another database open than is wanted now."""
+    wanted = {
+        "prefect": ("PREFECT_API_DATABASE_CONNECTION_URL", database_url("prefect", "asyncpg")),
+        "mlflow": ("MLFLOW_BACKEND_STORE_URI", database_url("mlflow", "psycopg2")),
+    }
+    for name, (key, database) in wanted.items():
+        has = servers.variable_of(name, key)
+        if has is not None and (has if has.startswith("postgresql") else None) != database:
+            raise UserError(f"{name} is running on another database ({redacted(has) or 'SQLite'}); `make down` first")
+
+
+def _url(name: str) -> str:
+    return f"http://{server_host()}:{_port(name)}"
 
 
 def _worker(gpu: str = "") -> Server:
@@ -147,11 +222,12 @@ def visible_gpus() -> list[str]:
     return chosen.split(",")[:count] if chosen else [str(gpu) for gpu in range(count)]
 
 
-def _check_ports() -> None:
+def _check_ports(names: tuple[str, ...] = PUBLIC) -> None:
     """Refuse ports that the servers cannot have; what a server that was killed has left on its port is ended."""
     if _port("prefect") == _port("mlflow"):
         raise UserError(f"SHEPHERD_MLFLOW_PORT={_port('mlflow')}: Prefect's server has this port; choose another one")
-    for name, (key, _) in PORTS.items():
+    for name in names:
+        key = PORTS[name][0]
         port, had = _port(name), servers.port_of(name)
         if had is None:
             servers.end_what_is_left(name)
@@ -211,9 +287,10 @@ def main(arguments: list[str]) -> int:
     commands = {"up": up, "down": down, "status": status, "deploy": deploy_elsewhere}
 
     def run() -> int:
-        if len(arguments) != 1 or arguments[0] not in commands:
-            raise UserError(f"flows.workers.up: one of {', '.join(commands)}")
-        commands[arguments[0]]()
+        word, *more = arguments or [""]
+        if word not in commands or len(more) > (word == "up"):
+            raise UserError(f"flows.workers.up: one of {', '.join(commands)}; behind up, postgres may stand")
+        commands[word](*more)
         return 0
 
     return told(run)

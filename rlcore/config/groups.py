@@ -206,7 +206,7 @@ class RunConfig:
     exp_name: str = arg("", "experiment in MLflow; default <algo>_<env id>", learning=False)
     run_name: str = arg("", "name of this run; default by time and exp_name", learning=False)
     root_dir: str = arg("", "folder of the run's family, under log_root; default <algo>/<env id>", learning=False)
-    log_root: str = arg("runs", "folder of all runs", learning=False)
+    log_root: str = arg("runs", "folder of all runs; default SHEPHERD_RUN_ROOT, else runs", learning=False)
     run_dir: str = arg("", "the run's own folder; default <log_root>/<root_dir>/<run_name>", learning=False)
     group: str | None = arg(None, "the group of runs it is counted with, as in `shepherd compare`", learning=False)
     init_from: str | None = arg(None, "run, checkpoint or models:/ URI whose weights start this run")

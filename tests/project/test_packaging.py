@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
 IMPORT_NAMES = {  # where a package is imported by another name than it is installed by
     "hydra-core": "hydra",
+    "psycopg2-binary": "psycopg2",
     "python-dotenv": "dotenv",
     "pyyaml": "yaml",
 }
@@ -69,7 +70,7 @@ def version_of(pin: Requirement) -> str:
 
 def direct_requirements() -> list[Requirement]:
     extras = project()["optional-dependencies"]
-    names = project()["dependencies"] + extras["box2d"] + extras["mujoco"] + extras["dev"]
+    names = project()["dependencies"] + extras["box2d"] + extras["mujoco"] + extras["postgres"] + extras["dev"]
     return [Requirement(name) for name in names]
 
 
@@ -115,7 +116,7 @@ def imported_packages() -> set[str]:
 def test_what_the_code_imports_is_declared_and_what_is_declared_is_imported():
     extras = project()["optional-dependencies"]
     required = {Requirement(name).name for name in project()["dependencies"]}
-    optional = {Requirement(name).name for name in extras["box2d"] + extras["mujoco"]}
+    optional = {Requirement(name).name for name in extras["box2d"] + extras["mujoco"] + extras["postgres"]}
     by_import = {IMPORT_NAMES.get(name, name.replace("-", "_")): name for name in required | optional}
     third_party = imported_packages() - set(sys.stdlib_module_names) - {"rlcore", "flows"}
     assert third_party <= set(by_import), "imported but not declared"

@@ -124,6 +124,14 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert folder.id == before
 
 
+def test_a_sweep_of_shared_runs_is_found_from_another_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "shared"))
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "a"))
+    SweepFolder("both").write(made := plan(["exp=ppo", LR, "sweep.name=both"]), tmp_path / "shared/sweeps/both")
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "b"))
+    assert SweepFolder.existing("both").read() == made
+
+
 def test_a_sweep_typed_again_is_the_same_sweep_and_other_settings_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.settings import tracking_uri
+from flows.settings import artifact_root, tracking_uri
 from flows.tracking import mirror
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_run import flat
@@ -272,6 +272,19 @@ def test_a_run_is_named_by_what_tells_it_from_others_first(
     info = connect(tracking_uri()).get_run(bring(run)).info
     assert info.run_name == shown
     assert info.user_id == user()
+
+
+def test_the_files_of_a_new_experiment_go_where_the_configuration_says(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_ARTIFACTS", str(tmp_path / "artifact store"))
+    client = connect(tracking_uri())
+    run = synthetic_run(tmp_path / "run", "elsewhere", exp_name="kept elsewhere")
+    found = client.get_run(bring(run))
+    assert list((tmp_path / "artifact store").rglob("config.yaml"))
+    assert client.list_artifacts(found.info.run_id)
+    monkeypatch.setenv("SHEPHERD_ARTIFACTS", "s3://bucket/folder")
+    assert artifact_root() == "s3://bucket/folder"
 
 
 def test_status_follows_interruption_and_resumption(home: Path, tmp_path: Path) -> None:

@@ -66,6 +66,20 @@ def test_the_time_zone_of_a_worker_does_not_move_a_run(monkeypatch: pytest.Monke
         time.tzset()
 
 
+def test_a_worker_in_another_folder_finds_the_run_on_the_storage_that_both_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "shared"))
+    run = _run_of("ppo", ACROBOT, "", flow_run(1))
+    assert run.path.is_relative_to(tmp_path / "shared")
+    before = run.read_identity()["run_id"]
+    (tmp_path / "second machine").mkdir()
+    monkeypatch.chdir(tmp_path / "second machine")
+    again = _run_of("ppo", ACROBOT, "", flow_run(1))
+    assert (again.path, again.read_identity()["run_id"]) == (run.path, before)
+    assert not list(Path.cwd().iterdir())
+
+
 def test_two_flow_runs_of_one_second_do_not_meet() -> None:
     assert _run_of("ppo", ACROBOT, "", flow_run(1)).path != _run_of("ppo", ACROBOT, "", flow_run(2)).path
 

@@ -1,0 +1,226 @@
+"""PostgreSQL behind the servers: a real one of the system's packages, started as `make up DB=postgres` does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from dotenv import dotenv_values
+
+from flows.settings import DATABASE, database_url
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.study import Study
+from flows.workers import postgres, servers, up
+from rlcore.errors import UserError
+from tests.flows.sweeps.fake import made
+from tests.processes import ROOT, environment, free_port, wait_for
+
+installed = bool(list(postgres.DEBIAN.glob("*/bin/initdb")))
+with_postgres = pytest.mark.skipif(not installed, reason=f"PostgreSQL is not installed: {postgres.INSTALL}")
+HERE = "127.0.0.2"  # another address of this machine than the one that servers listen on by themselves
+
+
+@pytest.fixture(autouse=True)
+def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DATABASE, raising=False)
+    monkeypatch.delenv("SHEPHERD_HOST", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("named", "of", "driver", "meant"),
+    [
+        ("postgresql://me:x@db:7/lab", "mlflow", "psycopg2", "postgresql+psycopg2://me:x@db:7/lab_mlflow"),
+        ("postgres://me@db", "prefect", "asyncpg", "postgresql+asyncpg://me@db/shepherd_prefect"),
+        ("postgresql+psycopg2://db/?sslmode=require", "optuna", "", "postgresql://db/shepherd_optuna?sslmode=require"),
+        ("postgresql://db/a?sslmode=require", "prefect", "asyncpg", "postgresql+asyncpg://db/a_prefect?ssl=require"),
+    ],
+)
+def test_each_has_a_database_of_its_own_on_the_server_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, named: str, of: str, driver: str, meant: str
+) -> None:
+    assert database_url(of, driver) is None
+    monkeypatch.setenv(DATABASE, named)
+    assert database_url(of, driver) == meant
+
+
+@pytest.mark.parametrize("named", ["mysql://me:hunter2@db/lab", "postgresql:///lab", "lab"])
+def test_an_address_of_something_else_is_refused_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv(DATABASE, named)
+    with pytest.raises(UserError, match=f"^{DATABASE}=.*write it as postgresql://") as error:
+        database_url("mlflow", "psycopg2")
+    assert "hunter2" not in str(error.value)
+
+
+def test_what_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(postgres, "DEBIAN", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="not installed here; `apt-get install -y postgresql`"):
+        postgres.private_server(5442, "secret")
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    with pytest.raises(UserError, match=r"psycopg2.*pip install -e '\.\[postgres\]'"):
+        postgres.check_driver()
+
+
+@pytest.mark.parametrize(
+    ("variables", "kind", "said"),
+    [
+        ({}, "mysql", "DB=mysql: only DB=postgres"),
+        ({"SHEPHERD_HOST": HERE}, "", f"SHEPHERD_HOST={HERE}: .*`make up DB=postgres`"),
+        ({DATABASE: "mysql://db"}, "", f"{DATABASE}=mysql://db: not the address"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_started(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str],
+    kind: str,
+    said: str,
+) -> None:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    (tmp_path / "flows").symlink_to(ROOT / "flows")
+    monkeypatch.setattr(up, "configure_environment", lambda: None)
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    assert up.main(["up", kind]) == 2
+    heard = capsys.readouterr().err
+    assert heard.startswith("shepherd: ") and all(part in heard for part in said.split(".*"))
+    assert not list(servers.folder().glob("*.pid"))
+
+
+class Site:
+    """A checkout with `make up DB=postgres`, in a folder that the system's user may not enter."""
+
+    def __init__(self, home: Path) -> None:
+        home.chmod(0o700)
+        self.home = home
+        for name in ("pyproject.toml", "flows", "rlcore", "conf"):
+            (home / name).symlink_to(ROOT / name)
+        ports = {key: str(free_port()) for key, _ in up.PORTS.values()}
+        self.variables = environment(home, SHEPHERD_HOST=HERE, **ports)
+
+    def servers(self, *command: str, **more: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.workers.up", *command],
+            cwd=self.home,
+            env=self.variables | more,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout + done.stderr
+
+    @property
+    def database(self) -> str:
+        return dotenv_values(self.home / ".env")[DATABASE] or ""
+
+    def rows(self, of: str, sql: str) -> list[tuple[object, ...]]:
+        import psycopg2
+
+        connection = psycopg2.connect(f"{self.database}_{of}")
+        with connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return cursor.fetchall()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("postgres"))
+    try:
+        said = site.servers("up", "postgres")
+        assert f"http://{HERE}:" in said, said
+        yield site
+    finally:
+        said = site.servers("down")
+        assert "everything that `make up` started has ended" in said, said
+        assert site.servers("status").startswith("nothing is running")
+
+
+@pytest.fixture
+def here(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """The site, its servers and their marks known to this process."""
+    for key in ("SHEPHERD_HOME", "SHEPHERD_POSTGRES_PORT"):
+        monkeypatch.setenv(key, site.variables[key])
+    monkeypatch.setenv(DATABASE, site.database)
+    return site
+
+
+@with_postgres
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")
+def test_prefect_and_mlflow_keep_everything_there_and_files_go_through_the_server(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for key, value in dotenv_values(site.home / ".env").items():
+        monkeypatch.setenv(key, value or "")
+    from mlflow import MlflowClient
+
+    client = MlflowClient(os.environ["MLFLOW_TRACKING_URI"])  # as one on another machine: an address, nothing else
+    run = client.create_run(client.create_experiment("elsewhere"))
+    client.log_text(run.info.run_id, "kept", "note.txt")
+    assert (run.info.artifact_uri or "").startswith("mlflow-artifacts:/")
+    assert [path.read_text() for path in site.home.glob(".shepherd/mlartifacts/**/note.txt")] == ["kept"]
+    assert site.rows("mlflow", "select artifact_uri from runs") == [(run.info.artifact_uri,)]
+    assert ("train-ppo",) in site.rows("prefect", "select name from flow")
+    assert not list(site.home.glob(".shepherd/**/*.db"))
+
+
+@with_postgres
+@pytest.mark.slow
+def test_up_keeps_it_and_refuses_to_go_on_without_it(site: Site) -> None:
+    assert site.servers("up").count("runs already") == 4  # .env names it
+    dotenv = site.home / ".env"
+    dotenv.rename(site.home / "away")
+    try:
+        assert "prefect is running on another database (postgresql+asyncpg://shepherd:***@" in site.servers(
+            "up", SHEPHERD_HOST=""
+        )
+    finally:
+        (site.home / "away").rename(dotenv)
+
+
+@with_postgres
+@pytest.mark.slow
+def test_its_password_is_in_no_command_line_and_nobody_comes_in_without(here: Site) -> None:
+    import psycopg2
+
+    password = urlsplit(here.database).password or ""
+    assert len(password) >= 32
+    assert (here.home / ".env").stat().st_mode & 0o777 == 0o600
+    for pid in servers.running().values():
+        assert password.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    with pytest.raises(psycopg2.OperationalError, match="password authentication failed"):
+        psycopg2.connect(here.database.replace(password, "wrong") + "_mlflow")
+
+
+@with_postgres
+@pytest.mark.slow
+def test_a_sweep_keeps_its_trials_there_and_misses_none_when_the_database_is_not_named(
+    here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, plan = made(tmp_path, "first")
+    study = Study(plan, folder.storage(plan), folder.study_name(plan))
+    study.ask()
+    again = Study(plan, folder.storage(plan), folder.study_name(plan))
+    assert [trial.params for trial in again.trials] == [trial.params for trial in study.trials]
+    assert here.rows("optuna", "select study_name from studies") == [(f"first {folder.id}",)]
+    monkeypatch.delenv(DATABASE)
+    with pytest.raises(UserError, match=r"sweep first: its trials are in postgresql\+psycopg2://shepherd:\*\*\*@"):
+        SweepFolder("first").storage(plan)
+
+
+@with_postgres
+@pytest.mark.slow
+def test_a_killed_one_is_started_again_with_what_it_had(here: Site) -> None:
+    before = here.rows("prefect", "select id from flow order by id")
+    os.kill(servers.running()["postgres"], signal.SIGKILL)
+    wait_for(lambda: "postgres" not in servers.running(), "its end")
+    assert "postgres               started" in here.servers("up")
+    assert here.rows("prefect", "select id from flow order by id") == before
