@@ -209,7 +209,8 @@ class Context:
         fabric: device and precision.
         ranks: who trains with this process.
         num_envs: B, environments of this rank.
-        compiled: the optimizers' steps are to be compiled ahead of time.
+        compiled: acting and the optimizers' steps are to be compiled ahead of time.
+        functions: the names of those that were made from it to be compiled, in their order.
     """
 
     config: Any
@@ -218,7 +219,7 @@ class Context:
     ranks: Ranks
     num_envs: int
     compiled: bool = False
-    functions: list[str] = field(default_factory=list)  # those to be compiled that were made from it, in their order
+    functions: list[str] = field(default_factory=list)
 
     def facts(self, function: str) -> dict[str, Any]:
         """What the code of one function of an algorithm is decided by, beside the program's own code: plain values."""
