@@ -19,7 +19,7 @@ import yaml
 from rlcore.errors import DiskFault, UserError
 from rlcore.system.durable import make_directory, sync_directory, write_synced
 
-ATTEMPTS, PAUSE = 4, 0.05  # at a lock: who only looks whether it is free holds it for a moment
+ATTEMPTS, PAUSE = 20, 0.05  # at a lock: who only looks holds it for a moment, one that was killed until it has ended
 READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values, by libyaml in an eighth of the time
 
 
