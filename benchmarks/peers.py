@@ -242,7 +242,7 @@ def head(repeats: int) -> list[str]:
         f"{platform.python_version()}. The train stage as whole processes, imports and exit included, one thread, "
         f"alternating; medians of {repeats}. `cold` is our first run, which compiles what the others find.",
         "",
-        "Returns are of 20 greedy episodes for each seed. Ours has the network of SheepRL's benchmark presets, one trunk "
+        "Returns are of 20 greedy episodes for each seed. Ours: the network of SheepRL's benchmark presets: one trunk "
         "for actor and critic; Stable-Baselines3 has two networks, which learn CartPole more surely at these budgets.",
         "",
     ]
