@@ -10,6 +10,7 @@ from safetensors.numpy import save
 
 from flows.runs.listeners import tell, working
 from flows.runs.milestones import note_result
+from rlcore.data.arrivals import columns
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
 from rlcore.spec import EnvSpec
@@ -32,9 +33,7 @@ class Recording:
         """Take one moment of play."""
         if self.bytes > CHUNK_BYTES:
             return
-        flags = ("reward", "terminated", "truncated", "is_first")
-        columns = {f"obs/{k}": v for k, v in arrival.obs.items()} | {f: getattr(arrival, f) for f in flags}
-        for key, value in (columns | {"action": action}).items():
+        for key, value in (columns(arrival) | {"action": action}).items():
             self.rows.setdefault(key, []).append(np.array(value))
             self.bytes += value.nbytes
 
@@ -51,8 +50,8 @@ def collect(run: RunDirectory) -> dict[str, Any]:
     result = evaluate_agent(
         agent, config, card, episodes, greedy=False, purpose="baseline", on_step=recording, on_progress=told
     )
-    columns = recording.columns()
-    content, name = save(columns), "steps-000000.safetensors"
+    recorded = recording.columns()
+    content, name = save(recorded), "steps-000000.safetensors"
     run.dataset.mkdir(exist_ok=True)
     write_synced(run.dataset / name, content)
     manifest = {
@@ -62,7 +61,7 @@ def collect(run: RunDirectory) -> dict[str, Any]:
         "seed": config.seed,
         "spec": card["spec"],
         "result": result,
-        "rows": list(columns["reward"].shape),
+        "rows": list(recorded["reward"].shape),
         "files": {name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
     }
     write_json(run.dataset / "manifest.json", manifest)

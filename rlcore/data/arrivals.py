@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.types import Arrival, Rows
+from rlcore.types import Arrival, Rows, Steps
 
 FLAGS = ("reward", "terminated", "truncated", "is_first")
 
@@ -22,15 +24,24 @@ def answer(action: Tensor, arrival: Arrival) -> Rows:
     return action.cpu().numpy() if isinstance(kept, np.ndarray) else action.to(kept.device)
 
 
-def columns(arrival: Arrival) -> dict[str, Rows]:
-    """obs/<key> and the flags, each [B, ...]."""
+def columns(arrival: Arrival | Steps) -> dict[str, Rows]:
+    """obs/<key> and the flags, each [B, ...], or [T, B, ...] of steps."""
     return {f"obs/{key}": value for key, value in arrival.obs.items()} | {f: getattr(arrival, f) for f in FLAGS}
 
 
-def from_columns(stored: dict[str, Rows]) -> Arrival:
+def from_columns(stored: Mapping[str, Rows]) -> Arrival:
     """The arrival of `columns`."""
-    obs = {key[4:]: value for key, value in stored.items() if key.startswith("obs/")}
-    return Arrival(obs, *(stored[flag] for flag in FLAGS))
+    return Arrival(_obs(stored), *(stored[flag] for flag in FLAGS))
+
+
+def as_steps(stored: Mapping[str, Tensor], action: Tensor) -> Steps:
+    """The steps of `columns`, with their actions; of an arrival, likewise."""
+    reward, terminated, truncated, is_first = (stored[flag] for flag in FLAGS)
+    return Steps(_obs(stored), action, reward, terminated, truncated, is_first)
+
+
+def _obs(stored: Mapping[str, Rows]) -> dict[str, Rows]:
+    return {key[4:]: value for key, value in stored.items() if key.startswith("obs/")}
 
 
 def copied(arrival: Arrival) -> Arrival:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlcore.data.arrivals import FLAGS
+from rlcore.data.arrivals import FLAGS, as_steps
 from rlcore.errors import UserError
 from rlcore.types import Steps
 
@@ -58,6 +58,4 @@ def load_dataset(folder: Path | str) -> TensorDict:
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder}: no dataset can be read there ({error}); a run has one after `collect`") from None
     whole = {key: torch.cat(parts) for key, parts in columns.items()}
-    obs = {key[4:]: rows for key, rows in whole.items() if key.startswith("obs/")}
-    reward, terminated, truncated, is_first = (whole[flag] for flag in FLAGS)
-    return as_tensordict(Steps(obs, whole["action"], reward, terminated, truncated, is_first))
+    return as_tensordict(as_steps(whole, whole["action"]))

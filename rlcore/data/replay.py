@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlcore import streams
 from rlcore.data import dataset
-from rlcore.data.arrivals import FLAGS
+from rlcore.data.arrivals import as_steps, columns
 from rlcore.types import Batch, Chunk, Context, State, Steps
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Replay:
         self.taken = 0  # batches handed out
         self._newest = 0  # policy steps of the last `extend`, of all ranks
         self._part = max(1, size // PARTS)  # rows of a chunk
+        self._room = size + self._part + 1  # a chunk whose first rows are no longer drawn is whole until it is let go
         self._chunks: dict[int, Chunk] = {}
 
     # Rows -------------------------------------------------------------------------------------------------------------
@@ -79,12 +81,11 @@ class Replay:
         self.written += count
 
     def _make_room(self, columns: dict[str, Tensor]) -> None:
-        room = self.size + self._part + 1  # a chunk whose first rows are no longer drawn is whole until it is let go
         for key, value in sorted(columns.items()):  # in the same order also when they come from a file
-            self.rows[key] = torch.zeros((room, *value.shape[1:]), dtype=value.dtype, device=self.device)
+            self.rows[key] = torch.zeros((self._room, *value.shape[1:]), dtype=value.dtype, device=self.device)
 
     def _slots(self, begin: int, end: int) -> Tensor:
-        return torch.arange(begin, end, device=self.device) % (self.size + self._part + 1)
+        return torch.arange(begin, end, device=self.device) % self._room
 
     # Batches ----------------------------------------------------------------------------------------------------------
 
@@ -106,12 +107,12 @@ class Replay:
             while bool((ended := self._ended(oldest + picked // width, picked % width)).any()):
                 picked[ended] = torch.from_numpy(self.rng.integers(0, choices * width, int(ended.sum()))).to(picked)
         first, env = oldest + picked // width, picked % width
-        slots = (first + torch.arange(self.length + 1, device=self.device)[:, None]) % len(self.rows["reward"])
-        columns = {key: rows[slots, env].to(self.target) for key, rows in self.rows.items()}
-        return Batch(_steps(columns, slice(0, self.length)), _steps(columns, self.length), policy_steps)
+        slots = (first + torch.arange(self.length + 1, device=self.device)[:, None]) % self._room
+        drawn = {key: rows[slots, env].to(self.target) for key, rows in self.rows.items()}
+        return Batch(_steps(drawn, slice(0, self.length)), _steps(drawn, self.length), policy_steps)
 
     def _ended(self, row: Tensor, env: Tensor) -> Tensor:
-        slot = row % len(self.rows["reward"])
+        slot = row % self._room
         return self.rows["terminated"][slot, env] | self.rows["truncated"][slot, env]
 
     def remembered(self) -> TensorDict:
@@ -131,7 +132,7 @@ class Replay:
         return {
             "written": self.written,
             "taken": self.taken,
-            "rng": dict(self.rng.bit_generator.state),
+            "rng": streams.generator_state(self.rng),
             "chunks": list(self._chunks.values()),
             "tail": self._between(full * self._part, self.written + 1) if self.rows else {},
         }
@@ -143,7 +144,7 @@ class Replay:
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`."""
         full, chunks = state["written"] // self._part, state["chunks"]
-        self.rng.bit_generator.state = state["rng"]
+        streams.load_generator_state(self.rng, state["rng"])
         # Chunks of this very memory are views of rows that are to be overwritten.
         columns = [chunk.columns() for chunk in chunks] if self.rows else (chunk.columns() for chunk in chunks)
         self.rows, self._chunks = {}, {}
@@ -161,13 +162,10 @@ class Replay:
 
 def _columns(steps: Steps, begin: int | None, end: int | None) -> dict[str, Tensor]:
     """Rows `begin` to `end` as one flat dict of [T, B, ...]; None = the one row [1, B, ...] of an arrival."""
-    flat = {f"obs/{key}": value for key, value in steps.obs.items()} | {"action": steps.action}
-    flat |= {flag: getattr(steps, flag) for flag in FLAGS}
+    flat = columns(steps) | {"action": steps.action}
     return {key: value[None] if begin is None else value[begin:end] for key, value in flat.items()}
 
 
-def _steps(columns: dict[str, Tensor], where: Any) -> Steps:
-    rows = {key: value[where] for key, value in columns.items()}
-    obs = {key[4:]: value for key, value in rows.items() if key.startswith("obs/")}
-    reward, terminated, truncated, is_first = (rows[flag] for flag in FLAGS)
-    return Steps(obs, rows["action"], reward, terminated, truncated, is_first)
+def _steps(drawn: dict[str, Tensor], where: Any) -> Steps:
+    rows = {key: value[where] for key, value in drawn.items()}
+    return as_steps(rows, rows["action"])

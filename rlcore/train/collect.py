@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcore.data.arrivals import FLAGS, answer, columns, copied, from_columns, room, tensor
+from rlcore.data.arrivals import answer, as_steps, columns, copied, from_columns, room, tensor
 from rlcore.data.carry import mapped, restored, tensors
 from rlcore.functional.noise import Noise
 from rlcore.judge.random_agent import RandomAgent
@@ -51,7 +51,7 @@ class Collector:
         self.device = torch.device(device)
         self.autocast: Any = autocast
         self.clip_rewards = clip_rewards
-        self.prefill = prefill
+        self.prefill, self._random = prefill, RandomAgent(envs.spec)
         self.env_steps = 0  # actions taken, all ranks together
         self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
         self.seconds = 0.0  # of the last collect
@@ -113,7 +113,7 @@ class Collector:
 
     def _at_random(self, arrival: Arrival) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         assert self.prefill is not None, "random actions need a stream"
-        random = RandomAgent(self.envs.spec)
+        random = self._random
         taken = random.to_env(random.act((), {}, tensor(arrival.is_first, "cpu"), self.prefill)[1]).to(self.device)
         action = self.agent.from_env(taken)
         return action, self.agent.to_env(action), {}
@@ -133,16 +133,11 @@ class Collector:
         rows = {key: tensor(value, self.device) for key, value in self._rows.items()}
         if self.clip_rewards:
             rows["reward"] = rows["reward"].tanh()
-        obs = {key[4:]: value for key, value in rows.items() if key.startswith("obs/")}
         action = torch.stack([a for a, _ in said])
         extras = {key: torch.stack([e[key] for _, e in said]) for key in said[0][1]}
-
-        def part(where: slice | int, action: Tensor) -> Steps:
-            reward, terminated, truncated, is_first = (rows[flag][where] for flag in FLAGS)
-            return Steps({k: v[where] for k, v in obs.items()}, action, reward, terminated, truncated, is_first)
-
-        steps = dataclasses.replace(part(slice(length), action), extras=extras, carry=carry)
-        return steps, dataclasses.replace(part(length, action[-1]), carry=self.carry)
+        steps = as_steps({key: value[:length] for key, value in rows.items()}, action)
+        last = as_steps({key: value[length] for key, value in rows.items()}, action[-1])
+        return dataclasses.replace(steps, extras=extras, carry=carry), dataclasses.replace(last, carry=self.carry)
 
     def state_dict(self) -> State:
         """Environments, the arrival not yet answered, carry, noise stream and counts."""
