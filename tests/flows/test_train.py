@@ -19,7 +19,7 @@ from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from tests.processes import changed
+from tests.processes import changed, wait_for
 from tests.soaking import soak
 from tests.stores import query
 
@@ -111,7 +111,8 @@ def test_an_unchanged_environment_is_not_measured_twice(
     assert run.card.read_bytes() == finished[0].card.read_bytes()  # with the seconds that measuring took then
     assert (run.path / "env_card.md").exists()
     sql = "select state_name from task_run where name like 'make-env%' order by start_time"
-    assert [name for (name,) in query(home, sql)][1] == "Cached"
+    # The server writes down what has become of a task after it has told its flow.
+    wait_for(lambda: [name for (name,) in query(home, sql)][1:2] == ["Cached"], "a cached task", 30)
 
 
 def kinds(run: RunDirectory) -> list[str]:

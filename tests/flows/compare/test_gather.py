@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.compare.gather import find_runs, gather
+from flows.compare.gather import gather
 from flows.tracking.backends import bring
 from rlcore.errors import UserError
+from rlcore.store.directory import RunDirectory
 from tests.flows.compare.runs import finished_run, group_of
 
 # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
@@ -32,7 +33,7 @@ def test_a_side_is_a_group_a_folder_a_glob_or_a_run(root: Path) -> None:
 def test_what_lies_inside_a_run_is_none_of_its_neighbours(root: Path) -> None:
     run = finished_run(root / "run", "a", 1, 1.0)
     finished_run(run.set_aside / "before", "a", 1, 1.0)
-    assert [found.path for found in find_runs(root)] == [run.path]
+    assert [found.path for found in RunDirectory.below(root)] == [run.path]
 
 
 def test_a_sweep_means_its_confirmed_runs(root: Path) -> None:

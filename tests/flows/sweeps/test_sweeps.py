@@ -23,7 +23,6 @@ pytestmark = pytest.mark.slow
 TINY = [
     "exp=ppo",
     "env.num_envs=2",
-    "algo.total_steps=768",
     "algo.per_rank_batch_size=32",
     "algo.update_epochs=1",
     "evaluation.every=128",
@@ -31,13 +30,14 @@ TINY = [
     "evaluation.num_envs=2",
     "env.step_timeout=600",
 ]
+LONG = "algo.total_steps=4096"  # seconds: a kill must find a trial that is being trained
 SPACE = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.rollout_steps=choice(32,64)"]
 SWEEP = ["sweep.trials=3", "sweep.workers=2", "sweep.batch=2", "sweep.startup=1", "sweep.warmup=1"]
 WHOLE, KILLED = "whole", "killed"
 
 
 def sweep(name: str) -> list[str]:
-    return ["sweep", *TINY, *SPACE, *SWEEP, f"sweep.name={name}", "sweep.confirm_seeds=0", "sweep.sampler=random"]
+    return ["sweep", *TINY, LONG, *SPACE, *SWEEP, f"sweep.name={name}", "sweep.confirm_seeds=0", "sweep.sampler=random"]
 
 
 def status(home: Path, name: str) -> dict[str, Any]:
@@ -141,7 +141,6 @@ def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed = ["train", *TINY, "algo.total_steps=256", "seed=5,6", "group=pair", "model_manager.disabled=true"]
-    typed.remove("algo.total_steps=768")
     small = ["evaluation.final_episodes=2", "evaluation.baseline_episodes=2", "env.capture_video=false"]
     process = start(site, *typed, *small, **NO_STORE)
     folder = site / "runs/ppo/CartPole-v1/pair"
@@ -163,7 +162,15 @@ def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished
 def test_a_trial_that_fails_has_its_sentence_and_the_others_go_on(site: Path) -> None:
     """A learning rate that breaks the weights fails at once: a trainer that began anew would come to the same."""
     lr, name = "algo.optimizer.lr=choice(1e-3,1e30)", "broken"
-    typed = ["sweep", *TINY, lr, "sweep.sampler=grid", f"sweep.name={name}", "sweep.confirm_seeds=0"]
+    typed = [
+        "sweep",
+        *TINY,
+        "algo.total_steps=768",
+        lr,
+        "sweep.sampler=grid",
+        f"sweep.name={name}",
+        "sweep.confirm_seeds=0",
+    ]
     assert end(start(site, *typed, **NO_STORE), 300)[0] == 0
     by_value = {trial["params"]["algo.optimizer.lr"]: trial for trial in status(site, name)["trials"]}
     assert by_value[1e-3]["state"] == "complete" and status(site, name)["best"] == by_value[1e-3]
