@@ -20,9 +20,7 @@ from flows.sweeps.folder import SweepFolder
 from flows.sweeps.preset import best_preset
 from flows.sweeps.report import report
 from flows.workers.local_api import prefect_api
-from rlcore import plugins
-from rlcore.algorithms import ALGORITHMS
-from rlcore.errors import UserError
+from flows.workers.pools import flow_called
 
 
 @functools.cache
@@ -58,13 +56,7 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
 
 def __getattr__(name: str) -> Flow[..., Any]:
     """`sweep_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
-    if not name.startswith("sweep_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    plugins.load()
-    for algo in ALGORITHMS:
-        if name == f"sweep_{algo.replace('-', '_')}":
-            return sweep_flow(algo)
-    raise UserError(f"{name}: no algorithm here has this flow; start the worker with its plugin in {plugins.VARIABLE}")
+    return flow_called(name, "sweep", sweep_flow)
 
 
 def run_sweep(algo: str, folder: SweepFolder) -> dict[str, Any]:

@@ -17,9 +17,7 @@ from prefect import Flow, flow  # isort: skip - the modules above set the enviro
 from flows.runs.create import new_run
 from flows.runs.trainer import expect_trainer, released
 from flows.workers.local_api import prefect_api
-from rlcore import plugins
-from rlcore.algorithms import ALGORITHMS
-from rlcore.errors import UserError
+from flows.workers.pools import flow_called
 from rlcore.store.directory import RunDirectory
 
 
@@ -61,13 +59,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
 def __getattr__(name: str) -> Flow[..., Any]:
     """`train_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
-    if not name.startswith("train_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    plugins.load()
-    for algo in ALGORITHMS:
-        if name == f"train_{algo.replace('-', '_')}":
-            return training_flow(algo)
-    raise UserError(f"{name}: no algorithm here has this flow; start the worker with its plugin in {plugins.VARIABLE}")
+    return flow_called(name, "train", training_flow)
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

@@ -95,23 +95,9 @@ def parser() -> Parser:
     command = _add(group, "diff", "flows.runs.diff:diff", about)
     command.add_argument("first", help="run or checkpoint directory, also of a run that is being trained")
     command.add_argument("second", help="likewise")
-    about = (
-        "train a run or a registered version again from its lineage and compare the bits; exit code 1 if they differ"
-    )
-    command = _add(group, "reproduce", "flows.cli.reproduce:reproduce", about)
-    command.add_argument("source", help="run directory or models:/NAME@alias")
-    about = "the second run's folder (beside the first: NAME_again)"
-    command.add_argument("--run-dir", default="", metavar="DIR", help=about)
-    command.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
+    _add_reproduce(group)
     _add_reap(group)
-    about = "which of several groups of runs is better, beyond the noise: a verdict, a page, figures"
-    command = _add(group, "compare", "flows.cli.compare:compare", about)
-    command.add_argument("sides", nargs="+", metavar="SIDE", help=SIDE)
-    command.add_argument("--out", default="report", metavar="FOLDER", help="where the page is written (report)")
-    about = "return that runs are timed to; over several environments 0 is random and 1 is solved (solved)"
-    command.add_argument("--threshold", type=float, metavar="X", help=about)
-    command.add_argument("--runs", default="runs", metavar="FOLDER", help="where groups are looked for (runs)")
-    command.add_argument("--json", action="store_true", dest="as_json", help="print the figures as JSON")
+    _add_compare(group)
     _add(group, "agents", "flows.report.catalogue:agents", "what can be trained")
     _add(group, "envs", "flows.report.catalogue:envs", "on what, and which extra is missing")
     _add_registry(group)
@@ -128,6 +114,28 @@ def _add(group: Any, name: str, calls: str, help: str) -> Parser:
     command = group.add_parser(name, help=help, description=help)
     command.set_defaults(calls=calls)
     return command
+
+
+def _add_reproduce(group: Any) -> None:
+    about = (
+        "train a run or a registered version again from its lineage and compare the bits; exit code 1 if they differ"
+    )
+    command = _add(group, "reproduce", "flows.cli.reproduce:reproduce", about)
+    command.add_argument("source", help="run directory or models:/NAME@alias")
+    about = "the second run's folder (beside the first: NAME_again)"
+    command.add_argument("--run-dir", default="", metavar="DIR", help=about)
+    command.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
+
+
+def _add_compare(group: Any) -> None:
+    about = "which of several groups of runs is better, beyond the noise: a verdict, a page, figures"
+    command = _add(group, "compare", "flows.cli.compare:compare", about)
+    command.add_argument("sides", nargs="+", metavar="SIDE", help=SIDE)
+    command.add_argument("--out", default="report", metavar="FOLDER", help="where the page is written (report)")
+    about = "return that runs are timed to; over several environments 0 is random and 1 is solved (solved)"
+    command.add_argument("--threshold", type=float, metavar="X", help=about)
+    command.add_argument("--runs", default="runs", metavar="FOLDER", help="where groups are looked for (runs)")
+    command.add_argument("--json", action="store_true", dest="as_json", help="print the figures as JSON")
 
 
 def _add_reap(group: Any) -> None:

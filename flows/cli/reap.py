@@ -11,7 +11,7 @@ from typing import Any
 from flows.cli.train import resume
 from flows.report.command_lines import resume_command, short_path
 from flows.report.terminal import show, table
-from flows.runs.gone import Gone, gone, led_elsewhere, mark, runs_below
+from flows.runs.gone import Gone, gone, led_elsewhere, mark
 from flows.tracking.mirror import bring_or_note
 from flows.workers.servers import check_servers
 from rlcore.errors import RunError, UserError
@@ -29,7 +29,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
         if not Path(folder).is_dir():
             raise UserError(f"{folder}: no folder here; name one that holds runs")
     check_servers()
-    runs = [run for folder in folders for run in runs_below(Path(folder).absolute())]
+    runs = [run for folder in folders for run in RunDirectory.below(Path(folder).absolute())]
     found, away = [], {}
     for one in filter(None, map(gone, runs)):
         host = None if elsewhere else led_elsewhere(one.run)

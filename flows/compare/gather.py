@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -73,15 +73,6 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
     return [side for side, _ in found]
 
 
-def find_runs(folder: Path) -> Iterator[RunDirectory]:
-    """The run directories in a folder and beneath it, in order; what lies inside one is its own affair."""
-    for place, folders, files in os.walk(folder):
-        folders.sort()
-        if "config.yaml" in files and "run.json" in files:
-            folders.clear()
-            yield RunDirectory(place)
-
-
 class _Groups:
     """The runs beneath a root by the group in their config; read once, when first asked for."""
 
@@ -93,7 +84,7 @@ class _Groups:
     def names(self) -> dict[str, list[RunDirectory]]:
         if self._runs is None:
             self._runs = {}
-            for run in find_runs(Path(self.root)):
+            for run in RunDirectory.below(Path(self.root)):
                 if group := _group(run):
                     self._runs.setdefault(group, []).append(run)
         return self._runs
@@ -114,7 +105,7 @@ def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
                 return Side(word, source, group), [partial(from_directory, run) for run in groups.names[group]]
     typed = os.path.expanduser(word)
     folders = [Path(place) for place in (sorted(glob.glob(typed)) if glob.has_magic(typed) else [typed])]
-    runs = [run for folder in folders for run in find_runs(folder)]
+    runs = [run for folder in folders for run in RunDirectory.below(folder)]
     if not runs:
         there = any(folder.is_dir() for folder in folders)
         what = "no run lies there" if there else f"no group beneath {groups.root}, no sweep and no folder"

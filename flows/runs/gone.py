@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from flows.runs.milestones import note_broken_off
 from rlcore.errors import UserError
@@ -29,15 +26,6 @@ class Gone:
     run: RunDirectory
     state: str
     marked: bool
-
-
-def runs_below(folder: Path) -> Iterator[RunDirectory]:
-    """Every run directory in a folder, or the folder itself; what a run has set aside is no run any more."""
-    for place, folders, files in os.walk(folder):
-        if "config.yaml" in files and "run.json" in files:
-            folders.clear()
-            yield RunDirectory(place)
-        folders.sort()
 
 
 def gone(run: RunDirectory) -> Gone | None:

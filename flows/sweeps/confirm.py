@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from flows.compare import statistics
+from flows.compare.selection import FEWEST
 from flows.runs.change import change_run
 from flows.runs.listeners import tell
 from flows.sweeps.driving import Sweep
@@ -20,8 +21,6 @@ from flows.tasks import register_model
 from rlcore.errors import RunError
 from rlcore.store.directory import write_json
 
-FEWEST = 10  # seeds a side: with fewer an interval of the difference covers the truth too seldom
-RESAMPLES = 10_000
 QUIET = ("env.capture_video=false",)  # unless the user wants it
 
 
@@ -98,19 +97,8 @@ def judged(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
 
 def interval(winner: Sequence[float], default: Sequence[float]) -> tuple[float, float]:
     """The 95 % percentile bootstrap interval of the difference of two IQMs, seeds drawn in pairs."""
-
-    def statistic(a: Any, b: Any, axis: int) -> Any:
-        return stats.trim_mean(a, 0.25, axis=axis) - stats.trim_mean(b, 0.25, axis=axis)
-
-    found = stats.bootstrap(
-        (np.array(winner), np.array(default)),
-        statistic,
-        n_resamples=RESAMPLES,
-        paired=True,
-        vectorized=True,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
+    sides, rng = ([np.array(winner)], [np.array(default)]), np.random.default_rng(0)
+    found = statistics.difference(*sides, statistics.iqm, rng, paired=True)
     return float(found.low), float(found.high)
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from flows.compare import statistics
 from flows.sweeps.settings import SweepConfig, merged
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import last_event, read_events
+from rlcore.store.events import COMPLETE, last_event, read_events
 
-OVER = ("finished", "stopped_early", "dry_run")  # how a training ends that is done
 # Set for every trial, unless the user has: what only costs time where nobody looks at a single run.
 LEAN = (
     "env.capture_video=false",
@@ -41,7 +43,7 @@ class Training:
         if not self.run.config.exists():
             return "new"
         status = self.run.read_summary().get("status")
-        return "pruned" if status == "pruned" else "over" if status in OVER else "begun"
+        return "pruned" if status == "pruned" else "over" if status in COMPLETE else "begun"
 
     @property
     def env_steps(self) -> int:
@@ -94,7 +96,7 @@ def reported(runs: Sequence[Training]) -> Iterator[tuple[int, float]]:
     for training in runs:
         scores = training.scores
         done = last_event(read_events(training.run.events), "end")
-        is_done = done is not None and done["status"] in OVER
+        is_done = done is not None and done["status"] in COMPLETE
         for score in scores[: len(scores) - is_done]:
             step += 1
             yield step, score
@@ -103,8 +105,7 @@ def reported(runs: Sequence[Training]) -> Iterator[tuple[int, float]]:
 
 def iqm(values: Sequence[float]) -> float:
     """The interquartile mean: without the lowest and the highest quarter; of fewer than four the mean."""
-    cut = len(values) // 4
-    return fmean(sorted(values)[cut : len(values) - cut])
+    return float(statistics.iqm([np.array(values)]))
 
 
 def _quoted(path: Path) -> str:

@@ -28,10 +28,8 @@ from rlcore.system.lifeline import spawn
 from rlcore.system.secrets import redacted
 
 SETTLE, SETTLE_INTERRUPTED = 60.0, 8.0  # seconds that a command waits at its end for mirrors still at work
-DONE, FAILED = (
-    b"+",
-    b"-",
-)  # answers to a request, which is a line: a run's folder in JSON, or "" to be told the others are done
+# Answers to a request, which is a line: a run's folder in JSON, or "" to be told that the others are done.
+DONE, FAILED = b"+", b"-"
 
 
 def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:

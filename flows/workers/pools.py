@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 from flows.settings import home
 from rlcore import plugins
+from rlcore.errors import UserError
 
 # Earlier versions had Prefect call silent flow runs crashed; flows.workers.worker does it now.
 OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
@@ -46,7 +47,27 @@ def prefect_yaml() -> str:
 
 def entrypoint(algo: str, kind: str = "train") -> str:
     """Where a worker finds a flow of an algorithm."""
-    return f"flows/{kind}.py:{kind}_{algo.replace('-', '_')}"
+    return f"flows/{kind}.py:{_function(algo, kind)}"
+
+
+def _function(algo: str, kind: str) -> str:
+    return f"{kind}_{algo.replace('-', '_')}"
+
+
+def flow_called(name: str, kind: str, flow_of: Callable[[str], Any]) -> Any:
+    """The flow of an algorithm, a plugin's too, by the name in its entrypoint: a module's `__getattr__`.
+
+    An AttributeError for other names than `<kind>_...`, a UserError where no algorithm here has it.
+    """
+    if not name.startswith(f"{kind}_"):
+        raise AttributeError(f"module 'flows.{kind}' has no attribute {name!r}")
+    from rlcore.algorithms import ALGORITHMS
+
+    plugins.load()
+    for algo in ALGORITHMS:
+        if name == _function(algo, kind):
+            return flow_of(algo)
+    raise UserError(f"{name}: no algorithm here has this flow; start the worker with its plugin in {plugins.VARIABLE}")
 
 
 def deployments() -> Iterator[Deployment]:

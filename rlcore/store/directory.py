@@ -86,6 +86,15 @@ class RunDirectory:
         return run
 
     @staticmethod
+    def below(folder: Path) -> Iterator[RunDirectory]:
+        """The run directories in a folder and beneath it, in order; what lies inside one is its own affair."""
+        for place, folders, files in os.walk(folder):
+            folders.sort()
+            if "config.yaml" in files and "run.json" in files:
+                folders.clear()
+                yield RunDirectory(place)
+
+    @staticmethod
     def new(path: str | Path) -> RunDirectory:
         """The run directory to be made at `path`; `UserError` where a run is there already."""
         run = RunDirectory(Path(path).absolute())
