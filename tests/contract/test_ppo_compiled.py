@@ -6,8 +6,9 @@ Building one takes 15 s, so a single one is built here. The other cases run the 
 from __future__ import annotations
 
 import dataclasses
-import json
+import hashlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -111,23 +112,28 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def cache() -> Iterator[Path]:
-    """A cache that holds the step of the discrete case, really built."""
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache that holds the step of the discrete case alone, really built, in the folder that all tests share."""
+    shared, folder = Path(os.environ["TESTS_SHARED"], "compiled"), tmp_path_factory.mktemp("compiled")
+    taken, load = [], ahead_of_time._load
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")  # as a run has it, for the runs of tests/kills take the same package
     with pytest.MonkeyPatch.context() as patch:
-        folder = Path(os.environ["TESTS_SHARED"], "compiled")
-        patch.setenv("SHEPHERD_CACHE", str(folder))
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")  # as a run has it, for the runs of tests/kills take the same package
+        patch.setenv("SHEPHERD_CACHE", str(shared))
+        patch.setattr(ahead_of_time, "_load", lambda package: taken.append(package) or load(package))
         compiled("discrete")
+    (package,) = shared.glob(f"*.{hashlib.sha256(taken[0]).hexdigest()}.pt2")
+    entries = (entry for entry in shared.glob("*.json") if package.name.partition(".")[0] in entry.read_text())
+    for file in (package, *entries):
+        shutil.copy(file, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHEPHERD_CACHE", str(folder))
         yield folder
-        torch.set_float32_matmul_precision(precision)
+    torch.set_float32_matmul_precision(precision)
 
 
 def packages(folder: Path) -> list[Path]:
-    """The packages of minibatch steps: runs of other tests have acting built in the shared folder too."""
-    entries = map(json.loads, map(Path.read_text, folder.glob("*.json")))
-    steps = {entry["package"] for entry in entries if "Loss/policy_loss" in entry["notes"]}
-    return sorted(path for path in folder.glob("*.pt2") if not steps or path.name.partition(".")[0] in steps)
+    return sorted(folder.glob("*.pt2"))
 
 
 # The same numbers -----------------------------------------------------------------------------------------------------

@@ -50,9 +50,8 @@ def status(home: Path, name: str) -> dict[str, Any]:
 
 
 def runs(home: Path, name: str) -> dict[str, RunDirectory]:
-    return {
-        path.parent.parent.name: RunDirectory(path.parent) for path in (home / "runs/sweeps" / name).rglob("run.json")
-    }
+    found = (home / "runs/sweeps" / name).glob("trial_*/seed_*/run.json")
+    return {path.parent.parent.name: RunDirectory(path.parent) for path in found}
 
 
 def checkpoints(home: Path) -> int:
