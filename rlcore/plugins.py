@@ -52,7 +52,7 @@ def load() -> list[str]:
     return names
 
 
-def imported(module: str, key: str = VARIABLE) -> ModuleType:
+def imported(module: str, key: str = "plugins") -> ModuleType:
     """A plugin, or a module in one, from the working directory too; a UserError where `key` names what cannot be."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -6,10 +6,11 @@ Functions are named, not imported, so that a mistake is told in no time; a test 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from rlcore import __version__
+from rlcore.config.schema import nearest
 from rlcore.errors import UserError
 
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
@@ -27,7 +28,9 @@ PARAMS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are sentences."""
+    """A parser whose mistakes are sentences; `commands` are the words that may come first."""
+
+    commands: Collection[str] = ()
 
     def error(self, message: str) -> NoReturn:
         """Raise the mistake as a `UserError`."""
@@ -46,7 +49,10 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
         return SWEEP_HELP, {}
     if command == "sweep" and arguments[1:2] in (["resume"], ["status"]):
         arguments = [f"sweep {arguments[1]}", *arguments[2:]]
-    options, rest = parser().parse_known_args(arguments)
+    root = parser()
+    if not command.startswith("-") and command not in root.commands:
+        raise UserError(f"{command}: no such command{nearest(command, root.commands)}; `shepherd --help` lists them")
+    options, rest = root.parse_known_args(arguments)
     values = vars(options)
     if rest and ("overrides" not in values or any(word.startswith("-") for word in rest)):
         raise UserError(f"{' '.join(rest)}: not known here; `shepherd {command} --help` says what may be typed")
@@ -63,6 +69,7 @@ def parser() -> Parser:
     root = Parser(prog="shepherd", description="Reinforcement learning as reproducible experiment stages.")
     root.add_argument("--version", action="version", version=f"shepherd {__version__}")
     group = root.add_subparsers(required=True, metavar="COMMAND")
+    root.commands = group.choices
 
     command = _add(group, "train", "flows.cli.train:train", "train an agent: from a config to a registered model")
     command.add_argument("overrides", nargs="*", default=[], help=f"{KEYS}; several values: seed=0,1,2 group=NAME")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TextIO
 
 from rich.text import Text
 
-from flows.report.sentences import describe, duration
+from flows.report.sentences import describe, duration, number
 from flows.report.terminal import console
 from flows.runs.listeners import listening
 from rlcore.store.directory import RunDirectory
@@ -24,6 +24,7 @@ REDRAW_EVERY = 0.1  # s between two drawings on a terminal
 LINE_EVERY = 10.0  # s between two lines in a file
 LINE_SHARE = 0.05  # part of the budget, or of the time so far, that is worth a line in a file
 MEMORY = 20.0  # s over which the rate behind the ETA forgets: longer than an evaluation, so that those do not shake it
+SETTLED = 1.0  # s of training, before which a rate says nothing of the rest
 LONGEST_BAR, SHORTEST_BAR = 16, 5  # columns
 CLEAR = "\r\x1b[K"
 
@@ -92,11 +93,12 @@ class Progress:
         with self._lock:
             self._follow_rate(steps, steps_per_second, elapsed)
             finished = steps >= self.total_steps
-            eta = duration((self.total_steps - steps) / self._rate) if self._rate and self._rate > 0 else "-"
+            rate = self._rate if self._rate and self._rate > 0 and elapsed >= SETTLED else None
+            eta = duration((self.total_steps - steps) / rate) if rate else "-"
             parts = [
                 f"{steps:,}/{self.total_steps:,}",
                 f"{min(100, 100 * steps // self.total_steps)}%",
-                f"return {'-' if episode_return is None else format(episode_return, '.1f')}",
+                f"return {'-' if episode_return is None else number(episode_return)}",
                 f"{steps_per_second:,.0f} steps/s",
                 f"took {duration(elapsed)}" if finished else f"ETA {eta}",
             ]
@@ -146,7 +148,7 @@ class Progress:
             self._rate = steps_per_second
         elif seconds > 0:
             rate = (steps - self._last[0]) / seconds
-            self._rate += (1 - math.exp(-seconds / MEMORY)) * (rate - self._rate)
+            self._rate += (1 - math.exp(-seconds / min(MEMORY, elapsed))) * (rate - self._rate)
         self._last = (steps, elapsed)
 
     def _due(self, so_far: float) -> bool:

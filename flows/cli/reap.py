@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.cli.train import resume
 from flows.report.command_lines import resume_command, short_path
-from flows.report.terminal import show, table
+from flows.report.terminal import console, show, table
 from flows.runs.gone import Gone, gone, led_elsewhere, mark
 from flows.tracking.mirror import bring_or_note
 from flows.workers.servers import check_servers
@@ -37,7 +37,11 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
             away[one.run] = host
         elif one.marked or mark(one):
             found.append(one)
-    told = [_brought(number, len(found), one) for number, one in enumerate(found, 1)]
+    with console(sys.stderr).status("") as status:
+        told = []
+        for number, one in enumerate(found, 1):
+            status.update(f"{number} of {len(found)}: {short_path(one.run.path)}")
+            told.append(_brought(one))
     if as_json:
         others = [{"run_dir": str(run.path), "host": host} for run, host in away.items()]
         print(json.dumps({"runs": told, "elsewhere": others}))
@@ -46,13 +50,12 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
     return max([_goes_on(one.run) for one in found], default=0) if go_on else 0
 
 
-def _brought(number: int, of: int, one: Gone) -> dict[str, Any]:
+def _brought(one: Gone) -> dict[str, Any]:
     """Bring the summary and MLflow up to date with what was marked; what is printed of it."""
     from flows.stages.summary import summarise  # torch
     from rlcore.store.checkpoint import newest_good  # torch
 
     run, newest = one.run, None
-    print(f"{number} of {of}: {short_path(run.path)}", file=sys.stderr)
     try:
         newest = newest_good(run.checkpoints)
         if newest is not None and not one.marked:

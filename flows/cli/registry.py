@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flows.registry import champions
 from flows.registry import models as registry
 from flows.report.command_lines import short_path
+from flows.report.sentences import between, number, signed
 from flows.report.terminal import show, table
 from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import reachable_store
@@ -61,14 +62,14 @@ def _line(name: str, move: champions.Move) -> str:
 def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
     aliases = sorted(client.get_registered_model(name).aliases.items())
     for version in reversed(registry.versions_of(client, name)):
-        tags, number = version.tags, str(version.version)
+        tags, own = version.tags, str(version.version)
         steps, mean, folder = tags.get("env_steps"), tags.get("eval_mean"), tags.get("run_dir")
         yield (
             name,
-            number,
-            ", ".join(alias for alias, to in aliases if str(to) == number) or "-",
+            own,
+            ", ".join(alias for alias, to in aliases if str(to) == own) or "-",
             f"{int(steps):,}" if steps else "-",
-            f"{float(mean):,.1f}" if mean else "-",
+            number(float(mean)) if mean else "-",
             _decision(version),
             _minute(datetime.datetime.fromtimestamp(version.creation_timestamp / 1000, datetime.UTC)),
             _folder(Path(folder), tags.get("run_id", "")) if folder else "not of this project",
@@ -83,7 +84,7 @@ def _decision(version: ModelVersion) -> str:
     low, high = float(tags["difference_low"]), float(tags["difference_high"])
     verb = "beats" if low > 0 else "does not beat"
     other = tags.get("compared_with", "").removeprefix("the ")
-    return f"{verb} {other}: {float(tags['difference']):+.1f} [{low:.1f}, {high:.1f}]"
+    return f"{verb} {other}: {signed(float(tags['difference']))} {between(low, high)}"
 
 
 def _history(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:

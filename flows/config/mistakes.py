@@ -37,7 +37,7 @@ NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "any Gymnasium i
 
 def not_an_option(group: str, name: str, options: Collection[str]) -> str:
     """The sentence for a group file that does not exist, with the nearest of the group's files, or all of them."""
-    choose = f"; choose one of {', '.join(sorted(options))}"
+    choose = f"; choose one of {', '.join(sorted(set(options) - {'default'}) or options)}"
     if name in ("", "???"):
         return f"{group}={name}: no name given{choose}"
     if {name, name.partition("_")[0]} & NOT_YET.get(group, frozenset()):

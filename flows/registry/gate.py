@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from scipy.special import stdtrit
 
+from flows.report.sentences import between, number, signed
+
 LEVEL = 0.975  # of Student's t, for both ends of a 95 % interval
 
 
@@ -32,7 +34,7 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
     terms = [part**2 / (side["episodes"] - 1) for part, side in zip(parts, (candidate, baseline), strict=True) if part]
     freedom = max(1, math.floor(sum(parts) ** 2 / sum(terms))) if terms else 1
     half = float(stdtrit(freedom, LEVEL)) * math.sqrt(sum(parts))
-    return _verdict(difference, half, f"the random baseline ({baseline['mean']:.1f})", candidate["episodes"])
+    return _verdict(difference, half, f"the random baseline ({number(baseline['mean'])})", candidate["episodes"])
 
 
 def paired(candidate: Sequence[float], champion: Sequence[float], champion_name: str) -> Verdict:
@@ -40,7 +42,7 @@ def paired(candidate: Sequence[float], champion: Sequence[float], champion_name:
     differences = [new - old for new, old in zip(candidate, champion, strict=True)]
     count = len(differences)
     half = float(stdtrit(count - 1, LEVEL)) * statistics.stdev(differences) / math.sqrt(count)
-    other = f"{champion_name} ({statistics.fmean(champion):.1f}) on the same fresh seeds"
+    other = f"{champion_name} ({number(statistics.fmean(champion))}) on the same fresh seeds"
     return _verdict(statistics.fmean(differences), half, other, count)
 
 
@@ -49,5 +51,5 @@ def _verdict(difference: float, half: float, other: str, episodes: int) -> Verdi
     better = low > 0
     what = "beats" if better else "does not beat"
     beyond = "beyond" if better or high < 0 else "within"
-    interval = f"95 % interval [{low:.1f}, {high:.1f}] over {episodes} episodes, {beyond} the noise"
-    return Verdict(better, difference, low, high, f"{what} {other}: difference {difference:+.1f}, {interval}")
+    interval = f"95 % interval {between(low, high)} over {episodes} episodes, {beyond} the noise"
+    return Verdict(better, difference, low, high, f"{what} {other}: difference {signed(difference)}, {interval}")

@@ -41,8 +41,7 @@ def result_line(summary: dict[str, Any]) -> str:
 
 
 def _mean(result: dict[str, Any]) -> str:
-    low, high = result["ci95"]
-    return f"{result['mean']:.1f} [{low:.1f}, {high:.1f}] over {result['episodes']} episodes"
+    return f"{number(result['mean'])} {between(*result['ci95'])} over {result['episodes']} episodes"
 
 
 def duration(seconds: float) -> str:
@@ -52,7 +51,19 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def number(value: float) -> str:
-    """A return in the environment's unit: two decimals where they say something, none where they would be noise."""
-    size = abs(value)
-    return f"{value:,.{0 if size >= 10_000 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 4}f}"
+def number(value: float, beside: float = 0.0) -> str:
+    """A return in the environment's unit, with as many decimals as say something, also of the larger one beside it."""
+    size = max(abs(value), abs(beside))
+    if 0 < size < 0.1:
+        return f"{value:.2g}"
+    return f"{value:,.{0 if size >= 10_000 else 1 if size >= 10 else 2}f}"
+
+
+def between(low: float, high: float) -> str:
+    """Two ends, written alike."""
+    return f"[{number(low, high)}, {number(high, low)}]"
+
+
+def signed(value: float) -> str:
+    """A difference of returns, with its sign."""
+    return f"{'+' if value >= 0 else ''}{number(value)}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flows.registry import champions, upload
 from flows.registry import models as registry
 from flows.registry.gate import Verdict, against_baseline, paired
+from flows.report.sentences import number
 from flows.runs.lineage import lineage
 from flows.runs.listeners import tell, working
 from flows.runs.series import write_model
@@ -86,14 +87,14 @@ def _create_version(
 
 def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: ModelVersion) -> str:
     """Compare, write figures and reasons on the version, set the aliases; the decision."""
-    name, number = version.name, str(version.version)
+    name, this = version.name, str(version.version)
     upload.link_logged_model(client, version)
-    client.set_registered_model_alias(name, "challenger", number)
+    client.set_registered_model_alias(name, "challenger", this)
     champion = registry.champion_of(client, name)
-    if champion is not None and str(champion.version) == number:  # a kill cut the last call off after the coronation
+    if champion is not None and str(champion.version) == this:  # a kill cut the last call off after the coronation
         moves = reversed(champions.history(client, name))
-        decision = next((move.why for move in moves if move.version == number), "")
-        decision = decision or f"Champion: version {number} bore the alias already"
+        decision = next((move.why for move in moves if move.version == this), "")
+        decision = decision or f"Champion: version {this} bore the alias already"
     else:
         if champion is None:
             other, (result, verdict) = "random baseline", _against_baseline(run, checkpoint)
@@ -108,13 +109,13 @@ def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: 
         else:
             decision = f"Not champion: there is {verdict} to compare with"
         for key, value in figures.items():
-            client.set_model_version_tag(name, number, key, f"{value:.6g}" if isinstance(value, float) else str(value))
+            client.set_model_version_tag(name, this, key, f"{value:.6g}" if isinstance(value, float) else str(value))
         # MLflow's list of versions shows the first words only: they say whether it became champion.
-        words = f"{decision}. Greedy mean return {result['mean']:.1f} over {result['episodes']} episodes."
-        client.update_model_version(name, number, f"{words}\n\n{registry.description_of(config_of(run))}")
+        words = f"{decision}. Greedy mean return {number(result['mean'])} over {result['episodes']} episodes."
+        client.update_model_version(name, this, f"{words}\n\n{registry.description_of(config_of(run))}")
         if isinstance(verdict, Verdict) and verdict.better:
-            champions.crown(client, name, number, "gate", decision)
-    client.set_model_version_tag(name, number, "decision", decision)  # with it no later call decides again
+            champions.crown(client, name, this, "gate", decision)
+    client.set_model_version_tag(name, this, "decision", decision)  # with it no later call decides again
     return decision
 
 

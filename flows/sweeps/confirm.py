@@ -9,6 +9,7 @@ import numpy as np
 
 from flows.compare import statistics
 from flows.compare.selection import FEWEST
+from flows.report.sentences import between, number, signed
 from flows.runs.change import change_run
 from flows.runs.listeners import tell
 from flows.sweeps.driving import Sweep
@@ -81,7 +82,7 @@ def judged(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
     """
     means = {"winner": iqm(winner), "default": iqm(default)}
     difference = means["winner"] - means["default"]
-    said = f"winner {means['winner']:.1f}, default {means['default']:.1f} (IQM over {len(winner)} fresh seeds)"
+    said = f"winner {number(means['winner'])}, default {number(means['default'])} (IQM over {len(winner)} fresh seeds)"
     if len(winner) < FEWEST:
         words = f"not decided: {said}; fewer than {FEWEST} seeds say too little"
         return {"better": None, **means, "difference": difference, "low": None, "high": None, "words": words}
@@ -89,8 +90,8 @@ def judged(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
     verb = "better than" if low > 0 else "worse than" if high < 0 else "not better than"
     noise = "within" if low <= 0 <= high else "beyond"
     words = (
-        f"the winner is {verb} the default configuration: {said}, difference {difference:+.1f}, 95 % interval "
-        f"[{low:.1f}, {high:.1f}], {noise} the noise"
+        f"the winner is {verb} the default configuration: {said}, difference {signed(difference)}, 95 % interval "
+        f"{between(low, high)}, {noise} the noise"
     )
     return {"better": low > 0, **means, "difference": difference, "low": low, "high": high, "words": words}
 

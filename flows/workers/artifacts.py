@@ -13,6 +13,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
+from flows.report.sentences import between
 from flows.report.tables import summary_markdown
 from flows.runs.listeners import listening
 from flows.settings import configure_environment
@@ -82,7 +83,7 @@ def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> Non
         {
             "policy": policy,
             "mean return": round(result["mean"], 1),
-            "95 % interval": "[{:.1f}, {:.1f}]".format(*result["ci95"]),
+            "95 % interval": between(*result["ci95"]),
             "episodes": result["episodes"],
         }
         for policy, result in {**judged, "random baseline": summary.get("baseline")}.items()
@@ -100,9 +101,9 @@ def show_comparison(name: str, markdown: str, pictures: Mapping[str, bytes]) -> 
     """Show a comparison as a page, and its pictures (title -> PNG)."""
     key = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     _try(prefect.artifacts.create_markdown_artifact, markdown, f"compare-{key}", name)
-    for number, (title, png) in enumerate(pictures.items(), 1):
+    for place, (title, png) in enumerate(pictures.items(), 1):
         picture = "data:image/png;base64," + base64.b64encode(png).decode()
-        _try(prefect.artifacts.create_image_artifact, picture, f"compare-{key}-{number}", title)
+        _try(prefect.artifacts.create_image_artifact, picture, f"compare-{key}-{place}", title)
 
 
 def _name(run: RunDirectory) -> str:

@@ -60,7 +60,7 @@ def test_what_is_told_to_be_typed_names_the_same_again() -> None:
     [
         (
             "nowhere",
-            r"SHEPHERD_PLUGINS=nowhere: .* cannot be imported \(ModuleNotFoundError: No module named 'nowhere'",
+            r"plugins=nowhere: .* cannot be imported \(ModuleNotFoundError: No module named 'nowhere'",
         ),
         ("torn", r"cannot be imported \(SyntaxError"),
         (".x", "cannot be imported"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 from importlib import import_module
 
 import pytest
 
 from flows.cli import main as cli
-from flows.cli.parser import STAGES, parse
+from flows.cli.parser import STAGES, parse, parser
 from rlcore.errors import UserError
 
 # One line of every command, with all of its arguments.
@@ -57,10 +56,7 @@ def test_a_command_calls_a_function_that_takes_its_arguments(line):
 
 
 def test_every_command_has_a_line_here():
-    with pytest.raises(UserError, match="choose from") as caught:
-        parse(["nothing"])
-    commands = re.search(r"choose from ([^)]*)\)", str(caught.value))[1].replace("'", "").split(", ")
-    assert {command.split()[0] for command in commands} == {line.split()[0] for line in LINES}
+    assert {command.split()[0] for command in parser().commands} == {line.split()[0] for line in LINES}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +87,7 @@ def test_overrides_may_stand_before_and_behind_the_options():
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ("tain exp=ppo", ["'tain'", "train", "resume"]),
+        ("tain exp=ppo", ["tain: no such command; did you mean 'train'?", "shepherd --help"]),
         ("evaluate", ["source", "shepherd evaluate --help"]),
         ("evaluate runs/a --episode x", ["--episodes", "'x'"]),
         ("evaluate runs/a --episodes 0", ["--episodes 0: must be 1 or more"]),

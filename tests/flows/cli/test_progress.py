@@ -212,7 +212,7 @@ def test_durations_are_written_as_clocks_write_them(seconds: float, text: str) -
 
 def train_a_tenth(progress: Progress) -> str:
     progress.update(100, 1.0, 100.0, 1.0)
-    return "train  ━━──────────────  100/1,000  10%  return 1.0  100 steps/s  ETA 0:09"
+    return "train  ━━──────────────  100/1,000  10%  return 1.00  100 steps/s  ETA 0:09"
 
 
 def test_other_work_stands_in_place_of_training_until_it_is_done() -> None:
@@ -253,7 +253,7 @@ def test_a_file_hears_of_other_work_every_ten_seconds_and_of_short_work_not_at_a
         progress.work(doing, seconds, seconds)
     progress.close()
     assert out.getvalue().splitlines() == [
-        "train  100/1,000  10%  return 1.0  100 steps/s  ETA 0:09",
+        "train  100/1,000  10%  return 1.00  100 steps/s  ETA 0:09",
         "final evaluation  10/35 episodes  ETA 0:25",
         "final evaluation  20/35 episodes  ETA 0:15",
         "final evaluation  30/35 episodes  ETA 0:05",
@@ -270,7 +270,7 @@ def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: p
         tell("stage", {"doing": "stopped early"})
         tell("progress", {"policy_steps": 101, "total_steps": 1000, "return": None, "elapsed": 2.0})
     assert capsys.readouterr().err.splitlines() == [
-        "train  100/1,000  10%  return 1.0  50 steps/s  ETA 0:18",
+        "train  100/1,000  10%  return 1.00  50 steps/s  ETA 0:18",
         "stopped early",
         "train  101/1,000  10%  return -  50 steps/s  ETA 0:18",
     ]

@@ -271,4 +271,4 @@ def test_a_decision_that_is_being_written_is_none_yet() -> None:
 
     assert words() == words(difference="3.0") == words(difference="3.0", difference_low="1.0") == "undecided"
     whole = {"difference": "3.0", "difference_low": "1.0", "difference_high": "5.0", "compared_with": "the champion"}
-    assert words(**whole) == "beats champion: +3.0 [1.0, 5.0]"
+    assert words(**whole) == "beats champion: +3.00 [1.00, 5.00]"

@@ -75,7 +75,7 @@ def test_a_plugin_named_in_the_environment_registers_its_ids(monkeypatch, tmp_pa
 
 def test_a_plugin_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv("SHEPHERD_PLUGINS", "no_such_plugin_here")
-    with pytest.raises(UserError, match="SHEPHERD_PLUGINS=no_such_plugin_here"):
+    with pytest.raises(UserError, match="plugins=no_such_plugin_here"):
         made("Missing-v1")  # where Gymnasium knows an id, nobody else is asked
 
 
