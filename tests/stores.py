@@ -14,15 +14,6 @@ from typing import Any
 from flows.process.locks import locked
 from tests.processes import environment
 
-MAKE = """
-from flows.tracking.mlflow_store import prepare_store
-from flows.settings import tracking_uri
-from flows.workers.local_api import prefect_api
-
-with prefect_api():
-    prepare_store(tracking_uri())
-"""
-
 
 def furnish(home: Path) -> None:
     """Give a fresh home the folder that a first command would have made there, the databases in it.
@@ -32,7 +23,8 @@ def furnish(home: Path) -> None:
     made = Path(os.environ["TESTS_SHARED"])  # of the whole session: tests/conftest.py
     with locked(made / "lock"):
         if not (made / ".shepherd/mlflow.db").exists():
-            subprocess.run([sys.executable, "-c", MAKE], env=environment(made), check=True, capture_output=True)
+            make = [sys.executable, "-m", "flows.workers.databases"]
+            subprocess.run(make, env=environment(made), check=True, capture_output=True)
     shutil.copytree(made / ".shepherd", home / ".shepherd")
 
 
