@@ -98,8 +98,8 @@ class Room:
     def ended(self) -> int:
         """How many rows but the last ended an episode."""
         terminated, truncated = self.rows["terminated"][:-1], self.rows["truncated"][:-1]
-        ended = terminated | truncated
-        return int(np.count_nonzero(ended) if isinstance(ended, np.ndarray) else ended.sum())
+        ended: Rows = terminated | truncated
+        return int(ended.sum())
 
     def split(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Rows 0..T-1 and row T, as `columns`, on the device."""
