@@ -280,10 +280,10 @@ def main() -> None:
                 print("  ", {who: found[-1] for who, found in rows.items() if found}, flush=True)
             found = {who: found for who, found in rows.items() if found}
             lines += table(letter, protocol, cold, found, statistics.median(alone))
-    text = "\n".join([*head(arguments.repeats), *lines])
-    print(text)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
+            text = "\n".join([*head(arguments.repeats), *lines])
+            print(text)
+            if arguments.out:
+                arguments.out.write_text(text + "\n")
 
 
 def head(repeats: int) -> list[str]:
