@@ -24,9 +24,9 @@ def as_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
 
 
-def training(algo: str, rollout_steps: int, **settings: Any) -> Training:
+def training(algo: str, rollout_steps: int, vectorization: str = "single", **settings: Any) -> Training:
     values = {"total_steps": 10_000, "dense_units": 8, "rollout_steps": rollout_steps} | settings
-    env = EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=7)
+    env = EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=7, vectorization=vectorization)
     return Training(RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0), compiled=True)
 
 
@@ -61,3 +61,25 @@ def test_other_shapes_are_refused() -> None:
     steps, last = one.collector.collect(4)
     with pytest.raises(AssertionError, match="compiled for other shapes"):
         one.learner.update(Batch(steps, last, 0), one.rng)
+
+
+def moved(one: Training, iterations: int) -> list[torch.Tensor]:
+    for _ in range(iterations):
+        one.collect()
+        one.update()
+    return [parameter.clone() for parameter in one.learner.agent.parameters()]
+
+
+@pytest.mark.parametrize(("algo", "vectorization"), [("a2c", "single"), ("a2c", "native"), ("ppo", "native")])
+def test_training_goes_on_from_a_stored_state_to_the_same_bits(algo: str, vectorization: str) -> None:
+    whole, first, second = (training(algo, 5, vectorization, normalize_obs=True) for _ in range(3))
+    moved(first, 6)
+    second.load_state_dict(first.state_dict())
+    for ours, theirs in zip(moved(whole, 11), moved(second, 5), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+def test_the_vectorised_environment_trains_to_the_bits_of_single_ones(algo: str) -> None:
+    one, other = (moved(training(algo, 5, vectorization), 8) for vectorization in ("single", "native"))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(one, other, strict=True))
