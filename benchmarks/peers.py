@@ -34,13 +34,15 @@ SB3 = """
 import sys, json, gymnasium, torch
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 import benchmarks_slow  # registers the environment that waits
 torch.set_num_threads(1)
-name, env_id, count, steps, seed, vector, options, saved = json.loads(sys.argv[1])
+name, env_id, count, steps, seed, vector, normalize, options, saved = json.loads(sys.argv[1])
 if __name__ == "__main__":
     kind = {"serial": DummyVecEnv, "subprocess": SubprocVecEnv}[vector]
     envs = make_vec_env(env_id, count, seed=seed, vec_env_cls=kind)
+    if normalize:
+        envs = VecNormalize(envs)
     model = {"PPO": PPO, "A2C": A2C}[name]("MlpPolicy", envs, device="cpu", seed=seed, **options)
     model.learn(steps)
     model.save(saved)
@@ -55,6 +57,21 @@ name, env_id, saved = json.loads(sys.argv[1])
 env = gymnasium.make(env_id)
 env.reset(seed=10**6)
 print(evaluate_policy({"PPO": PPO, "A2C": A2C}[name].load(saved), env, 20, warn=False)[0])
+"""
+# What stepping one environment costs by itself: processor seconds, without imports.
+SIMULATOR = """
+import sys, json, time, gymnasium
+env_id, steps = json.loads(sys.argv[1])
+env = gymnasium.make(env_id)
+env.action_space.seed(0)
+actions = [env.action_space.sample() for _ in range(steps)]
+env.reset(seed=0)
+began = time.process_time()
+for action in actions:
+    *_, terminated, truncated, _ = env.step(action)
+    if terminated or truncated:
+        env.reset()
+print(time.process_time() - began)
 """
 SLOW = """
 import time, gymnasium, numpy as np
@@ -83,6 +100,9 @@ class Protocol:
     sheeprl: tuple[str, ...]
     vector: str = "serial"
     goal: str = ""
+    normalize: bool = False  # observations and rewards
+    judged: bool = True  # greedy returns are shown
+    beside: bool = False  # the simulator's own time is measured, and ratios are outside of it
 
 
 PPO_64 = {"n_steps": 32, "batch_size": 256, "n_epochs": 4, "learning_rate": 1e-3, "vf_coef": 0.5, "max_grad_norm": 0.5}
@@ -92,6 +112,14 @@ WIDE = (
     "algo.per_rank_batch_size=256",
     "algo.update_epochs=4",
     "algo.optimizer.lr=1e-3",
+)
+QUIETLY = (
+    "checkpoint.every=70000",
+    "evaluation.every=70000",
+    "metric.log_level=0",
+    "metric.log_every=70000",
+    "metric.disable_timer=true",
+    "env.capture_video=false",
 )
 SLOW_OPTIONS = {"n_steps": 64, "batch_size": 128, "n_epochs": 4, "learning_rate": 3e-4}
 PROTOCOLS = {
@@ -110,7 +138,7 @@ PROTOCOLS = {
         "CartPole-v1",
         64,
         262_144,
-        ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144", "algo.compile=true"),
+        ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144", "algo.compile=true", "env.vectorization=native"),
         ("PPO", PPO_64),
         ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144"),
         goal="a third",
@@ -124,6 +152,19 @@ PROTOCOLS = {
         ("A2C", {"n_steps": 5, "learning_rate": 7e-4}),
         ("exp=a2c_benchmarks",),
         goal="a sixth",
+    ),
+    "d": Protocol(
+        "PPO, HalfCheetah-v5, 32,768 steps, 1 environment, rollout 2048, minibatch 64, 10 epochs, normalised",
+        "HalfCheetah-v5",
+        1,
+        32_768,
+        ("exp=ppo_mujoco", *QUIETLY, "algo.total_steps=32768", "algo.compile=true"),
+        ("PPO", {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4, "vf_coef": 0.5}),
+        ("exp=ppo_mujoco", "algo.total_steps=32768"),
+        goal="half, outside the simulator's own time,",
+        normalize=True,
+        judged=False,
+        beside=True,
     ),
     "e": Protocol(
         "PPO, 8 subprocess environments whose step takes 1 ms, 8,192 steps (wall seconds count)",
@@ -143,7 +184,8 @@ PROTOCOLS = {
         ("PPO", SLOW_OPTIONS),
         (),
         vector="subprocess",
-        goal="the wall time of Stable-Baselines3",
+        goal="the wall time of Stable-Baselines3, instead",
+        judged=False,
     ),
 }
 
@@ -176,7 +218,7 @@ def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:
     measured([str(BIN / "shepherd"), "stage", "make-env", run, *words], folder)
     plugins = [word for word in words if word.startswith("plugins=")]
     found = measured([str(BIN / "shepherd"), "stage", "train", run, *plugins], folder)
-    if protocol.vector == "serial":
+    if protocol.judged:
         judge = [str(BIN / "shepherd"), "evaluate", run, "--checkpoint", "latest", "--episodes", "20"]
         measured(judge, folder)
         (written,) = (folder / run / "evaluations").glob("*-20.json")
@@ -186,9 +228,10 @@ def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:
 
 def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[str, float]:
     (name, options), saved = protocol.sb3, str(folder / f"sb3-{seed}.zip")
-    asked = [name, protocol.env_id, protocol.num_envs, protocol.steps, seed, protocol.vector, options, saved]
+    how = [protocol.vector, protocol.normalize, options, saved]
+    asked = [name, protocol.env_id, protocol.num_envs, protocol.steps, seed, *how]
     found = measured([python, "sb3.py", json.dumps(asked)], folder)
-    if protocol.vector == "serial":
+    if protocol.judged:
         judge = [python, "sb3_judge.py", json.dumps([name, protocol.env_id, saved])]
         done = subprocess.run(judge, cwd=folder, env=environment(folder), capture_output=True, text=True, check=True)
         found["return"] = float(done.stdout)
@@ -198,6 +241,15 @@ def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) 
 def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[str, float]:
     words = [*protocol.sheeprl, f"env.id={protocol.env_id}", "env.sync_env=True", *SILENT, f"seed={seed}"]
     return measured([str(Path(python).with_name("sheeprl")), *words], folder)
+
+
+def simulator(protocol: Protocol, folder: Path) -> float:
+    """Processor seconds of a protocol's steps with random actions and nothing else; 0 where they are not wanted."""
+    if not protocol.beside:
+        return 0.0
+    asked = [sys.executable, "simulator.py", json.dumps([protocol.env_id, protocol.steps])]
+    done = subprocess.run(asked, cwd=folder, env=environment(folder), capture_output=True, text=True, check=True)
+    return float(done.stdout)
 
 
 def main() -> None:
@@ -210,24 +262,28 @@ def main() -> None:
     lines = []
     with tempfile.TemporaryDirectory(prefix="shepherd-bench-") as name:
         folder = Path(name)
-        for file, text in {"sb3.py": SB3, "sb3_judge.py": SB3_JUDGE, "benchmarks_slow.py": SLOW}.items():
-            (folder / file).write_text(text)
+        scripts = {"sb3": SB3, "sb3_judge": SB3_JUDGE, "benchmarks_slow": SLOW, "simulator": SIMULATOR}
+        for script, text in scripts.items():
+            (folder / f"{script}.py").write_text(text)
         for letter in arguments.only:
             protocol = PROTOCOLS[letter]
             cold = ours(protocol, 0, folder)
             print(f"{letter}: {protocol.about}\n   ours, cold: {cold}", flush=True)
             rows: dict[str, list[dict[str, float]]] = {"Shepherd": [], "Stable-Baselines3": [], "SheepRL": []}
+            alone = []
             for seed in range(1, arguments.repeats + 1):
+                alone.append(simulator(protocol, folder))
                 rows["Shepherd"].append(ours(protocol, seed, folder))
                 rows["Stable-Baselines3"].append(stable_baselines3(protocol, seed, folder, arguments.peers))
                 if protocol.sheeprl:
                     rows["SheepRL"].append(sheeprl(protocol, seed, folder, arguments.peers))
                 print("  ", {who: found[-1] for who, found in rows.items() if found}, flush=True)
-            lines += table(letter, protocol, cold, {who: found for who, found in rows.items() if found})
-    text = "\n".join([*head(arguments.repeats), *lines])
-    print(text)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
+            found = {who: found for who, found in rows.items() if found}
+            lines += table(letter, protocol, cold, found, statistics.median(alone))
+            text = "\n".join([*head(arguments.repeats), *lines])
+            print(text)
+            if arguments.out:
+                arguments.out.write_text(text + "\n")
 
 
 def head(repeats: int) -> list[str]:
@@ -251,16 +307,19 @@ def head(repeats: int) -> list[str]:
 Rows = dict[str, list[dict[str, float]]]
 
 
-def table(letter: str, protocol: Protocol, cold: dict[str, float], rows: Rows) -> list[str]:
+def table(letter: str, protocol: Protocol, cold: dict[str, float], rows: Rows, alone: float) -> list[str]:
     columns = ("", "CPU s", "wall s", "peak MB", "returns", "their CPU / ours", "their wall / ours")
     lines = [f"## {letter}. {protocol.about}", "", f"To reach: {protocol.goal} of each peer.", ""]
+    if alone:
+        lines += [f"The simulator alone takes {alone:.1f} s of each; the ratios of processor time are without it.", ""]
     lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     median = {
         who: {key: statistics.median(row[key] for row in found) for key in found[0]} for who, found in rows.items()
     }
     for who, m in median.items():
         returns = ", ".join(f"{row['return']:.0f}" for row in rows[who]) if "return" in m else ""
-        ratios = f"{m['cpu'] / median['Shepherd']['cpu']:.1f} | {m['wall'] / median['Shepherd']['wall']:.1f}"
+        ratio = (m["cpu"] - alone) / (median["Shepherd"]["cpu"] - alone)
+        ratios = f"{ratio:.1f} | {m['wall'] / median['Shepherd']['wall']:.1f}"
         lines.append(f"| {who} | {m['cpu']:.1f} | {m['wall']:.1f} | {m['memory']:.0f} | {returns} | {ratios} |")
     lines.append(f"| Shepherd, cold | {cold['cpu']:.1f} | {cold['wall']:.1f} | {cold['memory']:.0f} | | | |")
     return [*lines, ""]

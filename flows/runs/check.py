@@ -28,6 +28,7 @@ def prepared(
     """
     from rlcore.envs.make import make
     from rlcore.envs.spaces import spec_of
+    from rlcore.envs.vector.make import check_vector_env
     from rlcore.judge.policy import refuse_other_shapes
     from rlcore.nn.policy_head import kind_of
     from rlcore.optim.when_to_compile import check_compiler
@@ -41,6 +42,7 @@ def prepared(
         spec = spec_of(env)
     finally:
         env.close()
+    check_vector_env(config.env)
     config.algo.check_spec(spec)
     kind_of(spec.action, config.distribution.type)
     if not config.model_manager.disabled:

@@ -59,7 +59,7 @@ class Learner(ActorCriticLearner):
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """One step on a rollout [T, B]; returns averages over it."""
-        config, coefs, samples = self.config, self.coefficients(batch.policy_steps), self.prepare(batch)
+        config, coefs, samples = self.config, self.coefficients(batch.policy_steps), self.samples(batch)
         if not self.ranks.sum(samples.weight.sum()):
             return self.finish(batch, [], [], coefs)  # one row of environments that all reset
         if config.normalize_advantages:

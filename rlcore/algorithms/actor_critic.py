@@ -12,16 +12,20 @@ from rlcore import streams
 from rlcore.algorithms.on_policy import OnPolicyConfig
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.data.rollout import Samples
-from rlcore.data.steps import shifted, transitions
+from rlcore.data.steps import batch_of, shifted, tensors_of, transitions
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import gae
 from rlcore.nn.encoder import Normalizer, VectorEncoder, flatten
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
+from rlcore.optim.function import CompiledFunction
 from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Metrics, State
 
+# Rows of a rollout up to which its preparation is compiled, loop and all; it weighs little beside the steps of longer
+# ones. What normalises rewards is no function of tensors.
+UNROLLED = 16
 SAVED = ("agent", "optimizer", "reward_scaler")  # parts of a learner with a state of their own
 
 
@@ -104,13 +108,27 @@ class ActorCriticLearner:
             reduction=config.loss_reduction,
         )
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
+        compiled = context.compiled and config.rollout_steps <= UNROLLED and not config.normalize_reward
+        self._compiled = CompiledFunction(self._of_tensors, [self.agent], context) if compiled else None
+        self._keys: tuple[list[str], list[str]] = [], []
+        self.scheduled = config.scheduled()
         self.updates = 0
 
     def coefficients(self, policy_steps: int) -> dict[str, float]:
         """The scheduled coefficients after `policy_steps`; the learning rate is the optimizer's from now on."""
-        coefs = {name: self.config.coefficient(name, policy_steps) for name in self.config.scheduled()}
+        coefs = {name: self.config.coefficient(name, policy_steps) for name in self.scheduled}
         self.optimizer.set_lr(coefs["lr"])
         return coefs
+
+    def samples(self, batch: Batch) -> Samples:
+        """What `prepare` makes of a rollout; compiled, where it is a short one."""
+        if self._compiled is None:
+            return self.prepare(batch)
+        self._keys = list(batch.steps.obs), list(batch.steps.extras)
+        return Samples._make(self._compiled(*tensors_of(batch)))
+
+    def _of_tensors(self, *given: Tensor) -> Samples:
+        return self.prepare(batch_of(*self._keys, given))
 
     @torch.no_grad()
     def prepare(self, batch: Batch) -> Samples:
@@ -135,15 +153,17 @@ class ActorCriticLearner:
         if isinstance(self.agent.normalizer, Normalizer):
             obs = flatten(batch.steps.obs, self.agent.spec, self.agent.keys, lead=2)
             self.agent.normalizer.update(obs.flatten(0, 1), self.ranks.sum)
-        names = list(logged[0]) if logged else []
-        means = torch.stack([torch.stack([m[name] for m in logged]).mean() for name in names]) if names else None
-        metrics = dict(zip(names, self.ranks.sum(means) / self.ranks.size, strict=True)) if means is not None else {}
+        metrics = dict(logged[0]) if len(logged) == 1 else {}
+        if len(logged) > 1:
+            metrics = {name: torch.stack([means[name] for means in logged]).mean() for name in logged[0]}
+        if metrics and self.ranks.size > 1:
+            metrics = dict(
+                zip(metrics, self.ranks.sum(torch.stack([*metrics.values()])) / self.ranks.size, strict=True)
+            )
+        if self.optimizer.scales_loss:  # an overflow is no fault there: the step was skipped, the scale lowered
+            norms = [norm for norm in norms if norm.isfinite()]
         if norms:
-            norm = torch.stack(list(norms))
-            if self.optimizer.scales_loss:  # an overflow is no fault there: the step was skipped, the scale lowered
-                norm = norm[norm.isfinite()]
-            if len(norm):
-                metrics["Info/grad_norm"] = norm.mean()
+            metrics["Info/grad_norm"] = norms[0] if len(norms) == 1 else torch.stack([*norms]).mean()
         coefs["learning_rate"] = coefs.pop("lr")
         return metrics | {f"Info/{name}": value for name, value in coefs.items()}
 

@@ -92,16 +92,17 @@ class Learner(ActorCriticLearner):
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Fit the agent to a rollout [T, B]; returns averages over the minibatches."""
         config, coefs = self.config, self.coefficients(batch.policy_steps)
-        samples, logged, norms = self.prepare(batch), [], []
-        for rows, weight in minibatches(samples.weight, config.per_rank_batch_size, config.update_epochs, rng):
-            advantage = samples.advantage[rows]  # [K, M]
-            if config.normalize_advantages:
-                advantage = standardize(advantage, weight, self.ranks.sum)
-            counts = weight.sum(-1)
-            counted = self.ranks.sum(counts).nonzero().squeeze(-1).tolist()
+        samples, logged, norms = self.samples(batch), [], []
+        rows, weight = minibatches(samples.weight, config.per_rank_batch_size, config.update_epochs, rng)
+        advantage = samples.advantage[rows]  # [K, number of minibatches, M]
+        if config.normalize_advantages:
+            advantage = standardize(advantage, weight.expand_as(advantage), self.ranks.sum)
+        counts = weight.sum(-1)
+        counted = self.ranks.sum(counts).nonzero().squeeze(-1).tolist()
+        for order, gain in zip(rows, advantage, strict=True):
             for first in range(0, len(counted), config.accumulate_minibatches):
                 for k in counted[first : first + config.accumulate_minibatches]:
-                    minibatch = (rows[k], weight[k], advantage[k], coefs["clip_coef"], coefs["ent_coef"])
+                    minibatch = (order[k], weight[k], gain[k], coefs["clip_coef"], coefs["ent_coef"])
                     logged.append(self.optimizer.accumulate(*minibatch, *samples.columns()))
                 if config.target_kl is not None and self.mean_kl(counts[k], logged[-1]) > 1.5 * config.target_kl:
                     self.optimizer.drop()

@@ -36,6 +36,11 @@ class EnvConfig:
     sync_env: bool = arg(
         True, "true: in this process (fast for cheap environments); false: one process each", learning=False
     )
+    vectorization: str = arg(
+        "single",
+        "single: each environment is stepped by itself; native: all at once, where the id has such code (CartPole)",
+        choices=("single", "native"),
+    )
     step_timeout: float = arg(
         60.0, "seconds the environments may take for one step before the run ends", above=0, learning=False
     )
@@ -163,7 +168,7 @@ class EvaluationConfig:
     episodes: int = arg(10, "episodes of each evaluation while training", low=1)
     final_episodes: int = arg(100, "episodes of the last evaluation, greedy and stochastic each", low=1)
     baseline_episodes: int = arg(100, "episodes of the random baseline", low=1)
-    num_envs: int = arg(10, "environments stepped together while evaluating", low=1)
+    num_envs: int = arg(25, "environments stepped together while evaluating", low=1)
     max_episode_steps: int | None = arg(
         None,
         "an evaluation episode is cut here; null = 1 % of algo.total_steps, "

@@ -21,7 +21,9 @@ def tensor(rows: Rows, device: torch.device | str) -> Tensor:
 def answer(action: Tensor, arrival: Arrival) -> Rows:
     """An action in the environment's form as whoever sent the arrival takes it: NumPy, or on its device."""
     kept = arrival.reward
-    return action.cpu().numpy() if isinstance(kept, np.ndarray) else action.to(kept.device)
+    if isinstance(kept, np.ndarray):
+        return (action if action.is_cpu else action.cpu()).numpy()
+    return action.to(kept.device)
 
 
 def columns(arrival: Arrival | Steps) -> dict[str, Rows]:
@@ -49,11 +51,59 @@ def copied(arrival: Arrival) -> Arrival:
     return from_columns({k: v.copy() if isinstance(v, np.ndarray) else v.clone() for k, v in columns(arrival).items()})
 
 
-def room(length: int, arrival: Arrival) -> dict[str, Rows]:
-    """Storage for so many arrivals, [length, B, ...] each, where the arrival lies."""
-    return {
-        key: np.zeros((length, *rows.shape), rows.dtype)
-        if isinstance(rows, np.ndarray)
-        else rows.new_zeros((length, *rows.shape))
-        for key, rows in columns(arrival).items()
-    }
+class Room:
+    """Storage for the arrivals of a rollout, where its environments' arrivals lie.
+
+    Args:
+        length: T+1.
+        arrival: the first one; shapes and types count.
+        device: where agents see them.
+    """
+
+    # rows: as `columns`, [T+1, B, ...]; arrivals: views of them, [B, ...] each, for environments that write in place
+
+    def __init__(self, length: int, arrival: Arrival, device: torch.device) -> None:
+        self.rows: dict[str, Rows] = {
+            key: np.zeros((length, *rows.shape), rows.dtype)
+            if isinstance(rows, np.ndarray)
+            else rows.new_zeros((length, *rows.shape))
+            for key, rows in columns(arrival).items()
+        }
+        self.arrivals = [from_columns({key: rows[t] for key, rows in self.rows.items()}) for t in range(length)]
+        self.device = device
+        self._shared = all(isinstance(rows, np.ndarray) for rows in self.rows.values()) and device.type == "cpu"
+        self._shown: dict[int, tuple[dict[str, Tensor], Tensor]] = {}  # where memory is shared: made once
+        self._parts: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.arrivals)
+
+    def put(self, t: int, arrival: Arrival) -> None:
+        """Copy an arrival into row t, unless it was written there."""
+        if arrival is not self.arrivals[t]:
+            for key, value in columns(arrival).items():
+                self.rows[key][t] = value
+
+    def seen(self, t: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Observations key -> [B, ...] and is_first [B] of row t on the device."""
+        if t in self._shown:
+            return self._shown[t]
+        arrival = self.arrivals[t]
+        obs = {key: tensor(rows, self.device) for key, rows in arrival.obs.items()}
+        shown = obs, tensor(arrival.is_first, self.device)
+        if self._shared:
+            self._shown[t] = shown
+        return shown
+
+    def ended(self) -> int:
+        """How many rows but the last ended an episode."""
+        terminated, truncated = self.rows["terminated"][:-1], self.rows["truncated"][:-1]
+        ended: Rows = terminated | truncated
+        return int(ended.sum())
+
+    def split(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Rows 0..T-1 and row T, as `columns`, on the device."""
+        if self._parts is None or not self._shared:
+            rows = {key: tensor(value, self.device) for key, value in self.rows.items()}
+            self._parts = {k: v[:-1] for k, v in rows.items()}, {k: v[-1] for k, v in rows.items()}
+        return self._parts

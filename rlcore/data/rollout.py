@@ -59,7 +59,7 @@ class Samples(NamedTuple):
         return Samples._make((*(column.index_select(0, rows) for column in self.columns()), weight))
 
 
-def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """The minibatches of each epoch, K = ceil(N / size) of fixed shape; an epoch has every counted sample once.
 
     Their number follows from N alone, so that ranks whose environments were reset at other moments make as many. The
@@ -68,17 +68,17 @@ def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator
     Args:
         weight: [N]; samples of weight 0 are left out.
         size: M, of every minibatch.
-        epochs: how often every sample is visited, each time in a fresh order.
+        epochs: E, how often every sample is visited, each time in a fresh order.
         rng: decides the order.
 
-    Yields:
-        rows [K, M] int64 and weight [K, M] of the dtype of `weight`, both on its device.
+    Returns:
+        rows [E, K, M] int64 and weight [K, M] of the dtype of `weight`, the same in every epoch; both on its device.
     """
     counted = weight.cpu().numpy().nonzero()[0]
     size = min(size, len(weight))
     count = math.ceil(len(weight) / size)
-    for _ in range(epochs):
-        rows = rng.permutation(counted)
-        filled = np.resize(rows, count * size) if len(rows) else np.zeros(count * size, np.int64)
-        counts = torch.from_numpy((np.arange(count * size) < len(rows)).astype(np.float32))
-        yield torch.from_numpy(filled).view(count, size).to(weight.device), counts.view(count, size).to(weight)
+    rows = np.zeros((epochs, count * size), np.int64)
+    for epoch in rows if len(counted) else ():
+        epoch[:] = np.resize(rng.permutation(counted), count * size)
+    counts = torch.from_numpy((np.arange(count * size) < len(counted)).astype(np.float32))
+    return torch.from_numpy(rows).view(epochs, count, size).to(weight.device), counts.view(count, size).to(weight)

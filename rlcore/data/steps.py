@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rlcore.types import Batch
+from rlcore.types import Batch, Steps
 
 
 @dataclass
@@ -39,3 +40,24 @@ def transitions(batch: Batch) -> Transitions:
 def shifted(rows: Tensor, last: Tensor) -> Tensor:
     """Rows 1..T of [T, B, ...] followed by the arrival [B, ...] after them: [T, B, ...]."""
     return torch.cat([rows[1:], last.unsqueeze(0)])
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """The tensors of a batch, for a function of tensors; a carry is not among them."""
+    return [
+        tensor
+        for part in (batch.steps, batch.last)
+        for tensor in (*part.obs.values(), part.action, part.reward, part.terminated, part.truncated, part.is_first)
+    ] + [*batch.steps.extras.values()]
+
+
+def batch_of(obs: Sequence[str], extras: Sequence[str], given: Sequence[Tensor]) -> Batch:
+    """The batch of `tensors_of`, by the keys of its observations and of what the agent said beside its actions."""
+    left = iter(given)
+
+    def part() -> Steps:
+        return Steps({key: next(left) for key in obs}, next(left), next(left), next(left), next(left), next(left))
+
+    steps, last = part(), part()
+    steps.extras = dict(zip(extras, left, strict=True))
+    return Batch(steps, last, 0)

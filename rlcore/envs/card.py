@@ -20,7 +20,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.wrappers import TimeLimit
 
 from rlcore import streams
 from rlcore.config.groups import EnvConfig
@@ -33,7 +32,7 @@ from rlcore.envs.suites.ids import known_id
 from rlcore.envs.suites.own import own_class
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
-from rlcore.envs.wrappers import ActionRepeat, layers
+from rlcore.envs.wrappers import layers, time_limit
 
 log = logging.getLogger(__name__)
 
@@ -184,17 +183,6 @@ def package_versions(env_id: str) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def time_limit(env: gymnasium.Env) -> int | None:
-    """Longest possible episode in actions, by the time limits around an environment; None without any."""
-    limits, repeat = [], 1
-    for layer in layers(env):
-        if isinstance(layer, ActionRepeat):
-            repeat *= layer.amount  # limits further in count environment steps
-        if isinstance(layer, TimeLimit):
-            limits.append(math.ceil(layer._max_episode_steps / repeat))  # pyright: ignore[reportPrivateUsage]
-    return min(limits, default=None)
 
 
 def readable_space(space: spaces.Space[Any]) -> str:

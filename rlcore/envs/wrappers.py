@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 
 from rlcore.config.schema import nearest
 from rlcore.envs.spaces import action_spec
@@ -50,6 +52,17 @@ class ActionRepeat(gymnasium.Wrapper):
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
+
+
+def time_limit(env: gymnasium.Env) -> int | None:
+    """Longest possible episode in actions, by the time limits around an environment; None without any."""
+    limits, repeat = [], 1
+    for layer in layers(env):
+        if isinstance(layer, ActionRepeat):
+            repeat *= layer.amount  # limits further in count environment steps
+        if isinstance(layer, TimeLimit):
+            limits.append(math.ceil(layer._max_episode_steps / repeat))  # pyright: ignore[reportPrivateUsage]
+    return min(limits, default=None)
 
 
 class FlatDictObservation(gymnasium.ObservationWrapper):

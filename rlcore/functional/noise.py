@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,14 @@ class Noise:
         if self._device is not None:
             return torch.rand(shape, device=self.device, generator=self._device)
         return torch.from_numpy(self.host.random(shape, dtype=np.float32))
+
+    def in_a_row(self, kind: str, count: int, shape: tuple[int, ...]) -> Iterator[Tensor]:
+        """`count` draws of a kind and shape, the numbers that as many calls give; on the CPU drawn at once."""
+        if self._device is not None or (kind == "normal" and math.prod(shape) >= MANY):
+            return (getattr(self, kind)(*shape) for _ in range(count))
+        draw = {"normal": self.host.standard_normal, "exponential": self.host.standard_exponential}
+        drawn = draw.get(kind, self.host.random)((count, *shape), dtype=np.float32)
+        return iter(torch.from_numpy(drawn).unbind(0))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands."""

@@ -40,7 +40,7 @@ def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
     total = torch.zeros_like(x[0])
     rows = []
     for x_t, decay_t in zip(reversed(x.unbind(0)), reversed(decay.unbind(0)), strict=True):
-        total = x_t + decay_t * total
+        total = torch.addcmul(x_t, decay_t, total)
         rows.append(total)
     return torch.stack(rows[::-1])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from torch.func import functional_call, grad_and_value
 
 from rlcore.optim import package, rules
 from rlcore.optim.flat import FlatParameters, Held
+from rlcore.optim.function import Reading
 from rlcore.optim.rules import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ class Optimizer:
         self._held = Held([self.module, *self.uses], "members.", self.parameters.tensors)
         self.slots = rules.slots(config, self.parameters.vector)
         self.count = torch.zeros((), dtype=torch.float64)
+        self._lr = math.nan
         self.set_lr(config.lr)
         # float16 alone: steps with an overflow are skipped and the scale lowered, so such a gradient is no fault.
         self.scales_loss = getattr(fabric.strategy.precision, "scaler", None) is not None
@@ -92,8 +96,9 @@ class Optimizer:
         given = [*self._state(), *self._held.tensors(), *map(_tensor, inputs)]
         if self._function is None:
             self.whole = self.whole and not self.parameters.shared  # else the other's step between would be undone
-            self._build(given)
-        assert [(i.shape, i.dtype) for i in given] == self._layout, "the compiled step was built for other shapes"
+            self._build(given, len(inputs))
+        layout = [(i.shape, i.dtype) for i in given[-len(inputs) :]]
+        assert layout == self._layout, "the compiled step was built for other shapes"
         assert self._function is not None
         made = self._function(given)
         means = dict(zip(self._names, made[len(made) - len(self._names) :], strict=True))
@@ -131,7 +136,8 @@ class Optimizer:
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the next steps."""
-        self.lr = torch.tensor(lr, dtype=torch.float64)
+        if lr != self._lr:
+            self._lr, self.lr = lr, torch.tensor(lr, dtype=torch.float64)
 
     def _gradient(self, inputs: Sequence[Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         total, weight, means = self.loss(*inputs)
@@ -167,19 +173,19 @@ class Optimizer:
 
     # Compiled ---------------------------------------------------------------------------------------------------------
 
-    def _build(self, example: list[Tensor]) -> None:
+    def _build(self, example: list[Tensor], inputs: int) -> None:
         """Trace loss and step with the first inputs, and have machine code made of them."""
         modules = nn.ModuleList([self.module, *self.uses])
-        objective = _Objective(modules, self.loss)
+        objective = Reading(modules, self.loss)
         held, states = self._held.names, len(self._state())
 
         def function(*tensors: Tensor) -> tuple[Tensor, ...]:
             state, rest = tensors[:states], tensors[states:]
-            borrowed, inputs = dict(zip(held, rest, strict=False)), rest[len(held) :]
+            borrowed, given = dict(zip(held, rest, strict=False)), rest[len(held) :]
 
             def value(named: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
                 parts = {f"members.0.{name}": part for name, part in named.items()} | borrowed
-                total, weight, means = functional_call(objective, parts, inputs)
+                total, weight, means = functional_call(objective, parts, given)
                 self._names = list(means)
                 return total, (weight, list(means.values()))
 
@@ -188,7 +194,7 @@ class Optimizer:
             made = self._step(state, gradient, weight) if self.whole else [gradient, weight]
             return *made, *means
 
-        self._layout = [(tensor.shape, tensor.dtype) for tensor in example]
+        self._layout = [(tensor.shape, tensor.dtype) for tensor in example[-inputs:]]
         facts = package.Facts(self._decides | {"whole": self.whole}, self._seed, lambda: self._names, self.loss)
         self._function, self._names = package.made_once("the minibatch step", function, example, facts)
 
@@ -202,21 +208,17 @@ class Optimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.slots = {name: state["slots"][name].to(self.parameters.vector).clone() for name in self.slots}
-        self.count, self.lr = state["count"].clone(), state["lr"].clone()
+        self.count = state["count"].clone()
+        self.set_lr(float(state["lr"]))
         if self.scales_loss:
             self.scale, self.growing = state["scale"].clone(), state["growing"]
 
 
 def _tensor(value: Tensor | float) -> Tensor:
-    return value.contiguous() if isinstance(value, Tensor) else torch.tensor(value)
+    return value.contiguous() if isinstance(value, Tensor) else _number(value)
 
 
-class _Objective(nn.Module):
-    """A loss as a module around those it reads, so that `functional_call` can exchange their parameters."""
-
-    def __init__(self, modules: nn.ModuleList, loss: Loss) -> None:
-        super().__init__()
-        self.members, self.loss = modules, loss
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        return self.loss(*inputs)
+@functools.lru_cache(maxsize=64, typed=True)
+def _number(value: float) -> Tensor:
+    """A coefficient as a tensor that nobody writes to; the same one for all minibatches of an update."""
+    return torch.tensor(value)

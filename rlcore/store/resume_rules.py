@@ -62,16 +62,16 @@ def refuse_other_learning(
     Raises:
         UserError: names the key, both values and the way to start anew.
     """
+    if before.get("generation") != now["generation"]:
+        raise UserError(
+            f"{checkpoint}: written by a version of Shepherd that learned with other numbers; evaluate and "
+            f"serve it as ever, or start a new run from its weights with init_from={checkpoint}"
+        )
     extensible = may_extend(config, now["tier"])
     for key, old, new in differences(before, now):
         name = key.removeprefix("config.").removeprefix("boundary.")
         if name == "init_from" or (extensible and name == "algo.total_steps"):
             continue
-        if name == "generation":
-            raise UserError(
-                f"{checkpoint}: written by a version of Shepherd that learned with other numbers; evaluate and "
-                f"serve it as ever, or start a new run from its weights with init_from={checkpoint}"
-            )
         raise UserError(
             f"{name}={spell(new)}: {checkpoint} was trained with {spell(old)}; set it back, "
             f"or start a new run from its weights with init_from={checkpoint}"

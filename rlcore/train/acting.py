@@ -9,7 +9,7 @@ becomes inputs: it is drawn before the call, from the same stream, in the same o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -78,7 +78,7 @@ class CompiledActing:
     """`agent.act` and `agent.to_env`, sampling, as machine code for so many environments.
 
     Args:
-        agent: whose parameters and buffers are read anew at every `refresh`.
+        agent: whose parameters and buffers are read anew at every `begin`.
         carry: its carry; the form counts.
         obs: key -> [B, ...]; shapes and types count.
         context: what the agent was made from.
@@ -100,22 +100,28 @@ class CompiledActing:
         self.draws = tuple(recorder.draws)
         self._names: list[str] = []
         self._places = Held([agent])
-        self._held: list[Tensor] = []
-        self.refresh()
-        example = [*self._held, *self._inputs(carry, obs, first, recorder)]
+        self._held = self._places.tensors()
+        self._noise: Iterator[Sequence[Tensor]] = iter(())
+        given = [getattr(recorder, kind)(*shape) for kind, shape in self.draws]
+        example = [*self._held, *self._inputs(carry, obs, first, given)]
         decides = context.facts("acting") | {"agent": repr(agent)}
         facts = package.Facts(decides, context.config.seed, lambda: self._names, type(agent))
         self._function, self._names = package.made_once("acting", self._traced(autocast), example, facts)
 
-    def refresh(self) -> None:
-        """Read the agent's parameters and buffers: before a rollout, since an update may have replaced some."""
+    def begin(self, rng: Noise, length: int) -> None:
+        """Before `length` calls: read parameters and buffers, which an update may have replaced; draw their noise."""
         self._held = self._places.tensors()
+        if len(self.draws) == 1:
+            ((kind, shape),) = self.draws
+            self._noise = ((drawn,) for drawn in rng.in_a_row(kind, length, shape))
+        else:  # in turn, as the agent draws it
+            self._noise = ([getattr(rng, kind)(*shape) for kind, shape in self.draws] for _ in range(length))
 
     def __call__(
-        self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise
+        self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor
     ) -> tuple[Carry, Tensor, Tensor, dict[str, Tensor]]:
         """Carry, action [B, A], the environments' action [B, *shape], extras key -> [B, ...]."""
-        made = self._function([*self._held, *self._inputs(carry, obs, is_first, rng)])
+        made = self._function([*self._held, *self._inputs(carry, obs, is_first, next(self._noise))])
         action, taken, *rest = made
         extras = dict(zip(self._names, rest, strict=False))
         if self.form == ():
@@ -123,9 +129,15 @@ class CompiledActing:
         left = iter(rest[len(self._names) :])
         return mapped(lambda _: next(left), self.form), action, taken, extras
 
-    def _inputs(self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, rng: Noise) -> list[Tensor]:
-        noise = [getattr(rng, kind)(*shape) for kind, shape in self.draws]
-        return [*(t.contiguous() for t in (*tensors(carry), *(obs[key] for key in self.keys))), is_first, *noise]
+    def _inputs(
+        self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, noise: Sequence[Tensor]
+    ) -> Iterator[Tensor]:
+        if self.form != ():
+            yield from (part.contiguous() for part in tensors(carry))
+        for key in self.keys:
+            yield obs[key].contiguous()
+        yield is_first
+        yield from noise
 
     def _traced(self, autocast: Any) -> Any:
         names = [f"agent.{name}" for name in self._places.names]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlcore.data.arrivals import answer, as_steps, columns, copied, from_columns, room, tensor
+from rlcore.data.arrivals import Room, answer, as_steps, columns, copied, from_columns
 from rlcore.data.carry import mapped, restored, tensors
+from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.functional.noise import Noise
 from rlcore.judge.random_agent import RandomAgent
 from rlcore.train.acting import CompiledActing, compiled_acting
-from rlcore.types import Agent, Alone, Arrival, Context, Ranks, Rows, State, Steps, VectorEnv
+from rlcore.types import Agent, Alone, Arrival, Context, Ranks, State, Steps, VectorEnv
+
+# Observations and is_first -> what the agent says, [B, A], what the environments are to do, extras.
+Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
 
 
 class Collector:
@@ -57,7 +61,8 @@ class Collector:
         self.seconds = 0.0  # of the last collect
         self.arrival: Arrival | None = None
         self.carry = self._fresh_carry()
-        self._rows: dict[str, Rows] = {}
+        self._room: Room | None = None
+        self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
         self._compile_for = compile_for
         self._acting: CompiledActing | None = None
 
@@ -76,45 +81,55 @@ class Collector:
         """
         began = time.perf_counter()
         arrival = self.arrival if self.arrival is not None else self.envs.reset()
-        carry, act = self.carry, self._at_random if random else self._act
-        if self._acting is not None:
-            self._acting.refresh()
-        if not self._rows or len(self._rows["reward"]) != length + 1:
-            self._rows = room(length + 1, arrival)
+        if self._room is None or len(self._room) != length + 1:
+            self._room = Room(length + 1, arrival, self.device)
+        room, carry = self._room, self.carry
+        room.put(0, arrival)
+        act = self._at_random if random else self._acts(room, length)
         said: list[tuple[Tensor, dict[str, Tensor]]] = []
         for t in range(length):
-            self._store(arrival, t)
-            action, taken, extras = act(arrival)
+            action, taken, extras = act(*room.seen(t))
             said.append((action, extras))
-            arrival = self.envs.step(answer(taken, arrival))
-        self._store(arrival, length)
-        ended = self._rows["terminated"][:length] | self._rows["truncated"][:length]
-        actions, width = int((~ended).sum()), len(arrival.is_first)
+            if self._in_place is not None and t + 1 < length:  # the last one outlives the rollout
+                arrival = self._in_place.step(answer(taken, arrival), room.arrivals[t + 1])
+            else:
+                arrival = self.envs.step(answer(taken, arrival))
+                room.put(t + 1, arrival)
+        width = len(arrival.is_first)
+        actions = length * width - room.ended()
         if self.ranks.size > 1:
             actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
         self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
-        self.arrival = copied(arrival)
+        self.arrival = arrival if self._in_place is not None else copied(arrival)
         self.seconds = time.perf_counter() - began
-        return self._steps(length, said, carry)
+        return self._steps(room, said, carry)
 
-    def _act(self, arrival: Arrival) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """What the agent says, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
-        obs = {key: tensor(rows, self.device) for key, rows in arrival.obs.items()}
-        is_first = tensor(arrival.is_first, self.device)
+    def _acts(self, room: Room, length: int) -> Act:
+        """How the agent answers in a rollout: compiled where the config asks for it and its code can be traced."""
         if self._compile_for is not None:
+            obs, _ = room.seen(0)
             self._acting = compiled_acting(self.agent, self.carry, obs, self._compile_for, self.autocast)
             self._compile_for = None
-        if self._acting is not None:
-            self.carry, action, taken, extras = self._acting(self.carry, obs, is_first, self.rng)
-            return action, taken, extras
+        if self._acting is None:
+            return self._act
+        self._acting.begin(self.rng, length)
+        return self._act_compiled
+
+    def _act(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """What the agent says, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
         with self._precision():
             self.carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
         return action, self.agent.to_env(action), extras
 
-    def _at_random(self, arrival: Arrival) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _act_compiled(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        assert self._acting is not None
+        self.carry, action, taken, extras = self._acting(self.carry, obs, is_first)
+        return action, taken, extras
+
+    def _at_random(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         assert self.prefill is not None, "random actions need a stream"
         random = self._random
-        taken = random.to_env(random.act((), {}, tensor(arrival.is_first, "cpu"), self.prefill)[1]).to(self.device)
+        taken = random.to_env(random.act((), {}, is_first, self.prefill)[1]).to(self.device)
         action = self.agent.from_env(taken)
         return action, self.agent.to_env(action), {}
 
@@ -124,20 +139,15 @@ class Collector:
     def _precision(self) -> AbstractContextManager[Any]:
         return self.autocast()
 
-    def _store(self, arrival: Arrival, t: int) -> None:
-        """Copy an arrival into row t of storage [T+1, B, ...]."""
-        for key, value in columns(arrival).items():
-            self._rows[key][t] = value
-
-    def _steps(self, length: int, said: list[tuple[Tensor, dict[str, Tensor]]], carry: Any) -> tuple[Steps, Steps]:
-        rows = {key: tensor(value, self.device) for key, value in self._rows.items()}
+    def _steps(self, room: Room, said: list[tuple[Tensor, dict[str, Tensor]]], carry: Any) -> tuple[Steps, Steps]:
+        rows, end = room.split()
         if self.clip_rewards:
-            rows["reward"] = rows["reward"].tanh()
+            rows, end = (part | {"reward": part["reward"].tanh()} for part in (rows, end))
         action = torch.stack([a for a, _ in said])
-        extras = {key: torch.stack([e[key] for _, e in said]) for key in said[0][1]}
-        steps = as_steps({key: value[:length] for key, value in rows.items()}, action)
-        last = as_steps({key: value[length] for key, value in rows.items()}, action[-1])
-        return dataclasses.replace(steps, extras=extras, carry=carry), dataclasses.replace(last, carry=self.carry)
+        steps, last = as_steps(rows, action), as_steps(end, action[-1])
+        steps.extras = {key: torch.stack([e[key] for _, e in said]) for key in said[0][1]}
+        steps.carry, last.carry = carry, self.carry
+        return steps, last
 
     def state_dict(self) -> State:
         """Environments, the arrival not yet answered, carry, noise stream and counts."""

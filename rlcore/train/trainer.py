@@ -20,6 +20,7 @@ so is this process.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -236,6 +237,7 @@ def load() -> None:
 
 def main() -> None:
     """Entry point: keep stdout for the protocol, send all other output to stderr (the run's log)."""
+    gc.set_threshold(20_000, 20, 20)  # a rollout's tensors are gone by themselves: to look for circles takes 5 %
     output = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

@@ -49,7 +49,7 @@ class Case:
 
     Attributes:
         env_id: the environment.
-        mode: "in-process", "subprocess", "compiled", or "flow": the command `shepherd train` as a whole.
+        mode: "in-process", "subprocess", "native", "compiled", or "flow": the command `shepherd train` as a whole.
     """
 
     env_id: str
@@ -67,6 +67,7 @@ class Case:
     def settings(self) -> dict[str, Any]:
         """Keys of the config."""
         mode: dict[str, Any] = {"env__sync_env": self.mode != "subprocess", "algo__compile": self.mode == "compiled"}
+        mode |= {"env__vectorization": "native"} if self.mode == "native" else {}
         return LEARNING | (COMPILED if self.mode == "compiled" else {}) | SCHEDULE | mode
 
     def prepare(self, folder: Path) -> RunDirectory:

@@ -46,6 +46,10 @@ def test_killed_anywhere_a_compiled_run_ends_in_the_same_bits(tmp_path: Path) ->
     check("CartPole-v1", ("compiled",), tmp_path)
 
 
+def test_killed_anywhere_a_vectorised_environment_ends_in_the_same_bits(tmp_path: Path) -> None:
+    check("CartPole-v1", ("native",), tmp_path)
+
+
 def test_a_killed_shepherd_train_leaves_nothing_alive_and_ends_in_the_same_bits_and_one_model(
     tmp_path: Path,
 ) -> None:

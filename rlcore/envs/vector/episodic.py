@@ -18,9 +18,9 @@ from rlcore.types import Arrival, Episode, State
 log = logging.getLogger(__name__)
 
 FORMAT = 1  # of state_dict
-LARGEST_REWARD = float(np.finfo(np.float32).max)  # what arrivals hold; beyond, a finite reward becomes infinite
 TIERS = ("snapshot", "replay", "boundary")
-Rows = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]  # obs, reward, terminated, truncated
+# obs, reward [B] float64, terminated, truncated: to be filled in
+Rows = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]
 
 EpisodeSeed = Callable[[int, int], int | None]
 """(env index, episode index) -> the seed of that episode; None = go on with the environment's own generator."""
@@ -29,7 +29,7 @@ EpisodeSeed = Callable[[int, int], int | None]
 class EpisodicVectorEnv(ABC):
     """B environments that reset themselves on the step after an episode's end. Subclasses say where they run.
 
-    Every arrival has arrays of its own: what `reset` and `step` return is never written again.
+    Every arrival has arrays of its own, which are never written again; or those that `step` was handed to fill.
 
     Args:
         num_envs: B.
@@ -57,10 +57,15 @@ class EpisodicVectorEnv(ABC):
         self.fresh_instance = fresh_instance
         self.out_of_bounds: dict[str, int] = {}
         self._bounds = bounds
+        limits = {key: _allowed(np.dtype(part.dtype), bounds.get(key)) for key, part in spec.obs.items()}
+        self._allowed = {key: limit for key, limit in limits.items() if limit is not None}
         self._episode_seed = episode_seed
         self._layout = [(k, (num_envs, *part.shape), np.dtype(part.dtype)) for k, part in spec.obs.items()]
         self._action_dtype = np.dtype(spec.action.dtype)
+        self._action_shape = (num_envs, *spec.action.shape)
+        self._takes_numbers = not spec.action.shape
         self._episode_index = np.full(num_envs, -1, np.int64)
+        self._reward = np.zeros(num_envs)  # of the last step, as the environments gave it
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, np.int64)
         self._actions: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
@@ -72,8 +77,11 @@ class EpisodicVectorEnv(ABC):
     # Where the environments run
 
     @abstractmethod
-    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
-        """Open an episode in the environments of `seeds`, take the action in the others; fill `rows`."""
+    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
+        """Open an episode in the environments of `seeds`, take the action in the others; fill `rows`.
+
+        Where an episode is opened, nothing but the observation is written. Returns where one has ended, in order.
+        """
 
     @abstractmethod
     def _capture(self) -> list[State]:
@@ -84,8 +92,8 @@ class EpisodicVectorEnv(ABC):
         """Put every environment into its state."""
 
     @abstractmethod
-    def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], rows: Rows) -> None:
-        """Re-simulate open episodes: env index -> (seed, actions [n, ...]); fill their rows."""
+    def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
+        """Re-simulate open episodes: env index -> (seed, actions [n, ...]); write their last observations."""
 
     @abstractmethod
     def close(self) -> None:
@@ -95,44 +103,47 @@ class EpisodicVectorEnv(ABC):
 
     def reset(self) -> Arrival:
         """Open an episode everywhere; an EnvironmentFault as for `step`."""
-        return self._arrive(None, list(range(self.num_envs)))
+        return self._arrive(None, list(range(self.num_envs)), None)
 
-    def step(self, action: np.ndarray) -> Arrival:
+    def step(self, action: np.ndarray, into: Arrival | None = None) -> Arrival:
         """Take actions [B, ...] in the environments' own form; where an episode has just ended the next one is opened.
 
-        An EnvironmentFault names env index, step and key of what misbehaved; close the vector then.
+        An EnvironmentFault names env index, step and key of what misbehaved; close the vector then. The arrival is
+        written `into` the arrays of another one, where one is given.
         """
-        own = np.array(action, self._action_dtype)  # a copy: environments and the replay log may keep its rows
-        assert own.shape == (self.num_envs, *self.spec.action.shape), (own.shape, self.spec.action)
-        return self._arrive(own, self._pending)
+        # A copy, where environments and the replay log may keep its rows.
+        own = (np.asarray if self._takes_numbers else np.array)(action, self._action_dtype)
+        assert own.shape == self._action_shape, (own.shape, self.spec.action)
+        return self._arrive(own, self._pending, into)
 
     def _builds(self, action: np.ndarray | None, seeds: dict[int, int | None]) -> bool:
         """Whether `_advance` builds environments, or resets them for the first time: `first_limit` holds then."""
         return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
 
-    def _arrive(self, action: np.ndarray | None, opening: list[int]) -> Arrival:
+    def _arrive(self, action: np.ndarray | None, opening: list[int], into: Arrival | None) -> Arrival:
         seeds = {index: self._open(index) for index in opening}
-        rows = self._empty_rows()
+        arrival, reward = into or self._empty(), self._reward
         self._length += 1
-        for index in opening:
-            self._length[index] = 0
-        self._advance(action, seeds, rows)
-        self._rebuild.clear()
-        obs, reward, terminated, truncated = rows
-        self._inspect(obs, reward)
+        arrival.is_first[:] = False
+        if opening:
+            self._length[opening] = 0
+            reward[opening] = 0.0
+            arrival.is_first[opening] = True
+            arrival.terminated[opening] = arrival.truncated[opening] = False
+        self._pending = self._advance(action, seeds, (arrival.obs, reward, arrival.terminated, arrival.truncated))
+        if self._rebuild:
+            self._rebuild.clear()
+        self._inspect(arrival.obs)
         if action is not None and self.tier == "replay":
             for index, taken in enumerate(action):
                 if index not in seeds:
                     self._actions[index].append(taken)
         self._return += reward
-        self._pending = (terminated | truncated).nonzero()[0].tolist()
+        arrival.reward[:] = reward
         for index in self._pending:
             self._finished.append(Episode(index, float(self._return[index]), int(self._length[index])))
-        is_first = np.zeros(self.num_envs, bool)
-        if opening:
-            is_first[opening] = True
-        self._last = Arrival(obs, reward.astype(np.float32), terminated, truncated, is_first)
-        return self._last
+        self._last = arrival
+        return arrival
 
     def _open(self, index: int) -> int | None:
         self._episode_index[index] += 1
@@ -140,24 +151,23 @@ class EpisodicVectorEnv(ABC):
         self._actions[index] = []
         return self._episode_seed(index, int(self._episode_index[index]))
 
-    def _empty_rows(self) -> Rows:
-        count = self.num_envs
+    def _empty(self) -> Arrival:
         obs = {key: np.empty(shape, dtype) for key, shape, dtype in self._layout}
-        return obs, np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
+        return Arrival(obs, np.empty(self.num_envs, np.float32), *(np.zeros(self.num_envs, bool) for _ in range(3)))
 
     # Checks
 
-    def _inspect(self, obs: dict[str, np.ndarray], reward: np.ndarray) -> None:
-        fine = np.abs(reward) <= LARGEST_REWARD  # NaN is not
-        if not fine.all():
-            self._refuse("reward", fine, reward)
-        for key, values in obs.items():
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                self._refuse(f"key {key!r}", np.isfinite(values), values)
-            if key in self._bounds:
-                low, high = self._bounds[key]
-                if (values < low).any() or (values > high).any():
-                    self._outside(key, values, (values >= low) & (values <= high))
+    def _inspect(self, obs: dict[str, np.ndarray]) -> None:
+        for key, (low, high) in self._allowed.items():
+            values = obs[key]
+            if not np.logical_and.reduce((values >= low) & (values <= high), axis=None):  # NaN is neither
+                self._look_closer(key, values)
+
+    def _look_closer(self, key: str, values: np.ndarray) -> None:
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            self._refuse(f"key {key!r}", np.isfinite(values), values)
+        low, high = self._bounds[key]
+        self._outside(key, values, (values >= low) & (values <= high))
 
     def _refuse(self, what: str, fine: np.ndarray, values: np.ndarray) -> None:
         for index in range(self.num_envs):
@@ -289,13 +299,22 @@ class EpisodicVectorEnv(ABC):
             for i in range(self.num_envs)
             if i not in self._pending
         }
-        rows = self._empty_rows()
-        self._replay(episodes, rows)
+        rows = self._empty()
+        self._replay(episodes, rows.obs)
         for index, (seed, actions) in episodes.items():
             for key, values in saved.items():
-                if rows[0][key][index].tobytes() != values[index].tobytes():
+                if rows.obs[key][index].tobytes() != values[index].tobytes():
                     raise RunError(
                         f"environment {index}: replaying the {len(actions)} actions of its episode (seed {seed}) gave "
                         f"another {key!r} than was saved: {self.spec.id} is not exact here; check its versions in the "
                         "environment card"
                     )
+
+
+def _allowed(dtype: np.dtype, bounds: tuple[np.ndarray, np.ndarray] | None) -> tuple[Any, Any] | None:
+    """Bounds within which a key's values are finite and as its space declares; None where any value is."""
+    if dtype.kind != "f":
+        return bounds
+    largest = np.finfo(dtype).max
+    low, high = bounds or (-largest, largest)
+    return np.maximum(low, -largest), np.minimum(high, largest)

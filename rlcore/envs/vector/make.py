@@ -6,6 +6,7 @@ from rlcore import streams
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv
+from rlcore.envs.vector.native import NativeVectorEnv, refuse
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.envs.vector.watchdog import step_limit
@@ -23,7 +24,7 @@ def make_vector_env(
     offset: int = 0,
     episode_seed: EpisodeSeed | None = None,
 ) -> EpisodicVectorEnv:
-    """B environments from the config; in processes of their own when `sync_env` is false.
+    """B environments from the config; in processes of their own when `sync_env` is false, or one vectorised one.
 
     Args:
         config: the env group (or settings taken from it: then in this process).
@@ -40,14 +41,23 @@ def make_vector_env(
         The environments, not yet reset.
 
     Raises:
-        UserError: the environment cannot be made.
+        UserError: the environment cannot be made, or not in this way.
     """
     settings = EnvSettings.of(config)
     seeds = episode_seed or stream_seeds(seed, purpose, rank, offset, tier)
+    check_vector_env(config)
+    if not isinstance(config, EnvSettings) and config.vectorization == "native":
+        return NativeVectorEnv(settings, num_envs, seeds)
     limit = step_limit(config)
     if isinstance(config, EnvSettings) or config.sync_env:
         return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance, limit)
     return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, limit)
+
+
+def check_vector_env(config: EnvConfig | EnvSettings) -> None:
+    """Refuse a way of stepping that this environment, or its settings, cannot have, in a UserError."""
+    if not isinstance(config, EnvSettings) and config.vectorization == "native":
+        refuse(config)
 
 
 def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> EpisodeSeed:

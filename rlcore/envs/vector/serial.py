@@ -41,28 +41,31 @@ class SerialVectorEnv(EpisodicVectorEnv):
             ]
         super().__init__(num_envs, self._envs[0].spec, self._envs[0].bounds, episode_seed, tier, fresh_instance)
 
-    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
+    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
         if not self._builds(action, seeds):
-            self._step_or_reset(action, seeds, rows)
-            return
+            return self._step_or_reset(action, seeds, rows)
         with self._watchdog.limited_to(first_limit(self._watchdog.limit)):
-            self._step_or_reset(action, seeds, rows)
+            return self._step_or_reset(action, seeds, rows)
 
-    def _step_or_reset(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
+    def _step_or_reset(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
         obs, reward, terminated, truncated = rows
-        actions, index = None if action is None else env_actions(action), 0
+        actions, index, ended = None if action is None else env_actions(action), 0, []
         self._watchdog.calls += 1
         try:
             for index, env in enumerate(self._envs):
                 if index in seeds or actions is None:
                     env.reset(seeds[index], obs, index, index in self._rebuild)
-                else:
-                    reward[index], terminated[index], truncated[index] = env.step(actions[index], obs, index)
+                    continue
+                reward[index], terminates, truncates = env.step(actions[index], obs, index)
+                terminated[index], truncated[index] = terminates, truncates
+                if terminates or truncates:
+                    ended.append(index)
         except Overdue:
             where = f"environment {index}, step {self._length[index]} of its episode"
             raise EnvironmentLost(f"{where}: {self._watchdog.sentence()}") from None
         finally:
             self._watchdog.calls += 1
+        return ended
 
     def _capture(self) -> list[State]:
         return [env.capture() for env in self._envs]
@@ -72,11 +75,11 @@ class SerialVectorEnv(EpisodicVectorEnv):
             for env, state in zip(self._envs, states, strict=True):
                 self._watchdog.call(partial(env.restore, state))
 
-    def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], rows: Rows) -> None:
+    def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
         for index, (seed, actions) in episodes.items():
             # Re-simulating may take as long as it took to play: each step may use its limit.
             with self._watchdog.limited_to(first_limit(self._watchdog.limit) + len(actions) * self._watchdog.limit):
-                self._watchdog.call(partial(self._envs[index].replay, seed, env_actions(actions), rows[0], index))
+                self._watchdog.call(partial(self._envs[index].replay, seed, env_actions(actions), obs, index))
 
     def close(self) -> None:
         """Release the environments; one that hangs while it closes is left as it is, with a warning."""

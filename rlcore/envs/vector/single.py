@@ -15,6 +15,7 @@ from rlcore.spec import EnvSpec
 from rlcore.types import State
 
 Row = tuple[float, bool, bool]  # reward, terminated, truncated
+LARGEST_REWARD = float(np.finfo(np.float32).max)  # what arrivals hold; beyond, a finite reward becomes infinite
 
 
 class SingleEnv:
@@ -65,6 +66,8 @@ class SingleEnv:
             raise self._fault(f"step raised {type(error).__name__}: {first_line(error)}") from error
         self._write(new, obs, row)
         plain = reward if isinstance(reward, float) else self._plain_reward(reward)
+        if not -LARGEST_REWARD <= plain <= LARGEST_REWARD:  # NaN is not
+            raise self._fault(f"reward is {plain}")
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
             return plain, self._plain_flag("terminated", terminated), self._plain_flag("truncated", truncated)
         return plain, terminated, truncated

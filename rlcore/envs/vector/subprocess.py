@@ -156,23 +156,27 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             worker.send(request, pickle.dumps(payload))
         return self._answers(limit)
 
-    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> None:
+    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
         for index, worker in enumerate(self.workers):
             if index in seeds or action is None:
                 worker.send(Request.RESET, pickle.dumps((seeds[index], index in self._rebuild)))
             else:
                 worker.send(Request.STEP, action[index].tobytes())
         limit = first_limit(self.step_timeout) if self._builds(action, seeds) else self.step_timeout
-        self._fill(self._answers(limit), rows, range(self.num_envs))
-
-    def _fill(self, answers: list[bytes], rows: Rows, indices: Any) -> None:
-        obs, reward, terminated, truncated = rows
-        for index, answer in zip(indices, answers, strict=True):
-            record = np.frombuffer(answer, self._record, 1)[0]
-            for key, name in self._names:
-                obs[key][index] = record[name]
+        _, reward, terminated, truncated = rows
+        records = self._records(self._answers(limit), rows[0], range(self.num_envs))
+        for index, record in enumerate(records):
             reward[index] = record["reward"]
             terminated[index], truncated[index] = record["terminated"], record["truncated"]
+        return (terminated | truncated).nonzero()[0].tolist()
+
+    def _records(self, answers: list[bytes], obs: dict[str, np.ndarray], indices: Any) -> list[Any]:
+        """What the workers of some environments answered; their observations are written."""
+        records = [np.frombuffer(answer, self._record, 1)[0] for answer in answers]
+        for index, record in zip(indices, records, strict=True):
+            for key, name in self._names:
+                obs[key][index] = record[name]
+        return records
 
     def _capture(self) -> list[State]:
         return [pickle.loads(a) for a in self._ask(Request.CAPTURE, [None] * self.num_envs, self.step_timeout)]
@@ -180,7 +184,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
     def _restore(self, states: list[State]) -> None:
         self._ask(Request.RESTORE, states, max(START_LIMIT, self.step_timeout))
 
-    def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], rows: Rows) -> None:
+    def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
         # Re-simulating takes as long as it took to play: each step may use its limit.
         longest = max((len(actions) for _, actions in episodes.values()), default=0)
         limit = START_LIMIT + longest * self.step_timeout
@@ -188,7 +192,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             self.workers[index].send(Request.REPLAY, pickle.dumps((seed, actions)))
         deadline = Deadline(limit)
         answers = [self.workers[i].receive(deadline, int(self._length[i])) for i in episodes]
-        self._fill(answers, rows, episodes)
+        self._records(answers, obs, episodes)
 
     def close(self) -> None:
         """End all worker processes."""

@@ -9,7 +9,8 @@ from rlcore.types import Steps
 
 
 def visited(weight: torch.Tensor, size: int, epochs: int = 1, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return list(minibatches(weight, size, epochs, np.random.default_rng(seed)))
+    rows, counts = minibatches(weight, size, epochs, np.random.default_rng(seed))
+    return [(epoch, counts) for epoch in rows]
 
 
 @pytest.mark.parametrize(("count", "size"), [(12, 4), (13, 4), (3, 4), (1, 1)])

@@ -1,0 +1,71 @@
+"""A function of tensors that reads modules, compiled ahead of time for the shapes of its first inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rlcore.optim import package
+from rlcore.optim.flat import Held
+
+if TYPE_CHECKING:
+    from rlcore.types import Context
+
+
+class Reading(nn.Module):
+    """A function as a module around those it reads, so that `functional_call` can exchange their parameters."""
+
+    def __init__(self, modules: nn.ModuleList, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.members, self.function = modules, function
+
+    def forward(self, *inputs: Any) -> Any:
+        """What the function makes of these."""
+        return self.function(*inputs)
+
+
+class CompiledFunction:
+    """A function without gradient, of tensors alone: tensors [...] -> tensors; to be called with the same shapes.
+
+    Args:
+        function: what it computes, with the modules as they are.
+        modules: whose parameters and buffers it reads.
+        context: what it belongs to was built from.
+    """
+
+    def __init__(
+        self, function: Callable[..., Sequence[Tensor]], modules: Sequence[nn.Module], context: Context
+    ) -> None:
+        self.function, self.modules = function, modules
+        self._held = Held(modules, "members.")
+        self._seed = context.config.seed
+        self._decides = context.facts(f"{function.__module__}.{getattr(function, '__qualname__', function)}") | {
+            "modules": [*map(repr, modules)]
+        }
+        self._compiled: package.Compiled | None = None
+        self._layout: list[Any] = []
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        """What the function makes of these inputs."""
+        given = [*self._held.tensors(), *(value.contiguous() for value in inputs)]
+        layout = [(value.shape, value.dtype) for value in inputs]
+        if self._compiled is None:
+            self._layout = layout
+            facts = package.Facts(self._decides, self._seed, lambda: [], self.function)
+            self._compiled, _ = package.made_once(self.function.__name__, self._traced(), given, facts)
+        assert layout == self._layout, "the function was compiled for other shapes"
+        return self._compiled(given)
+
+    def _traced(self) -> Callable[..., tuple[Tensor, ...]]:
+        reading, names = Reading(nn.ModuleList(self.modules), self.function), self._held.names
+
+        def function(*given: Tensor) -> tuple[Tensor, ...]:
+            held, inputs = dict(zip(names, given, strict=False)), given[len(names) :]
+            with torch.no_grad():
+                return tuple(functional_call(reading, held, inputs))
+
+        return function
