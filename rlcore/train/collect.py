@@ -60,6 +60,7 @@ class Collector:
         self._rows: dict[str, Rows] = {}
         self._compile_for = compile_for
         self._acting: CompiledActing | None = None
+        self.compiled: bool | None = None  # acting is; None where it is not to be, or nothing was said yet
 
     @torch.no_grad()
     def collect(self, length: int, random: bool = False) -> tuple[Steps, Steps]:
@@ -101,9 +102,10 @@ class Collector:
         """What the agent says, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
         obs = {key: tensor(rows, self.device) for key, rows in arrival.obs.items()}
         is_first = tensor(arrival.is_first, self.device)
-        if self._compile_for is not None:
-            self._acting = compiled_acting(self.agent, self.carry, obs, self._compile_for, self.autocast)
-            self._compile_for = None
+        if self._compile_for is not None and self._acting is None and self.compiled is not False:
+            again = bool(self.compiled)  # a run that goes on acts as it began
+            self._acting = compiled_acting(self.agent, self.carry, obs, self._compile_for, self.autocast, again)
+            self.compiled = self._acting is not None
         if self._acting is not None:
             self.carry, action, taken, extras = self._acting(self.carry, obs, is_first, self.rng)
             return action, taken, extras
@@ -140,13 +142,14 @@ class Collector:
         return dataclasses.replace(steps, extras=extras, carry=carry), dataclasses.replace(last, carry=self.carry)
 
     def state_dict(self) -> State:
-        """Environments, the arrival not yet answered, carry, noise stream and counts."""
+        """Environments, the arrival not yet answered, carry, noise streams, how acting is computed, and counts."""
         return {
             "envs": self.envs.state_dict(),
             "arrival": None if self.arrival is None else columns(self.arrival),
             "carry": tensors(self.carry),
             "rng": self.rng.state_dict(),
             "prefill": None if self.prefill is None else self.prefill.state_dict(),
+            "compiled": self.compiled,
             "env_steps": self.env_steps,
             "policy_steps": self.policy_steps,
         }
@@ -161,4 +164,6 @@ class Collector:
         self.rng.load_state_dict(state["rng"])
         if self.prefill is not None and state.get("prefill") is not None:
             self.prefill.load_state_dict(state["prefill"])
+        if self._compile_for is not None and state["compiled"] is not None:
+            self.compiled, self._acting = state["compiled"], self._acting if state["compiled"] else None
         self.env_steps, self.policy_steps = state["env_steps"], state["policy_steps"]
