@@ -34,6 +34,7 @@ from rlcore.store.patience import patiently
 from rlcore.train.boundary import budget
 from rlcore.train.collect import Collector
 from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
+from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
 from rlcore.types import Context, Episode, Metrics, Ranks, State, VectorEnv
 
 OnIteration = Callable[[list[Metrics]], bool]
@@ -191,7 +192,8 @@ class Training:
         if self._waiting:
             raise RunError("what was collected has not been learned from: update() before saving")
         self.collector.arrival = self.envs.boundary()
-        learner, own = self.learner.state_dict(), self._own_state()
+        learner = self.learner.state_dict()
+        own = self._own_state() | {"learner": self._of_this_rank(learner)}
         if folder is not None:
             patiently(lambda: checkpoint.write_chunks(folder, own))
         for chunk in checkpoint.chunks_of(own):
@@ -202,6 +204,13 @@ class Training:
             "iterations": self.iterations,
         }
 
+    def _of_this_rank(self, learner: State) -> list[Part]:
+        """What the learner of another rank than the first has for itself."""
+        if self.ranks.size == 1:
+            return []
+        first = self.ranks.gather(digests(learner) if self.ranks.rank == 0 else None)[0]
+        return list(parts_that_differ(learner, first))
+
     def _own_state(self) -> State:
         return {
             "buffer": self.buffer.state_dict(),
@@ -210,9 +219,11 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; a KeyError where it is of fewer ranks."""
+        """Continue from a `state_dict`; a ValueError where it is of another number of ranks."""
+        if len(state["ranks"]) != self.ranks.size:
+            raise ValueError(f"a state of {len(state['ranks'])} ranks where {self.ranks.size} train")
         own = state["ranks"][str(self.ranks.rank)]
-        self.learner.load_state_dict(state["learner"])
+        self.learner.load_state_dict(with_parts(state["learner"], own["learner"]))
         self.buffer.load_state_dict(own["buffer"])
         self.collector.load_state_dict(own["collector"])
         streams.load_generator_state(self.rng, own["rng"])
