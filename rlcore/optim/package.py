@@ -112,7 +112,9 @@ def made_once(
         raise RunError(f"{what} reads parameters that are none of its inputs: an optimizer's `uses` names their module")
     constants = {id(value) for value in _constants(graph).values()}
     for attribute in (name for name, value in facts.plain.items() if id(value) in constants):
-        raise ValueError(f"{what} reads the tensor {attribute!r}, which is no buffer: self.register_buffer makes it one")
+        raise ValueError(
+            f"{what} reads the tensor {attribute!r}, which is no buffer: self.register_buffer makes it one"
+        )
     code, notes, key = compiled(graph, example, what), facts.notes(), content_key(graph, example)
     if names and find(folder, key) is not None:
         entry = json.dumps({"package": key, "notes": notes}).encode()
@@ -192,9 +194,8 @@ CODE = code_digest()  # at the import: what is edited later does not run in this
 def _known(folder: Path, name: str) -> tuple[Compiled, Any] | None:
     """The function that an earlier start traced, where its package is whole."""
     try:
-        note = find(folder, name, "json")
-        entry = None if note is None else json.loads(note)
-        package = entry and find(folder, entry["package"])
+        entry = json.loads(find(folder, name, "json") or "{}")
+        package = find(folder, entry["package"]) if entry else None
     except OSError:
         return None
     return None if package is None else (_load(package), entry["notes"])

@@ -1,7 +1,7 @@
 """What the learners of several ranks remember: the first one's whole state, and of the others what is not the same.
 
-Parameters and optimizers are the same bits on every rank. What an algorithm keeps of its own environments (open returns,
-statistics, a stream of its own) is not, and must come back to the rank it is of.
+Parameters and optimizers are the same bits on every rank. What an algorithm keeps of a rank's own environments (open
+returns, statistics, a stream) is not, and must come back to that rank.
 """
 
 from __future__ import annotations

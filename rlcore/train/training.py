@@ -230,8 +230,9 @@ class Training:
         self.iterations = state["iterations"]
 
     def save(self, folder: Path | str) -> Path:
-        """Write a checkpoint `folder/<env_steps>`, whole or not at all; returns it."""
-        return checkpoint.save(Path(folder), self.env_steps, self.state_dict(Path(folder)), {"time": time.time()})
+        """Write a checkpoint `folder/<env_steps>`, whole, in the place of one of that name; returns it."""
+        folder = Path(folder)
+        return checkpoint.save(folder, self.env_steps, self.state_dict(folder), {"time": time.time()}, replace=True)
 
     def load(self, path: Path | str) -> Training:
         """Continue from a checkpoint, or from the newest one in a folder; a UserError where there is no good one."""
