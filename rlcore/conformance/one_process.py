@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, bits, fresh, parameters, run, trained
+from rlcore.conformance.trainings import bits, fresh, parameters, run, trained
 from rlcore.data.arrivals import tensor
 from rlcore.data.carry import tensors
 from rlcore.functional.noise import Noise
@@ -35,11 +35,11 @@ def interrupted_equals_uninterrupted(config: RunConfig) -> None:
     """Saved, thrown away and loaded in the middle: the bits of never stopping."""
     training = trained(config)
     training.state_dict()  # where an environment cannot be saved, saving cuts its episode
-    whole = bits(run(training, FEW))
+    whole = bits(run(training))
     with tempfile.TemporaryDirectory() as folder:
         path = trained(config).save(folder)
         again = fresh(config).load(path)
-    assert bits(run(again, FEW)) == whole, "what was saved and loaded goes on to other bits"
+    assert bits(run(again)) == whole, "what was saved and loaded goes on to other bits"
 
 
 def state_survives_a_checkpoint(config: RunConfig) -> None:
@@ -68,7 +68,7 @@ def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
     assert optimizers, "the learner holds no rlcore.optim.optimizer.Optimizer"
     for name, optimizer in optimizers.items():
         optimizer.apply = watched(name, optimizer.apply)
-    run(training, FEW)
+    run(training)
     for name, optimizer in optimizers.items():
         ids = {id(parameter) for parameter in optimizer.parameters.tensors}
         own = {key for key, parameter in named.items() if id(parameter) in ids}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, bits, fresh, parameters, run
+from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, parameters, run
 from rlcore.data.carry import mapped
 from rlcore.functional.noise import Noise
 from rlcore.optim import rules
@@ -28,7 +28,7 @@ STEP = 0.05  # length of an optimizer step where two ranks are held against one
 
 def ranks_stay_one(config: RunConfig) -> None:
     """Two ranks with data of their own have the same parameters after every update."""
-    agents = [training.learner.agent for training in on_two_ranks(lambda **how: run(fresh(config, **how), FEW))]
+    agents = [training.learner.agent for training in on_two_ranks(lambda **how: run(fresh(config, **how)))]
     for (name, one), two in zip(agents[0].named_parameters(), agents[1].parameters(), strict=True):
         assert torch.equal(one, two), f"{name} differs between two ranks"
 
@@ -37,14 +37,14 @@ def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
     """What rank 0 saves for two ranks is all that both need to go on to the bits of never stopping."""
 
     def saved(**how: Any) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-        training = run(fresh(config, **how), FEW)
+        training = run(fresh(config, **how))
         state = nested_state.encode(training.state_dict())
-        return state, bits(run(training, FEW))
+        return state, bits(run(training))
 
     def continued(state: tuple[bytes, bytes], **how: Any) -> tuple[bytes, bytes]:
         training = fresh(config, **how)
         training.load_state_dict(nested_state.decode(*state))
-        return bits(run(training, FEW))
+        return bits(run(training))
 
     (state, whole), _ = on_two_ranks(saved)
     assert on_two_ranks(lambda **how: continued(state, **how))[0] == whole, (
@@ -89,7 +89,7 @@ def _batches(training: Training) -> list[Batch]:
     """The first batches, copied."""
     found: list[Batch] = []
     while len(found) < FEW:
-        assert training.policy_steps < training.budget, "the config's budget is over before a batch is due"
+        check_budget(training)
         before, random = training.policy_steps, training.policy_steps < training.plan.random_steps
         training.buffer.extend(*training.collector.collect(training.plan.collect_length, random))
         found += [_part(batch, (0, 1)) for batch in training.buffer.batches(before)]

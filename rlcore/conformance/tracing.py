@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, fresh, parameters
+from rlcore.conformance.trainings import FEW, check_budget, fresh, parameters
 from rlcore.data.carry import tensors
 from rlcore.optim import package
 from rlcore.store.checkpoint import nested_state
@@ -30,12 +30,14 @@ def compiled_equals_eager(config: RunConfig) -> None:
     eager = fresh(config)
     with _graphs(traced):
         compiled = fresh(config, compiled=True)
-        for _ in range(FEW):
+        learned = 0
+        while learned < FEW:
+            check_budget(eager)
             rows = [_collected(training) for training in (eager, compiled)]
             for name, one in rows[0].items():
                 assert _agree(one, rows[1][name]), f"{name} of a rollout is another when acting is compiled"
-            for training in (eager, compiled):
-                training.update()
+            learned += bool(eager.update())
+            compiled.update()
             held = parameters(compiled.learner)
             for name, one in parameters(eager.learner).items():
                 assert torch.allclose(one, held[name], rtol=1e-3, atol=1e-5), f"{name} is another when compiled"

@@ -12,7 +12,7 @@ from rlcore.envs.card import environment_card
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 
-FEW = 3  # iterations
+FEW = 3  # iterations that learn: a memory that fills at first brings no batch
 
 
 def fresh(config: RunConfig, **how: Any) -> Training:
@@ -26,17 +26,24 @@ def fresh(config: RunConfig, **how: Any) -> Training:
 _CARDS: dict[str, dict[str, Any]] = {}
 
 
-def trained(config: RunConfig, iterations: int = FEW) -> Training:
+def trained(config: RunConfig) -> Training:
     """One after some iterations."""
-    return run(fresh(config), iterations)
+    return run(fresh(config))
 
 
-def run(training: Training, iterations: int) -> Training:
+def run(training: Training) -> Training:
     """The same, some iterations later."""
-    for _ in range(iterations):
+    learned = 0
+    while learned < FEW:
+        check_budget(training)
         training.collect()
-        training.update()
+        learned += bool(training.update())
     return training
+
+
+def check_budget(training: Training) -> None:
+    """Say so where nothing is learned to the end: then a check would pass whatever the algorithm does."""
+    assert training.policy_steps < training.budget, "the budget is over before enough was learned; algo.total_steps"
 
 
 def bits(training: Training) -> tuple[bytes, bytes]:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
@@ -84,7 +86,10 @@ class Training:
         self._card = dict(card) if card is not None else None
         self.envs = envs or self._own_envs()
         context = Context(config, self.envs.spec, self.fabric, self.ranks, self.envs.num_envs, compiled)
-        self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # layers of torch draw from its global generator before `init` fills them
+            self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
         self.rng, rank = context.generator("minibatch"), self.ranks.rank
         self.collector = Collector(
             self.envs,
