@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from rlcore.config.groups import RunConfig
+from rlcore.config.schema import plain
 from rlcore.conformance.trainings import bits, fresh, parameters, run, trained
 from rlcore.data.arrivals import tensor
 from rlcore.data.carry import tensors
 from rlcore.functional.noise import Noise
+from rlcore.judge.policy import Policy
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
@@ -84,6 +86,21 @@ def acting_changes_nothing(config: RunConfig) -> None:
     before = nested_state.encode(training.learner.state_dict())
     training.collector.collect(2 * training.plan.collect_length)
     assert nested_state.encode(training.learner.state_dict()) == before, "collecting changed the learner"
+
+
+def a_loaded_policy_acts_alike(config: RunConfig) -> None:
+    """What evaluation, films and serving build of config, environment and state says what the trained agent says."""
+    training = trained(config)
+    agent, spec = training.learner.agent, training.envs.spec
+    description = {"algo": plain(config.algo), "distribution": config.distribution.type, "spec": spec.to_json()}
+    policy = Policy(description, nested_state.decode(*nested_state.encode(agent.state_dict())))
+    assert training.collector.arrival is not None
+    obs, count = training.collector.arrival.obs, config.env.num_envs
+    with torch.no_grad():
+        opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
+        expected = agent.to_env(agent.act(agent.initial(count), _obs(training), opens, None, True)[1]).cpu()
+    taken = policy.predict({key: np.asarray(rows) for key, rows in obs.items()})
+    assert np.allclose(taken, expected, rtol=1e-3, atol=1e-5), "a policy that was loaded takes other actions"
 
 
 def greedy_is_deterministic(config: RunConfig) -> None:

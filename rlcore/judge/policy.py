@@ -48,7 +48,7 @@ class Policy:
         self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
         self.agent.load_state_dict(state)
         self.agent.requires_grad_(False).eval()
-        self.obs_keys: tuple[str, ...] = self.agent.keys
+        self.obs_keys: tuple[str, ...] = tuple(getattr(self.agent, "keys", self.spec.obs))
         self._rng = Noise(seed, "policy_eval")
 
     def initial(self, batch_size: int) -> Carry:

@@ -85,6 +85,11 @@ def learning_while_acting(self: Agent, *arguments: Any) -> Any:
     return ACT(self, *arguments)
 
 
+def otherwise_when_loaded(self: Agent, *arguments: Any) -> Any:  # as what no state holds, or a layer's mode, makes it
+    carry, action, extras = ACT(self, *arguments)
+    return carry, action if self.training else 1 - action, extras
+
+
 def alone(self: Optimizer, *arguments: Any, **more: Any) -> None:
     OPTIMIZER(self, *arguments, **more)
     self.ranks = dataclasses.make_dataclass("One", [("size", int, 1)])()
@@ -118,6 +123,7 @@ OPTIMIZER, UPDATE, LOSS = Optimizer.__init__, RunningMoments.update, a2c.Learner
         (conformance.state_survives_a_checkpoint, RewardScaler, "load_state_dict", forgetful),
         (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
         (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
+        (conformance.a_loaded_policy_acts_alike, Agent, "act", otherwise_when_loaded),
         (conformance.greedy_is_deterministic, Agent, "act", undecided),
         (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
         (conformance.ranks_stay_one, Optimizer, "__init__", alone),
