@@ -252,7 +252,10 @@ class Plan:
 
 
 class Agent(Protocol):
-    """Parameters, observation normaliser and how they act: everything inference needs. An `nn.Module`."""
+    """Parameters, observation normaliser and how they act: everything inference needs. An `nn.Module`.
+
+    An attribute `keys` names the observation keys that it reads; without it, whoever asks it must bring all of them.
+    """
 
     def initial(self, batch_size: int) -> Carry:
         """The carry at an episode's start; () when feed-forward."""

@@ -48,8 +48,8 @@ class Agent(nn.Module):
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """[N, F] -> policy parameters [N, P] and values [N], both of the features' precision (float32)."""
-        encoded = self.encoder(features.to(self.head.linear.weight.dtype))
-        return self.head(self.actor(encoded)).to(features.dtype), self.critic(encoded).squeeze(-1).to(features.dtype)
+        encoded = self.encoder(features)
+        return self.head(self.actor(encoded)), self.critic(encoded).squeeze(-1)
 
     def initial(self, batch_size: int) -> tuple[()]:
         """No carry: this agent remembers nothing."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,6 +60,10 @@ class Config(OnPolicyConfig):
                 f"algo.per_rank_batch_size={size}: cut to {rows}, the steps of one rollout "
                 f"(env.num_envs={run.env.num_envs} × algo.rollout_steps={self.rollout_steps})"
             )
+
+    def undivided(self) -> Config:
+        """A minibatch is never larger than the rollout."""
+        return replace(self, per_rank_batch_size=1 << 30)
 
     def gradient_steps(self, width: int) -> int:
         """Optimizer steps of a whole run; where `target_kl` ends updates, at most."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rlcore.config.schema import REQUIRED, arg
 from rlcore.errors import UserError
@@ -46,6 +46,10 @@ class AlgorithmConfig:
     def gradient_steps(self, width: int) -> int:
         """Optimizer steps of a whole run with so many environments, all ranks together."""
         return 0
+
+    def undivided(self) -> Self:
+        """The same with every batch as one minibatch: only then do two ranks learn exactly what one does."""
+        return self
 
     @property
     def annealed(self) -> tuple[str, ...]:

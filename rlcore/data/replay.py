@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,8 @@ PARTS = 32  # chunks in a full memory: a checkpoint writes the newest ones whole
 
 class Replay:
     """A ring of rows [R, B, ...], of which every row is written once and the newest `size` may be drawn.
+
+    Batches are chosen on the host, which knows which rows only reset: it never waits for a device that keeps the rows.
 
     Extras and carries are not kept: they are those of an older agent. The arrival that has not been answered yet waits
     in the row after the newest, so that the newest step can be drawn.
@@ -53,6 +56,7 @@ class Replay:
         self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
         self.rng = context.generator("replay")
         self.rows: dict[str, Tensor] = {}
+        self._ended = np.zeros(0, bool)  # [R, B]: an episode ended with the row
         self.written = 0  # rows of every environment, of all time
         self.taken = 0  # batches handed out
         self._newest = 0  # policy steps of the last `extend`, of all ranks
@@ -77,15 +81,17 @@ class Replay:
             self._make_room(columns)
         slots = self._slots(self.written, self.written + count)
         for key, rows in self.rows.items():
-            rows[slots] = columns[key].to(self.device)
+            rows[slots.to(self.device)] = columns[key].to(self.device)
+        self._ended[slots.numpy()] = (columns["terminated"] | columns["truncated"]).cpu().numpy()
         self.written += count
 
     def _make_room(self, columns: dict[str, Tensor]) -> None:
         for key, value in sorted(columns.items()):  # in the same order also when they come from a file
             self.rows[key] = torch.zeros((self._room, *value.shape[1:]), dtype=value.dtype, device=self.device)
+        self._ended = np.zeros((self._room, columns["reward"].shape[1]), bool)
 
     def _slots(self, begin: int, end: int) -> Tensor:
-        return torch.arange(begin, end, device=self.device) % self._room
+        return torch.arange(begin, end) % self._room
 
     # Batches ----------------------------------------------------------------------------------------------------------
 
@@ -102,18 +108,14 @@ class Replay:
     def _drawn(self, policy_steps: int) -> Batch:
         oldest, width = max(0, self.written - self.size), self.rows["reward"].shape[1]
         choices = self.written - self.length + 1 - oldest
-        picked = torch.from_numpy(self.rng.integers(0, choices * width, self.batch_size)).to(self.device)
+        picked = self.rng.integers(0, choices * width, self.batch_size)
         if self.length == 1:
-            while bool((ended := self._ended(oldest + picked // width, picked % width)).any()):
-                picked[ended] = torch.from_numpy(self.rng.integers(0, choices * width, int(ended.sum()))).to(picked)
-        first, env = oldest + picked // width, picked % width
-        slots = (first + torch.arange(self.length + 1, device=self.device)[:, None]) % self._room
-        drawn = {key: rows[slots, env].to(self.target) for key, rows in self.rows.items()}
+            while (ended := self._ended[(oldest + picked // width) % self._room, picked % width]).any():
+                picked[ended] = self.rng.integers(0, choices * width, int(ended.sum()))
+        slots = (oldest + picked // width + np.arange(self.length + 1)[:, None]) % self._room
+        row, env = (_sent(torch.from_numpy(indices), self.device) for indices in (slots, picked % width))
+        drawn = {key: _sent(rows[row, env], self.target) for key, rows in self.rows.items()}
         return Batch(_steps(drawn, slice(0, self.length)), _steps(drawn, self.length), policy_steps)
-
-    def _ended(self, row: Tensor, env: Tensor) -> Tensor:
-        slot = row % self._room
-        return self.rows["terminated"][slot, env] | self.rows["truncated"][slot, env]
 
     def remembered(self) -> TensorDict:
         """The rows that may be drawn, in order of time: `rlcore.data.dataset` [rows, B], a copy."""
@@ -138,7 +140,7 @@ class Replay:
         }
 
     def _between(self, begin: int, end: int) -> dict[str, Tensor]:
-        slots = self._slots(begin, end)
+        slots = self._slots(begin, end).to(self.device)
         return {key: rows[slots] for key, rows in self.rows.items()}
 
     def load_state_dict(self, state: State) -> None:
@@ -158,6 +160,13 @@ class Replay:
         if state["tail"]:
             self._write(state["tail"])
         self.written, self.taken = state["written"], state["taken"]
+
+
+def _sent(value: Tensor, device: torch.device) -> Tensor:
+    """On a device, without waiting for it; from pinned memory, which torch keeps until it has arrived."""
+    if value.device.type == "cpu" and device.type == "cuda":
+        value = value.pin_memory()
+    return value.to(device, non_blocking=True)
 
 
 def _columns(steps: Steps, begin: int | None, end: int | None) -> dict[str, Tensor]:

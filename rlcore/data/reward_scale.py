@@ -43,10 +43,10 @@ class RewardScaler:
         return scaled.float().to(step.reward.device)
 
     def state_dict(self) -> State:
-        """Statistics, and the open returns of all ranks' environments; all ranks call it together."""
-        return {"moments": self.moments.state_dict(), "running": torch.cat(self.ranks.gather(self.running))}
+        """Statistics, and the open returns of this rank's environments."""
+        return {"moments": self.moments.state_dict(), "running": self.running}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`."""
         self.moments.load_state_dict(state["moments"])
-        self.running = state["running"].chunk(self.ranks.size)[self.ranks.rank].clone()
+        self.running = state["running"].clone()

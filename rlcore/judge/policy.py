@@ -48,7 +48,7 @@ class Policy:
         self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
         self.agent.load_state_dict(state)
         self.agent.requires_grad_(False).eval()
-        self.obs_keys: tuple[str, ...] = self.agent.keys
+        self.obs_keys: tuple[str, ...] = tuple(getattr(self.agent, "keys", self.spec.obs))
         self._rng = Noise(seed, "policy_eval")
 
     def initial(self, batch_size: int) -> Carry:
@@ -111,6 +111,11 @@ class Policy:
         if lead not in (0, 1) or array.shape[lead:] != spec.shape:
             batch = f"({', '.join(['N', *map(str, spec.shape)])})"
             raise UserError(f"obs {key!r}: expected shape {spec.shape} or {batch}, got {array.shape}")
+        if spec.n is None and np.dtype(spec.dtype).kind in "iu":
+            info = np.iinfo(spec.dtype)
+            if not np.all((array == np.floor(array)) & (array >= info.min) & (array <= info.max)):
+                raise UserError(f"obs {key!r}: expected whole numbers from {info.min} to {info.max}")
+            return np.asarray(array, dtype=spec.dtype, order="C")
         if spec.n is None:
             with np.errstate(over="ignore"):
                 array = np.asarray(array, dtype=np.float32, order="C")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,5 +98,8 @@ class MLP(nn.Module):
         self.output_size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] -> [..., output_size]."""
-        return self.layers(x)
+        """[..., inputs] -> [..., output_size] of the precision of x, whatever that of the weights."""
+        if not len(self.layers):
+            return x
+        first: Any = self.layers[0]
+        return self.layers(x.to(first.weight.dtype)).to(x.dtype)

@@ -70,11 +70,11 @@ class PolicyHead(nn.Module):
         self._constants: dict[torch.device, tuple[Tensor, ...]] = {}  # no buffers: bfloat16 would round the bounds
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, features] -> policy parameters [N, P]: logits, or means followed by log stds."""
-        parameters = self.linear(x)
-        if self.log_std is None:
-            return parameters
-        return torch.cat([parameters, self.log_std.to(parameters.dtype).expand_as(parameters)], -1)
+        """[N, features] -> policy parameters [N, P] of the precision of x: logits, or means followed by log stds."""
+        parameters = self.linear(x.to(self.linear.weight.dtype))
+        if self.log_std is not None:
+            parameters = torch.cat([parameters, self.log_std.to(parameters.dtype).expand_as(parameters)], -1)
+        return parameters.to(x.dtype)
 
     def policy(self, parameters: Tensor) -> Policy:
         """The distribution that [N, P] parameters describe."""

@@ -41,7 +41,7 @@ class Optimizer:
         max_grad_norm: global norm at which gradients are clipped; 0 = never.
         accumulate: the most minibatches of one step.
         reduction: "mean" divides by the summed weight, "sum" does not.
-        uses: other modules whose parameters the loss reads: inputs of the compiled step.
+        uses: other modules whose parameters the loss reads, brought there likewise: inputs of the compiled step.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Optimizer:
     ) -> None:
         fabric, self.ranks = context.fabric, context.ranks
         self.loss, self.config, self.max_grad_norm, self.reduction = loss, config, max_grad_norm, reduction
-        self.module = fabric.to_device(fabric.strategy.precision.convert_module(module))
-        self.uses = [fabric.to_device(other) for other in uses]
+        convert = fabric.strategy.precision.convert_module
+        self.module, *self.uses = (fabric.to_device(convert(each)) for each in (module, *uses))
         self.parameters = FlatParameters(self.module)
         # All that the loss may read beside what is trained: other modules, frozen parameters, buffers.
         self._held = Held([self.module, *self.uses], "members.", self.parameters.tensors)

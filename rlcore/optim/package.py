@@ -1,7 +1,8 @@
 """Ahead-of-time compilation on the CPU: a traced function becomes machine code once, and is loaded in 10 ms from then.
 
 A package is kept under the SHA-256 of all that decides its numbers: the traced code with its constants, the shapes,
-torch, processor, compiler, threads. Its own SHA-256 is in its file's name, so a damaged file is found and built again.
+torch, processor, compiler, threads. Its own SHA-256 is in its file's name, so a damaged file is found and built again;
+likewise the note beside it, which tells which package a function has before it is traced.
 
 The compiler runs in a child process of its own (`python -m rlcore.optim.package`): nothing of it stays in the process
 that trains, and when that one ends, in whatever way, the child's whole process group goes with it.
@@ -27,9 +28,9 @@ import tempfile
 import time
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,7 @@ def made_once(
 
     Raises:
         RunError: the compiler failed, or the cache cannot be written.
+        ValueError: the function holds a tensor of `facts.plain`.
     """
     folder, names = cache_folder(), facts.names(example)
     for name in names:
@@ -108,11 +110,16 @@ def made_once(
     graph = trace(function, example)
     if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
         raise RunError(f"{what} reads parameters that are none of its inputs: an optimizer's `uses` names their module")
+    constants = {id(value) for value in _constants(graph).values()}
+    for attribute in (name for name, value in facts.plain.items() if id(value) in constants):
+        raise ValueError(
+            f"{what} reads the tensor {attribute!r}, which is no buffer: self.register_buffer makes it one"
+        )
     code, notes, key = compiled(graph, example, what), facts.notes(), content_key(graph, example)
     if names and find(folder, key) is not None:
         entry = json.dumps({"package": key, "notes": notes}).encode()
         with suppress(OSError):  # the next start traces again
-            _write_whole(folder, f"{names[1 if _constants(graph) else 0]}.json", entry)
+            _write_whole(folder, _name(names[1 if _constants(graph) else 0], entry, "json"), entry)
     return code, notes
 
 
@@ -147,12 +154,14 @@ class Facts:
         seed: of the run; it counts where a function holds constants that may have been drawn.
         notes: what to remember of the trace, as the names of its outputs; JSON.
         made_of: the function or class that is traced; its file counts where it is none of this program's.
+        plain: name -> tensor that may be another one later, so that a function which holds it is refused.
     """
 
     config: Any
     seed: int
     notes: Callable[[], Any]
     made_of: Any
+    plain: Mapping[str, Tensor] = field(default_factory=dict)
 
     def names(self, example: Sequence[Tensor]) -> list[str]:
         """Under which a function of these inputs is known, for any seed and for this one; none where it has no file."""
@@ -185,11 +194,11 @@ CODE = code_digest()  # at the import: what is edited later does not run in this
 def _known(folder: Path, name: str) -> tuple[Compiled, Any] | None:
     """The function that an earlier start traced, where its package is whole."""
     try:
-        entry = json.loads((folder / f"{name}.json").read_bytes())
-        package = find(folder, entry["package"])
-        return None if package is None else (_load(package), entry["notes"])
-    except (OSError, ValueError, KeyError, TypeError):
+        entry = json.loads(find(folder, name, "json") or "{}")
+        package = find(folder, entry["package"]) if entry else None
+    except OSError:
         return None
+    return None if package is None else (_load(package), entry["notes"])
 
 
 def cache_folder() -> Path:
@@ -278,19 +287,19 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def find(folder: Path, key: str) -> bytes | None:
-    """The package kept under a key, if it is whole; a damaged one is removed, with a warning."""
-    for path in sorted(folder.glob(f"{key}.*.pt2")):
-        package = path.read_bytes()
-        if path.name == _name(key, package):
-            return package
+def find(folder: Path, key: str, kind: str = "pt2") -> bytes | None:
+    """The package, or the note (`json`), kept under a key, if it is whole; a damaged one is removed, with a warning."""
+    for path in sorted(folder.glob(f"{key}.*.{kind}")):
+        content = path.read_bytes()
+        if path.name == _name(key, content, kind):
+            return content
         log.warning("%s is damaged; it is built again", path)
         path.unlink(missing_ok=True)
     return None
 
 
-def _name(key: str, package: bytes) -> str:
-    return f"{key}.{hashlib.sha256(package).hexdigest()}.pt2"
+def _name(key: str, content: bytes, kind: str = "pt2") -> str:
+    return f"{key}.{hashlib.sha256(content).hexdigest()}.{kind}"
 
 
 def _build(folder: Path, key: str, graph: GraphModule, example: Sequence[Tensor]) -> bytes:

@@ -14,6 +14,7 @@ import torch
 
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
+from rlcore.store.checkpoint.chunks import digest as chunk_digest
 from rlcore.store.directory import RunDirectory
 from rlcore.types import Chunk
 
@@ -105,7 +106,7 @@ def differences(first: Path, second: Path) -> Iterator[Difference]:
 
 
 def tensor_digests(state: Any) -> str:
-    """8 hexadecimal digits of the SHA-256 of each tensor and array of a learning state, in its order, in a row."""
+    """8 hexadecimal digits of the SHA-256 of each tensor, array and chunk of a learning state, in order, in a row."""
     return "".join(_digest(value) for _, value in _tensors(state))
 
 
@@ -114,11 +115,13 @@ def tensor_names(state: Any) -> list[str]:
     return [place for place, _ in _tensors(state)]
 
 
-def _tensors(state: Any) -> Iterator[tuple[str, torch.Tensor | np.ndarray]]:
-    return ((place, value) for place, value in _leaves(state) if isinstance(value, (torch.Tensor, np.ndarray)))
+def _tensors(state: Any) -> Iterator[tuple[str, torch.Tensor | np.ndarray | Chunk]]:
+    return ((place, value) for place, value in _leaves(state) if isinstance(value, (torch.Tensor, np.ndarray, Chunk)))
 
 
-def _digest(value: torch.Tensor | np.ndarray) -> str:
+def _digest(value: torch.Tensor | np.ndarray | Chunk) -> str:
+    if isinstance(value, Chunk):
+        return chunk_digest(value)[:8]
     tensor = torch.from_numpy(np.array(value, order="C")) if isinstance(value, np.ndarray) else value.detach().cpu()
     digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)} ".encode())
     row = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))  # of stride 1, as `view` wants it

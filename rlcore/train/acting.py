@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlcore.data.carry import mapped, tensors
-from rlcore.errors import RunError, first_line
+from rlcore.errors import RunError, UserError, first_line
 from rlcore.functional.noise import Noise
 from rlcore.optim import package
 from rlcore.optim.flat import Held
@@ -59,17 +59,29 @@ class Given:
 
 
 def compiled_acting(
-    agent: Agent, carry: Carry, obs: dict[str, Tensor], context: Context, autocast: Any = nullcontext
+    agent: Agent,
+    carry: Carry,
+    obs: dict[str, Tensor],
+    context: Context,
+    autocast: Any = nullcontext,
+    must: bool = False,
 ) -> CompiledActing | None:
     """Acting as machine code; None, and a sentence in the log, where the agent's code cannot be traced.
 
-    That follows from the code alone, so a resumed run decides likewise. A RunError where the compiler failed.
+    Another torch may not trace what the one did with which a run began: where it `must` be compiled as it was then, a
+    UserError. A RunError where the compiler failed.
     """
     try:
         return CompiledActing(agent, carry, obs, context, autocast)
     except RunError:
         raise
     except Exception as error:  # whatever tracing meets in somebody's code
+        if must:
+            raise UserError(
+                f"this run began with compiled acting, which torch {torch.__version__} cannot trace here "
+                f"({first_line(error)}); go on with the version it began with, or start a new run from its weights "
+                "with init_from"
+            ) from error
         log.warning("acting runs as it is written, not compiled: %s", first_line(error))
         return None
 
@@ -85,7 +97,8 @@ class CompiledActing:
         autocast: entered around the agent.
 
     Raises:
-        Exception: whatever tracing raises where an agent's code is none of tensors alone.
+        Exception: whatever tracing raises where an agent's code is none of tensors alone, or reads a tensor that is no
+            buffer: the machine code would go on with its first value when a learner has replaced it.
     """
 
     def __init__(
@@ -105,7 +118,7 @@ class CompiledActing:
         given = [getattr(recorder, kind)(*shape) for kind, shape in self.draws]
         example = [*self._held, *self._inputs(carry, obs, first, given)]
         decides = context.facts("acting") | {"agent": repr(agent)}
-        facts = package.Facts(decides, context.config.seed, lambda: self._names, type(agent))
+        facts = package.Facts(decides, context.config.seed, lambda: self._names, type(agent), _plain(agent))
         self._function, self._names = package.made_once("acting", self._traced(autocast), example, facts)
 
     def begin(self, rng: Noise, length: int) -> None:
@@ -153,6 +166,16 @@ class CompiledActing:
             return action, taken, *extras.values(), *kept
 
         return function
+
+
+def _plain(agent: nn.Module) -> dict[str, Tensor]:
+    """The tensors that an agent's modules hold as plain attributes: neither parameters nor buffers."""
+    return {
+        f"{name}.{key}" if name else key: value
+        for name, module in agent.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, Tensor)
+    }
 
 
 class _Act(nn.Module):

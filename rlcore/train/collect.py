@@ -65,6 +65,7 @@ class Collector:
         self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
         self._compile_for = compile_for
         self._acting: CompiledActing | None = None
+        self.compiled: bool | None = None  # acting is; None where it is not to be, or nothing was said yet
 
     @torch.no_grad()
     def collect(self, length: int, random: bool = False) -> tuple[Steps, Steps]:
@@ -106,10 +107,10 @@ class Collector:
 
     def _acts(self, room: Room, length: int) -> Act:
         """How the agent answers in a rollout: compiled where the config asks for it and its code can be traced."""
-        if self._compile_for is not None:
-            obs, _ = room.seen(0)
-            self._acting = compiled_acting(self.agent, self.carry, obs, self._compile_for, self.autocast)
-            self._compile_for = None
+        if self._compile_for is not None and self._acting is None and self.compiled is not False:
+            (obs, _), again = room.seen(0), bool(self.compiled)  # a run that goes on acts as it began
+            self._acting = compiled_acting(self.agent, self.carry, obs, self._compile_for, self.autocast, again)
+            self.compiled = self._acting is not None
         if self._acting is None:
             return self._act
         self._acting.begin(self.rng, length)
@@ -150,13 +151,14 @@ class Collector:
         return steps, last
 
     def state_dict(self) -> State:
-        """Environments, the arrival not yet answered, carry, noise stream and counts."""
+        """Environments, the arrival not yet answered, carry, noise streams, how acting is computed, and counts."""
         return {
             "envs": self.envs.state_dict(),
             "arrival": None if self.arrival is None else columns(self.arrival),
             "carry": tensors(self.carry),
             "rng": self.rng.state_dict(),
             "prefill": None if self.prefill is None else self.prefill.state_dict(),
+            "compiled": self.compiled,
             "env_steps": self.env_steps,
             "policy_steps": self.policy_steps,
         }
@@ -171,4 +173,6 @@ class Collector:
         self.rng.load_state_dict(state["rng"])
         if self.prefill is not None and state.get("prefill") is not None:
             self.prefill.load_state_dict(state["prefill"])
+        if self._compile_for is not None and state["compiled"] is not None:
+            self.compiled, self._acting = state["compiled"], self._acting if state["compiled"] else None
         self.env_steps, self.policy_steps = state["env_steps"], state["policy_steps"]

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
@@ -34,6 +36,7 @@ from rlcore.store.patience import patiently
 from rlcore.train.boundary import budget
 from rlcore.train.collect import Collector
 from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
+from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
 from rlcore.types import Context, Episode, Metrics, Ranks, State, VectorEnv
 
 OnIteration = Callable[[list[Metrics]], bool]
@@ -83,7 +86,10 @@ class Training:
         self._card = dict(card) if card is not None else None
         self.envs = envs or self._own_envs()
         context = Context(config, self.envs.spec, self.fabric, self.ranks, self.envs.num_envs, compiled)
-        self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # layers of torch draw from its global generator before `init` fills them
+            self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
         self.rng, rank = context.generator("minibatch"), self.ranks.rank
         self.collector = Collector(
             self.envs,
@@ -191,7 +197,8 @@ class Training:
         if self._waiting:
             raise RunError("what was collected has not been learned from: update() before saving")
         self.collector.arrival = self.envs.boundary()
-        learner, own = self.learner.state_dict(), self._own_state()
+        learner = self.learner.state_dict()
+        own = self._own_state() | {"learner": self._of_this_rank(learner)}
         if folder is not None:
             patiently(lambda: checkpoint.write_chunks(folder, own))
         for chunk in checkpoint.chunks_of(own):
@@ -202,6 +209,13 @@ class Training:
             "iterations": self.iterations,
         }
 
+    def _of_this_rank(self, learner: State) -> list[Part]:
+        """What the learner of another rank than the first has for itself."""
+        if self.ranks.size == 1:
+            return []
+        first = self.ranks.gather(digests(learner) if self.ranks.rank == 0 else None)[0]
+        return list(parts_that_differ(learner, first))
+
     def _own_state(self) -> State:
         return {
             "buffer": self.buffer.state_dict(),
@@ -210,17 +224,20 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; a KeyError where it is of fewer ranks."""
+        """Continue from a `state_dict`; a ValueError where it is of another number of ranks."""
+        if len(state["ranks"]) != self.ranks.size:
+            raise ValueError(f"a state of {len(state['ranks'])} ranks where {self.ranks.size} train")
         own = state["ranks"][str(self.ranks.rank)]
-        self.learner.load_state_dict(state["learner"])
+        self.learner.load_state_dict(with_parts(state["learner"], own["learner"]))
         self.buffer.load_state_dict(own["buffer"])
         self.collector.load_state_dict(own["collector"])
         streams.load_generator_state(self.rng, own["rng"])
         self.iterations = state["iterations"]
 
     def save(self, folder: Path | str) -> Path:
-        """Write a checkpoint `folder/<env_steps>`, whole or not at all; returns it."""
-        return checkpoint.save(Path(folder), self.env_steps, self.state_dict(Path(folder)), {"time": time.time()})
+        """Write a checkpoint `folder/<env_steps>`, whole, in the place of one of that name; returns it."""
+        folder = Path(folder)
+        return checkpoint.save(folder, self.env_steps, self.state_dict(folder), {"time": time.time()}, replace=True)
 
     def load(self, path: Path | str) -> Training:
         """Continue from a checkpoint, or from the newest one in a folder; a UserError where there is no good one."""

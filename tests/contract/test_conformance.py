@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from rlcore import conformance
-from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms import ALGORITHMS, a2c, ppo
 from rlcore.algorithms.actor_critic import Agent
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.functional.noise import Noise
+from rlcore.functional.stats import RunningMoments, standardize
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
+from rlcore.train.training import Training
 from tests.contract.test_registry import ENVS, SETTINGS
 from tests.probes import q_learning
 
@@ -83,16 +85,34 @@ def learning_while_acting(self: Agent, *arguments: Any) -> Any:
     return ACT(self, *arguments)
 
 
+def otherwise_when_loaded(self: Agent, *arguments: Any) -> Any:  # as what no state holds, or a layer's mode, makes it
+    carry, action, extras = ACT(self, *arguments)
+    return carry, action if self.training else 1 - action, extras
+
+
 def alone(self: Optimizer, *arguments: Any, **more: Any) -> None:
     OPTIMIZER(self, *arguments, **more)
     self.ranks = dataclasses.make_dataclass("One", [("size", int, 1)])()
 
 
-def of_this_rank(self: RewardScaler) -> dict[str, Any]:
-    return {"moments": self.moments.state_dict(), "running": torch.cat([self.running, self.running])}
+def of_the_first_rank(self: Training, learner: Any) -> list[Any]:
+    return []
 
 
-OPTIMIZER = Optimizer.__init__
+def standardized_by_itself(x: Tensor, weight: Tensor, total: Any = None) -> Tensor:
+    return standardize(x, weight)
+
+
+def counted_by_itself(self: RunningMoments, rows: Tensor, total: Any = None) -> None:
+    UPDATE(self, rows)
+
+
+def divided_by_its_own(self: a2c.Learner, *inputs: Any) -> Any:
+    total, weight, means = LOSS(self, *inputs)
+    return total / weight, torch.ones(()), means
+
+
+OPTIMIZER, UPDATE, LOSS = Optimizer.__init__, RunningMoments.update, a2c.Learner.loss
 
 
 @pytest.mark.parametrize(
@@ -103,10 +123,14 @@ OPTIMIZER = Optimizer.__init__
         (conformance.state_survives_a_checkpoint, RewardScaler, "load_state_dict", forgetful),
         (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
         (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
+        (conformance.a_loaded_policy_acts_alike, Agent, "act", otherwise_when_loaded),
         (conformance.greedy_is_deterministic, Agent, "act", undecided),
         (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
         (conformance.ranks_stay_one, Optimizer, "__init__", alone),
-        (conformance.interrupted_ranks_equal_uninterrupted, RewardScaler, "state_dict", of_this_rank),
+        (conformance.two_ranks_learn_as_one, a2c, "standardize", standardized_by_itself),
+        (conformance.two_ranks_learn_as_one, RunningMoments, "update", counted_by_itself),
+        (conformance.two_ranks_learn_as_one, a2c.Learner, "loss", divided_by_its_own),
+        (conformance.interrupted_ranks_equal_uninterrupted, Training, "_of_this_rank", of_the_first_rank),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -143,3 +167,54 @@ def test_a_compiled_step_that_computes_something_else_is_noticed(monkeypatch: py
     monkeypatch.setattr(Optimizer, "_step", other)
     with pytest.raises(AssertionError, match="is another when compiled"):
         conformance.compiled_equals_eager(config("a2c", "CartPole-v1", max_grad_norm=0.0))
+
+
+def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo.Config, "undivided", lambda self: self)
+    with pytest.raises(AssertionError, match=r"two ranks make 24 updates, one 42: .* \(Config.undivided\)"):
+        conformance.two_ranks_learn_as_one(config("ppo", "CartPole-v1"))
+
+
+@pytest.mark.parametrize("of", ["acting", "the minibatch step"])
+def test_a_number_that_a_learner_changes_and_compiled_code_does_not_see_is_noticed(
+    of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an exploration rate that is an attribute of the agent, or a coefficient that is one of the learner."""
+    rate = {"acting": 1.0, "the minibatch step": 1.0}
+
+    def less(self: a2c.Learner, *arguments: Any) -> Any:
+        rate[of] *= 1 - 1e-6  # too little to be seen in actions or weights
+        return update(self, *arguments)
+
+    def act(self: Agent, *arguments: Any) -> Any:
+        carry, action, extras = ACT(self, *arguments)
+        return carry, action * rate["acting"], extras
+
+    def loss(self: a2c.Learner, *inputs: Any) -> Any:
+        total, weight, means = LOSS(self, *inputs)
+        return total * rate["the minibatch step"], weight, means
+
+    update = a2c.Learner.update
+    monkeypatch.setattr(Agent, "act", act)
+    monkeypatch.setattr(a2c.Learner, "loss", loss)
+    conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
+    monkeypatch.setattr(a2c.Learner, "update", less)
+    with pytest.raises(AssertionError, match=f"^{of} reads something that an update has changed"):
+        conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))
+
+
+def test_compiled_acting_that_goes_on_with_an_old_rate_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(self: Agent, *arguments: Any) -> Any:
+        carry, action, extras = ACT(self, *arguments)
+        return carry, action * self.rate, extras
+
+    def update(self: a2c.Learner, *arguments: Any) -> Any:
+        self.agent.rate = self.agent.rate / 2
+        return plain(self, *arguments)
+
+    plain = a2c.Learner.update
+    monkeypatch.setattr(Agent, "rate", 1.0, raising=False)
+    monkeypatch.setattr(Agent, "act", act)
+    monkeypatch.setattr(a2c.Learner, "update", update)
+    with pytest.raises(AssertionError, match="the action of a rollout is another when acting is compiled"):
+        conformance.compiled_equals_eager(config("a2c", "Pendulum-v1"))

@@ -266,6 +266,18 @@ def test_a_damaged_package_is_found_and_built_again(
     assert path.read_bytes() == good
 
 
+def test_a_note_that_was_changed_is_found_and_made_again(
+    builds: list[float], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = compiled("discrete").optimizer._names
+    (note,) = tmp_path.glob("*.json")
+    good = note.read_bytes()
+    note.write_bytes(good.replace(b"policy_loss", b"pOlicy_loss"))  # one bit, and JSON all the same
+    assert note.read_bytes() != good
+    assert compiled("discrete").optimizer._names == names and "Loss/policy_loss" in names
+    assert f"{note} is damaged" in caplog.text and note.read_bytes() == good and not builds
+
+
 def test_a_start_that_knows_what_was_traced_traces_nothing_and_any_other_does(
     builds: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
@@ -18,6 +19,7 @@ from tests.runs import prepare
 
 pytestmark = pytest.mark.slow
 RUN = {"fabric__devices": 2, "total_steps": 4096, "checkpoint__every": 512, "evaluation__every": 2048}
+RUN |= {"algo__normalize_reward": True}  # the open returns are of each rank's own environments
 
 
 @pytest.fixture
@@ -55,6 +57,10 @@ def test_a_killed_rank_ends_all_and_the_run_goes_on_to_the_same_bits(home: Path)
     assert digest(trained(home, "cut")) == digest(whole)
     learning, _ = checkpoint.load(checkpoint.resolve(whole, "latest"))
     assert list(learning["ranks"]) == ["0", "1"]
+    assert learning["ranks"]["0"]["learner"] == []
+    ((place, running),) = learning["ranks"]["1"]["learner"]
+    assert place == ["reward_scaler", "running"]
+    assert not torch.equal(running, learning["learner"]["reward_scaler"]["running"])
     first, second = (learning["ranks"][rank]["collector"] for rank in ("0", "1"))
     assert first["rng"] != second["rng"] and first["policy_steps"] == second["policy_steps"] == 4096
     # One rank writes: every point is there once, and tells of both ranks' episodes and actions.

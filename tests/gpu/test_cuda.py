@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rlcore import streams
 from rlcore.algorithms import ppo
 from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
 from rlcore.data.carry import mapped
+from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks, make_fabric
@@ -98,3 +100,26 @@ def test_reduced_precision_trains(precision: str) -> None:
     assert all(np.isfinite(list(metrics.values())))
     assert any(not torch.equal(a, b) for a, b in zip(before, learner.agent.parameters(), strict=True))
     learner.load_state_dict(learner.state_dict())
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"], ids=["rows on the GPU", "rows on the host"])
+@pytest.mark.parametrize("length", [1, 3])
+def test_batches_of_a_replay_memory_are_drawn_without_waiting_for_the_gpu(device: str, length: int) -> None:
+    fabric = make_fabric(FabricConfig(accelerator="cuda"))
+    run = RunConfig(algo=CONFIG, env=EnvConfig(id="probe"), seed=0)
+    context = Context(run, SPEC, fabric, FabricRanks(fabric), num_envs=4)
+    replay, plain = (Replay(context, size=20, batch_size=64, length=length, device=d) for d in (device, "cpu"))
+    batch = rollout()
+    for each in (replay, plain):
+        each.extend(batch.steps, batch.last)
+    drawn = replay.batches(0)
+    next(drawn)  # pinned memory is made once
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        taken = [next(drawn) for _ in range(5)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    wanted = list(itertools.islice(plain.batches(0), 6))[1:]
+    for one, other in zip(taken, wanted, strict=True):
+        assert torch.equal(one.steps.obs["state"].cpu(), other.steps.obs["state"].cpu())

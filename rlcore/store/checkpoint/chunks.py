@@ -62,17 +62,28 @@ def _there(chunk: Chunk, folder: Path) -> bool:
     return entry is not None and (folder / entry["file"]).exists()
 
 
-def _written(chunk: Chunk, folder: Path) -> dict[str, Any]:
+def digest(chunk: Chunk) -> str:
+    """SHA-256 of the file that a chunk is or would be, wherever it is stored."""
+    for entry in chunk.stored.values():
+        return entry["sha256"]
+    return hashlib.sha256(_content(chunk)).hexdigest()
+
+
+def _content(chunk: Chunk) -> bytes:
     from safetensors.torch import save
 
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in chunk.columns().items()})
-    digest = hashlib.sha256(content).hexdigest()
-    path = folder / f"{digest[:32]}.safetensors"
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in chunk.columns().items()})
+
+
+def _written(chunk: Chunk, folder: Path) -> dict[str, Any]:
+    content = _content(chunk)
+    sha256 = hashlib.sha256(content).hexdigest()
+    path = folder / f"{sha256[:32]}.safetensors"
     if not path.exists() or path.read_bytes() != content:  # a killed process may have written it before
         temporary = folder / f".{path.name}.tmp-{os.getpid()}"
         write_synced(temporary, content)
         os.rename(temporary, path)
-    return {"file": path.name, "size": len(content), "sha256": digest}
+    return {"file": path.name, "size": len(content), "sha256": sha256}
 
 
 def entry_of(chunk: Chunk, directory: Path) -> dict[str, Any]:

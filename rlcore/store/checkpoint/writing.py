@@ -22,7 +22,13 @@ from rlcore.system.durable import make_directory, sync_directory, write_synced
 log = logging.getLogger(__name__)
 
 
-def save(directory: Path, env_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> Path:
+def save(
+    directory: Path,
+    env_steps: int,
+    learning: Mapping[str, Any],
+    bookkeeping: Mapping[str, Any],
+    replace: bool = False,
+) -> Path:
     """Write one checkpoint durably.
 
     A disk with less free space than two of it is warned of and tried all the same: training may end before the disk is
@@ -30,9 +36,10 @@ def save(directory: Path, env_steps: int, learning: Mapping[str, Any], bookkeepi
 
     Args:
         directory: the run's `checkpoints` folder.
-        env_steps: names the checkpoint; one of that name that verifies is kept instead.
+        env_steps: names the checkpoint.
         learning: nested dicts and lists of tensors, arrays, chunks and JSON values.
         bookkeeping: JSON values.
+        replace: one of that name that verifies makes room; else it is kept, since a run comes to the same bits there.
 
     Returns:
         The checkpoint's directory.
@@ -45,7 +52,7 @@ def save(directory: Path, env_steps: int, learning: Mapping[str, Any], bookkeepi
     try:
         make_directory(directory)
         remove_leftovers(directory)
-        if not final.exists() or damage(final):
+        if replace or not final.exists() or damage(final):
             _write(temporary, env_steps, learning, bookkeeping)
             move_aside(final)
             os.rename(temporary, final)

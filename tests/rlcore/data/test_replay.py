@@ -142,6 +142,17 @@ def test_a_large_memory_comes_back_from_its_chunks_wherever_its_rows_stand(tmp_p
         assert nested_state.encode(one.state_dict()) == nested_state.encode(other.state_dict())
 
 
+def test_batches_are_drawn_without_reading_anything_back_from_the_device_of_the_rows() -> None:
+    """Tensors of the device `meta` hold nothing, so whoever reads one fails; on a GPU he would wait for it."""
+    replay, plain = memory(device="meta"), memory()
+    replay.target = torch.device("meta")
+    filled(replay, 10)
+    filled(plain, 10)
+    for batch, expected in zip(drawn(replay, 20), drawn(plain, 20), strict=True):
+        assert batch.steps.obs["state"].is_meta and batch.steps.obs["state"].shape == expected.steps.obs["state"].shape
+    assert replay.rng.bit_generator.state == plain.rng.bit_generator.state
+
+
 def test_a_memory_too_small_for_a_sequence_is_refused() -> None:
     with pytest.raises(ValueError, match="holds no sequence of 6 steps"):
         memory(size=6, length=6)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +104,42 @@ def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
     for wrong in (16, -1, 1.5):
         with pytest.raises(UserError, match="whole numbers from 0 to 15"):
             policy.predict(wrong)
+
+
+class Pixels(torch.nn.Module):
+    """An agent that says nothing of keys, and minds what type its observations are of."""
+
+    def __init__(self, config: Any, spec: Any, distribution: str, rng: torch.Generator) -> None:
+        super().__init__()
+
+    def initial(self, batch_size: int) -> tuple[()]:
+        return ()
+
+    def act(self, carry: Any, obs: Any, is_first: Any, rng: Any, greedy: bool) -> Any:
+        assert {key: value.dtype for key, value in obs.items()} == {"rgb": torch.uint8, "speed": torch.float32}
+        return (), obs["rgb"].flatten(1).sum(-1, dtype=torch.int64, keepdim=True), {}
+
+    def to_env(self, action: torch.Tensor) -> torch.Tensor:
+        return action[:, 0]
+
+
+def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlcore.algorithms import ALGORITHMS, ppo
+    from rlcore.config.schema import plain
+    from rlcore.judge.policy import Policy
+    from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+
+    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(Config=ppo.Config, Agent=Pixels))
+    keys = {"rgb": ArraySpec((3, 2, 2), "uint8"), "speed": ArraySpec((1,), "float32")}
+    spec = EnvSpec("screen", keys, ActionSpec("Discrete", (), "int64", (9,), (0,)))
+    policy = Policy({"algo": plain(ppo.Config(total_steps=1)), "distribution": "auto", "spec": spec.to_json()}, {})
+    image = np.full((3, 2, 2), 250)  # JSON knows no uint8
+    assert policy.predict({"rgb": image, "speed": [0.5]}) == 3000
+    with pytest.raises(UserError, match="key 'speed' is missing; expected rgb, speed"):
+        policy.predict({"rgb": image})
+    for wrong in (256, -1, 0.5, float("nan")):
+        with pytest.raises(UserError, match="obs 'rgb': expected whole numbers from 0 to 255"):
+            policy.predict({"rgb": image * 0 + wrong, "speed": [0.5]})
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

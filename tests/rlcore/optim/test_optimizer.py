@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.errors import RunError, UserError
+from rlcore.nn.mlp import MLP, MLPConfig
 from rlcore.optim import package, rules
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.rules import SETTINGS, OptimizerConfig
@@ -215,6 +217,30 @@ def test_a_loss_trains_its_own_module_and_reads_another_as_it_is_now(compiled: b
     # The critic's weights sum to 0 at first, and to -0.3 after its step: d actor = 0.1 · 0.3 · x in the second round.
     torch.testing.assert_close(critic.weight.detach(), torch.tensor([[0.8, -1.4]]))
     torch.testing.assert_close(actor.weight.detach(), torch.tensor([[1.03, -0.94]]))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("uncompiled")
+def test_modules_that_a_loss_uses_are_of_the_networks_precision(compiled: bool) -> None:
+    rng = torch.Generator().manual_seed(0)
+    actor, critic = (MLP(2, MLPConfig(dense_units=4), rng, outputs=2) for _ in range(2))
+    target = copy.deepcopy(critic)  # trained by no optimizer
+    given = context(fabric("bf16-true"), compiled=compiled)
+
+    def loss(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        total = (critic(actor(x)) - target(actor(x)) + actor(x)).sum()
+        return total, torch.tensor(1.0), {"loss": total.detach()}
+
+    optimizer = Optimizer(actor, loss, PLAIN, given, uses=[critic, target])
+    before = [p.clone() for p in actor.parameters()]
+    x = torch.tensor([[1.0, 2.0]])
+    assert optimizer.accumulate(x)["loss"].dtype == torch.float32
+    optimizer.apply()
+    assert {p.dtype for module in (actor, critic, target) for p in module.parameters()} == {torch.bfloat16}
+    assert any(not torch.equal(a, b) for a, b in zip(before, actor.parameters(), strict=True))
+    with torch.no_grad():
+        for slow, fast in zip(target.parameters(), critic.parameters(), strict=True):
+            slow.lerp_(fast, 0.5)
 
 
 @pytest.mark.usefixtures("uncompiled")

@@ -13,6 +13,7 @@ import torch
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.compare import Difference, common, differences, tensor_digests, tensor_names
+from rlcore.types import Chunk
 
 STATE = {
     "weights": torch.arange(6, dtype=torch.float32).reshape(2, 3),
@@ -89,8 +90,9 @@ def test_tensor_digests_are_of_bits_type_and_shape_and_the_same_before_and_after
         "half": torch.tensor([1.5, -0.0], dtype=torch.bfloat16),
         "flags": (np.array([True, False]), torch.ones((), dtype=torch.int64).expand(3)),
         "none": torch.zeros(0, 4),
+        "replay": [Chunk(lambda: {"a": torch.ones(4), "b": torch.zeros(3)}), Chunk(lambda: {"a": torch.zeros(2)})],
     }
-    names = ["weights", "envs/0", "half", "flags/0", "flags/1", "none"]
+    names = ["weights", "envs/0", "half", "flags/0", "flags/1", "none", "replay/0", "replay/1"]
     digests = tensor_digests(state)
     assert tensor_names(state) == names
     assert len(digests) == 8 * len(names)
@@ -105,6 +107,8 @@ def test_tensor_digests_are_of_bits_type_and_shape_and_the_same_before_and_after
     assert changed(weights=STATE["weights"].reshape(3, 2)) == ["weights"]
     assert changed(envs={"0": np.array([1, 2], np.uint64)}) == ["envs/0"]
     assert changed(rng={"state": 7}) == []
+    (_, second), one = state["replay"], Chunk(lambda: {"a": torch.ones(4), "b": torch.zeros(3).neg()})
+    assert changed(replay=[one, second]) == ["replay/0"]
     # SHA-256 of the type and shape in words and the bytes, little-endian, by hand.
     expected = hashlib.sha256(b"torch.int64 [2] " + bytes([1, *[0] * 7, 2, *[0] * 7])).hexdigest()[:8]
     assert digests[8:16] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.actor_critic import Agent
 from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.data.carry import tensors
+from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.optim import package
+from rlcore.store.checkpoint import nested_state
+from rlcore.train.acting import Given, Recorder
 from rlcore.train.training import Training
 from tests.probes import q_learning
 
@@ -80,19 +85,72 @@ def test_noise_comes_from_the_agents_stream_and_leaves_it_where_the_agent_would(
     assert plain.collector.rng.state_dict() == compiled.collector.rng.state_dict()
 
 
+ACT = Agent.act
+
+
+def untraceable(self: Agent, carry: Any, obs: Any, *arguments: Any) -> Any:
+    assert float(obs["state"].sum()) < 1e6  # a number is wanted of what is not there yet
+    return ACT(self, carry, obs, *arguments)
+
+
 def test_an_agent_that_cannot_be_traced_acts_as_it_is_written_and_it_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(package, "compiled", refusing)
+    monkeypatch.setattr(Agent, "act", untraceable)
     with caplog.at_level(logging.WARNING):
         one = training("CartPole-v1", True)
         steps, _ = one.collector.collect(4)
-    assert one.collector._acting is None and steps.action.shape == (4, 3, 1)
-    assert "acting runs as it is written, not compiled: a value is wanted" in caplog.text
+    assert one.collector.compiled is False and steps.action.shape == (4, 3, 1)
+    assert "acting runs as it is written, not compiled: " in caplog.text
 
 
-def refusing(*_: Any) -> Any:
-    raise RuntimeError("a value is wanted")
+def test_a_run_goes_on_acting_as_it_began_whatever_can_be_traced_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = training("CartPole-v1", True)
+    traced.collector.collect(4)
+    monkeypatch.setattr(Agent, "act", untraceable)
+    written = training("CartPole-v1", True)
+    written.collector.collect(4)
+    states = [nested_state.decode(*nested_state.encode(t.collector.state_dict())) for t in (traced, written)]
+    for late in (False, True):  # the state comes before the first action, or when it was found out already
+        one = training("CartPole-v1", True)
+        if late:
+            one.collector.collect(4)
+        one.collector.load_state_dict(states[0])
+        with pytest.raises(UserError, match=r"began with compiled acting, which torch .* cannot trace here"):
+            one.collector.collect(4)
+    monkeypatch.setattr(Agent, "act", ACT)  # as on a machine that can
+    for late in (False, True):
+        one = training("CartPole-v1", True)
+        if late:
+            one.collector.collect(4)
+        one.collector.load_state_dict(states[1])
+        one.collector.collect(4)
+        assert one.collector.compiled is False and one.collector._acting is None
+    one.collector.load_state_dict(training("CartPole-v1", True).collector.state_dict())  # of before the first action
+    assert one.collector.compiled is False
+
+
+def test_a_tensor_that_is_no_buffer_is_no_constant_of_compiled_acting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A learner may put another in its place: machine code would go on with the first."""
+
+    def scaled(self: Agent, *arguments: Any) -> Any:
+        carry, action, extras = ACT(self, *arguments)
+        return carry, action * self.exploration, extras
+
+    monkeypatch.setattr(Agent, "act", scaled)
+    one = training("Pendulum-v1", True)
+    one.learner.agent.exploration = torch.tensor(2.0)
+    assert one.collector.collect(4)[0].action.any()
+    one.learner.agent.exploration = torch.tensor(0.0)
+    assert not one.collector.collect(4)[0].action.any()
+    assert "acting reads the tensor 'exploration', which is no buffer: self.register_buffer makes it one" in caplog.text
+    other = training("Pendulum-v1", True)
+    other.learner.agent.register_buffer("exploration", torch.tensor(2.0))
+    assert other.collector.collect(4)[0].action.any()
+    other.learner.agent.exploration = torch.tensor(0.0)
+    assert not other.collector.collect(4)[0].action.any() and other.collector.compiled
 
 
 def test_parameters_that_are_replaced_are_read_anew() -> None:
@@ -106,11 +164,15 @@ def test_parameters_that_are_replaced_are_read_anew() -> None:
 
 
 def test_the_stand_in_for_noise_has_every_kind() -> None:
-    from rlcore.train.acting import Given, Recorder
-
-    kinds = {name for name in dir(Noise) if name in ("normal", "exponential", "uniform")}
-    recorder, given = Recorder(), Given(iter([torch.zeros(6)] * 3))
-    for kind in sorted(kinds):
+    """Whatever a stream can draw is written down in the rehearsal, and handed out where the agent is traced."""
+    kinds = [name for name, draw in vars(Noise).items() if inspect.isfunction(draw) and returns_a_tensor(draw)]
+    recorder, given = Recorder(), Given(iter([torch.zeros(6)] * len(kinds)))
+    for kind in kinds:
         getattr(recorder, kind)(2, 3)
         assert getattr(given, kind)(2, 3).shape == (2, 3)
-    assert recorder.draws == [(kind, (2, 3)) for kind in sorted(kinds)] and len(kinds) == 3
+    assert recorder.draws == [(kind, (2, 3)) for kind in kinds]
+    assert {"normal", "exponential", "uniform"} <= set(kinds)
+
+
+def returns_a_tensor(function: Any) -> bool:
+    return inspect.signature(function).return_annotation == "Tensor"

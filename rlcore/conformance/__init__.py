@@ -1,0 +1,52 @@
+"""What every algorithm promises, whatever it computes; for those of the registry and for one's own.
+
+    import pytest
+    from flows.config.compose import compose
+    from rlcore import conformance
+
+    @pytest.mark.parametrize("check", conformance.CHECKS)
+    def test_mine_keeps_what_every_algorithm_promises(check):
+        check(compose(["exp=mine", "algo.total_steps=400"])[0])
+
+A check takes a checked config, trains some iterations of it in this process, and raises an AssertionError that says
+what is broken. Take a config with small networks, short episodes, and everything on that has a state of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlcore.config.groups import RunConfig
+from rlcore.conformance.one_process import a_loaded_policy_acts_alike as a_loaded_policy_acts_alike
+from rlcore.conformance.one_process import acting_changes_nothing as acting_changes_nothing
+from rlcore.conformance.one_process import an_episodes_start_forgets as an_episodes_start_forgets
+from rlcore.conformance.one_process import (
+    each_loss_reaches_only_its_parameters as each_loss_reaches_only_its_parameters,
+)
+from rlcore.conformance.one_process import greedy_is_deterministic as greedy_is_deterministic
+from rlcore.conformance.one_process import interrupted_equals_uninterrupted as interrupted_equals_uninterrupted
+from rlcore.conformance.one_process import no_global_generator_is_used as no_global_generator_is_used
+from rlcore.conformance.one_process import same_seed_gives_the_same_bits as same_seed_gives_the_same_bits
+from rlcore.conformance.one_process import state_survives_a_checkpoint as state_survives_a_checkpoint
+from rlcore.conformance.several_ranks import (
+    interrupted_ranks_equal_uninterrupted as interrupted_ranks_equal_uninterrupted,
+)
+from rlcore.conformance.several_ranks import ranks_stay_one as ranks_stay_one
+from rlcore.conformance.several_ranks import two_ranks_learn_as_one as two_ranks_learn_as_one
+from rlcore.conformance.tracing import compiled_equals_eager as compiled_equals_eager
+
+CHECKS: tuple[Callable[[RunConfig], None], ...] = (
+    same_seed_gives_the_same_bits,
+    interrupted_equals_uninterrupted,
+    state_survives_a_checkpoint,
+    each_loss_reaches_only_its_parameters,
+    acting_changes_nothing,
+    a_loaded_policy_acts_alike,
+    greedy_is_deterministic,
+    an_episodes_start_forgets,
+    no_global_generator_is_used,
+    compiled_equals_eager,
+    ranks_stay_one,
+    two_ranks_learn_as_one,
+    interrupted_ranks_equal_uninterrupted,
+)

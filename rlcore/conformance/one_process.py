@@ -1,0 +1,158 @@
+"""The promises that one process shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import plain
+from rlcore.conformance.trainings import bits, fresh, parameters, run, trained
+from rlcore.data.arrivals import tensor
+from rlcore.data.carry import tensors
+from rlcore.functional.noise import Noise
+from rlcore.judge.policy import Policy
+from rlcore.optim.optimizer import Optimizer
+from rlcore.store.checkpoint import nested_state
+from rlcore.train.training import Training
+
+
+def same_seed_gives_the_same_bits(config: RunConfig) -> None:
+    """Two trainings end in the same state; one of another seed does not."""
+    first, second, other = (
+        bits(trained(each)) for each in (config, config, dataclasses.replace(config, seed=config.seed + 1))
+    )
+    assert first == second, "two trainings of the same config end in different bits"
+    assert first != other, "another seed changes nothing"
+
+
+def interrupted_equals_uninterrupted(config: RunConfig) -> None:
+    """Saved, thrown away and loaded in the middle: the bits of never stopping."""
+    training = trained(config)
+    training.state_dict()  # where an environment cannot be saved, saving cuts its episode
+    whole = bits(run(training))
+    with tempfile.TemporaryDirectory() as folder:
+        path = trained(config).save(folder)
+        again = fresh(config).load(path)
+    assert bits(run(again)) == whole, "what was saved and loaded goes on to other bits"
+
+
+def state_survives_a_checkpoint(config: RunConfig) -> None:
+    """A learner that loads another's state has exactly that state."""
+    stored = nested_state.encode(trained(config).learner.state_dict())
+    other = fresh(dataclasses.replace(config, seed=config.seed + 1)).learner
+    other.load_state_dict(nested_state.decode(*stored))
+    assert nested_state.encode(other.state_dict()) == stored, "a state that was loaded is another one when saved"
+
+
+def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
+    """A step changes parameters of its own optimizer, all of them in time, and leaves no gradient anywhere."""
+    training = fresh(config)
+    named, optimizers = parameters(training.learner), _optimizers(training.learner)
+    moved: dict[str, set[str]] = {name: set() for name in optimizers}
+
+    def watched(name: str, apply: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        def step() -> Tensor:
+            before = {key: parameter.detach().clone() for key, parameter in named.items()}
+            norm = apply()
+            moved[name] |= {key for key, parameter in named.items() if not torch.equal(parameter, before[key])}
+            return norm
+
+        return step
+
+    assert optimizers, "the learner holds no rlcore.optim.optimizer.Optimizer"
+    for name, optimizer in optimizers.items():
+        optimizer.apply = watched(name, optimizer.apply)
+    run(training)
+    for name, optimizer in optimizers.items():
+        ids = {id(parameter) for parameter in optimizer.parameters.tensors}
+        own = {key for key, parameter in named.items() if id(parameter) in ids}
+        assert moved[name] <= own, f"{name} changes what is not its own: {sorted(moved[name] - own)}"
+        assert own <= moved[name], f"{name} never changes {sorted(own - moved[name])}"
+    held = [key for key, parameter in named.items() if parameter.grad is not None]
+    assert not held, f"gradients are left in {held}"
+
+
+def acting_changes_nothing(config: RunConfig) -> None:
+    """Collecting moves no parameter and no statistic of the learner."""
+    training = fresh(config)
+    before = nested_state.encode(training.learner.state_dict())
+    training.collector.collect(2 * training.plan.collect_length)
+    assert nested_state.encode(training.learner.state_dict()) == before, "collecting changed the learner"
+
+
+def a_loaded_policy_acts_alike(config: RunConfig) -> None:
+    """What evaluation, films and serving build of config, environment and state says what the trained agent says."""
+    training = trained(config)
+    agent, spec = training.learner.agent, training.envs.spec
+    description = {"algo": plain(config.algo), "distribution": config.distribution.type, "spec": spec.to_json()}
+    policy = Policy(description, nested_state.decode(*nested_state.encode(agent.state_dict())))
+    assert training.collector.arrival is not None
+    obs, count = training.collector.arrival.obs, config.env.num_envs
+    with torch.no_grad():
+        opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
+        expected = agent.to_env(agent.act(agent.initial(count), _obs(training), opens, None, True)[1]).cpu()
+    taken = policy.predict({key: np.asarray(rows) for key, rows in obs.items()})
+    assert np.allclose(taken, expected, rtol=1e-3, atol=1e-5), "a policy that was loaded takes other actions"
+
+
+def greedy_is_deterministic(config: RunConfig) -> None:
+    """Greedy actions need no noise and are the same every time; sampled ones are not all the same."""
+    training = trained(config)
+    agent, obs, count = training.learner.agent, _obs(training), config.env.num_envs
+    opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
+
+    @torch.no_grad()
+    def act(seed: int | None) -> Tensor:
+        rng = None if seed is None else Noise(seed, "policy", device=training.fabric.device)
+        return agent.act(agent.initial(count), obs, opens, rng, seed is None)[1]
+
+    first = act(None)
+    assert all(torch.equal(first, act(None)) for _ in range(20)), "a greedy action differs from one call to the next"
+    assert any(not torch.equal(first, act(seed)) for seed in range(20)), "sampled actions are all the greedy one"
+
+
+def an_episodes_start_forgets(config: RunConfig) -> None:
+    """Where `is_first` says so, the carry that came in has no influence."""
+    training = trained(config)
+    agent, obs, count = training.learner.agent, _obs(training), config.env.num_envs
+    opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
+    with torch.no_grad():
+        fresh = agent.act(agent.initial(count), obs, opens, None, True)
+        later = agent.act(training.collector.carry, obs, opens, None, True)
+    pairs = zip([fresh[1], *tensors(fresh[0])], [later[1], *tensors(later[0])], strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs), "an episode begins with what the last one left in the carry"
+
+
+def no_global_generator_is_used(config: RunConfig) -> None:
+    """Training neither reads nor moves the generators of random, NumPy and torch."""
+    results = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        before = _generators()
+        results.append(bits(trained(config)))
+        assert _generators() == before, "a global generator was moved"
+    assert results[0] == results[1], "a global generator was read"
+
+
+def _obs(training: Training) -> dict[str, Tensor]:
+    assert training.collector.arrival is not None
+    obs = training.collector.arrival.obs
+    return {key: tensor(rows, training.fabric.device) for key, rows in obs.items()}
+
+
+def _optimizers(learner: Any) -> dict[str, Optimizer]:
+    return {name: value for name, value in vars(learner).items() if isinstance(value, Optimizer)}
+
+
+def _generators() -> list[Any]:
+    return [torch.get_rng_state().numpy().tobytes(), np.random.get_state()[1].tobytes(), random.getstate()]  # pyright: ignore

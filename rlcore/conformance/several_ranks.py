@@ -1,0 +1,228 @@
+"""The promises that two ranks show, threads of one process here: their mathematics is that of processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore import streams
+from rlcore.config.groups import RunConfig
+from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, parameters, run
+from rlcore.data.carry import mapped
+from rlcore.functional.noise import Noise
+from rlcore.optim import rules
+from rlcore.store.checkpoint import nested_state
+from rlcore.train.training import Training
+from rlcore.types import Batch, Steps
+
+STEP = 0.05  # length of an optimizer step where two ranks are held against one
+
+
+def ranks_stay_one(config: RunConfig) -> None:
+    """Two ranks with data of their own have the same parameters after every update."""
+    agents = [training.learner.agent for training in on_two_ranks(lambda **how: run(fresh(config, **how)))]
+    for (name, one), two in zip(agents[0].named_parameters(), agents[1].parameters(), strict=True):
+        assert torch.equal(one, two), f"{name} differs between two ranks"
+
+
+def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
+    """What rank 0 saves for two ranks is all that both need to go on to the bits of never stopping."""
+
+    def saved(**how: Any) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+        training = run(fresh(config, **how))
+        state = nested_state.encode(training.state_dict())
+        return state, bits(run(training))
+
+    def continued(state: tuple[bytes, bytes], **how: Any) -> tuple[bytes, bytes]:
+        training = fresh(config, **how)
+        training.load_state_dict(nested_state.decode(*state))
+        return bits(run(training))
+
+    (state, whole), _ = on_two_ranks(saved)
+    assert on_two_ranks(lambda **how: continued(state, **how))[0] == whole, (
+        "two ranks that were saved and loaded go on to other bits"
+    )
+
+
+def two_ranks_learn_as_one(config: RunConfig) -> None:
+    """Two ranks learn from their halves of a batch what one rank with all environments learns from it, to 1e-6.
+
+    So everything that is over samples is over those of all ranks (`context.ranks.sum`): what a loss is divided by,
+    advantages' mean and std, statistics of observations and rewards, thresholds. Held against each other are gradients,
+    not optimizers' rules, which make rounding as large as a step; each batch is one minibatch (`Config.undivided`), and
+    what an update draws is the same for every sample.
+    """
+    fabric = dataclasses.replace(config.fabric, precision="32-true")
+    config = dataclasses.replace(config, algo=config.algo.undivided(), fabric=fabric)
+    wide = dataclasses.replace(config, env=dataclasses.replace(config.env, num_envs=2 * config.env.num_envs))
+    given = _batches(fresh(wide))
+
+    def learned(config: RunConfig, halves: tuple[int, ...], **how: Any) -> Any:
+        learner = fresh(config, **how).learner
+        for batch in given:
+            learner.update(_part(batch, halves), Even())
+        return learner
+
+    with _one_length(), _even_draws():
+        one = learned(wide, (0, 1))
+        ranks = on_two_ranks(lambda ranks: learned(config, (ranks.rank,), ranks=ranks))
+    hint = "is every sum over samples one over ranks, and a batch one minibatch (Config.undivided)?"
+    for learner in ranks:
+        assert learner.updates == one.updates, f"two ranks make {learner.updates} updates, one {one.updates}: {hint}"
+        held = parameters(learner)
+        for name, parameter in parameters(one).items():
+            off = (held[name] - parameter).abs().max().item()
+            assert torch.allclose(held[name], parameter, rtol=1e-6, atol=1e-6), (
+                f"{name} of two ranks is off by {off:.2g} from that of one rank with their environments: {hint}"
+            )
+
+
+def _batches(training: Training) -> list[Batch]:
+    """The first batches, copied."""
+    found: list[Batch] = []
+    while len(found) < FEW:
+        check_budget(training)
+        before, random = training.policy_steps, training.policy_steps < training.plan.random_steps
+        training.buffer.extend(*training.collector.collect(training.plan.collect_length, random))
+        found += [_part(batch, (0, 1)) for batch in training.buffer.batches(before)]
+    return found[:FEW]
+
+
+def _part(batch: Batch, halves: tuple[int, ...]) -> Batch:
+    """Copies of one half of the columns, or of both; of an odd number the last is left out."""
+    half = batch.last.reward.shape[0] // 2
+    of = slice(half * halves[0], half * (halves[-1] + 1))
+
+    def cut(steps: Steps, lead: tuple[slice, ...]) -> Steps:
+        parts = {field.name: getattr(steps, field.name) for field in dataclasses.fields(steps)}
+        carry = mapped(lambda value: value[of].clone(), parts.pop("carry"))
+        return Steps(carry=carry, **{k: mapped(lambda value: value[*lead, of].clone(), v) for k, v in parts.items()})
+
+    return Batch(cut(batch.steps, (slice(None),)), cut(batch.last, ()), batch.policy_steps)
+
+
+@contextmanager
+def _one_length() -> Iterator[None]:
+    """Optimizer steps along the gradient, as long as the first training makes them."""
+    lengths: list[Tensor] = []
+    taken: dict[int, int] = {}  # steps of each thread
+
+    def update(config: Any, vector: Tensor, gradient: Tensor, slots: Any, *_: Any) -> Any:
+        thread = threading.get_ident()
+        at = taken[thread] = taken.get(thread, -1) + 1
+        if len(taken) == 1:
+            lengths.append(gradient.norm().clamp(min=1e-12))
+        return vector - STEP * gradient / lengths[min(at, len(lengths) - 1)], slots
+
+    with mock.patch.object(rules, "update", update):
+        yield
+
+
+@contextmanager
+def _even_draws() -> Iterator[None]:
+    """Every stream gives the same number again and again, so that it does not matter which rank draws for a sample."""
+    kinds = {"normal": 0.5, "exponential": 0.7, "uniform": 0.4}
+    patches = [
+        mock.patch.object(Noise, kind, lambda self, *shape, value=value: torch.full(shape, value, device=self.device))
+        for kind, value in kinds.items()
+    ]
+    with mock.patch.object(streams, "generator", lambda *_: Even()), patches[0], patches[1], patches[2]:
+        yield
+
+
+class Even(np.random.Generator):
+    """A stream that draws the same number again and again, and leaves an order as it is."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+    def standard_normal(self, size: Any = None, dtype: Any = float, out: Any = None) -> Any:
+        """Halves."""
+        return np.full(() if size is None else size, 0.5, dtype)
+
+    def standard_exponential(self, size: Any = None, dtype: Any = float, method: Any = "zig", out: Any = None) -> Any:
+        """Likewise."""
+        return self.standard_normal(size, dtype)
+
+    random = standard_normal
+
+    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
+        """Half a std above the mean."""
+        return np.broadcast_to(np.asarray(loc) + 0.5 * np.asarray(scale), () if size is None else size).copy()
+
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
+        """The middle."""
+        return self.normal(low, np.asarray(high) - low, size)
+
+    def integers(
+        self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64, endpoint: Any = False
+    ) -> Any:
+        """The smallest."""
+        return np.full(() if size is None else size, 0 if high is None else low, dtype)
+
+    def permutation(self, x: Any, axis: int = 0) -> Any:
+        """As it is."""
+        return np.arange(x) if isinstance(x, int) else np.array(x)
+
+    def shuffle(self, x: Any, axis: int = 0) -> None:
+        """As it is."""
+
+
+class Meeting:
+    """Where ranks that are threads of one process exchange what they have."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.held = size, [None] * size
+        self.barrier = threading.Barrier(size, timeout=60)
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        """What all have brought, in their order."""
+        self.held[rank] = value
+        self.barrier.wait()
+        everyone = list(self.held)
+        self.barrier.wait()
+        return everyone
+
+
+class InThread:
+    """A rank that is a thread, as `rlcore.types.Ranks`."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting, self.rank, self.size = meeting, rank, meeting.size
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over the threads."""
+        return torch.stack(self.gather(value)).sum(0)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each thread has."""
+        return self.meeting.exchange(self.rank, value)
+
+
+def on_two_ranks(work: Callable[..., Any]) -> list[Any]:
+    """What each of two ranks, threads of this process, makes of it; the first failure of one is that of both."""
+    meeting, made, failed = Meeting(2), {}, []
+
+    def rank(number: int) -> None:
+        try:
+            made[number] = work(ranks=InThread(meeting, number))
+        except Exception as error:
+            failed.append(error)
+            meeting.barrier.abort()
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return [made[0], made[1]]

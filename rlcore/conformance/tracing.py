@@ -1,0 +1,91 @@
+"""The promise that compiled functions compute what the code does, now and after it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from rlcore.config.groups import RunConfig
+from rlcore.conformance.trainings import FEW, check_budget, fresh, parameters
+from rlcore.data.carry import tensors
+from rlcore.optim import package
+from rlcore.store.checkpoint import nested_state
+from rlcore.train.training import Training
+from rlcore.types import Steps
+
+Traced = tuple[str, Callable[..., Any], list[Tensor], str]  # what, the function, its example, the key of its code
+
+
+def compiled_equals_eager(config: RunConfig) -> None:
+    """The graphs that would be compiled compute what the code does, but for rounding; they are not built here.
+
+    What a function reads that is no parameter, buffer or argument is fixed in its graph when that is traced: a rate
+    that a learner lowers is one no more. So they are traced again after some updates, and must not have changed.
+    """
+    traced: list[Traced] = []
+    eager = fresh(config)
+    with _graphs(traced):
+        compiled = fresh(config, compiled=True)
+        learned = 0
+        while learned < FEW:
+            check_budget(eager)
+            rows = [_collected(training) for training in (eager, compiled)]
+            for name, one in rows[0].items():
+                assert _agree(one, rows[1][name]), f"{name} of a rollout is another when acting is compiled"
+            learned += bool(eager.update())
+            compiled.update()
+            held = parameters(compiled.learner)
+            for name, one in parameters(eager.learner).items():
+                assert torch.allclose(one, held[name], rtol=1e-3, atol=1e-5), f"{name} is another when compiled"
+            assert eager.learner.updates == compiled.learner.updates, "another number of updates when compiled"
+            state = nested_state.encode(eager.learner.state_dict())  # rounding is not to add up
+            compiled.learner.load_state_dict(nested_state.decode(*state))
+    for what, function, example, key in traced:
+        assert _key(function, example) == key, (
+            f"{what} reads something that an update has changed and that is none of its inputs, so compiled it goes on "
+            "with the first value: make it a buffer (self.register_buffer), or an argument of the loss"
+        )
+
+
+def _collected(training: Training) -> dict[str, Tensor]:
+    """What a rollout brings into the buffer, by name."""
+    rows: dict[str, Tensor] = {}
+
+    def extend(steps: Steps, last: Steps) -> None:
+        parts = {"the action": steps.action} | {f"extra {key}": value for key, value in steps.extras.items()}
+        parts |= {f"carry tensor {i}": value for i, value in enumerate(tensors(last.carry))}
+        rows.update({name: value.clone() for name, value in parts.items()})
+        type(training.buffer).extend(training.buffer, steps, last)
+
+    with mock.patch.object(training.buffer, "extend", extend):
+        training.collect()
+    return rows
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def _graphs(traced: list[Traced]) -> Any:
+    """In place of machine code the graphs it would be made of, never one of an earlier start; each is noted."""
+    trace, functions = package.trace, []
+
+    def noted(function: Callable[..., Any], example: list[Tensor]) -> Any:
+        functions.append(function)
+        return trace(function, example)
+
+    def as_graph(graph: Any, example: list[Tensor], what: str) -> Callable[[list[Tensor]], list[Tensor]]:
+        traced.append((what, functions[-1], example, _key(functions[-1], example, trace)))
+        return lambda inputs: list(graph(*inputs))
+
+    return mock.patch.multiple(package, trace=noted, compiled=as_graph, _known=lambda *_: None)
+
+
+def _key(function: Callable[..., Any], example: list[Tensor], trace: Any = package.trace) -> str:
+    return package.content_key(trace(function, example), example)

@@ -1,0 +1,67 @@
+"""The training of a notebook: stepwise, saved and loaded without a run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore.algorithms import a2c
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.schema import build
+from rlcore.store import checkpoint
+from rlcore.store.checkpoint import nested_state
+from rlcore.train.training import Training
+
+CARD = {"tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
+
+
+def training(seed: int = 0, **settings: Any) -> Training:
+    algo = build(a2c.Config, {"total_steps": 200, "dense_units": 8} | settings, "algo.")
+    return Training(RunConfig(algo=algo, env=EnvConfig(id="CartPole-v1", num_envs=2), seed=seed), CARD)
+
+
+def bits(one: Training) -> Any:
+    return nested_state.encode(one.state_dict())
+
+
+def test_what_is_saved_under_a_name_that_is_taken_takes_its_place(tmp_path: Path) -> None:
+    first, second = training(0), training(1)
+    for one in (first, second):
+        one.collect()
+        one.update()
+    assert first.env_steps == second.env_steps and bits(first) != bits(second)
+    path = first.save(tmp_path)
+    assert second.save(tmp_path) == path and checkpoint.damage(path) is None
+    assert bits(training(2).load(path)) == bits(second)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_an_iteration_tells_its_counts_and_means_and_the_budget_is_spent() -> None:
+    one = training()
+    told = list(one)
+    assert [iteration.policy_steps for iteration in told] == list(range(10, 201, 10))
+    assert all(torch.isfinite(torch.tensor(list(iteration.metrics.values()))).all() for iteration in told)
+    ended = [iteration for iteration in told if iteration.episodes]
+    (episode, *_), means = ended[0].episodes, ended[0].metrics
+    assert means["Game/ep_len_avg"] == pytest.approx(episode.length, abs=30) and means["Rewards/rew_avg"] > 0
+    assert told[-1].env_steps < told[-1].policy_steps  # the rows that only reset are no actions
+
+
+def test_what_was_collected_and_not_learned_from_is_not_saved(tmp_path: Path) -> None:
+    one = training()
+    one.collect()
+    with pytest.raises(Exception, match=r"update\(\) before saving"):
+        one.save(tmp_path)
+
+
+def test_a_state_of_two_ranks_is_not_continued_by_one() -> None:
+    one = training()
+    one.collect()
+    one.update()
+    state = one.state_dict()
+    state["ranks"]["1"] = state["ranks"]["0"]
+    with pytest.raises(ValueError, match="a state of 2 ranks where 1 train"):
+        training().load_state_dict(state)
