@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from dotenv import dotenv_values
 
@@ -33,7 +36,6 @@ from tests.processes import (
     free_port,
     kill_all,
     one,
-    processes,
     send,
     wait_for,
 )
@@ -50,9 +52,9 @@ TRIAL = [
     "algo.rollout_steps=32",
     "algo.per_rank_batch_size=32",
     "algo.update_epochs=1",
-    "algo.total_steps=4096",
-    "checkpoint.every=512",
-    "evaluation.every=1024",
+    "algo.total_steps=12288",
+    "checkpoint.every=1024",
+    "evaluation.every=3072",
     "evaluation.episodes=2",
     "evaluation.num_envs=2",
     "algo.gamma=interval(0.9,0.99)",
@@ -132,11 +134,12 @@ class Machines:
 
     def trained_there(self, name: str) -> RunDirectory | None:
         """A run that the second machine trains just now, and that has a checkpoint to go on from."""
-        pids = {process.pid for process in processes(self.two)}
         for run in self.of(name):
-            led = run.driver.exists() and run.taken() and int(run.driver.read_text().split()[1]) in pids
-            if led and 0 < count(run, "checkpoint") < 6:
-                return run
+            led = re.match(r"pid (\d+)", run.driver.read_text()) if run.driver.exists() else None
+            with contextlib.suppress(psutil.Error):
+                home = led and psutil.Process(int(led[1])).environ().get("SHEPHERD_HOME")
+                if home == str(self.two) and 0 < count(run, "checkpoint") < 9:
+                    return run
         return None
 
     def report(self, name: str, seconds: float) -> list[dict[str, Any]]:
@@ -203,18 +206,18 @@ def kept_by_the_server(machines: Machines, name: str) -> None:
 
 def test_a_sweep_on_both_loses_and_repeats_nothing_when_a_worker_is_killed(machines: Machines) -> None:
     machines.sweep("both", 3)
-    disturbed = wait_for(lambda: machines.trained_there("both"), "a trial on the second machine", 60)
+    disturbed = wait_for(lambda: machines.trained_there("both"), "a trial on the second machine", 180)
     send(one(machines.two, "worker"), signal.SIGKILL)
-    all_there_once(machines, "both", machines.report("both", 120), disturbed)
+    all_there_once(machines, "both", machines.report("both", 300), disturbed)
     kept_by_the_server(machines, "both")
 
 
 @soak
 def test_a_sweep_of_twelve_goes_on_when_a_machine_vanishes(machines: Machines) -> None:
     machines.sweep("twelve", 12)
-    wait_for(lambda: len(machines.of("twelve")) > 5, "the middle", 200)
-    disturbed = wait_for(lambda: machines.trained_there("twelve"), "a trial on the second machine", 60)
+    wait_for(lambda: len(machines.of("twelve")) > 5, "the middle", 400)
+    disturbed = wait_for(lambda: machines.trained_there("twelve"), "a trial on the second machine", 180)
     kill_all(machines.two)
     machines.worker.wait()
-    all_there_once(machines, "twelve", machines.report("twelve", 500), disturbed)
+    all_there_once(machines, "twelve", machines.report("twelve", 600), disturbed)
     machines.join()
