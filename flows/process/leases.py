@@ -23,6 +23,7 @@ from uuid import UUID
 
 import httpx
 
+from flows.process.signals import time_left
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json
 
@@ -33,6 +34,7 @@ LEASE = 60.0  # seconds; the server takes none that is shorter
 RENEW_EVERY = 15.0  # seconds
 PATIENCE = 90.0  # seconds in which the server notices that a lease has run out; it looks every 15
 ASK_EVERY = 1.0  # seconds
+PARTING = 10.0  # seconds for giving it back
 log = logging.getLogger(__name__)
 
 
@@ -60,14 +62,13 @@ def alone(name: str, note: Path, refusal: str = "") -> Iterator[None]:
         return
     over = threading.Event()
     # Prefect keeps in the context which server it talks to.
-    renewing = threading.Thread(target=copy_context().run, args=(lease.keep, over), daemon=True)
-    renewing.start()
+    keeper = threading.Thread(target=copy_context().run, args=(lease.keep, over, bool(refusal)), daemon=True)
+    keeper.start()
     try:
         yield
     finally:
         over.set()
-        renewing.join()
-        lease.give_back(passing=bool(refusal))
+        keeper.join(time_left(PARTING))  # a server that is away takes a minute to be given up; the lease then runs out
 
 
 class _Lease:
@@ -86,8 +87,8 @@ class _Lease:
                 time.sleep(ASK_EVERY)
         write_json(self._note, {"host": socket.gethostname(), "lease": str(self._id)})
 
-    def keep(self, over: threading.Event) -> None:
-        """Renew it until it is over. One that ran out while the server was away is asked for again."""
+    def keep(self, over: threading.Event, passing: bool) -> None:
+        """Renew it until it is over, then give it back. One that ran out, with the server away, is asked for again."""
         while not over.wait(RENEW_EVERY):
             try:
                 with _client() as client:
@@ -100,8 +101,9 @@ class _Lease:
                 log.warning("%s: its lease has run out while Prefect's server was away", self._name)
             except Exception as error:  # whatever it is, the training goes on, and in a moment the server may answer
                 log.debug("%s: not renewed: %s", self._name, error)
+        self._give_back(passing)
 
-    def give_back(self, passing: bool) -> None:
+    def _give_back(self, passing: bool) -> None:
         """Let others have it; of a `passing` name the limit goes while its place is still held, so by nobody twice."""
         if self._id is None:
             return
