@@ -143,11 +143,19 @@ def main() -> None:
         sweep(folder, f"{name}_warm", TINY, 1, 1)  # databases, compiled steps
         overhead_of = folder / "sweeps" / f"{name}_tiny"
         sweep(folder, overhead_of.name, TINY, 12, 1)
-        rows = [("`shepherd sweep`", sweep(folder, name, STEPS, *count), options.trials)]
-        rows.append(("a flow run each: `shepherd train`", flow_runs(folder, *count), options.trials))
+        overhead = between_trials(overhead_of)
+        print(f"overhead {overhead:.2f} s a trial", flush=True)
+        ways = {
+            "`shepherd sweep`": lambda: sweep(folder, name, STEPS, *count),
+            "a flow run each: `shepherd train`": lambda: flow_runs(folder, *count),
+        }
         if options.zoo:
-            rows.append(("RL Zoo3, Stable-Baselines3", zoo(options.zoo, folder, *count), options.trials))
-        page = table(rows, between_trials(overhead_of), options.workers)
+            ways["RL Zoo3, Stable-Baselines3"] = lambda: zoo(options.zoo, folder, *count)
+        rows = []
+        for way, run in ways.items():
+            rows.append((way, run(), options.trials))
+            print(f"{way}: {rows[-1][1]:.0f} s", flush=True)
+        page = table(rows, overhead, options.workers)
     print(page)
     if options.out:
         options.out.write_text(page)

@@ -19,7 +19,7 @@ from flows.process import leases
 from flows.process.leases import LEASE, alone
 from flows.process.locks import locked
 from rlcore.errors import UserError
-from tests.processes import ROOT
+from tests.processes import ROOT, answers, free_port, wait_for
 from tests.soaking import soak
 
 pytestmark = pytest.mark.slow
@@ -43,6 +43,27 @@ def server(home: Path) -> Iterator[str]:
         os.environ["PREFECT_API_URL"] = url
         yield url
         del os.environ["PREFECT_API_URL"]
+
+
+@pytest.fixture
+def whole_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """One as `make up` starts it: the server of a single command does not look for leases that have run out."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    port = free_port()
+    kept = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
+    command = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    url = f"http://127.0.0.1:{port}/api"
+    with open(home / "server.log", "wb") as log:
+        process = subprocess.Popen(command, env=os.environ | kept, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_for(lambda: answers(f"{url}/health"), "the server", 180, every=0.2)
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        with temporary_settings({PREFECT_API_URL: url}):
+            yield url
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +138,7 @@ def test_what_a_killed_process_held_is_free_at_once_on_its_machine_and_not_on_an
 
 @soak
 def test_the_lease_of_a_machine_that_vanished_runs_out(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     holder = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
@@ -133,7 +154,7 @@ def test_the_lease_of_a_machine_that_vanished_runs_out(
 
 @soak
 def test_a_holder_that_lives_keeps_its_place_beyond_one_lease(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with alone("long", tmp_path / "lease", "has it"):
         time.sleep(LEASE + 30)
