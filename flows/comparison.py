@@ -12,11 +12,12 @@ from prefect import flow  # isort: skip - the modules above set the environment 
 
 from flows.compare.report import report
 from flows.compare.verdict import as_markdown
+from flows.settings import run_root
 
 
 @stage_task("compare", task_run_name="compare {sides}")
 def _compare(sides: list[str], out: str, threshold: float | None, runs: str) -> dict[str, Any]:
-    made, found, pictures, folder = report(sides, out, runs, threshold)
+    made, found, pictures, folder = report(sides, out, runs or run_root(), threshold)
     place = f"\nPage: `{(folder / 'index.html').absolute()}`\n"
     drawn = {picture.title: picture.png for picture in pictures}
     artifacts.show_comparison(" against ".join(sides), as_markdown(made, found) + place, drawn)
@@ -26,7 +27,7 @@ def _compare(sides: list[str], out: str, threshold: float | None, runs: str) -> 
 # Defaults that Prefect's form shows as empty fields; nothing changes them.
 @flow(name="compare", version=VERSION, persist_result=False)
 @ending_in_a_sentence
-def compare(sides: list[str] = [], out: str = "report", threshold: float | None = None, runs: str = "runs") -> Any:  # noqa: B006
+def compare(sides: list[str] = [], out: str = "report", threshold: float | None = None, runs: str = "") -> Any:  # noqa: B006
     """Compare groups of runs: a verdict, pictures, figures and a page.
 
     Args:
@@ -35,7 +36,7 @@ def compare(sides: list[str] = [], out: str = "report", threshold: float | None 
         out: the folder in which index.html, the pictures, runs.csv, points.csv and compare.json are written.
         threshold: a return that runs are timed to; over several environments 0 is random and 1 is solved. Usually
             empty: solved.
-        runs: the folder in which groups are looked for.
+        runs: the folder in which groups are looked for; usually empty: where runs are made.
 
     Returns:
         The verdict in a sentence, whether sides were ranked, the best one, and the folder.

@@ -8,16 +8,20 @@ import time
 from collections.abc import Callable, Sequence
 
 from flows.report.command_lines import short_path
+from flows.settings import run_root
 
 
-def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str, as_json: bool) -> None:
-    """Compare sides, write the page, and print the verdict; with `as_json` all figures, and nothing else."""
+def compare(sides: Sequence[str], out: str, threshold: float | None, runs: str | None, as_json: bool) -> None:
+    """Compare sides, write the page, and print the verdict; with `as_json` all figures, and nothing else.
+
+    Without `runs` groups are looked for where runs are made.
+    """
     from flows.compare.report import report  # SciPy, Gymnasium
     from flows.compare.verdict import as_json as plain
     from flows.compare.verdict import table as figures
     from flows.report.terminal import show, table
 
-    made, found, _, folder = report(sides, out, runs, threshold, _telling())
+    made, found, _, folder = report(sides, out, runs or run_root(), threshold, _telling())
     if as_json:
         print(json.dumps(plain(made, found), indent=2))
         return

@@ -141,14 +141,15 @@ def _add_compare(group: Any) -> None:
     command.add_argument("--out", default="report", metavar="FOLDER", help="where the page is written (report)")
     about = "return that runs are timed to; over several environments 0 is random and 1 is solved (solved)"
     command.add_argument("--threshold", type=float, metavar="X", help=about)
-    command.add_argument("--runs", default="runs", metavar="FOLDER", help="where groups are looked for (runs)")
+    about = "where groups are looked for (SHEPHERD_RUN_ROOT, else runs)"
+    command.add_argument("--runs", metavar="FOLDER", help=about)
     command.add_argument("--json", action="store_true", dest="as_json", help="print the figures as JSON")
 
 
 def _add_reap(group: Any) -> None:
     about = "mark runs whose process is gone, here and in MLflow, and say how each goes on"
     command = _add(group, "reap", "flows.cli.reap:reap", about)
-    command.add_argument("folders", nargs="*", default=["runs"], help="where runs lie (runs)")
+    command.add_argument("folders", nargs="*", default=[], help="where runs lie (SHEPHERD_RUN_ROOT, else runs)")
     about = "also runs that were led on another machine, which is no more"
     command.add_argument("--elsewhere", action="store_true", help=about)
     command.add_argument("--resume", dest="go_on", action="store_true", help="go on with each, one after the other")

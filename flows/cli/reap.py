@@ -12,6 +12,7 @@ from flows.cli.train import resume
 from flows.report.command_lines import resume_command, short_path
 from flows.report.terminal import console, show, table
 from flows.runs.gone import Gone, gone, led_elsewhere, mark
+from flows.settings import run_root
 from flows.tracking.mirror import bring_or_note
 from flows.workers.servers import check_servers
 from rlcore.errors import RunError, UserError
@@ -23,8 +24,10 @@ HEAD = ("run", "state", "env steps", "goes on with")
 def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, as_json: bool = False) -> int:
     """Mark the runs below the folders whose process is gone, print how each goes on; with `go_on`, do that.
 
-    A run that was led on another machine last is left alone, unless `elsewhere`.
+    Without folders below that in which runs are made. A run that was led on another machine last is left alone, unless
+    `elsewhere`.
     """
+    folders = folders or [run_root()]
     for folder in folders:
         if not Path(folder).is_dir():
             raise UserError(f"{folder}: no folder here; name one that holds runs")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from flows.cli.train import without_tracebacks
 from flows.process.exits import continued_with
 from flows.report.command_lines import short_path
+from flows.runs.warm import warm_trainers
+from flows.sweeps import WORKER
+from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore.config.schema import arguments, plain, spell
 
@@ -31,17 +35,26 @@ if TYPE_CHECKING:
 def sweep(overrides: Sequence[str]) -> None:
     """Make a sweep of what was typed, and drive it to its end."""
     check_servers()
-    from flows.sweeps.running import new_sweep  # Prefect
+    with _soon():
+        from flows.sweeps.running import new_sweep  # Prefect
 
-    _drive(*new_sweep(overrides))
+        _drive(*new_sweep(overrides))
 
 
 def resume(name: str, overrides: Sequence[str]) -> None:
     """Go on with a sweep."""
     check_servers()
-    from flows.sweeps.running import changed_sweep  # Prefect
+    with _soon():
+        from flows.sweeps.running import changed_sweep  # Prefect
 
-    _drive(*changed_sweep(name, overrides))
+        _drive(*changed_sweep(name, overrides))
+
+
+@contextmanager
+def _soon() -> Iterator[None]:
+    """Start what imports for seconds while this process does and checks the sweep: workers, trainers, Prefect's API."""
+    with prefect_api_soon(), warm_trainers(WORKER):
+        yield
 
 
 def status(name: str, as_json: bool = False) -> str | None:

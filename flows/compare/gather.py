@@ -53,6 +53,11 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
     groups = _Groups(root)
     if len(words) == 1 and all(f"{words[0]}-{part}" in groups.names for part in CONFIRMED):
         words = [f"{words[0]}-{part}" for part in CONFIRMED]
+    if unconfirmed := next((word for word in words if groups.unconfirmed(word)), None):
+        raise UserError(
+            f"{unconfirmed}: a sweep whose winner has not been trained on fresh seeds, and its trials are no side; "
+            f"`shepherd sweep resume {unconfirmed} sweep.confirm_seeds=10` does it"
+        )
     if len(words) < 2:
         raise UserError(f"{' '.join(words)}: one side alone; name another one to compare it with")
     if twice := next((word for word in words if list(words).count(word) > 1), None):
@@ -88,6 +93,10 @@ class _Groups:
                 if group := _group(run):
                     self._runs.setdefault(group, []).append(run)
         return self._runs
+
+    def unconfirmed(self, word: str) -> bool:
+        """Whether a word is the name of a sweep without a confirmation: its trials are of the group of that name."""
+        return (Path(self.root, "sweeps", word) / "sweep.json").exists() and f"{word}-{CONFIRMED[0]}" not in self.names
 
 
 def _group(run: RunDirectory) -> str | None:

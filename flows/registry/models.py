@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.process.leases import alone
 from flows.process.locks import locked
 from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import connect, pages, prepare_store
@@ -56,9 +57,11 @@ def agent_settings(config: RunConfig) -> Mapping[str, Any]:
     return agent
 
 
-def deciding() -> AbstractContextManager[None]:
-    """The place of the one process of this checkout that registers models and moves aliases."""
-    return locked(state_folder() / "registry.lock")
+@contextmanager
+def deciding() -> Iterator[None]:
+    """Be the one process that registers models and moves aliases, on all machines of a Prefect server."""
+    with locked(state_folder() / "registry.lock"), alone("registry", state_folder() / "registry.lease"):
+        yield
 
 
 def description_of(config: RunConfig) -> str:

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
@@ -27,10 +27,11 @@ TRAINERS = "trainers"  # the server's socket
 
 
 @contextmanager
-def warm_trainers() -> Iterator[None]:
+def warm_trainers(*others: str) -> Iterator[None]:
     """Have the trainers that this process and its children start inside the `with` forked, and one mirror serve all.
 
     A trainer that cannot be forked (other libraries' settings, other code than at the start) is started anew, as ever.
+    `others` are modules that `start_warm` forks besides.
     """
     if warm_folder() is not None:  # who started this process has done so
         yield
@@ -38,7 +39,7 @@ def warm_trainers() -> Iterator[None]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shepherd-", dir=_short())))
         with listening(folder / TRAINERS) as trainers:
-            server = start_server(trainers, TRAINER, env=_environment())
+            server = start_server(trainers, TRAINER, *others, env=_environment())
         stack.callback(_end, server)
         stack.enter_context(shared_mirror(folder))
         os.environ[WARM] = str(folder)
@@ -48,15 +49,22 @@ def warm_trainers() -> Iterator[None]:
 
 
 def start_trainer(run: RunDirectory, log: IO[bytes]) -> subprocess.Popen[bytes] | Forked:
-    """The process that trains a run, with pipes to it and its other output in a file: forked warm, or new."""
-    environment, folder = _environment(), warm_folder()
+    """The process that trains a run: `start_warm`."""
+    return start_warm(TRAINER, str(run.path), log=log)
+
+
+def start_warm(
+    module: str, *arguments: str, log: IO[bytes], env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes] | Forked:
+    """`python -m MODULE ARGUMENT ...` with pipes to it and its other output in a file: forked warm, or new."""
+    environment, folder = _environment() | dict(env or {}), warm_folder()
     if folder is not None:
-        forked = fork(folder / TRAINERS, TRAINER, str(run.path), env=environment, stderr=log.fileno())
+        forked = fork(folder / TRAINERS, module, *arguments, env=environment, stderr=log.fileno())
         if forked is not None:
             return forked
     return spawn(
-        TRAINER,
-        str(run.path),
+        module,
+        *arguments,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -67,11 +67,16 @@ def _composed(plan: Plan, point: Params) -> tuple[RunConfig, dict[str, object]]:
     try:
         return compose(merged(plan.base, typed(point)))
     except UserError as error:
-        named = [d for d in plan.space if str(error).startswith(f"{d.key}=")]
-        where = (
-            f" ({named[0].key} is varied: {named[0].written})" if named else f" (tried with {' '.join(typed(point))})"
-        )
-        raise UserError(f"{error}{where}") from None
+        if named := next((d for d in plan.space if _is_about(error, d.key)), None):
+            raise UserError(f"{error} ({named.key} is varied: {named.written})") from None
+        if any(_is_about(error, line.partition("=")[0].lstrip("+~")) for line in plan.base):
+            raise
+        raise UserError(f"{error} (tried with {' '.join(typed(point))})") from None
+
+
+def _is_about(error: UserError, key: str) -> bool:
+    """Whether a sentence names a key as the mistaken one."""
+    return str(error).startswith((f"{key}=", f"unknown key '{key}'"))
 
 
 def _without_device(config: RunConfig) -> RunConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import signal
 import subprocess
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.signals import time_left
+from flows.runs.warm import start_warm
+from flows.sweeps import WORKER
 from flows.sweeps.jobs import DEATHS, End
 from flows.sweeps.trial import Training
-from rlcore.system.lifeline import spawn
 
 GRACE = 22.0  # seconds that a worker gets to have its trainer write a checkpoint
 OnEvaluation = Callable[[], bool]  # whether to go on
@@ -81,14 +81,7 @@ class _Worker:
         self.place, self._told = place, log
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
-            self.process = spawn(
-                "flows.sweeps.worker",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **place},
-                start_new_session=True,  # Ctrl-C reaches it through its driver
-            )
+            self.process = start_warm(WORKER, log=output, env=place)  # Ctrl-C reaches it through its driver
 
     @property
     def lives(self) -> bool:

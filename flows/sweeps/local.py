@@ -13,6 +13,7 @@ from flows.runs.listeners import tell
 from flows.runs.milestones import note_end
 from flows.runs.warm import warm_trainers
 from flows.stages.summary import summarise
+from flows.sweeps import WORKER
 from flows.sweeps.crew import Crew
 from flows.sweeps.jobs import End, Job
 from flows.sweeps.trial import Training
@@ -95,7 +96,7 @@ def here(
     """Hands of this machine: so many workers; where networks live on GPUs, one for each of these at most."""
     gpus = visible_gpus() if accelerator in ("cuda", "gpu") else []
     places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]] or [{}] * workers
-    with warm_trainers():
+    with warm_trainers(WORKER):
         crew = Crew(places, log)
         try:
             yield LocalHands(crew, len(places), review)

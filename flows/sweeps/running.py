@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC
 from pathlib import Path
 
+from flows.process.leases import alone
 from flows.process.signals import still_terminable
 from flows.sweeps.check import check_plan, first_config
 from flows.sweeps.deployed import DeployedHands
@@ -65,7 +66,7 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
     log = get_run_logger() if on_worker() else None
     with supervised(log) if log else nullcontext():
         folder = SweepFolder.existing(name) if name else _made(algo, overrides, accelerator, context.flow_run)
-        with still_terminable(), folder.driving():
+        with still_terminable(), folder.driving(), _alone(folder):
             sweep = Sweep(folder, folder.read())
             with get_client(sync_client=True) as client:
                 client.update_flow_run(context.flow_run.id, name=f"sweep {folder.name}", tags=[folder.name, algo])
@@ -77,6 +78,11 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
                 device = first_config(sweep.plan).fabric.accelerator
                 with here(sweep.config.workers, device, folder.workers_log, sweep.review) as sweep.hands:
                     yield sweep
+
+
+def _alone(folder: SweepFolder) -> AbstractContextManager[None]:
+    """The place of the one process on any machine that drives a sweep."""
+    return alone(f"sweep-{folder.id}", folder.path / "lease", f"is driving sweep {folder.name}; wait for it")
 
 
 def _made(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) -> SweepFolder:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, TrialState
 
 SAMPLER, TRAINING, CONFIRMATION = range(3)  # streams of sweep.seed
+RUNG = "completed_rung_"  # Optuna's names of what its pruners note on a trial; ours of the note that has when
+RUNGS = "rungs"
 VIEW = "sweep"  # Hyperband draws a trial's bracket from the study's name: the same for all
 
 
@@ -106,7 +108,17 @@ class Study:
         with warnings.catch_warnings(action="ignore"):
             view = self._view(number, pruner=pruner)
             view.add_trial(until(self.trials[number], step))
-            return pruner.prune(view, view.get_trials(deepcopy=False)[number])
+            ends = pruner.prune(view, view.get_trials(deepcopy=False)[number])
+        self._note_rungs(number, step, view.get_trials(deepcopy=False)[number].system_attrs)
+        return ends
+
+    def _note_rungs(self, number: int, step: int, attributes: Mapping[str, Any]) -> None:
+        """Keep which rungs a trial has come to, and when: halving and hyperband compare later trials there."""
+        trial = self.trials[number]
+        noted = trial.system_attrs.get(RUNGS, {})
+        new = {key: (step, value) for key, value in attributes.items() if key.startswith(RUNG) and key not in noted}
+        if new:
+            self._database.set_trial_system_attr(trial._trial_id, RUNGS, noted | new)
 
     def tell(self, number: int, state: str, value: float | None = None, **notes: Any) -> None:
         """Note what a trial came to: "complete" with its value, "pruned" or "fail". Told again, it stays as it is."""
@@ -148,7 +160,7 @@ class Study:
             view = self._optuna.create_study(study_name=VIEW, direction="maximize", sampler=sampler, pruner=pruner)
             known = self._batch_of(number) if self.config.mode == "batch" else number
             before = self.trials[:number]
-            view.add_trials([*before[:known], *(asked_only(trial) for trial in before[known:])])
+            view.add_trials([*map(as_known, before[:known]), *map(asked_only, before[known:])])
         return view
 
     def _sampler(self, number: int) -> BaseSampler:
@@ -191,23 +203,40 @@ def meant(space: Sequence[Dimension], trial: FrozenTrial) -> Params:
     return {d.key: d.meant(trial.params[d.key]) for d in space if d.key in trial.params}
 
 
+def as_known(trial: FrozenTrial) -> FrozenTrial:
+    """A trial as others see it: one that failed as one that was ended before its first evaluation, the worst there is.
+
+    Optuna leaves failed trials out, and `tpe` would try what fails again and again.
+    """
+    from optuna.trial import TrialState
+
+    if trial.state == TrialState.FAIL:
+        return _copy(trial, 0, TrialState.PRUNED)
+    return _copy(trial, None, trial.state) if RUNGS in trial.system_attrs else trial
+
+
 def asked_only(trial: FrozenTrial) -> FrozenTrial:
     """A trial as it was when it was asked."""
-    return _copy(trial, {})
+    return _copy(trial, 0)
 
 
 def until(trial: FrozenTrial, step: int) -> FrozenTrial:
     """A trial that runs, as it was after so many evaluations."""
-    return _copy(trial, {at: value for at, value in trial.intermediate_values.items() if at <= step})
+    return _copy(trial, step)
 
 
-def _copy(trial: FrozenTrial, values: Mapping[int, float]) -> FrozenTrial:
+def _copy(trial: FrozenTrial, step: int | None, state: TrialState | None = None) -> FrozenTrial:
+    """A trial with what it had before the pruner was asked at an evaluation, or with all."""
     from optuna.trial import TrialState, create_trial
 
+    rungs = trial.system_attrs.get(RUNGS, {})
+    state = state or TrialState.RUNNING
     return create_trial(
-        state=TrialState.RUNNING,
+        state=state,
+        value=trial.value if state == TrialState.COMPLETE else None,
         params=trial.params,
         distributions=trial.distributions,
-        system_attrs=trial.system_attrs,
-        intermediate_values=dict(values),
+        system_attrs={key: value for key, value in trial.system_attrs.items() if key != RUNGS}
+        | {key: value for key, (at, value) in rungs.items() if step is None or at < step},
+        intermediate_values={at: v for at, v in trial.intermediate_values.items() if step is None or at <= step},
     )

@@ -12,7 +12,8 @@ import os
 import sys
 import time
 import traceback
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from flows.process.signals import CODE, TrainingInterrupted, terminable
 from flows.runs.create import new_run
@@ -21,6 +22,7 @@ from flows.runs.pruning import judged_by
 from flows.train import training_flow
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
+from rlcore.system.imports import large_imports
 from rlcore.train.boundary import Boundary
 
 TELL_EVERY = 0.5  # seconds between two lines on progress
@@ -89,15 +91,28 @@ def _wait_until_free(run: RunDirectory) -> None:
         time.sleep(0.1)
 
 
-def main() -> int:
+def load() -> None:
+    """Import what else a training's driver takes, for all that are forked from this process."""
+    with large_imports("prefect"):
+        import hydra  # noqa: F401
+
+        import rlcore.envs.make
+        import rlcore.judge.policy
+        import rlcore.train.fabric  # noqa: F401
+
+
+def main() -> NoReturn:
     """Entry point."""
+    code = 0
     try:
         with terminable(for_good=True):
             Worker().serve()
-        return 0
     except TrainingInterrupted:
-        return CODE
+        code = CODE
+    with suppress(OSError):
+        sys.stderr.flush()
+    os._exit(code)  # in a fork nobody else takes the code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

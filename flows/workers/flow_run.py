@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.config.compose import compose
+from flows.process.leases import alone
 from flows.process.parents import leaving_with
 from flows.process.signals import TrainingInterrupted, interrupted, still_terminable, terminable
 from flows.report.sentences import describe
@@ -24,7 +26,7 @@ from flows.runs.create import new_run
 from flows.runs.listeners import listening
 from flows.runs.milestones import note_broken_off, note_start
 from flows.runs.trainer import expect_trainer, released, resumes
-from flows.settings import configure_environment
+from flows.settings import configure_environment, home
 from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.workers.artifacts import progress_shown
 from rlcore.errors import UserError
@@ -61,7 +63,7 @@ def leading(algo: str, overrides: list[str], run_dir: str, accelerator: str = ""
     flow_run, log = context and context.flow_run, get_run_logger() if on_worker() else None
     with supervised(log) if log else nullcontext():
         run = _run_of(algo, overrides, run_dir, flow_run if log else None)
-        with still_terminable(), run.driving():
+        with still_terminable(), run.driving(), _alone(run) if flow_run else nullcontext():
             if log and run.events.exists():
                 log.info(f"goes on {resumes(run)}")
             shown = nullcontext()
@@ -84,6 +86,7 @@ def ending_in_a_sentence(body: Body) -> Body:
         if not on_worker():
             return body(*args, **kwargs)
         try:
+            _refuse_passing_folder()
             made = body(*args, **kwargs)
         except UserError as error:
             # Prefect makes an exception of its own of the state as the process ends, and logs that.
@@ -137,6 +140,21 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
     _check_algorithm(algo, composed[0].algo.name)
     run = RunDirectory(Path(composed[0].run_dir).absolute())
     return run if _made_by(own, run) else new_run(typed, own, composed)
+
+
+def _alone(run: RunDirectory) -> AbstractContextManager[None]:
+    """The place of the one process on any machine that leads a run."""
+    refusal = f"leads {run.path}; wait for it or choose another run_dir"
+    return alone(f"run-{run.read_identity()['run_id']}", run.path / ".lease", refusal)
+
+
+def _refuse_passing_folder() -> None:
+    """Refuse to keep runs in code that was pulled for this flow run alone: both go when it ends."""
+    if not os.environ.get("SHEPHERD_RUN_ROOT") and Path.cwd() != home().resolve():
+        raise UserError(
+            "SHEPHERD_RUN_ROOT is not set where this worker was started, and its runs would go with the pulled code; "
+            "set it to the folder that all machines share, and start the worker again"
+        )
 
 
 def _made_by(flow_run: str, run: RunDirectory) -> bool:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from flows.process.signals import time_left
 from flows.settings import configure_environment, state_folder
@@ -27,6 +28,7 @@ from rlcore.system.imports import large_imports
 from rlcore.system.lifeline import spawn
 
 STOP_TIMEOUT = 20.0  # seconds
+_begun: subprocess.Popen[bytes] | None = None  # the API that `prefect_api_soon` has started and nobody has taken yet
 
 
 @contextmanager
@@ -53,10 +55,29 @@ def prefect_api() -> Iterator[str]:
 
 
 @contextmanager
-def _own_server() -> Iterator[str]:
-    path = state_folder() / "prefect-server.log"
-    with open(path, "ab") as log:
-        server = spawn(
+def prefect_api_soon() -> Iterator[None]:
+    """Begin, for a `prefect_api` inside the `with`, with the API's start now: it takes seconds.
+
+    Not in a fresh home: its end may be a kill, which a database that is being made would not survive.
+    """
+    global _begun
+    if os.environ.get("PREFECT_API_URL") or not (state_folder() / "prefect" / "prefect.db").exists():
+        yield
+        return
+    with databases_without_server():
+        _begun = _start()
+        try:
+            yield
+        finally:
+            if _begun is not None:  # nobody has wanted it
+                _begun.kill()
+                _begun.communicate()
+                _begun = None
+
+
+def _start() -> subprocess.Popen[bytes]:
+    with open(_log(), "ab") as log:
+        return spawn(
             "flows.workers.local_api",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -64,12 +85,22 @@ def _own_server() -> Iterator[str]:
             env=os.environ | {"PREFECT_UI_ENABLED": "false"},
             start_new_session=True,
         )
+
+
+def _log() -> Path:
+    return state_folder() / "prefect-server.log"
+
+
+@contextmanager
+def _own_server() -> Iterator[str]:
+    global _begun
+    server, _begun = _begun or _start(), None
     try:
         assert server.stdout is not None
         ready, _, _ = select.select([server.stdout], [], [], START_TIMEOUT)
         port = server.stdout.readline() if ready else b""
         if not port:
-            raise RunError(f"Prefect's API did not start; its output is in {path}")
+            raise RunError(f"Prefect's API did not start; its output is in {_log()}")
         yield f"http://127.0.0.1:{int(port)}/api"
     finally:
         try:

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import yaml
 
+from flows.runs.lineage import UNKNOWN, code_version
 from flows.settings import home
 from rlcore import plugins
 from rlcore.errors import UserError
+from rlcore.system.secrets import redacted
 
 # Earlier versions had Prefect call silent flow runs crashed; flows.workers.worker does it now.
 OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
-DRIVERS = "drivers"  # queue of pool local without a limit: a sweep only waits, and must not keep its trials out
+POOLS = ("local", "gpu")
+DRIVERS = "drivers"  # queue of pool local whose flow runs take no place: a sweep only waits for its trials
 # Flows of no algorithm, by their name: where a worker finds them. Each is deployed as `default`.
 OTHERS = {"reproduce": "flows/reproduce.py:reproduce", "compare": "flows/comparison.py:compare"}
+
+REPOSITORY = "SHEPHERD_REPOSITORY"
+CLONE, SET_DIRECTORY = "prefect.deployments.steps.git_clone", "prefect.deployments.steps.set_working_directory"
+# What `prefect deploy` asks of the checkout that it is typed in.
+SCRIPTS = {
+    "repository": 'echo "${SHEPHERD_REPOSITORY:-$(git remote get-url origin)}"',
+    "commit": 'git diff --quiet HEAD || { echo "commit your changes first" >&2; exit 1; }; git rev-parse HEAD',
+}
 
 
 class Deployment(NamedTuple):
@@ -41,8 +55,48 @@ def prefect_yaml() -> str:
         | ({"parameters": dict(one.parameters)} if one.parameters else {})
         for one in deployments()
     ]
-    head = "# Made by `python -m flows.workers.pools`; `make up` deploys the same through the API of its server.\n"
-    return head + yaml.safe_dump({"name": "shepherd", "deployments": listed}, sort_keys=False)
+    head = (
+        "# Made by `python -m flows.workers.pools`; `make up` deploys the same through the API of its server.\n"
+        "# Workers get the commit that is checked out at `prefect deploy`, from SHEPHERD_REPOSITORY or else origin.\n"
+    )
+    step = "prefect.deployments.steps.run_shell_script"
+    build = [{step: {"id": name, "script": f"sh -c '{script}'"}} for name, script in SCRIPTS.items()]
+    pull = [{CLONE: {"repository": "{{ repository.stdout }}", "commit_sha": "{{ commit.stdout }}"}}]
+    whole = {"name": "shepherd", "build": build, "pull": pull, "deployments": listed}
+    return head + yaml.safe_dump(whole, sort_keys=False, width=200)
+
+
+def pull_steps() -> list[dict[str, Any]]:
+    """How a flow run comes by its code.
+
+    From the checkout here or, where SHEPHERD_REPOSITORY names a repository, from there at the commit of the checkout
+    here: workers may then be on any machine. A `UserError` where that commit is not what runs here, or not there.
+    """
+    repository = os.environ.get(REPOSITORY)
+    if not repository:
+        return [{SET_DIRECTORY: {"directory": str(home())}}]
+    return [{CLONE: {"repository": repository, "commit_sha": _pinned(repository)}}]
+
+
+def _pinned(repository: str) -> str:
+    """The commit of this checkout, which is in the repository."""
+    given = f"{REPOSITORY}={redacted(repository)}"
+    if redacted(repository) != repository:
+        raise UserError(f"{given}: deployments are stored, so no password may stand in it; git asks its own helpers")
+    code = code_version()
+    if code["commit"] == UNKNOWN or code["dirty"] is not False:
+        raise UserError(f"{given}: workers would run another code than this checkout, which has changes; commit them")
+    with tempfile.TemporaryDirectory() as folder:  # one that has the commit itself would not ask for it
+        git = ["git", "-C", folder]
+        try:
+            for words in (["init"], ["fetch", "--depth=1", "--filter=tree:0", repository, code["commit"]]):
+                subprocess.run([*git, *words], check=True, capture_output=True, text=True, timeout=120)
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+            raise UserError(
+                f"{given}: commit {code['commit'][:10]} of this checkout cannot be had from there ({reason}); push it"
+            ) from None
+    return code["commit"]
 
 
 def entrypoint(algo: str, kind: str = "train") -> str:
@@ -86,11 +140,8 @@ def deployments() -> Iterator[Deployment]:
         yield Deployment(place, "default", flow)
 
 
-def deploy(limits: Mapping[str, int | None]) -> list[str]:
-    """Make the pools and all deployments, or bring them up to date; their names, as `train-ppo/default`.
-
-    A limit is how many flow runs a pool runs at once, None as many as its workers take.
-    """
+def deploy() -> list[str]:
+    """Make the pools and all deployments, or bring them up to date; their names, as `train-ppo/default`."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
     from prefect.exceptions import ObjectAlreadyExists
@@ -98,15 +149,15 @@ def deploy(limits: Mapping[str, int | None]) -> list[str]:
     from prefect.utilities.callables import parameter_schema
     from prefect.workers.process import ProcessWorker
 
-    template, names = ProcessWorker.get_default_base_job_template(), []
+    template, names, pull = ProcessWorker.get_default_base_job_template(), [], pull_steps()
     with get_client(sync_client=True) as client:
-        for pool, limit in limits.items():
+        for pool in POOLS:
             with suppress(ObjectAlreadyExists):
                 client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
-            # Of its queue "default" alone: those who only wait for trainings are not to take their places.
+            # Each worker has a limit of its own; earlier versions set one for all machines together.
             client.update_work_pool(pool, WorkPoolUpdate(concurrency_limit=None))
             queue = client.read_work_queue_by_name("default", work_pool_name=pool)
-            client.update_work_queue(queue.id, concurrency_limit=limit)
+            client.update_work_queue(queue.id, concurrency_limit=None)
         for rule in client.read_automations_by_name(OLD_RULE):
             client.delete_automation(rule.id)
         for one in deployments():
@@ -121,7 +172,7 @@ def deploy(limits: Mapping[str, int | None]) -> list[str]:
                 parameters=dict(one.parameters),
                 parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
                 enforce_parameter_schema=True,
-                pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(home())}}],
+                pull_steps=pull,
                 work_pool_name=one.pool,
                 work_queue_name=one.queue,
             )

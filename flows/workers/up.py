@@ -61,7 +61,7 @@ def up(kind: str = "") -> None:
         raise UserError(f"SHEPHERD_HOME={home()}: no flows/train.py there; `make up` works in a checkout")
     with locked(servers.folder() / "lock"), locked(database_lock(), refusal=IN_USE):
         configure_environment()
-        limits = _limits()  # a mistake is told before anything is started
+        limit = _limit()  # a mistake is told before anything is started
         password = kept_password(servers.folder() / "password")
         database = _database(kind, password)
         _check_ports((*PUBLIC, "postgres") if database else PUBLIC)
@@ -82,9 +82,9 @@ def up(kind: str = "") -> None:
             servers.wait_until_ready(server)
             _say(server.name, "answers")
         write_dotenv(variables)
-        names = deploy(limits)
+        names = deploy()
         gpus = visible_gpus()
-        for server in map(_worker, ("", *gpus)):
+        for server in (_worker(limit), *(_worker(1, gpu) for gpu in gpus)):
             _start(server)
         print(_page(urls, names, bool(gpus)))
 
@@ -121,7 +121,7 @@ def deploy_elsewhere() -> None:
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("PREFECT_API_URL is not set; `make up` starts a server here and deploys to it")
     servers.check_servers()
-    print("\n".join(deploy(_limits())))
+    print("\n".join(deploy()))
 
 
 def _database(kind: str, password: str) -> Server | None:
@@ -149,6 +149,8 @@ def _prefect() -> Server:
         "PREFECT_UI_API_URL": api,
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"],
+        # In memory, leases would be forgotten by a server that starts again, and their places taken for ever.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         # Without these `prefect deployment run --watch` shows no line of the flow's log.
         "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
         "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
@@ -199,11 +201,11 @@ def _url(name: str) -> str:
     return f"http://{server_host()}:{_port(name)}"
 
 
-def _worker(gpu: str = "") -> Server:
-    """The worker of a GPU, or that of pool local."""
+def _worker(limit: int, gpu: str = "") -> Server:
+    """The worker of a GPU, or that of pool local, with as many places."""
     name, pool = (f"worker-gpu-{gpu}", "gpu") if gpu else ("worker-local", "local")
     command = (sys.executable, "-m", "flows.workers.restart", "flows.workers.worker", "--pool", pool)
-    options = ("--name", f"{name}-{os.uname().nodename}", *(("--limit", "1") if gpu else ()))
+    options = ("--name", f"{name}-{os.uname().nodename}", "--limit", str(limit), *(() if gpu else ("--watch",)))
     # The heartbeat is the sign of life that a flow run gives (flows.workers.worker).
     variables = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
     # It works in `home()`; a user's plugins and configs may lie here.
@@ -245,10 +247,9 @@ def _port(name: str) -> int:
     return _number(*PORTS[name], "a port, 1 to 65535", 65535)
 
 
-def _limits() -> dict[str, int | None]:
-    """How many flow runs each pool runs at once. GPU workers have a place each."""
-    local = _number("SHEPHERD_LOCAL_LIMIT", max(2, os.cpu_count() or 1), "a number of runs, 1 to 1000", 1000)
-    return {"local": local, "gpu": None}
+def _limit() -> int:
+    """How many flow runs the worker of pool local runs at once. GPU workers have a place each."""
+    return _number("SHEPHERD_LOCAL_LIMIT", max(2, os.cpu_count() or 1), "a number of runs, 1 to 1000", 1000)
 
 
 def _number(key: str, default: int, what: str, highest: int) -> int:

@@ -1,6 +1,6 @@
 """The worker of `make up`: Prefect's process worker, mended where it loses flow runs.
 
-    python -m flows.workers.worker --pool POOL --name NAME [--limit N]
+    python -m flows.workers.worker --pool POOL --name NAME [--limit N] [--queue QUEUE] [--watch]
 
 Prefect 3.8 reports a flow run whose process was killed twice: at once, and some seconds later, when it has looked for
 hooks of the flow. The second report undid a `prefect flow-run retry` that came in between. Its own limit ends the
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from flows.settings import configure_environment
+from flows.settings import configure_environment, home
+from flows.workers.pools import DRIVERS
 
 configure_environment()  # Prefect reads its settings when it is imported
 
@@ -60,11 +62,21 @@ class Silence:
 
 
 class Worker(ProcessWorker):
-    """Serves a pool of type `process`, `limit` flow runs at once; None = as many as the pool's limit lets through."""
+    """Serves a pool of type `process`.
 
-    def __init__(self, pool: str, name: str, limit: int | None = None) -> None:
-        super().__init__(work_pool_name=pool, name=name)
-        self._places = limit
+    Args:
+        pool: its name.
+        name: of the worker.
+        limit: flow runs at once, without those that only wait for others (queue `drivers`); None = all that are due.
+        queue: the only one that it serves; None = all queues of the pool.
+        watch: also tell which flow runs, of any worker, give no sign of life; one worker of a server does that.
+    """
+
+    def __init__(
+        self, pool: str, name: str, limit: int | None = None, queue: str | None = None, watch: bool = False
+    ) -> None:
+        super().__init__(work_pool_name=pool, name=name, work_queues=[queue] if queue else None)
+        self._places, self._watches = limit, watch
         self._running: set[UUID] = set()
         self._silence = Silence()
 
@@ -77,7 +89,8 @@ class Worker(ProcessWorker):
     ) -> ProcessWorkerResult:
         """Run a flow run to its end; 0 where that has been reported already, so that it is not reported again."""
         began = datetime.now(UTC)
-        self._running.add(flow_run.id)
+        if flow_run.work_queue_name != DRIVERS:
+            self._running.add(flow_run.id)
         try:
             result = await super().run(flow_run, configuration, task_status)
         finally:
@@ -98,15 +111,16 @@ class Worker(ProcessWorker):
         """Start no more than there are places for; a retry waits until its earlier attempt has left its place."""
         if self._places is not None:
             taken = self._running | self._submitting_flow_run_ids
-            waiting = [response for response in flow_run_response if response.flow_run.id not in taken]
-            flow_run_response = waiting[: max(0, self._places - len(taken))]
+            drivers = [response for response in flow_run_response if response.flow_run.work_queue_name == DRIVERS]
+            due = [one for one in flow_run_response if one not in drivers and one.flow_run.id not in taken]
+            flow_run_response = [*drivers, *due[: max(0, self._places - len(taken))]]
         return await super()._submit_scheduled_flow_runs(flow_run_response)
 
     async def sync_with_backend(self) -> None:
-        """Tell the server that this worker lives and, from one without a limit, which flow runs do not."""
+        """Tell the server that this worker lives and, from the one that watches, which flow runs do not."""
         with outages_survived():
             await super().sync_with_backend()
-            if self._places is None:
+            if self._watches:
                 for silent in self._silence.too_long(await last_signs(self.client), time.monotonic()):
                     message = f"no sign of life for {LIMIT} s; `prefect flow-run retry` continues the run"
                     with suppress(ObjectNotFound):  # somebody has deleted it
@@ -142,7 +156,10 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m flows.workers.worker", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pool", required=True, help="a work pool of type process")
     parser.add_argument("--name", required=True, help="what Prefect's pages call this worker")
-    parser.add_argument("--limit", type=int, help="flow runs at once; without it the pool's own limit alone holds")
+    parser.add_argument("--limit", type=int, help="flow runs at once, but for sweeps; without it all that are due")
+    parser.add_argument("--queue", help="the only queue that is served; without it all of the pool")
+    parser.add_argument("--watch", action="store_true", help="also tell which flow runs give no sign of life")
+    os.environ["SHEPHERD_HOME"] = str(home())  # flow runs keep their state here, wherever their code comes from
     asyncio.run(Worker(**vars(parser.parse_args(arguments))).start())
 
 

@@ -233,9 +233,9 @@ def test_its_flow_is_deployed_and_found_by_a_worker_that_has_the_plugin(monkeypa
         load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
     monkeypatch.setenv(plugins.VARIABLE, "my_package")
     assert load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False).name == "train-mine"
-    assert {"train-mine/default", "train-mine/gpu"} <= set(pools.deploy({"local": 1, "gpu": None}))
+    assert {"train-mine/default", "train-mine/gpu"} <= set(pools.deploy())
     made = [call.kwargs["entrypoint"] for call in client.create_deployment.call_args_list]
     assert made.count("flows/train.py:train_mine") == 2
-    variables = up._worker().variables  # it works elsewhere
+    variables = up._worker(1).variables  # it works elsewhere
     assert variables["SHEPHERD_SEARCH_PATH"] == str(Path("conf").absolute())
     assert os.getcwd() in variables["PYTHONPATH"].split(os.pathsep)

@@ -97,3 +97,16 @@ def test_a_mistake_is_a_sentence(root: Path, words: list[str], sentence: str) ->
 def test_without_any_group_it_is_said_how_to_make_one(root: Path) -> None:
     with pytest.raises(UserError, match=r"; `shepherd train … group=NAME` makes runs of a group"):
         gather(["a", "b"], "runs")
+
+
+def test_a_sweep_that_was_not_confirmed_is_no_side(root: Path) -> None:
+    """Its trials are a group of its name, each of another configuration."""
+    group_of(root / "sweeps/first", "first", [1.0, 2.0])
+    (root / "sweeps/first/sweep.json").write_text("{}")
+    group_of(root, "other", [1.0, 2.0])
+    for words in (["first"], ["first", "other"]):
+        with pytest.raises(UserError, match=r"^first: a sweep whose winner .*`shepherd sweep resume first sweep.con"):
+            gather(words, "runs")
+    group_of(root / "sweeps/first", "first-winner", [1.0])
+    group_of(root / "sweeps/first", "first-default", [2.0])
+    assert [side.name for side in gather(["first"], "runs")] == ["first-winner", "first-default"]

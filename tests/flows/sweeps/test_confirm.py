@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import optuna
 import pytest
 from scipy import stats
 
-from flows.sweeps.confirm import interval, judged
+from flows.sweeps import confirm as confirm_module
+from flows.sweeps import study as study_module
+from flows.sweeps.confirm import confirm, interval, judged, verdict
+from flows.sweeps.driving import Sweep
+from flows.sweeps.jobs import End, Job
+from flows.sweeps.study import CONFIRMATION, TRAINING
 from flows.sweeps.trial import iqm
+from rlcore.errors import RunError
+from tests.flows.sweeps.fake import EVALUATIONS, Hands, drive, evaluate, made
+
+DEFAULT = {"algo.optimizer.lr": 1e-1, "algo.update_epochs": 1}  # far from the best of tests.flows.sweeps.fake.score
 
 
 def test_the_interquartile_mean_is_scipys_trimmed_mean() -> None:
@@ -45,3 +59,100 @@ def test_seeds_are_drawn_in_pairs() -> None:
     shared = np.random.default_rng(3).normal(0, 100, 12)
     low, high = interval((shared + 5).tolist(), shared.tolist())
     assert low == pytest.approx(5) and high == pytest.approx(5)
+
+
+class Confirming(Hands):
+    """Trains a run of the confirmation by its own overrides; those without the varied keys are the default's."""
+
+    def do(self, job: Job) -> End:
+        if job.number is not None:
+            return super().do(job)
+        (training,) = job.trainings
+        written = dict(line.split("=", 1) for line in training.overrides)
+        params = {key: float(written.get(key, value)) for key, value in DEFAULT.items()}
+        if written["seed"] == self.fails:
+            return End("failed", "the disk is full")
+        for number in range(len(training.scores) + 1, EVALUATIONS + 1):
+            evaluate(training, params, number)
+        return End("over")
+
+    fails = ""
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The runs that are offered to the registry; databases are in memory."""
+    there: dict[str, Any] = {}
+    memory = optuna.storages.InMemoryStorage
+    monkeypatch.setattr(study_module, "open_storage", lambda url: there.setdefault(url, memory()))
+    offered: list[Path] = []
+
+    def register(run: str) -> dict[str, Any]:
+        offered.append(Path(run))
+        return {"name": "m", "version": 1}
+
+    monkeypatch.setattr(confirm_module, "change_run", lambda run, overrides: None)
+    monkeypatch.setattr(confirm_module, "register_model", register)
+    return offered
+
+
+def swept(folder: Path, name: str, *overrides: str) -> Sweep:
+    few = ["sweep.trials=8", "sweep.sampler=random", "sweep.pruner=none"]
+    return drive(made(folder, name, *few, *overrides)[0])
+
+
+def confirmed(sweep: Sweep, fails: str = "") -> dict[str, Any]:
+    sweep.hands = hands = Confirming(sweep, 3, 0)
+    hands.fails = fails
+    for job in confirm(sweep):
+        hands.start(job)
+    verdict(sweep)
+    return json.loads(sweep.folder.confirmed.read_text()) if sweep.folder.confirmed.exists() else {}
+
+
+def test_a_winner_that_holds_up_on_fresh_seeds_offers_its_best_run(tmp_path: Path, registered: list[Path]) -> None:
+    sweep = swept(tmp_path, "good", "sweep.confirm_seeds=10")
+    best = sweep.study.best()
+    assert best is not None
+    found = confirmed(sweep)
+    assert (found["better"], found["trial"], found["model"]["version"]) == (True, best.number, 1)
+    fresh = sweep.study.seeds(CONFIRMATION, 10)
+    assert found["seeds"] == fresh and len(set(fresh)) == 10
+    assert not set(fresh) & set(sweep.study.seeds(TRAINING, 1))  # no trial had one of them
+    for side in (f"winner_{best.number:04d}", "default"):
+        assert {path.name for path in (sweep.runs / side).iterdir()} == {f"seed_{seed}" for seed in fresh}
+    values = dict(zip(fresh, found["values"]["winner"], strict=True))
+    assert registered == [sweep.runs / f"winner_{best.number:04d}" / f"seed_{max(values, key=values.__getitem__)}"]
+
+
+def test_a_winner_that_does_not_hold_up_offers_nothing(
+    tmp_path: Path, registered: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default configuration is as good: what the winner was chosen for was luck."""
+    sweep = swept(tmp_path, "luck", "sweep.confirm_seeds=10")
+    best = sweep.study.best()
+    assert best is not None
+    monkeypatch.setitem(DEFAULT, "algo.optimizer.lr", best.params["algo.optimizer.lr"])
+    monkeypatch.setitem(DEFAULT, "algo.update_epochs", best.params["algo.update_epochs"])
+    found = confirmed(sweep)
+    assert found["better"] is False and "within the noise" in found["words"]
+    assert found["model"] is None and registered == []
+
+
+def test_without_seeds_nothing_is_trained_and_nothing_said(tmp_path: Path, registered: list[Path]) -> None:
+    sweep = swept(tmp_path, "off", "sweep.confirm_seeds=0")
+    assert confirmed(sweep) == {} and not (sweep.runs / "default").exists()
+
+
+def test_a_confirmation_that_was_broken_off_trains_what_is_missing_and_nothing_twice(
+    tmp_path: Path, registered: list[Path]
+) -> None:
+    sweep = swept(tmp_path, "again", "sweep.confirm_seeds=10")
+    seed = sweep.study.seeds(CONFIRMATION, 10)[4]
+    with pytest.raises(RunError, match="is not confirmed: .*the disk is full"):
+        confirmed(sweep, fails=str(seed))
+    assert not sweep.folder.confirmed.exists() and registered == []
+    assert confirmed(sweep)["better"] is True
+    logs = list(sweep.runs.glob("winner_*/seed_*/events.jsonl")) + list(sweep.runs.glob("default/seed_*/events.jsonl"))
+    assert len(logs) == 20
+    assert all(log.read_text().count('"kind": "evaluation"') == EVALUATIONS for log in logs)

@@ -81,16 +81,18 @@ def storage_calls(storage: Any, at: int | None, monkeypatch: pytest.MonkeyPatch)
             "create_new_trial",
             "set_trial_intermediate_value",
             "set_trial_user_attr",
+            "set_trial_system_attr",
             "set_trial_state_values",
         ):
             patch.setattr(storage, name, watched(name, getattr(storage, name)))
         yield calls
 
 
+@pytest.mark.parametrize(("pruner", "every"), [("median", 3), ("hyperband", 11)])  # the latter keeps notes of its own
 def test_a_driver_killed_at_any_write_and_started_again_comes_to_the_same(
-    tmp_path: Path, databases: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, databases: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pruner: str, every: int
 ) -> None:
-    few = [*BATCHES, "sweep.trials=6", "sweep.batch=2"]
+    few = [*BATCHES, "sweep.trials=6", "sweep.batch=2", f"sweep.pruner={pruner}"]
     few = [line for line in few if line not in ("sweep.trials=12", "sweep.batch=3")]
     expected = came_to(drive(made(tmp_path, "whole", *few)[0], 2))
     storage = databases.setdefault(SweepFolder("counted").storage(made(tmp_path, "counted", *few)[1]), memory())
@@ -98,7 +100,7 @@ def test_a_driver_killed_at_any_write_and_started_again_comes_to_the_same(
         drive(SweepFolder("counted"), 2)
         writes = len(calls)
     assert writes > 30
-    for at in range(0, 2 * writes, 3):  # both kinds of moment, all kinds of write
+    for at in range(0, 2 * writes, every):  # both kinds of moment, all kinds of write
         name = f"killed{at}"
         folder, plan = made(tmp_path, name, *few)
         storage = databases.setdefault(folder.storage(plan), memory())

@@ -172,6 +172,19 @@ def test_a_password_in_the_storage_is_refused(monkeypatch: pytest.MonkeyPatch, t
     refuse_password(plan(["exp=ppo", LR, "sweep.storage=postgresql+psycopg2://me@db/optuna"]))
 
 
+@pytest.mark.parametrize(
+    ("typed", "end"),
+    [
+        (["algo.gammma=3", LR], "did you mean 'algo.gamma'?"),  # nothing about what is varied
+        (["algo.gamma=7", LR], "must be number that is > 0 and <= 1"),
+        (["algo.gama=interval(0.9,1)", LR], "(algo.gama is varied: interval(0.9,1))"),
+        (["algo.gamma=interval(0.9,3)", LR], "(algo.gamma is varied: interval(0.9,3))"),
+    ],
+)
+def test_a_mistake_says_no_more_than_concerns_it(typed: list[str], end: str) -> None:
+    assert refused("exp=ppo", *typed).endswith(end)
+
+
 def test_merged_replaces_by_key() -> None:
     assert merged(["a=1", "+b.c=2", "d=3"], ["b.c=4", "a=5"]) == ["d=3", "b.c=4", "a=5"]
 

@@ -114,3 +114,18 @@ def test_long_work_says_in_the_log_now_and_then_how_far_it_is(
     with caplog.at_level(logging.INFO), around.supervised(logging.getLogger("tests.flow_run")):
         working("comparing")(37, 100)
     assert [record.message for record in caplog.records if record.name == "tests.flow_run"] == said
+
+
+def test_a_worker_that_would_keep_runs_in_pulled_code_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clone goes with its flow run. In the worker's own folder, or with a root that machines share, all is well."""
+    monkeypatch.setattr(around, "on_worker", lambda: True)
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    monkeypatch.delenv("SHEPHERD_RUN_ROOT", raising=False)
+    flow = around.ending_in_a_sentence(lambda: {"result": "trained"})
+    assert flow().is_completed()
+    (tmp_path / "clone").mkdir()
+    monkeypatch.chdir(tmp_path / "clone")
+    refused = flow()
+    assert refused.is_failed() and refused.message.startswith("SHEPHERD_RUN_ROOT is not set where this worker")
+    monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "shared"))
+    assert flow().is_completed()

@@ -18,8 +18,10 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+import yaml
 
 from flows.process.network import unreachable
+from flows.runs import lineage
 from flows.workers import dotenv, pools, servers, up
 from flows.workers.local_api import prefect_api
 from flows.workers.mlflow_app import guarded
@@ -268,7 +270,7 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: client)
     monkeypatch.setattr("rlcore.algorithms.ALGORITHMS", {"two-words": None})
     names = [f"{kind}-two-words/{name}" for kind in ("train", "sweep") for name in ("default", "gpu")]
-    assert pools.deploy({"local": 3, "gpu": None}) == [*names, "reproduce/default", "compare/default"]
+    assert pools.deploy() == [*names, "reproduce/default", "compare/default"]
     *of_the_algorithm, again, compare = (call.kwargs for call in client.create_deployment.call_args_list)
     assert (again["entrypoint"], again["work_pool_name"]) == ("flows/reproduce.py:reproduce", "local")
     assert "models:/" in again["parameter_openapi_schema"]["properties"]["source"]["description"]
@@ -283,10 +285,8 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
         ("flows/sweep.py", "default"): ("local", "drivers", {}),  # it waits for trainings, and takes no place of theirs
         ("flows/sweep.py", "gpu"): ("local", "drivers", gpu),
     }
-    assert [call.kwargs for call in client.update_work_queue.call_args_list] == [
-        {"concurrency_limit": 3},
-        {"concurrency_limit": None},
-    ]
+    pulled = {"prefect.deployments.steps.set_working_directory": {"directory": str(checkout)}}
+    assert all(one["pull_steps"] == [pulled] for one in of_the_algorithm)
     default = made["flows/train.py", "default"]
     assert (default["entrypoint"], default["version"]) == ("flows/train.py:train_two_words", "7")
     assert (default["description"], default["tags"]) == ("Learns.", ["two-words"])
@@ -316,3 +316,81 @@ def test_our_lines_of_dotenv_come_and_go_and_no_line_of_the_user_does(checkout: 
 
 def test_prefect_yaml_is_what_the_registry_says() -> None:
     assert (ROOT / "prefect.yaml").read_text() == pools.prefect_yaml()
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with one commit, as the code at work, and `origin` that has it."""
+    folder = tmp_path / "checkout"
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+    folder.mkdir()
+    (folder / "code.py").write_text("1\n")
+    for words in ("init", "add .", "commit -m one"):
+        git(*words.split())
+    git("clone", "--bare", ".", str(tmp_path / "origin"))
+    git("remote", "add", "origin", f"file://{tmp_path}/origin")
+    monkeypatch.setattr(lineage, "CODE", folder)
+    return folder
+
+
+def test_with_a_repository_flow_runs_get_the_commit_that_is_checked_out_here(
+    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_REPOSITORY", f"file://{tmp_path}/origin")
+    commit = lineage.commit()
+    assert len(commit) == 40
+    (step,) = pools.pull_steps()
+    assert step[pools.CLONE] == {"repository": f"file://{tmp_path}/origin", "commit_sha": commit}
+
+
+@pytest.mark.parametrize(
+    ("repository", "change", "said"),
+    [
+        ("https://me:hunter2@example.org/a.git", "", r"https://me:\*\*\*@example.org/a.git: .*no password"),
+        ("file://{}/origin", "code.py", "which has changes; commit them"),
+        ("file://{}/nowhere", "", "of this checkout cannot be had from there .*; push it"),
+    ],
+)
+def test_a_repository_that_would_give_workers_other_code_is_refused(
+    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: str, change: str, said: str
+) -> None:
+    monkeypatch.setenv("SHEPHERD_REPOSITORY", repository.format(tmp_path))
+    if change:
+        (deployed / change).write_text("2\n")
+    with pytest.raises(UserError, match=f"^SHEPHERD_REPOSITORY=.*{said}"):
+        pools.pull_steps()
+
+
+def test_a_commit_that_was_not_pushed_is_refused(
+    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_REPOSITORY", f"file://{tmp_path}/origin")
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *who, "commit", "--allow-empty", "-m", "two"], cwd=deployed, check=True, capture_output=True)
+    with pytest.raises(UserError, match=f"commit {lineage.commit()[:10]} of this checkout cannot be had"):
+        pools.pull_steps()
+
+
+def test_what_prefect_deploy_reads_pins_the_commit_as_well(
+    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect's own functions run the file's build steps, and put what they say into its pull steps."""
+    from prefect.deployments.steps.utility import run_shell_script
+    from prefect.utilities.templating import apply_values
+
+    whole = yaml.safe_load(pools.prefect_yaml())
+    steps = [next(iter(step.values())) for step in whole["build"]]
+    monkeypatch.chdir(deployed)
+
+    async def said() -> dict[str, Any]:
+        return {step["id"]: await run_shell_script(step["script"]) for step in steps}
+
+    (pull,) = apply_values(whole["pull"], asyncio.run(said()))
+    assert pull[pools.CLONE] == {"repository": f"file://{tmp_path}/origin", "commit_sha": lineage.commit()}
+    (deployed / "code.py").write_text("2\n")
+    with pytest.raises(RuntimeError, match="commit your changes first"):
+        asyncio.run(said())

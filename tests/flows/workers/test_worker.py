@@ -20,6 +20,7 @@ import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.workers.process import ProcessWorker, ProcessWorkerResult
 
+from flows.workers.pools import DRIVERS
 from flows.workers.restart import LONGEST, pause
 from flows.workers.worker import GAP, LIMIT, Silence, Worker
 from tests.processes import ROOT, wait_for
@@ -30,6 +31,7 @@ THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (FlowRun(id=uuid4(), flow_id=uuid4()) for _ in range(2))
+    sweep = FlowRun(id=uuid4(), flow_id=uuid4(), work_queue_name=DRIVERS)
     started: list[UUID] = []
     ends: list[asyncio.Event] = []
 
@@ -60,20 +62,22 @@ def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.
             return [flow_run.id for flow_run in taken]
 
         assert await poll(first, second) == [first.id]
+        assert await poll(second, sweep) == [sweep.id]  # it takes nobody's place, nor waits for one
         assert await poll(first, second) == []  # crashed and retried; Prefect looks for hooks still
         ends[0].set()
         await attempts[0]
         assert await poll(first, second) == [first.id]
-        ends[1].set()
-        await attempts[1]
-        assert await poll(second) == [second.id]
         ends[2].set()
         await attempts[2]
+        assert await poll(second) == [second.id]
+        for end in (ends[1], ends[3]):
+            end.set()
+        await asyncio.gather(*attempts)
 
     monkeypatch.setattr(ProcessWorker, "run", process)
     monkeypatch.setattr(Worker, "get_flow_run_logger", lambda *_: logging.getLogger("test"))  # Prefect's asks its API
     asyncio.run(scene())
-    assert started == [first.id, first.id, second.id]
+    assert started == [first.id, sweep.id, first.id, second.id]
 
 
 @pytest.mark.parametrize("status", [None, 503])

@@ -1,0 +1,165 @@
+"""Trials per minute: a sweep here, the same trainings as a flow run each, and RL Zoo3 with Stable-Baselines3.
+
+    make bench-sweeps                             RL Zoo3 in .shepherd/peers, docs/results/sweeps.md
+    python -m benchmarks.sweeps --zoo VENV/bin/python [--trials 8]
+
+PPO on CartPole-v1, 40,000 steps a trial, ten seconds of Stable-Baselines3; learning rate and discount drawn
+at random, five evaluations of five episodes, no pruning, two trials at once, one thread each. Whole commands, start and
+report included. The overhead is that of a sweep of trials that hardly train, with one worker: the seconds from one
+trial's end to the next one's, all of which are not training but for a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from flows.settings import home
+
+STEPS, TINY = 40_000, 512
+SAME = [
+    "exp=ppo",
+    "env.id=CartPole-v1",
+    "env.num_envs=8",
+    "algo.rollout_steps=32",
+    "algo.per_rank_batch_size=256",
+    "algo.update_epochs=20",
+    "evaluation.episodes=5",
+]
+SPACE = ["algo.optimizer.lr=tag(log,interval(1e-4,1e-2))", "algo.gamma=interval(0.9,0.999)"]
+PLAIN = ["sweep.sampler=random", "sweep.pruner=none", "sweep.confirm_seeds=0"]
+ZOO = """
+import sys
+from rl_zoo3 import hyperparams_opt
+
+def draw(trial, n_actions, n_envs, additional_args):
+    rate, gamma = trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True), trial.suggest_float("gamma", 0.9, 0.999)
+    return {"learning_rate": rate, "gamma": gamma}
+
+hyperparams_opt.HYPERPARAMS_SAMPLER["ppo"] = draw
+from rl_zoo3.train import train
+train()
+"""
+ZOO_CONFIG = """
+CartPole-v1:
+  n_envs: 8
+  n_timesteps: 40000
+  policy: 'MlpPolicy'
+  n_steps: 32
+  batch_size: 256
+  n_epochs: 20
+"""
+
+
+def shepherd(*arguments: str) -> float:
+    """Wall-clock seconds of one `shepherd` command."""
+    return seconds([sys.executable, "-m", "flows.cli.main", *arguments])
+
+
+def seconds(command: Sequence[str]) -> float:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+    began = time.perf_counter()
+    done = subprocess.run(command, cwd=home(), env=kept | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+    return time.perf_counter() - began
+
+
+def of_steps(steps: int) -> list[str]:
+    return [*SAME, f"algo.total_steps={steps}", f"evaluation.every={steps // 5}"]
+
+
+def sweep(folder: Path, name: str, steps: int, trials: int, workers: int) -> float:
+    counts = [f"sweep.trials={trials}", f"sweep.workers={workers}", f"sweep.name={name}", f"log_root={folder}"]
+    return shepherd("sweep", *of_steps(steps), *SPACE, *PLAIN, *counts)
+
+
+def flow_runs(folder: Path, trials: int, workers: int) -> float:
+    """The same trainings, each by a command, and so a flow run, of its own."""
+    lean = ["env.capture_video=false", "evaluation.baseline_episodes=10", "algo.run_test=false"]
+    lean += ["model_manager.disabled=true"]
+    began = time.perf_counter()
+    with ThreadPoolExecutor(workers) as places:
+        for number in range(trials):
+            drawn = [f"algo.optimizer.lr={1e-3 * (1 + number)}", f"run_dir={folder}/flow_{number}"]
+            places.submit(shepherd, "train", *of_steps(STEPS), *lean, *drawn)
+    return time.perf_counter() - began
+
+
+def zoo(python: str, folder: Path, trials: int, workers: int) -> float:
+    config = folder / "zoo.yml"
+    config.write_text(ZOO_CONFIG)
+    words = ["--algo", "ppo", "--env", "CartPole-v1", "-n", str(STEPS), "-optimize", "--n-trials", str(trials)]
+    words += ["--n-jobs", str(workers), "--sampler", "random", "--pruner", "none", "--n-evaluations", "5"]
+    words += ["--eval-episodes", "5", "--num-threads", "1", "--device", "cpu", "--verbose", "0"]
+    return seconds([python, "-c", ZOO, *words, "-conf", str(config), "-f", str(folder / "zoo")])
+
+
+def between_trials(runs: Path) -> float:
+    """Seconds from one trial's end to the next one's, in the mean over a sweep with one worker."""
+    logs = [path.read_text().splitlines() for path in runs.glob("trial_*/seed_*/events.jsonl")]
+    ends = sorted(json.loads(line)["time"] for log in logs for line in log if '"kind": "end"' in line)
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def table(rows: Sequence[tuple[str, float, int]], overhead: float, workers: int) -> str:
+    processor = next((row for row in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in row), "")
+    where = f"{os.cpu_count()} × {processor.partition(': ')[2]}, Python {platform.python_version()}"
+    lines = [f"| {name} | {took:.0f} | {60 * trials / took:.1f} |" for name, took, trials in rows]
+    about = " ".join((__doc__ or "").split("\n\n")[2].split())
+    load = "/".join(f"{value:.1f}" for value in os.getloadavg())
+    return f"""# Sweeps: trials per minute
+
+Made by `make bench-sweeps` on {time.strftime("%Y-%m-%d")}: {where}; load {load} at the end. {about}
+
+| {workers} at once | seconds for {rows[0][2]} trials | trials per minute |
+|---|---|---|
+{chr(10).join(lines)}
+
+Overhead of a trial, `shepherd sweep` with one worker: **{overhead:.2f} s** (to reach: 1 s).
+"""
+
+
+def main() -> None:
+    """Time all, one after another, and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweeps", description=__doc__)
+    parser.add_argument("--zoo", help="the Python of an environment with rl_zoo3")
+    parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    count = options.trials, options.workers
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, name = Path(temporary), f"bench_{time.time_ns():x}"
+        sweep(folder, f"{name}_warm", TINY, 1, 1)  # databases, compiled steps
+        overhead_of = folder / "sweeps" / f"{name}_tiny"
+        sweep(folder, overhead_of.name, TINY, 12, 1)
+        overhead = between_trials(overhead_of)
+        print(f"overhead {overhead:.2f} s a trial", flush=True)
+        ways = {
+            "`shepherd sweep`": lambda: sweep(folder, name, STEPS, *count),
+            "a flow run each: `shepherd train`": lambda: flow_runs(folder, *count),
+        }
+        if options.zoo:
+            ways["RL Zoo3, Stable-Baselines3"] = lambda: zoo(options.zoo, folder, *count)
+        rows = []
+        for way, run in ways.items():
+            rows.append((way, run(), options.trials))
+            print(f"{way}: {rows[-1][1]:.0f} s", flush=True)
+        page = table(rows, overhead, options.workers)
+    print(page)
+    if options.out:
+        options.out.write_text(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""The example of two machines: two folders of this one, which share servers, git and the runs' storage alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from dotenv import dotenv_values
+
+from flows.config.compose import compose
+from flows.runs.create import create_run
+from flows.stages.make_env import make_env
+from flows.tracking.mlflow_run import RUN_TAG
+from flows.workers import postgres, up
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
+from tests.processes import (
+    ROOT,
+    changed,
+    count,
+    digest,
+    environment,
+    finish_here,
+    free_port,
+    kill_all,
+    one,
+    send,
+    wait_for,
+)
+from tests.soaking import soak
+
+installed = bool(list(postgres.DEBIAN.glob("*/bin/initdb")))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not installed, reason=f"PostgreSQL is not installed: {postgres.INSTALL}"),
+]
+TRIAL = [
+    "exp=ppo",
+    "env.num_envs=2",
+    "algo.rollout_steps=32",
+    "algo.per_rank_batch_size=32",
+    "algo.update_epochs=1",
+    "algo.total_steps=12288",
+    "checkpoint.every=1024",
+    "evaluation.every=3072",
+    "evaluation.episodes=2",
+    "evaluation.num_envs=2",
+    "algo.gamma=interval(0.9,0.99)",
+    "sweep.sampler=random",
+    "sweep.pruner=none",
+    "sweep.mode=async",
+    "sweep.confirm_seeds=0",
+]
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def repository(folder: Path) -> Path:
+    """A repository whose one commit is the code as it lies here."""
+    for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
+        if not name.startswith("tests/") and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "deployed"]):
+        git(folder, *words)
+    return folder
+
+
+class Machines:
+    """The first, which has the servers, and the second, which has a worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.one, self.two, self.runs = folder / "one", folder / "two", folder / "shared/runs"
+        code = repository(folder / "code")
+        self.commit = git(code, "rev-parse", "HEAD")
+        git(folder, "clone", "--quiet", str(code), "one")
+        git(folder, "clone", "--quiet", str(code), "two/checkout")
+        # No flow run may take its code from the checkout in which its worker was started.
+        (self.two / "checkout/flows/train.py").write_text("raise RuntimeError('this is not what was deployed')\n")
+        self.runs.mkdir(parents=True)
+        ports = {key: str(free_port()) for key, _ in up.PORTS.values()}
+        self.variables = {"SHEPHERD_REPOSITORY": f"file://{code}", "SHEPHERD_RUN_ROOT": str(self.runs)} | ports
+        self.variables |= {"SHEPHERD_LOCAL_LIMIT": "1"}  # two cores
+        self.worker: subprocess.Popen[bytes]
+
+    def servers(self, *command: str) -> str:
+        own = environment(self.one, **self.variables) | {"PYTHONPATH": str(self.one)}
+        words = [sys.executable, "-m", "flows.workers.up", *command]
+        done = subprocess.run(words, cwd=self.one, env=own, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def join(self) -> None:
+        """Start the second machine's worker, as the example says."""
+        shutil.copy(self.one / ".env", self.two)
+        with open(self.two / ".env", "a") as dotenv:
+            dotenv.write(f"SHEPHERD_RUN_ROOT={self.runs}\n")
+        own = environment(self.two) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        script = self.two / "checkout/examples/two_machines/worker.sh"
+        with open(self.two / "worker.log", "ab") as log:
+            self.worker = subprocess.Popen([script, "1"], cwd=self.two, env=own, stdout=log, stderr=log)
+
+    def prefect(self, *words: str) -> str:
+        command = [str(Path(sys.executable).with_name("prefect")), *words]
+        loaded = {name: value for name, value in dotenv_values(self.one / ".env").items() if value is not None}
+        own = environment(self.one, **self.variables) | loaded | {"PREFECT_HOME": str(self.one / ".shepherd/prefect")}
+        done = subprocess.run(command, cwd=self.one, env=own, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def sweep(self, name: str, trials: int) -> None:
+        """Submit a sweep of so many trials, two at once."""
+        overrides = [*TRIAL, f"sweep.trials={trials}", "sweep.workers=2", f"sweep.name={name}"]
+        self.prefect("deployment", "run", "sweep-ppo/default", "-p", f"overrides={json.dumps(overrides)}")
+
+    def of(self, name: str) -> list[RunDirectory]:
+        found = sorted((self.runs / "sweeps" / name).glob("trial_*/seed_*/run.json"))
+        return [RunDirectory(path.parent) for path in found]
+
+    def trained_there(self, name: str) -> RunDirectory | None:
+        """A run that the second machine trains just now, and that has a checkpoint to go on from."""
+        for run in self.of(name):
+            led = re.match(r"pid (\d+)", run.driver.read_text()) if run.driver.exists() else None
+            with contextlib.suppress(psutil.Error):
+                home = led and psutil.Process(int(led[1])).environ().get("SHEPHERD_HOME")
+                if home == str(self.two) and 0 < count(run, "checkpoint") < 9:
+                    return run
+        return None
+
+    def report(self, name: str, seconds: float) -> list[dict[str, Any]]:
+        """The trials, once the sweep has ended."""
+        page = self.runs / "sweeps" / name / "report.json"
+        wait_for(page.exists, "the sweep's end", seconds, every=0.2)
+        return json.loads(page.read_text())["trials"]
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    machines = Machines(tmp_path_factory.mktemp("machines"))
+    try:
+        machines.servers("up", "postgres")
+        machines.join()
+        yield machines
+    finally:
+        kill_all(machines.two)
+        if hasattr(machines, "worker"):
+            machines.worker.wait()
+        machines.servers("down")
+
+
+def all_there_once(machines: Machines, name: str, trials: Sequence[dict[str, Any]], disturbed: RunDirectory) -> None:
+    """Every trial has ended, none was begun twice; the one that was disturbed has come to the bits it would have."""
+    runs = machines.of(name)
+    assert [(trial["number"], trial["state"]) for trial in trials] == [(n, "complete") for n in range(len(runs))]
+    assert [trial["env_steps"] for trial in trials] == [run.read_summary()["env_steps"] for run in runs]
+    for run in runs:
+        assert run.read_identity()["commit"] == machines.commit
+        for kind in ("evaluation", "checkpoint"):
+            at = Counter(event["env_steps"] for event in read_events(run.events) if event["kind"] == kind)
+            assert len(at) >= 4 and set(at.values()) == {1}, (run.path, kind, at)
+        assert run.read_summary()["status"] == "finished"
+        assert not (run.path / ".lease").exists()
+    resumed = {run.path: [e["env_steps"] for e in read_events(run.events) if e["kind"] == "resume"] for run in runs}
+    assert resumed.pop(disturbed.path)[0] > 0
+    assert not any(resumed.values()), resumed
+    typed = disturbed.overrides.read_text().splitlines()
+    typed = changed(typed, f"run_dir={machines.one / name}")
+    undisturbed = create_run(*compose(typed), typed)
+    make_env(undisturbed)
+    assert digest(disturbed) == finish_here(undisturbed)
+    shown = json.loads(machines.prefect("flow-run", "ls", "--flow-name", "train-ppo", "--output", "json"))
+    assert len([one for one in shown if name in one["tags"]]) == len(trials)
+
+
+def kept_by_the_server(machines: Machines, name: str) -> None:
+    """MLflow has each run once, and its files; the second machine has none of them, nor a database."""
+    import psycopg2
+
+    database = dotenv_values(machines.one / ".env")["SHEPHERD_DATABASE_URL"]
+    connection = psycopg2.connect(f"{database}_mlflow")
+    with connection, connection.cursor() as cursor:
+        cursor.execute("select value, count(*) from tags where key = %s group by value", [RUN_TAG])
+        mirrored = dict(cursor.fetchall())
+    connection.close()
+    for run in machines.of(name):
+        assert mirrored[run.read_identity()["run_id"]] == 1
+    assert list(machines.one.glob(".shepherd/mlartifacts/**/*.png"))
+    assert not list(machines.two.glob(".shepherd/mlartifacts/**/*")) + list(machines.two.glob(".shepherd/**/mlflow.db"))
+    assert not [path for path in machines.two.iterdir() if path.name == "runs"]
+
+
+def test_a_sweep_on_both_loses_and_repeats_nothing_when_a_worker_is_killed(machines: Machines) -> None:
+    machines.sweep("both", 3)
+    disturbed = wait_for(lambda: machines.trained_there("both"), "a trial on the second machine", 180)
+    send(one(machines.two, "worker"), signal.SIGKILL)
+    all_there_once(machines, "both", machines.report("both", 300), disturbed)
+    kept_by_the_server(machines, "both")
+
+
+@soak
+def test_a_sweep_of_twelve_goes_on_when_a_machine_vanishes(machines: Machines) -> None:
+    machines.sweep("twelve", 12)
+    wait_for(lambda: len(machines.of("twelve")) > 5, "the middle", 400)
+    disturbed = wait_for(lambda: machines.trained_there("twelve"), "a trial on the second machine", 180)
+    kill_all(machines.two)
+    machines.worker.wait()
+    all_there_once(machines, "twelve", machines.report("twelve", 600), disturbed)
+    machines.join()

@@ -1,0 +1,177 @@
+"""Places that one process holds among all machines: a real Prefect server, and a process that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextvars import copy_context
+from pathlib import Path
+
+import pytest
+
+from flows.process import leases
+from flows.process.leases import LEASE, alone
+from flows.process.locks import locked
+from rlcore.errors import UserError
+from tests.processes import ROOT, answers, free_port, wait_for
+from tests.soaking import soak
+
+pytestmark = pytest.mark.slow
+HOLDER = """
+import sys, time
+from pathlib import Path
+from flows.process.leases import alone
+from flows.process.locks import locked
+folder = Path(sys.argv[1])
+with locked(folder / "lock"), alone("thing", folder / "lease"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[str]:
+    from flows.workers.local_api import prefect_api
+
+    with prefect_api() as url:
+        os.environ["PREFECT_API_URL"] = url
+        yield url
+        del os.environ["PREFECT_API_URL"]
+
+
+@pytest.fixture
+def whole_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """One as `make up` starts it: the server of a single command does not look for leases that have run out."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    port = free_port()
+    kept = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
+    command = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    url = f"http://127.0.0.1:{port}/api"
+    with open(home / "server.log", "wb") as log:
+        process = subprocess.Popen(command, env=os.environ | kept, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_for(lambda: answers(f"{url}/health"), "the server", 180, every=0.2)
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        with temporary_settings({PREFECT_API_URL: url}):
+            yield url
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "PATIENCE", 0.0)
+    monkeypatch.setattr(leases, "ASK_EVERY", 0.05)
+
+
+def on(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: machine)
+
+
+def limits() -> set[str]:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return {limit.name for limit in client.read_global_concurrency_limits(limit=100, offset=0)}
+
+
+def test_another_machine_is_refused_as_long_as_the_place_is_held(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "lease"
+    on("one", monkeypatch)
+    with alone("run-1", note, "leads it"):
+        on("two", monkeypatch)
+        with pytest.raises(UserError, match="^a process on one leads it$"), alone("run-1", note, "leads it"):
+            pass
+        with alone("run-2", tmp_path / "other", "leads it"):
+            assert limits() == {"shepherd-run-1", "shepherd-run-2"}
+    with alone("run-1", note, "leads it"):
+        assert "two" in note.read_text()
+    assert not note.exists() and not limits()  # nothing is left of a run's
+
+
+def test_without_a_refusal_one_waits_and_only_one_is_inside(server: str, tmp_path: Path) -> None:
+    inside, most = 0, 0
+
+    def come_in(number: int) -> None:
+        nonlocal inside, most
+        with alone("registry", tmp_path / f"of-machine-{number}"):
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.1)
+            inside -= 1
+
+    come_in(0)  # two that make the limit at the same moment wait for the server's retries
+    machines = [threading.Thread(target=copy_context().run, args=(come_in, number)) for number in range(3)]
+    for machine in machines:
+        machine.start()
+    for machine in machines:
+        machine.join(60)
+    assert (inside, most) == (0, 1)
+
+
+def test_what_a_killed_process_held_is_free_at_once_on_its_machine_and_not_on_another(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    holder = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    here = socket.gethostname()
+    on("elsewhere", monkeypatch)
+    with pytest.raises(UserError, match=f"a process on {here} has it"), alone("thing", tmp_path / "lease", "has it"):
+        pass
+    on(here, monkeypatch)
+    with locked(tmp_path / "lock"), alone("thing", tmp_path / "lease", "has it"):
+        assert "shepherd-thing" in limits()
+
+
+@soak
+def test_the_lease_of_a_machine_that_vanished_runs_out(
+    whole_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    holder = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    holder.kill()
+    holder.communicate()
+    on("elsewhere", monkeypatch)
+    monkeypatch.setattr(leases, "PATIENCE", 90.0)
+    began = time.monotonic()
+    with alone("thing", tmp_path / "lease", "has it"):
+        assert LEASE - 15 < time.monotonic() - began < 90
+
+
+@soak
+def test_a_holder_that_lives_keeps_its_place_beyond_one_lease(
+    whole_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with alone("long", tmp_path / "lease", "has it"):
+        time.sleep(LEASE + 30)
+        on("elsewhere", monkeypatch)
+        with pytest.raises(UserError, match="has it"), alone("long", tmp_path / "lease", "has it"):
+            pass
+
+
+def test_without_a_server_nothing_is_asked_and_one_that_is_away_stops_nobody(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with alone("run", tmp_path / "lease", "leads it"):
+        assert not list(tmp_path.iterdir())
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    nobody = "http://127.0.0.1:9/api"
+    monkeypatch.setenv("PREFECT_API_URL", nobody)
+    with temporary_settings({PREFECT_API_URL: nobody}), alone("run", tmp_path / "lease", "leads it"):
+        assert "the lock file alone keeps others out" in caplog.text

@@ -1,0 +1,94 @@
+"""Every sampler and every pruner that a sweep names, run on a known function through our own ask and tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from flows.sweeps import study as study_module
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.settings import plan
+from tests.flows.sweeps.fake import EVALUATIONS, came_to, drive, made
+
+BEST = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}  # of tests.flows.sweeps.fake.score
+
+
+@pytest.fixture(autouse=True)
+def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    there: dict[str, Any] = {}
+    memory = optuna.storages.InMemoryStorage
+    monkeypatch.setattr(study_module, "open_storage", lambda url: there.setdefault(url, memory()))
+    yield
+
+
+def distance(params: dict[str, Any]) -> float:
+    """From the best point, in decades of the learning rate."""
+    return abs(math.log10(params["algo.optimizer.lr"] / BEST["algo.optimizer.lr"]))
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_a_sampler_that_models_comes_closer_than_chance(tmp_path: Path, sampler: str) -> None:
+    typed = ["sweep.trials=24", "sweep.batch=1", "sweep.workers=1", "sweep.startup=6", "sweep.pruner=none"]
+    sweep = drive(made(tmp_path, sampler, *typed, f"sweep.sampler={sampler}")[0], places=1)
+    params = [trial.params for trial in sweep.study.trials]
+    assert len({str(drawn) for drawn in params}) == 24
+    late = sorted(distance(drawn) for drawn in params[12:])
+    assert late[len(late) // 2] < 0.7  # evenly over four decades the median would be 1
+    again = drive(made(tmp_path, f"{sampler}_again", *typed, f"sweep.sampler={sampler}")[0], places=1)
+    assert came_to(again) == came_to(sweep)
+
+
+def test_what_fails_is_not_tried_again_and_again(tmp_path: Path) -> None:
+    """Nine epochs always fail. Optuna forgets failed trials: of these forty eleven would have nine, in a row mostly."""
+    typed = ["sweep.trials=40", "sweep.batch=1", "sweep.workers=1", "sweep.startup=6", "sweep.pruner=none"]
+    sweep = drive(made(tmp_path, "fails", *typed)[0], places=1)
+    states = [trial.state.name for trial in sweep.study.trials]
+    assert 1 <= states.count("FAIL") <= 4
+
+
+def test_random_draws_evenly_in_the_logarithm(tmp_path: Path) -> None:
+    typed = ["sweep.trials=100", "sweep.sampler=random", "sweep.pruner=none"]
+    decades = [
+        math.log10(trial.params["algo.optimizer.lr"])
+        for trial in drive(made(tmp_path, "random", *typed)[0]).study.trials
+    ]
+    counts = [sum(low <= decade < low + 1 for decade in decades) for low in (-5, -4, -3, -2)]
+    assert sum(counts) == 100
+    assert min(counts) >= 12, counts  # 25 expected; fewer than 12 of an even one in a thousand
+
+
+def test_a_grid_has_every_point_once_and_ends(tmp_path: Path) -> None:
+    grid = ["algo.optimizer.lr=choice(1e-4,1e-3,1e-2)", "algo.update_epochs=choice(3,5)"]
+    typed = ["exp=ppo", "sweep.name=grid", "sweep.trials=50", "sweep.sampler=grid", "sweep.pruner=none"]
+    folder = SweepFolder("grid")
+    folder.write(plan([*grid, *typed]), tmp_path)
+    sweep = drive(folder)
+    points = {(trial.params["algo.optimizer.lr"], trial.params["algo.update_epochs"]) for trial in sweep.study.trials}
+    assert len(sweep.study.trials) == len(points) == 6
+    best = sweep.study.best()
+    assert best is not None and sweep.study.params(best.number) == BEST
+
+
+@pytest.mark.parametrize("pruner", ["median", "halving", "hyperband"])
+def test_a_pruner_ends_bad_trials_and_keeps_the_best(tmp_path: Path, pruner: str) -> None:
+    typed = ["sweep.trials=30", "sweep.sampler=random", "sweep.startup=4", "sweep.warmup=0", f"sweep.pruner={pruner}"]
+    sweep = drive(made(tmp_path, pruner, *typed)[0])
+    pruned = [trial for trial in sweep.study.trials if trial.state.name == "PRUNED"]
+    whole = [trial for trial in sweep.study.trials if trial.state.name == "COMPLETE"]
+    assert pruned and whole
+    assert all(len(trial.intermediate_values) < EVALUATIONS for trial in pruned)
+    # Of those that went on to the end the typical one is better than of those that were ended.
+    middle = [sorted(distance(t.params) for t in group)[len(group) // 2] for group in (whole, pruned)]
+    assert middle[0] < middle[1]
+    again = drive(made(tmp_path, f"{pruner}_again", *typed)[0], places=2, seed=5)
+    assert came_to(again) == came_to(sweep)  # in whatever order workers finish
+
+
+def test_without_a_pruner_every_trial_goes_to_its_end(tmp_path: Path) -> None:
+    sweep = drive(made(tmp_path, "none", "sweep.trials=12", "sweep.startup=2", "sweep.pruner=none")[0])
+    assert {trial.state.name for trial in sweep.study.trials} <= {"COMPLETE", "FAIL"}
