@@ -5,6 +5,8 @@
 #               on; writes docs/results/exactness.md; more arguments: make soak ARGS="--only Hopper --kills 5"
 # make bench    set-up, then the train stage beside Stable-Baselines3 and SheepRL, which get an environment of their own;
 #               half an hour; writes docs/results/speed.md; more arguments: make bench ARGS="--only a --repeats 1"
+# make validate set-up, then every preset on five seeds against what it must reach; hours; what is trained already is not
+#               trained again; writes docs/results/ppo.md and a2c.md; more arguments: make validate ARGS="--only ppo_cartpole"
 # make check    set-up, then format, lint, types, import layers, docstrings, spelling
 # make install  set-up alone, into .venv; a second call installs nothing
 # make up       set-up, then Prefect and MLflow servers, pools, deployments and workers; what runs already is kept;
@@ -19,7 +21,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test tests tests-quick quick soak bench up down clean
+.PHONY: help install train check test tests tests-quick quick soak bench validate up down clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -70,6 +72,9 @@ bench: install
 	@test -x $(PEERS)/bin/sheeprl || { python3 -m venv $(PEERS) && $(PEERS)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \
 	    $(PEERS)/bin/pip install -q stable-baselines3 sheeprl==0.8.4 'setuptools<81'; }
 	$(BIN)/python benchmarks/peers.py --peers $(CURDIR)/$(PEERS)/bin/python --out docs/results/speed.md $(ARGS)
+
+validate: install
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/validate.py $(ARGS)
 
 up: install
 	@$(BIN)/python -m flows.workers.up up $(DB)

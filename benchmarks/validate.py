@@ -198,8 +198,8 @@ def head(algorithm: str) -> list[str]:
     return [
         f"# {algorithm.upper()}: what the presets reach",
         "",
-        f"Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays {EPISODES} "
-        "greedy episodes on seeds of their own. IQM: interquartile mean over seeds, with its 95 % bootstrap interval "
+        f"Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays "
+        f"{EPISODES} greedy episodes on seeds of their own. IQM: interquartile mean over seeds, with its 95 % bootstrap interval "
         "(of five seeds too narrow, [comparing](../comparing.md#why-ten-seeds)). Gates are fixed; where peers have "
         "published a number it stands beside.",
         "",
@@ -225,8 +225,8 @@ def section(name: str, figures: dict[str, Any]) -> list[str]:
         f"`{figures['command']} group=NAME`",
         "",
         f"Returns by seed: {'; '.join(lines)}. The policy that each run chose by its evaluations: "
-        f"{', '.join(number(value) for value in figures['chosen'])}. A run took {figures['cpu_s']:.0f} processor seconds "
-        f"({figures['machine']}; {figures['day']}, commit {', '.join(figures['commit'])}).",
+        f"{', '.join(number(value) for value in figures['chosen'])}. A run took {figures['cpu_s']:.0f} processor "
+        f"seconds ({figures['machine']}; {figures['day']}, commit {', '.join(figures['commit'])}).",
         "",
         f"![Greedy return against env steps]({name}.png)",
         "",
