@@ -40,7 +40,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs/results"
 KEPT = RESULTS / "learning.json"
 EPISODES, SHARE = 100, 0.8  # of an evaluation; of the seeds that must reach a gate
-LEAN = ("env.capture_video=false", "model_manager.disabled=true", "metric.logger.name=none", "log_root=runs/validate")
+QUICK = ("env.capture_video=false", "model_manager.disabled=true", "evaluation.baseline_episodes=10")
+LEAN = (*QUICK, "metric.logger.name=none", "log_root=runs/validate")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Case:
 
     overrides: str
     gates: dict[int | None, float]
-    source: str = ""  # of the gate, or what peers reach
+    about: str = ""  # what peers reach with it; of a variant, what it is
 
     @property
     def algorithm(self) -> str:
@@ -68,14 +69,14 @@ PRESETS = {
 }
 # The same number of samples an update in each.
 VARIANTS = {
-    "as exp=ppo has it: 4 environments, no normalisation": "algo.compile=false",
-    "compiled": "algo.compile=true",
-    "observations and rewards normalised": "algo.compile=false algo.normalize_obs=true algo.normalize_reward=true",
-    "1 environment, rollouts of 512": "algo.compile=false env.num_envs=1 algo.rollout_steps=512",
-    "8 environments, rollouts of 64": "algo.compile=false env.num_envs=8 algo.rollout_steps=64",
+    "ppo_compiled": Case("exp=ppo algo.compile=true", {None: 475}, "compiled"),
+    "ppo_normalised": Case(
+        "exp=ppo algo.normalize_obs=true algo.normalize_reward=true", {None: 475}, "observations and rewards normalised"
+    ),
+    "ppo_1_env": Case("exp=ppo env.num_envs=1 algo.rollout_steps=512", {None: 475}, "1 environment, rollouts of 512"),
+    "ppo_8_envs": Case("exp=ppo env.num_envs=8 algo.rollout_steps=64", {None: 475}, "8 environments, rollouts of 64"),
 }
-SAME = {f"same_{n}": Case(f"exp=ppo {words}", {None: 475}) for n, words in enumerate(VARIANTS.values())}
-CASES = PRESETS | SAME
+CASES = PRESETS | VARIANTS
 
 
 def main() -> None:
@@ -106,7 +107,8 @@ def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) 
     print(f"{name}: trained in {time.perf_counter() - began:.0f} s", flush=True)
     runs = [training.run for training in group_of(words).trainings]
     records = [from_directory(run) for run in runs]
-    draw(name, records)
+    if name in PRESETS:
+        draw(name, records)
     at = {str(steps): [judged(run, steps) for run in runs] for steps in case.gates}
     cost = {key: float(np.median([record.effort[key] for record in records])) for key in ("cpu_s", "wall_s")}
     return {
@@ -144,14 +146,16 @@ def judged(run: RunDirectory, steps: int | None) -> float:
 
 
 def draw(name: str, records: Sequence[Record]) -> None:
-    """The greedy evaluations while training against env steps: each run, the interquartile mean, its band."""
-    lines = [np.array(record.evaluations, dtype=float) for record in records]
-    curve = curves.curve_of([[(line[:, 0], line[:, 1], False) for line in lines]])
-    if curve is not None:
-        title = f"{records[0].task}, {len(records)} seeds"
-        with matplotlib.rc_context(pictures.STYLE):
-            picture = pictures.curves_picture({title: curve}, name, title, "env steps", "greedy return")
-        (RESULTS / f"{name}.png").write_bytes(picture.png)
+    """Returns against env steps: each run, the interquartile mean, its band."""
+    both = {
+        "greedy evaluations": [np.array(record.evaluations, dtype=float) for record in records],
+        "training, sampled actions": [np.array(record.training, dtype=float) for record in records],
+    }
+    found = {what: curves.curve_of([[(x, y, False) for x, y in map(np.transpose, of)]]) for what, of in both.items()}
+    drawn = {what: curve for what, curve in found.items() if curve is not None}
+    with matplotlib.rc_context(pictures.STYLE):
+        picture = pictures.curves_picture(drawn, name, records[0].task, "env steps", "return")
+    (RESULTS / f"{name}.png").write_bytes(picture.png)
 
 
 def kept() -> dict[str, Any]:
@@ -188,8 +192,8 @@ def write_pages(figures: dict[str, Any]) -> None:
         names = [name for name in PRESETS if PRESETS[name].algorithm == algorithm and name in figures]
         lines = [*head(algorithm), *(line for name in names for line in row(PRESETS[name], figures[name]))]
         lines += ["", *(line for name in names for line in section(name, figures[name]))]
-        if algorithm == "ppo" and (same := [name for name in SAME if name in figures]):
-            lines += sameness(figures, same)
+        if algorithm == "ppo" and "ppo_cartpole" in figures:
+            lines += variants(figures)
         (RESULTS / f"{algorithm}.md").write_text("\n".join(lines).rstrip() + "\n")
 
 
@@ -199,9 +203,9 @@ def head(algorithm: str) -> list[str]:
         f"# {algorithm.upper()}: what the presets reach",
         "",
         f"Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays "
-        f"{EPISODES} greedy episodes on seeds of their own. IQM: interquartile mean over seeds, with its 95 % bootstrap interval "
-        "(of five seeds too narrow, [comparing](../comparing.md#why-ten-seeds)). Gates are fixed; where peers have "
-        "published a number it stands beside.",
+        f"{EPISODES} greedy episodes on seeds of their own. IQM: interquartile mean over seeds, with its 95 % bootstrap "
+        "interval (of five seeds too narrow, [comparing](../comparing.md#why-ten-seeds)). Gates are fixed; what peers "
+        "have reached stands beside.",
         "",
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",
@@ -211,7 +215,7 @@ def head(algorithm: str) -> list[str]:
 def row(case: Case, figures: dict[str, Any]) -> list[str]:
     return [
         f"| `{case.overrides}` | {figures['env']} | {key(at) or figures['steps']:,} | {number(case.gates[key(at)])} | "
-        f"**{reached(returns, case.gates[key(at)])} of {len(returns)}** | {interval(returns)} | {case.source} |"
+        f"**{reached(returns, case.gates[key(at)])} of {len(returns)}** | {interval(returns)} | {case.about} |"
         for at, returns in figures["returns"].items()
     ]
 
@@ -233,24 +237,25 @@ def section(name: str, figures: dict[str, Any]) -> list[str]:
     ]
 
 
-def sameness(figures: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """The variants beside the first of them; seeds are drawn in pairs."""
-    titles, base = list(VARIANTS), figures[names[0]]
+def variants(figures: dict[str, Any]) -> list[str]:
+    """The variants beside the preset; seeds are drawn in pairs."""
+    columns = ("`exp=ppo`", "returns by seed", "IQM", "difference", "while training", "difference")
     lines = [
         "## The same, however it is computed",
         "",
-        "`exp=ppo` on CartPole-v1, the same seeds, 512 samples an update. *While training*: the mean of all greedy "
-        "evaluations of a run, which says how early it learned. Differences are of IQMs, to the first row.",
+        "CartPole-v1, the same seeds, 512 samples an update. *While training*: the mean of all greedy evaluations of a "
+        "run, which says how early it learned. Differences are of IQMs, to the first row.",
         "",
-        "| variant | returns by seed | IQM | difference | while training | difference |",
-        "|---|---|---|---|---|---|",
+        f"| {' | '.join(columns)} |",
+        "|---" * len(columns) + "|",
     ]
-    for name in names:
-        ends = [f["returns"]["None"] for f in (figures[name], base)]
-        early = [f["while_training"] for f in (figures[name], base)]
-        gaps = [difference(*pair) if name != names[0] else "" for pair in (ends, early)]
-        texts = [", ".join(map(number, ends[0])), interval(ends[0]), gaps[0], interval(early[0]), gaps[1]]
-        lines.append(f"| {titles[list(SAME).index(name)]} | {' | '.join(texts)} |")
+    for name in ("ppo_cartpole", *(name for name in VARIANTS if name in figures)):
+        cells = ["4 environments, as written, no normaliser" if name == "ppo_cartpole" else VARIANTS[name].about]
+        ours, base = ([f["returns"]["None"], f["while_training"]] for f in (figures[name], figures["ppo_cartpole"]))
+        cells.append(", ".join(map(number, ours[0])))
+        for values, others in zip(ours, base, strict=True):
+            cells += [interval(values), difference(values, others) if name != "ppo_cartpole" else ""]
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
