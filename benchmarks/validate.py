@@ -203,9 +203,9 @@ def head(algorithm: str) -> list[str]:
         f"# {algorithm.upper()}: what the presets reach",
         "",
         f"Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays "
-        f"{EPISODES} greedy episodes on seeds of their own. IQM: interquartile mean over seeds, with its 95 % bootstrap "
-        "interval (of five seeds too narrow, [comparing](../comparing.md#why-ten-seeds)). Gates are fixed; what peers "
-        "have reached stands beside.",
+        f"{EPISODES} greedy episodes on seeds of their own. IQM: interquartile mean over seeds, with its 95 % "
+        "bootstrap interval (of five seeds too narrow, [comparing](../comparing.md#why-ten-seeds)). Gates are fixed; what "
+        "peers have reached stands beside.",
         "",
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",
