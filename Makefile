@@ -74,7 +74,7 @@ bench: install
 	$(BIN)/python benchmarks/peers.py --peers $(CURDIR)/$(PEERS)/bin/python --out docs/results/speed.md $(ARGS)
 
 validate: install
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/validate.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.validate $(ARGS)
 
 up: install
 	@$(BIN)/python -m flows.workers.up up $(DB)
