@@ -15,13 +15,14 @@ from flows.report.sentences import number
 SHARE = 0.8  # of the seeds must reach a gate
 BASE = "ppo_cartpole"  # what variants are compared with
 INTRODUCTION = """\
-Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays 100 greedy episodes
-on seeds of their own. A preset counts as tuned where four of five seeds reach the mark, which is fixed. IQM: interquartile
-mean over seeds with its 95 % bootstrap interval, of five seeds too narrow ([why](../comparing.md#why-ten-seeds)). Peers:
-RL Baselines3 Zoo (one trained agent), CleanRL (mean of three seeds), or measured here as said below."""
+Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays 100 greedy
+episodes on seeds of their own. Four of five seeds must reach the mark; presets are tuned, marks are not. IQM:
+interquartile mean over seeds with its 95 % bootstrap interval, of five seeds too narrow
+([why](../comparing.md#why-ten-seeds)). Peers: RL Baselines3 Zoo (one trained agent), CleanRL (mean of three seeds),
+or measured here as said."""
 SAMENESS = """\
-CartPole-v1, the same seeds, 512 samples an update. *While training*: the mean of all greedy evaluations of a run, which says
-how early it learned. Differences are of IQMs, to the first row, seeds drawn in pairs."""
+CartPole-v1, the same seeds, 512 samples an update. *While training*: the mean of all greedy evaluations of a run,
+which says how early it learned. Differences are of IQMs, to the first row, seeds drawn in pairs."""
 
 
 def write_pages(folder: Path) -> None:
@@ -76,8 +77,8 @@ def section(name: str, of: dict[str, Any]) -> list[str]:
         "",
         f"`{of['command']}`",
         "",
-        f"By seed: {'; '.join(by_seed)}. The policy that each run chose by its own evaluations: {listed(of['chosen'])}. "
-        f"Training took {of['cpu_s']:.0f} processor seconds a seed ({of['machine']}, {of['day']}, commit "
+        f"By seed: {'; '.join(by_seed)}. The policy that each run chose by its own evaluations: "
+        f"{listed(of['chosen'])}. Training took {of['cpu_s']:.0f} processor seconds a seed ({of['machine']}, {of['day']}, commit "
         f"{', '.join(of['commit'])}).",
         "",
         f"![Return against env steps, each seed and their interquartile mean]({name}.png)",
