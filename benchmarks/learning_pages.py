@@ -71,6 +71,7 @@ def page(algorithm: str, figures: dict[str, Any]) -> str:
 
 def section(name: str, of: dict[str, Any]) -> list[str]:
     """One preset: its command, the return of each seed, the picture."""
+    where = f"{of['machine']}, {of['day']}, commit {', '.join(of['commit'])}"
     by_seed = [f"after {gate['env_steps']:,} steps {listed(gate['returns'])}" for gate in of["gates"]]
     return [
         f"## {of['env']}",
@@ -78,8 +79,7 @@ def section(name: str, of: dict[str, Any]) -> list[str]:
         f"`{of['command']}`",
         "",
         f"By seed: {'; '.join(by_seed)}. The policy that each run chose by its own evaluations: "
-        f"{listed(of['chosen'])}. Training took {of['cpu_s']:.0f} processor seconds a seed ({of['machine']}, {of['day']}, commit "
-        f"{', '.join(of['commit'])}).",
+        f"{listed(of['chosen'])}. Training took {of['cpu_s']:.0f} processor seconds a seed ({where}).",
         "",
         f"![Return against env steps, each seed and their interquartile mean]({name}.png)",
     ]
