@@ -6,6 +6,8 @@
 # make bench    set-up, then the train stage beside Stable-Baselines3 and SheepRL, which get an environment of their own;
 #               half an hour; writes docs/results/speed.md; more arguments: make bench ARGS="--only a --repeats 1"
 # make bench-sweeps  set-up, then sweeps beside RL Zoo3: minutes; writes docs/results/sweeps.md
+# make validate set-up, then every preset on five seeds against what it must reach; hours; what is trained already is not
+#               trained again; writes docs/results/ppo.md and a2c.md; more arguments: make validate ARGS="--only ppo_cartpole"
 # make check    set-up, then format, lint, types, import layers, docstrings, spelling
 # make install  set-up alone, into .venv; a second call installs nothing
 # make up       set-up, then Prefect and MLflow servers, pools, deployments and workers; what runs already is kept;
@@ -20,7 +22,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help install train check test tests tests-quick quick soak bench bench-sweeps up down clean
+.PHONY: help install train check test tests tests-quick quick soak bench bench-sweeps validate up down clean
 
 export PYTHON TORCH TORCH_INDEX
 
@@ -76,6 +78,9 @@ bench-sweeps: install
 	@test -x $(PEERS)/bin/rl_zoo3 || { python3 -m venv $(PEERS) && $(PEERS)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \
 	    $(PEERS)/bin/pip install -q rl_zoo3; }
 	$(BIN)/python -m benchmarks.sweeps --zoo $(CURDIR)/$(PEERS)/bin/python --out docs/results/sweeps.md $(ARGS)
+
+validate: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.validate $(ARGS)
 
 up: install
 	@$(BIN)/python -m flows.workers.up up $(DB)

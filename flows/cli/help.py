@@ -121,7 +121,7 @@ def _choices() -> str:
     """Presets with their first line of comment, and the files of the other groups."""
     lines = ["presets (exp=)"]
     for name in presets():
-        lines += _hanging(f"  {name:<18}", _about(name))
+        lines += _hanging(f"  {name:<16}  ", _about(name))
     lines += ["", "files of the groups"]
     for group in ("algo", "env", "optim", "logger"):
         lines.append(f"  {group + '=':<18}{', '.join(name for name in available(group) if name != 'default')}")

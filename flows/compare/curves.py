@@ -36,7 +36,7 @@ class Curve:
 
 def against_steps(made: Comparison, side: str, task: str) -> Curve | None:
     """Returns against env steps; None where runs have too few points."""
-    return _curve([[_steps(made, record) for record in made.selection.counted[side][task]]])
+    return curve_of([[_steps(made, record) for record in made.selection.counted[side][task]]])
 
 
 def against_time(made: Comparison, side: str, task: str) -> Curve | None:
@@ -44,12 +44,12 @@ def against_time(made: Comparison, side: str, task: str) -> Curve | None:
     records = made.selection.counted[side][task]
     if any(len(record.clock) < 2 for record in records):
         return None
-    return _curve([[_at_times(record, *_steps(made, record)) for record in records]])
+    return curve_of([[_at_times(record, *_steps(made, record)) for record in records]])
 
 
 def against_budget(made: Comparison, side: str) -> Curve | None:
     """Scores over all environments against the share of the budget; the bootstrap is stratified by environment."""
-    return _curve(
+    return curve_of(
         [
             [
                 (x / record.budget, made.scales[task].score(values), stopped)
@@ -72,8 +72,11 @@ def _at_times(record: Record, x: Array, values: Array, _: bool) -> Run:
     return np.interp(x, clock[:, 0], clock[:, 1]), values, True
 
 
-def _curve(tasks: Sequence[Sequence[Run]]) -> Curve | None:
-    """Runs of each environment on one grid, as far as every run goes whose last value does not hold on."""
+def curve_of(tasks: Sequence[Sequence[Run]]) -> Curve | None:
+    """Runs of each environment on one grid, as far as every run goes whose last value does not hold on.
+
+    None where a run has fewer than two points, or two runs have no step in common.
+    """
     runs = [run for task in tasks for run in task]
     if any(len(x) < 2 for x, _, _ in runs):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which readers of any colour vision can tell apart; the page has lighter ones for the dark.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f3c8d")
 INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # of text, of what is less, of the grid: unlike any other colour here
+STYLE = {"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5}
 WIDTH, HEIGHT = 5.2, 3.5  # inches: a phone shows a picture of this width with letters that can be read
 LEVELS = 101  # of the performance profile
 LONGEST = 34  # letters of a side's name
@@ -44,7 +46,7 @@ def draw(made: Comparison) -> Iterator[Picture]:
     """Every picture that the comparison has figures for."""
     import matplotlib
 
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5}):
+    with matplotlib.rc_context(STYLE):
         yield from _learning(made)
         yield from (_aggregates(made), _improvement(made), _profile(made))
 
@@ -59,32 +61,33 @@ def _learning(made: Comparison) -> Iterator[Picture]:
     if len(made.tasks) > 1:
         found = {side: curves.against_budget(made, side) for side in sides}
         title = f"{ALL}, score against share of the budget"
-        yield from _curves(made, found, "curve_all", title, "share of algo.total_steps", "score")
+        yield from _curves(found, "curve_all", title, "share of algo.total_steps", "score")
     for number_, task in enumerate(made.tasks):
         mark = f"_{number_ + 1}" if len(made.tasks) > 1 else ""
         by_steps = {side: curves.against_steps(made, side, task) for side in sides}
         by_time = {side: curves.against_time(made, side, task) for side in sides}
-        yield from _curves(made, by_steps, f"curve_steps{mark}", f"{task}, against env steps", "env steps", "return")
-        yield from _curves(made, by_time, f"curve_time{mark}", f"{task}, against wall time", "seconds", "return")
+        yield from _curves(by_steps, f"curve_steps{mark}", f"{task}, against env steps", "env steps", "return")
+        yield from _curves(by_time, f"curve_time{mark}", f"{task}, against wall time", "seconds", "return")
 
 
-def _curves(
-    made: Comparison, found: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str
-) -> Iterator[Picture]:
+def _curves(found: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str) -> Iterator[Picture]:
     """Nothing where a run says too little for it."""
-    if None in found.values():
-        return
+    known = {side: curve for side, curve in found.items() if curve is not None}
+    if len(known) == len(found):
+        yield curves_picture(known, stem, title, x, y)
+
+
+def curves_picture(found: Mapping[str, Curve], stem: str, title: str, x: str, y: str) -> Picture:
+    """Each side's runs, interquartile mean and band, with the sides' colours in their order."""
     figure, axes = _figure()
-    for side, curve in found.items():
-        assert curve is not None
-        tone = colour(made, side)
+    for tone, (side, curve) in zip(itertools.cycle(COLOURS), found.items(), strict=False):
         for steps, values, _ in curve.runs:
             axes.plot(steps, values, color=tone, linewidth=0.6, alpha=0.25)
         axes.fill_between(curve.x, curve.band.low, curve.band.high, color=tone, alpha=0.22, linewidth=0)
         axes.plot(curve.x, curve.band.value, color=tone, linewidth=2.0, label=short(side))
     axes.set_xlim(left=0)
     _label(figure, axes, x, y)
-    yield _picture(figure, stem, title)
+    return _picture(figure, stem, title)
 
 
 def _aggregates(made: Comparison) -> Picture:

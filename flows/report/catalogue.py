@@ -14,6 +14,9 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from flows.config.search_path import BUILT_IN
+from flows.config.yaml_files import presets
+from flows.report.command_lines import short_path
 from flows.report.terminal import console, show
 from rlcore import plugins
 from rlcore.config.schema import build, defaults
@@ -51,7 +54,7 @@ def envs() -> None:
 
 
 def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
-    """Each algorithm (name -> module) with its paper and the spaces it takes, found out by trying every kind."""
+    """Each algorithm (name -> module): paper, spaces (found out by trying every kind), presets and what they reach."""
     parts: list[RenderableType] = []
     for name, module in algorithms.items():
         actions = (kind for kind, action in ACTIONS.items() if _takes(module, OBSERVATIONS["Box"], action))
@@ -62,6 +65,10 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
         facts.add_row("observations", ", ".join(observations))
         behind = plugins.as_typed(plugins.bringing(module.Config.__module__))
         facts.add_row("train", shlex.join(["shepherd", "train", f"exp={name}", *behind]))
+        if tuned := [preset for preset in presets() if preset.startswith(f"{name}_")]:
+            facts.add_row("or", ", ".join(f"exp={preset}" for preset in tuned))
+        if (results := BUILT_IN.parent / "docs/results" / f"{name}.md").exists():
+            facts.add_row("reached", f"{short_path(results)} (make validate)")
         parts += [Text(name, "bold"), Padding.indent(facts, 2)]
     return _narrow(parts)
 

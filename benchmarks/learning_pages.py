@@ -1,0 +1,130 @@
+"""docs/results/{ppo,a2c}.md from docs/results/learning.json: what `make validate` found, in tables and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flows.compare import statistics
+from flows.report.sentences import number
+
+SHARE = 0.8  # of the seeds must reach a gate
+BASE = "ppo_cartpole"  # what variants are compared with
+INTRODUCTION = """\
+Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays 100 greedy
+episodes on seeds of their own. Four of five seeds must reach the mark; presets are tuned, marks are not. IQM:
+interquartile mean over seeds with its 95 % bootstrap interval, of five seeds too narrow
+([why](../comparing.md#why-ten-seeds)). Peers: RL Baselines3 Zoo (one trained agent), CleanRL (mean of three seeds),
+or measured here as said."""
+SAMENESS = """\
+CartPole-v1, the same seeds, 512 samples an update. *While training*: the mean of all greedy evaluations of a run,
+which says how early it learned. Differences are of IQMs, to the first row, seeds drawn in pairs."""
+
+
+def write_pages(folder: Path) -> None:
+    """Write both pages anew."""
+    figures = json.loads((folder / "learning.json").read_text())
+    for algorithm in ("ppo", "a2c"):
+        (folder / f"{algorithm}.md").write_text(page(algorithm, figures))
+
+
+def reached(gate: dict[str, Any]) -> int:
+    """How many seeds do."""
+    return sum(value >= gate["at_least"] for value in gate["returns"])
+
+
+def passed(figures: dict[str, Any]) -> bool:
+    """Whether every gate is reached by enough seeds."""
+    return all(reached(gate) >= SHARE * len(gate["returns"]) for gate in figures["gates"])
+
+
+def verdict(figures: dict[str, Any]) -> str:
+    """How many seeds reach each gate."""
+    return ", ".join(
+        f"{reached(gate)} of {len(gate['returns'])} seeds at {number(gate['at_least'])} or above after "
+        f"{gate['env_steps']:,} steps"
+        for gate in figures["gates"]
+    )
+
+
+def page(algorithm: str, figures: dict[str, Any]) -> str:
+    """The page of an algorithm."""
+    presets = {k: f for k, f in figures.items() if f["algorithm"] == algorithm and not f["variant"]}
+    columns = ("preset", "environment", "env steps", "mark", "seeds that reach it", "IQM of the seeds", "peers")
+    lines = [f"# {algorithm.upper()}: what the presets reach", "", INTRODUCTION, "", *head(columns)]
+    for of in presets.values():
+        for gate in of["gates"]:
+            shown = f"**{reached(gate)} of {len(gate['returns'])}**"
+            cells = [f"`{of['preset']}`", of["env"], f"{gate['env_steps']:,}", number(gate["at_least"]), shown]
+            lines.append(row([*cells, interval(gate["returns"]), of["about"]]))
+    for name, of in presets.items():
+        lines += ["", *section(name, of)]
+    variants = {k: f for k, f in figures.items() if f["algorithm"] == algorithm and f["variant"]}
+    if variants and BASE in presets:
+        lines += ["", *sameness(presets[BASE], variants)]
+    return "\n".join(lines) + "\n"
+
+
+def section(name: str, of: dict[str, Any]) -> list[str]:
+    """One preset: its command, the return of each seed, the picture."""
+    where = f"{of['machine']}, {of['day']}, commit {', '.join(of['commit'])}"
+    by_seed = [f"after {gate['env_steps']:,} steps {listed(gate['returns'])}" for gate in of["gates"]]
+    return [
+        f"## {of['env']}",
+        "",
+        f"`{of['command']}`",
+        "",
+        f"By seed: {'; '.join(by_seed)}. The policy that each run chose by its own evaluations: "
+        f"{listed(of['chosen'])}. Training took {of['cpu_s']:.0f} processor seconds a seed ({where}).",
+        "",
+        f"![Return against env steps, each seed and their interquartile mean]({name}.png)",
+    ]
+
+
+def sameness(base: dict[str, Any], variants: dict[str, dict[str, Any]]) -> list[str]:
+    """The variants beside the preset."""
+    columns = ("`exp=ppo`", "returns by seed", "IQM", "difference", "while training", "difference")
+    lines = ["## The same, however it is computed", "", SAMENESS, "", *head(columns)]
+    for of in (base, *variants.values()):
+        cells = [of["about"] if of is not base else "4 environments × 128 rows, not compiled, no normaliser"]
+        ours, others = ([f["gates"][-1]["returns"], f["while_training"]] for f in (of, base))
+        cells.append(listed(ours[0]))
+        for values, beside in zip(ours, others, strict=True):
+            cells += [interval(values), difference(values, beside) if of is not base else ""]
+        lines.append(row(cells))
+    return lines
+
+
+def head(columns: Sequence[str]) -> list[str]:
+    """The first two lines of a table."""
+    return [row(columns), "|---" * len(columns) + "|"]
+
+
+def row(cells: Sequence[str]) -> str:
+    """One line of it."""
+    return f"| {' | '.join(cells)} |"
+
+
+def listed(values: Sequence[float]) -> str:
+    """Returns, as a reader wants them."""
+    return ", ".join(map(number, values))
+
+
+def interval(returns: Sequence[float]) -> str:
+    """The IQM of seeds and its interval."""
+    return spelled(statistics.bootstrapped([np.array(returns)], statistics.iqm, np.random.default_rng(0)))
+
+
+def difference(first: Sequence[float], second: Sequence[float]) -> str:
+    """Of two IQMs, and its interval."""
+    rng, paired = np.random.default_rng(0), len(first) == len(second)
+    return spelled(statistics.difference([np.array(first)], [np.array(second)], statistics.iqm, rng, paired))
+
+
+def spelled(found: statistics.Interval) -> str:
+    """An estimate with the ends of its interval."""
+    return f"{number(found.value)} ({number(found.low)} to {number(found.high)})"

@@ -1,0 +1,163 @@
+"""Whether the presets learn: each on five seeds, its last policy judged over 100 greedy episodes, against a gate.
+
+    make validate                                   every preset and variant, docs/results/{ppo,a2c}.md
+    make validate ARGS="--only ppo_cartpole"        one of them; the others' figures stay as they are
+
+Runs are groups of `shepherd train` in runs/validate. A group's name ends in a digest of rlcore and of what its config
+learns: what is done is not done again, what was broken off goes on, and after a change that may matter all is anew.
+Figures are kept in docs/results/learning.json, from which `benchmarks/learning_pages.py` writes the pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from benchmarks.learning_pages import passed, verdict, write_pages
+from flows.compare import curves, pictures
+from flows.compare.records import Record, from_directory
+from flows.config.compose import compose
+from flows.sweeps.group import group_of
+from rlcore.errors import RunError
+from rlcore.judge.final import evaluate_checkpoint
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.run_config import learning_half
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs/results"
+KEPT = RESULTS / "learning.json"
+EPISODES = 100
+QUICK = ("env.capture_video=false", "model_manager.disabled=true", "evaluation.baseline_episodes=10")
+LEAN = (*QUICK, "metric.logger.name=none", "log_root=runs/validate")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A preset, or a variant of exp=ppo: its return at the end of a run and, where asked, after so many env steps."""
+
+    overrides: str
+    at_least: float
+    about: str  # what peers reach with it; of a variant, what it is
+    earlier: tuple[tuple[int, float], ...] = ()
+    variant: bool = False
+
+
+CASES = {
+    "ppo_cartpole": Case("exp=ppo", 475, "500 at 100 k (Zoo), 490 at 500 k (CleanRL)"),
+    "a2c_cartpole": Case("exp=a2c", 450, "500 at 500 k (Zoo)"),
+    "ppo_pendulum": Case("exp=ppo_pendulum", -250, "-172 at 100 k (Zoo, with gSDE)"),
+    "ppo_acrobot": Case("exp=ppo_acrobot", -100, "-73.5 at 1 M (Zoo), -86 at 500 k (CleanRL)"),
+    "a2c_acrobot": Case("exp=a2c_acrobot", -100, "-83 at 500 k (Zoo)"),
+    "ppo_inverted_double_pendulum": Case("exp=ppo_inverted_double_pendulum", 0, "PEER"),
+    "ppo_half_cheetah": Case("exp=ppo_half_cheetah", 3277, "3277 at 300 k (Zoo, v3, training)"),
+    "ppo_lunar_lander": Case("exp=ppo_lunar_lander", 200, "242 at 1 M (Zoo, v2)", earlier=((500_000, 100),)),
+    "ppo_compiled": Case("exp=ppo algo.compile=true", 475, "compiled", variant=True),
+    "ppo_normalised": Case(
+        "exp=ppo algo.normalize_obs=true algo.normalize_reward=true",
+        475,
+        "observations and rewards normalised",
+        variant=True,
+    ),
+    "ppo_1_env": Case("exp=ppo env.num_envs=1 algo.rollout_steps=512", 475, "1 environment × 512 rows", variant=True),
+    "ppo_8_envs": Case("exp=ppo env.num_envs=8 algo.rollout_steps=64", 475, "8 environments × 64 rows", variant=True),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--seeds", type=int, default=5, help="2 or more")
+    parser.add_argument("--workers", type=int, default=None, help="trainings at once; one a processor core")
+    options = parser.parse_args()
+    if options.seeds < 2:
+        parser.error(f"--seeds {options.seeds}: 2 at least, for an interval needs two")
+    missed = []
+    for name in options.only:
+        figures = validated(name, CASES[name], range(options.seeds), options.workers)
+        kept = (json.loads(KEPT.read_text()) if KEPT.exists() else {}) | {name: figures}
+        write_json(KEPT, {known: kept[known] for known in CASES if known in kept})
+        write_pages(RESULTS)
+        print(f"{name}: {verdict(figures)}", flush=True)
+        missed += [] if passed(figures) else [name]
+    sys.exit(f"below the mark: {', '.join(missed)}" if missed else 0)
+
+
+def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) -> dict[str, Any]:
+    """Train what is not trained yet, judge it and draw it."""
+    words = [*case.overrides.split(), *LEAN, *(["checkpoint.keep_last=null"] if case.earlier else [])]
+    config, _ = compose([*words, "seed=0"])
+    words += [f"seed={','.join(map(str, seeds))}", f"group={name}-{digest(learning_half(config))}"]
+    command = [str(Path(sys.executable).with_name("shepherd")), "train", *words]
+    subprocess.run([*command, *(["--workers", str(workers)] if workers else [])], cwd=ROOT, check=True)
+    runs = [training.run for training in group_of(words).trainings]
+    records = [from_directory(run) for run in runs]
+    if not case.variant:
+        draw(name, records)
+    gates = [*case.earlier, (config.algo.total_steps, case.at_least)]
+    return {
+        "algorithm": config.algo.name,
+        "preset": case.overrides,
+        "variant": case.variant,
+        "about": case.about,
+        "env": config.env.id,
+        "command": shlex.join(["shepherd", "train", *case.overrides.split(), words[-2], f"group={name}"]),
+        "gates": [
+            {"env_steps": steps, "at_least": mark, "returns": [judged(run, steps) for run in runs]}
+            for steps, mark in gates
+        ],
+        "chosen": [record.final for record in records],
+        "while_training": [float(np.mean([value for _, value in record.evaluations])) for record in records],
+        "cpu_s": float(np.median([record.effort["cpu_s"] for record in records])),
+        "commit": sorted({record.commit for record in records}),
+        "machine": records[0].machine,
+        "day": time.strftime("%Y-%m-%d"),
+    }
+
+
+def digest(learned: dict[str, Any]) -> str:
+    """Of rlcore's code and of the half of a config that decides what is learned, the seed aside."""
+    hashed = hashlib.sha256(json.dumps(learned | {"seed": None}, sort_keys=True).encode())
+    for file in sorted((ROOT / "rlcore").rglob("*.py")):
+        hashed.update(file.read_bytes())
+    return hashed.hexdigest()[:8]
+
+
+def judged(run: RunDirectory, steps: int) -> float:
+    """Mean greedy return of the newest policy of at most so many env steps; where it was played, it is read."""
+    path = next((path for path in checkpoint.newest_first(run.checkpoints) if int(path.name) <= steps), None)
+    if path is None:
+        raise RunError(f"{run.path}: no checkpoint of {steps:,} env steps; its folder is to be removed")
+    written = run.evaluations / f"last-{path.name}-{EPISODES}.json"
+    if not written.exists():
+        write_json(written, {"greedy": evaluate_checkpoint(run, path, EPISODES)})
+    return json.loads(written.read_text())["greedy"]["mean"]
+
+
+def draw(name: str, records: Sequence[Record]) -> None:
+    """Returns against env steps: each run, the interquartile mean, its band."""
+    both = {
+        "greedy evaluations": [np.array(record.evaluations, dtype=float) for record in records],
+        "training, sampled actions": [np.array(record.training, dtype=float) for record in records],
+    }
+    found = {what: curves.curve_of([[(x, y, False) for x, y in map(np.transpose, of)]]) for what, of in both.items()}
+    drawn = {what: curve for what, curve in found.items() if curve is not None}
+    with matplotlib.rc_context(pictures.STYLE):
+        picture = pictures.curves_picture(drawn, name, records[0].task, "env steps", "return")
+    (RESULTS / f"{name}.png").write_bytes(picture.png)
+
+
+if __name__ == "__main__":
+    main()
