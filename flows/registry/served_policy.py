@@ -28,13 +28,15 @@ class Answering:
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
         """Actions [N, ...] for an array [N, ...] where the agent sees one observation key, else key -> [N, ...].
 
+        A policy that remembers takes `is_first` [N] and its carry too, zeros at first, and gives `action` and the next.
         The parameter `deterministic` is true (default) for the most likely actions, false to sample.
         """
         from rlcore.errors import UserError  # of the rlcore that lies with the model
 
         deterministic = (params or {}).get("deterministic")  # MLflow lets null through
+        answer = self.policy.exchange if self.policy.remembered(1) else self.policy.predict
         try:
-            return self.policy.predict(model_input, greedy=deterministic is None or bool(deterministic))
+            return answer(model_input, greedy=deterministic is None or bool(deterministic))
         except UserError as error:  # any other exception would reach the client without its words
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
 

@@ -84,18 +84,25 @@ def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
 def signature_of(policy: Policy) -> ModelSignature:
     """Shapes and types of what a policy takes and returns, batch first; `deterministic` as parameter.
 
-    It takes an array when the agent sees one observation key, else one named array a key.
+    It takes an array when the agent sees one observation key, else one named array a key. One that remembers takes
+    `is_first` and its carry by name, too, and gives `action` and the carry: `rlcore.judge.policy.Policy.exchange`.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
     specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
-    names: dict[str, str | None] = {key: key if len(specs) > 1 else None for key in specs}
+    carry = [TensorSpec(a.dtype, (-1, *a.shape[1:]), name) for name, a in policy.remembered(1).items()]
+    named = len(specs) > 1 or bool(carry)
     inputs: list[ColSpec | TensorSpec] = [
-        TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), names[key]) for key, spec in specs.items()
+        TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), key if named else None) for key, spec in specs.items()
     ]
     action = policy.spec.action
-    outputs: list[ColSpec | TensorSpec] = [TensorSpec(np.dtype(action.dtype), (-1, *action.shape))]
+    outputs: list[ColSpec | TensorSpec] = [
+        TensorSpec(np.dtype(action.dtype), (-1, *action.shape), "action" if carry else None)
+    ]
+    if carry:
+        inputs += [TensorSpec(np.dtype(bool), (-1,), "is_first"), *carry]
+        outputs += carry
     deterministic = ParamSpec("deterministic", DataType.boolean, True)
     return ModelSignature(Schema(inputs), Schema(outputs), ParamSchema([deterministic]))
 
@@ -104,6 +111,8 @@ def example_of(policy: Policy) -> Any:
     """A batch of one observation of the right form: zeros, or the smallest value of a Discrete one."""
     specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
     arrays = {key: np.full((1, *spec.shape), spec.start, spec.dtype) for key, spec in specs.items()}
+    if carry := policy.remembered(1):
+        return arrays | {"is_first": np.ones(1, bool)} | carry
     return arrays if len(arrays) > 1 else next(iter(arrays.values()))
 
 

@@ -12,6 +12,7 @@ import torch
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import build
+from rlcore.data.carry import restored, tensors
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.spec import ArraySpec, EnvSpec
@@ -99,6 +100,39 @@ class Policy:
             )
             result = self.agent.to_env(action).numpy()
         return (result[0] if single[0] else result), carry
+
+    def remembered(self, batch_size: int) -> dict[str, np.ndarray]:
+        """The carry at the start of so many episodes as arrays [B, ...], `carry_0` and on; {} where it is ()."""
+        return self._named(self.initial(batch_size))
+
+    def exchange(self, given: Mapping[str, Any], greedy: bool = True) -> dict[str, np.ndarray]:
+        """As `step`, for a batch, with the carry as arrays by name: what a server takes and gives.
+
+        Args:
+            given: observations by key, `is_first` [B] bool, and the names of `remembered`, as the last call gave them.
+            greedy: the most likely action; False samples.
+
+        Returns:
+            `action` [B, ...], and the carry that is to come with the next observations.
+
+        Raises:
+            UserError: something is missing or of another shape.
+        """
+        names = ("is_first", *self.remembered(1))
+        if missing := [name for name in names if given.get(name) is None]:
+            raise UserError(f"{missing[0]!r} is missing; a policy that remembers takes {', '.join(names)}")
+        opens = np.asarray(given["is_first"], dtype=bool).reshape(-1)
+        form = self.initial(len(opens))
+        for name, array in self._named(form).items():
+            if np.shape(given[name]) != array.shape:
+                raise UserError(f"{name!r}: expected shape {array.shape}, got {np.shape(given[name])}")
+        parts = [torch.from_numpy(np.array(given[name], a.dtype)) for name, a in self._named(form).items()]
+        obs = {key: given[key] for key in self.obs_keys if key in given}
+        action, carry = self.step(obs, restored(form, parts), opens, greedy)
+        return {"action": action, **self._named(carry)}
+
+    def _named(self, carry: Carry) -> dict[str, np.ndarray]:
+        return {f"carry_{i}": part.numpy() for i, part in enumerate(tensors(carry))}
 
     def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:
         if key not in given:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
-from rlcore.conformance import InThread, Meeting
+from rlcore.conformance.several_ranks import InThread, Meeting
 from rlcore.functional.distributions import Categoricals
 from rlcore.types import Batch, Steps
 from tests.contract.test_registry import SETTINGS, every_algorithm, every_env, small

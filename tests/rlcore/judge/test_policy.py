@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,6 +141,37 @@ def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(m
     for wrong in (256, -1, 0.5, float("nan")):
         with pytest.raises(UserError, match="obs 'rgb': expected whole numbers from 0 to 255"):
             policy.predict({"rgb": image * 0 + wrong, "speed": [0.5]})
+
+
+def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.registry.upload import example_of, signature_of
+    from rlcore.algorithms import ALGORITHMS
+    from rlcore.config.schema import build, plain
+    from rlcore.judge.policy import Policy
+    from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+    from tests.probes import q_learning
+
+    monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
+    config = build(q_learning.Config, {"total_steps": 1}, "algo.")
+    spec = EnvSpec("way", {"state": ArraySpec((4,), "float32")}, ActionSpec("Discrete", (), "int64", (2,), (0,)))
+    agent = q_learning.Agent(config, spec, "auto", torch.Generator().manual_seed(0))
+    policy = Policy({"algo": plain(config), "distribution": "auto", "spec": spec.to_json()}, agent.state_dict())
+    held, carry = policy.remembered(3), None
+    assert list(held) == ["carry_0"] and not held["carry_0"].any()
+    for opens in ([1, 1, 1], [0, 0, 0], [0, 1, 0]):
+        first = np.array(opens, bool)
+        answer = policy.exchange({"state": OBS[:3], "is_first": first, **held})
+        action, carry = policy.step(OBS[:3], carry, first)
+        held = {key: value for key, value in answer.items() if key != "action"}
+        assert answer["action"].tolist() == action.tolist()
+    assert held["carry_0"].tolist() == carry["age"][0].tolist() == [[3], [1], [3]]
+    signature = signature_of(policy).to_dict()
+    assert list(example_of(policy)) == [part["name"] for part in json.loads(signature["inputs"])]
+    assert [part["name"] for part in json.loads(signature["outputs"])] == ["action", "carry_0"]
+    with pytest.raises(UserError, match="'carry_0' is missing; a policy that remembers takes is_first, carry_0"):
+        policy.exchange({"state": OBS[:3], "is_first": first})
+    with pytest.raises(UserError, match=r"'carry_0': expected shape \(2, 1\), got \(3, 1\)"):
+        policy.exchange({"state": OBS[:2], "is_first": first[:2], **held})
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
