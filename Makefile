@@ -76,7 +76,7 @@ bench: install
 
 bench-sweeps: install
 	@test -x $(PEERS)/bin/rl_zoo3 || { python3 -m venv $(PEERS) && $(PEERS)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \
-	    $(PEERS)/bin/pip install -q rl_zoo3; }
+	    $(PEERS)/bin/pip install -q rl_zoo3 pandas; }
 	$(BIN)/python -m benchmarks.sweeps --zoo $(CURDIR)/$(PEERS)/bin/python --out docs/results/sweeps.md $(ARGS)
 
 validate: install

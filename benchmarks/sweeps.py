@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -111,18 +112,25 @@ def between_trials(runs: Path) -> float:
     return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
-def table(rows: Sequence[tuple[str, float, int]], overhead: float, workers: int) -> str:
+def processor() -> float:
+    """Processor seconds of all commands so far, and of what they started."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def table(rows: Sequence[tuple[str, float, float]], overhead: float, trials: int, workers: int) -> str:
+    """The page; a row is a way, its wall-clock seconds and its processor seconds."""
     processor = next((row for row in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in row), "")
     where = f"{os.cpu_count()} × {processor.partition(': ')[2]}, Python {platform.python_version()}"
-    lines = [f"| {name} | {took:.0f} | {60 * trials / took:.1f} |" for name, took, trials in rows]
+    lines = [f"| {name} | {took:.0f} | {spent:.0f} | {60 * trials / took:.1f} |" for name, took, spent in rows]
     about = " ".join((__doc__ or "").split("\n\n")[2].split())
     load = "/".join(f"{value:.1f}" for value in os.getloadavg())
     return f"""# Sweeps: trials per minute
 
 Made by `make bench-sweeps` on {time.strftime("%Y-%m-%d")}: {where}; load {load} at the end. {about}
 
-| {workers} at once | seconds for {rows[0][2]} trials | trials per minute |
-|---|---|---|
+| {trials} trials, {workers} at once | wall s | processor s | trials per minute |
+|---|---|---|---|
 {chr(10).join(lines)}
 
 Overhead of a trial, `shepherd sweep` with one worker: **{overhead:.2f} s** (to reach: 1 s).
@@ -140,7 +148,7 @@ def main() -> None:
     count = options.trials, options.workers
     with tempfile.TemporaryDirectory() as temporary:
         folder, name = Path(temporary), f"bench_{time.time_ns():x}"
-        sweep(folder, f"{name}_warm", TINY, 1, 1)  # databases, compiled steps
+        sweep(folder, f"{name}_warm", STEPS, 1, 1)  # databases, compiled steps
         overhead_of = folder / "sweeps" / f"{name}_tiny"
         sweep(folder, overhead_of.name, TINY, 12, 1)
         overhead = between_trials(overhead_of)
@@ -153,9 +161,10 @@ def main() -> None:
             ways["RL Zoo3, Stable-Baselines3"] = lambda: zoo(options.zoo, folder, *count)
         rows = []
         for way, run in ways.items():
-            rows.append((way, run(), options.trials))
-            print(f"{way}: {rows[-1][1]:.0f} s", flush=True)
-        page = table(rows, overhead, options.workers)
+            before, took = processor(), run()
+            rows.append((way, took, processor() - before))
+            print(f"{way}: {took:.0f} s", flush=True)
+        page = table(rows, overhead, *count)
     print(page)
     if options.out:
         options.out.write_text(page)

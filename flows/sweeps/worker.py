@@ -96,9 +96,9 @@ def load() -> None:
     with large_imports("prefect"):
         import hydra  # noqa: F401
 
-        import rlcore.envs.make
-        import rlcore.judge.policy
-        import rlcore.train.fabric  # noqa: F401
+        import rlcore.envs.make  # by `flows.runs.check` inside its functions, for a mistake's sake
+        import rlcore.judge.policy  # likewise
+        import rlcore.train.fabric  # noqa: F401 - likewise
 
 
 def main() -> NoReturn:
