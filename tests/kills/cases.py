@@ -94,7 +94,7 @@ class Case:
 
 
 CASES = tuple(Case(env_id, mode) for mode in ("in-process", "subprocess", "compiled") for env_id in ENVIRONMENTS)
-CASES += (Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
+CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 
 
 def ordered(case: Case) -> int:
