@@ -98,8 +98,8 @@ def parser() -> Parser:
     _add_reproduce(group)
     _add_reap(group)
     _add_compare(group)
-    _add(group, "agents", "flows.report.catalogue:agents", "what can be trained")
-    _add(group, "envs", "flows.report.catalogue:envs", "on what, and which extra is missing")
+    _add(group, "agents", "flows.cli.catalogue:agents", "what can be trained")
+    _add(group, "envs", "flows.cli.catalogue:envs", "on what, and which extra is missing")
     _add_registry(group)
     about = "run one stage on a run directory (make-env makes it from overrides)"
     command = _add(group, "stage", "flows.cli.stage:stage", about)

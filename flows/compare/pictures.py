@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which readers of any colour vision can tell apart; the page has lighter ones for the dark.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f3c8d")
 INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # of text, of what is less, of the grid: unlike any other colour here
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5}
+STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5}
 WIDTH, HEIGHT = 5.2, 3.5  # inches: a phone shows a picture of this width with letters that can be read
 LEVELS = 101  # of the performance profile
 LONGEST = 34  # letters of a side's name

@@ -6,7 +6,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-from flows.report.catalogue import agents_table, envs_table
+from flows.cli.catalogue import agents_table, envs_table
 from rlcore.errors import UserError
 from tests.flows.report.conftest import Printed
 
