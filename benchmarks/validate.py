@@ -61,8 +61,10 @@ CASES = {
     "ppo_pendulum": Case("exp=ppo_pendulum", -250, "-172 at 100 k (Zoo, with gSDE)"),
     "ppo_acrobot": Case("exp=ppo_acrobot", -100, "-73.5 at 1 M (Zoo), -86 at 500 k (CleanRL)"),
     "a2c_acrobot": Case("exp=a2c_acrobot", -100, "-83 at 500 k (Zoo)"),
-    "ppo_inverted_double_pendulum": Case("exp=ppo_inverted_double_pendulum", 0, "PEER"),
-    "ppo_half_cheetah": Case("exp=ppo_half_cheetah", 3277, "3277 at 300 k (Zoo, v3, training)"),
+    "ppo_inverted_double_pendulum": Case(
+        "exp=ppo_inverted_double_pendulum", 7103, "7103 at 1 M (baselines, v2), 9231 at 1 M (Tianshou)"
+    ),
+    "ppo_half_cheetah": Case("exp=ppo_half_cheetah", 1443, "1443 at 1 M (CleanRL, v4), 3406 at 300 k (Zoo, v3)"),
     "ppo_lunar_lander": Case("exp=ppo_lunar_lander", 200, "242 at 1 M (Zoo, v2)", earlier=((500_000, 100),)),
     "ppo_compiled": Case("exp=ppo algo.compile=true", 475, "compiled", variant=True),
     "ppo_normalised": Case(
