@@ -93,7 +93,7 @@ class PolicyHead(nn.Module):
         """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed or clipped into the bounds."""
         if self.kind == "discrete" and not any(
             self.action.start
-        ):  # then a trace holds no constant, and serves any seed
+        ):  # no constant in a trace, which serves any seed
             return action.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
         start, low, high = self._bounds(action.device)
         if self.kind == "discrete":
