@@ -91,9 +91,11 @@ class PolicyHead(nn.Module):
 
     def to_env(self, action: Tensor) -> Tensor:
         """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed or clipped into the bounds."""
+        if self.kind == "discrete" and not any(self.action.start):  # no constant in a trace, which serves any seed
+            return action.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
         start, low, high = self._bounds(action.device)
         if self.kind == "discrete":
-            values = action + start if any(self.action.start) else action
+            values = action + start
         elif self.kind == "tanh_normal":
             values = low + (action.double().tanh() + 1) / 2 * (high - low)
         else:
