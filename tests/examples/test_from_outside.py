@@ -34,7 +34,7 @@ CONF = {
     "env/mine.yaml": "defaults: [default, _self_]\nid: Corridor\n"
     "wrapper: {_target_: my_package.corridor.Corridor, length: 6}\n",
     "exp/mine.yaml": "# @package _global_\n# Mine.\ndefaults: [override /algo: mine, override /env: mine, _self_]\n"
-    "algo: {total_steps: 4096, rollout_steps: 64}\nevaluation: {final_episodes: 20, baseline_episodes: 20}\n",
+    "algo: {total_steps: 4096, rollout_steps: 64}\nevaluation: {final_episodes: 100, baseline_episodes: 100}\n",
 }
 
 

@@ -204,6 +204,7 @@ def kept_by_the_server(machines: Machines, name: str) -> None:
     assert not [path for path in machines.two.iterdir() if path.name == "runs"]
 
 
+@soak
 def test_a_sweep_on_both_loses_and_repeats_nothing_when_a_worker_is_killed(machines: Machines) -> None:
     machines.sweep("both", 3)
     disturbed = wait_for(lambda: machines.trained_there("both"), "a trial on the second machine", 180)

@@ -1,15 +1,19 @@
-"""Stores for the tests of the flows: real MLflow on SQLite in a folder of the test module's own."""
+"""For the tests of the flows: real MLflow on SQLite in a folder of the test module's own, and what `show` prints."""
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import RenderableType
 
+from flows.report.terminal import show
 from tests.stores import furnish
 
+Printed = Callable[..., str]
 OWNED = ("PREFECT_", "MLFLOW_", "_MLFLOW_", "SHEPHERD_")
 
 
@@ -29,3 +33,23 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in [name for name in os.environ if name.startswith(OWNED) and name != "SHEPHERD_WARM"]:
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
+    """What `show` prints: into a file, or on a terminal of so many columns."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def to(*parts: RenderableType, columns: int | None = None, encoding: str = "utf-8") -> str:
+        bytes_ = io.BytesIO()
+        stream = io.TextIOWrapper(bytes_, encoding)
+        monkeypatch.setattr(stream, "isatty", lambda: columns is not None, raising=False)
+        monkeypatch.setenv("COLUMNS", str(columns or 80))
+        with monkeypatch.context() as patched:
+            patched.setattr("sys.stdout", stream)
+            show(*parts)
+        stream.flush()
+        return bytes_.getvalue().decode(encoding)
+
+    return to

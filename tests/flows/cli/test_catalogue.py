@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.cli.catalogue import agents_table, envs_table
 from rlcore.errors import UserError
-from tests.flows.report.conftest import Printed
+from tests.flows.conftest import Printed
 
 
 def test_agents_are_listed_with_paper_actions_and_observations(printed: Printed) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from flows.report.tables import evaluation_table, summary_markdown, summary_table
 from rlcore.store.directory import RunDirectory
-from tests.flows.report.conftest import Printed
+from tests.flows.conftest import Printed
 
 GREEDY = {"mean": 500.0, "std": 0.0, "ci95": [500.0, 500.0], "episodes": 100, "returns": [500.0] * 100}
 SAMPLED = {"mean": 482.9, "std": 30.0, "ci95": [476.8, 488.2], "episodes": 100, "returns": [231.0, 500.0] * 50}
