@@ -18,8 +18,8 @@ INTRODUCTION = """\
 Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays 100 greedy
 episodes on seeds of their own. Four of five seeds must reach the mark; presets are tuned, marks are not. IQM:
 interquartile mean over seeds with its 95 % bootstrap interval, of five seeds too narrow
-([why](../comparing.md#why-ten-seeds)). Peers: RL Baselines3 Zoo (one trained agent), CleanRL (mean of three seeds),
-or measured here as said."""
+([why](../comparing.md#why-ten-seeds)). Peers: RL Baselines3 Zoo (one trained agent; at 300 k the mean of its last
+25 training episodes), CleanRL (mean of three seeds), OpenAI's baselines (six), Tianshou (ten)."""
 SAMENESS = """\
 CartPole-v1, the same seeds, 512 samples an update. *While training*: the mean of all greedy evaluations of a run,
 which says how early it learned. Differences are of IQMs, to the first row, seeds drawn in pairs."""
@@ -71,7 +71,7 @@ def page(algorithm: str, figures: dict[str, Any]) -> str:
 
 def section(name: str, of: dict[str, Any]) -> list[str]:
     """One preset: its command, the return of each seed, the picture."""
-    where = f"{of['machine']}, {of['day']}, commit {', '.join(of['commit'])}"
+    where = f"{of['machine']}, {of['day']}, code and config {of['digest']}"
     by_seed = [f"after {gate['env_steps']:,} steps {listed(gate['returns'])}" for gate in of["gates"]]
     return [
         f"## {of['env']}",
