@@ -68,16 +68,19 @@ $(CHECKS:%=check-%) tests tests-quick:
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills.soak $(ARGS)
 
+# Environments of their own, for SheepRL and RL Zoo3 want other versions of Gymnasium. Folder, its program, packages.
 PEERS := .shepherd/peers
+ZOO := .shepherd/zoo
+peer = test -x $(1)/bin/$(2) || { python3 -m venv $(1) && $(1)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \
+    $(1)/bin/pip install -q $(3); }
+
 bench: install
-	@test -x $(PEERS)/bin/sheeprl || { python3 -m venv $(PEERS) && $(PEERS)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \
-	    $(PEERS)/bin/pip install -q stable-baselines3 sheeprl==0.8.4 'setuptools<81'; }
+	@$(call peer,$(PEERS),sheeprl,stable-baselines3 sheeprl==0.8.4 'setuptools<81')
 	$(BIN)/python benchmarks/peers.py --peers $(CURDIR)/$(PEERS)/bin/python --out docs/results/speed.md $(ARGS)
 
 bench-sweeps: install
-	@test -x $(PEERS)/bin/rl_zoo3 || { python3 -m venv $(PEERS) && $(PEERS)/bin/pip install -q $(if $(TORCH),$(TORCH),torch==2.13.0) && \
-	    $(PEERS)/bin/pip install -q rl_zoo3 pandas; }
-	$(BIN)/python -m benchmarks.sweeps --zoo $(CURDIR)/$(PEERS)/bin/python --out docs/results/sweeps.md $(ARGS)
+	@$(call peer,$(ZOO),rl_zoo3,rl_zoo3 pandas)
+	$(BIN)/python -m benchmarks.sweeps --zoo $(CURDIR)/$(ZOO)/bin/python --out docs/results/sweeps.md $(ARGS)
 
 validate: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.validate $(ARGS)

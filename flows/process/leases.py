@@ -85,7 +85,6 @@ class _Lease:
                 if refusal and time.monotonic() > deadline:
                     raise UserError(f"{self._holder()} {refusal}")
                 time.sleep(ASK_EVERY)
-        write_json(self._note, {"host": socket.gethostname(), "lease": str(self._id)})
 
     def keep(self, over: threading.Event, passing: bool) -> None:
         """Renew it until it is over, then give it back. One that ran out, with the server away, is asked for again."""
@@ -94,8 +93,8 @@ class _Lease:
                 with _client() as client:
                     if self._id is not None:
                         client.renew_concurrency_lease(self._id, LEASE)
-                    elif self._taken(client):
-                        write_json(self._note, {"host": socket.gethostname(), "lease": str(self._id)})
+                    else:
+                        self._taken(client)
             except httpx.HTTPStatusError:
                 self._id = None
                 log.warning("%s: its lease has run out while Prefect's server was away", self._name)
@@ -120,7 +119,7 @@ class _Lease:
             log.warning("%s: not given back (%s); it runs out in a minute", self._name, error)
 
     def _taken(self, client: SyncPrefectClient) -> bool:
-        """Whether the place is ours now."""
+        """Whether the place is ours now; then that is noted."""
         try:
             answer = client.increment_concurrency_slots_with_lease([self._name], 1, "concurrency", LEASE).json()
         except httpx.HTTPStatusError as error:
@@ -130,6 +129,7 @@ class _Lease:
         lease = UUID(answer["lease_id"])
         if answer["limits"]:
             self._id = lease
+            write_json(self._note, {"host": socket.gethostname(), "lease": str(lease)})
             return True
         client.release_concurrency_slots_with_lease(lease)  # of nothing: there is no such limit yet
         self._make_limit(client)

@@ -153,17 +153,15 @@ class ActorCriticLearner:
         if isinstance(self.agent.normalizer, Normalizer):
             obs = flatten(batch.steps.obs, self.agent.spec, self.agent.keys, lead=2)
             self.agent.normalizer.update(obs.flatten(0, 1), self.ranks.sum)
-        metrics = dict(logged[0]) if len(logged) == 1 else {}
-        if len(logged) > 1:
-            metrics = {name: torch.stack([means[name] for means in logged]).mean() for name in logged[0]}
+        metrics = {name: _mean([means[name] for means in logged]) for name in logged[0]} if logged else {}
         if metrics and self.ranks.size > 1:
-            metrics = dict(
-                zip(metrics, self.ranks.sum(torch.stack([*metrics.values()])) / self.ranks.size, strict=True)
-            )
-        if self.optimizer.scales_loss:  # an overflow is no fault there: the step was skipped, the scale lowered
-            norms = [norm for norm in norms if norm.isfinite()]
+            means = self.ranks.sum(torch.stack([*metrics.values()])) / self.ranks.size
+            metrics = dict(zip(metrics, means, strict=True))
+        if norms and self.optimizer.scales_loss:  # an overflow is no fault: the step was skipped, the scale lowered
+            norm = torch.stack([*norms])
+            norms = norm[norm.isfinite()].unbind()
         if norms:
-            metrics["Info/grad_norm"] = norms[0] if len(norms) == 1 else torch.stack([*norms]).mean()
+            metrics["Info/grad_norm"] = _mean(norms)
         coefs["learning_rate"] = coefs.pop("lr")
         return metrics | {f"Info/{name}": value for name, value in coefs.items()}
 
@@ -176,3 +174,8 @@ class ActorCriticLearner:
         for name in SAVED:
             getattr(self, name).load_state_dict(state[name])
         self.updates = state["updates"]
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    """Of scalars; a single one is its own."""
+    return values[0] if len(values) == 1 else torch.stack([*values]).mean()

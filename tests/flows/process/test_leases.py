@@ -119,14 +119,19 @@ def test_without_a_refusal_one_waits_and_only_one_is_inside(server: str, tmp_pat
     assert (inside, most) == (0, 1)
 
 
+def kill_a_holder(folder: Path) -> None:
+    """A process that has taken the place `thing`, with its note in the folder, and was killed."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    holder = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    holder.kill()
+    holder.communicate()
+
+
 def test_what_a_killed_process_held_is_free_at_once_on_its_machine_and_not_on_another(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    holder = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate()
+    kill_a_holder(tmp_path)
     here = socket.gethostname()
     on("elsewhere", monkeypatch)
     with pytest.raises(UserError, match=f"a process on {here} has it"), alone("thing", tmp_path / "lease", "has it"):
@@ -140,11 +145,7 @@ def test_what_a_killed_process_held_is_free_at_once_on_its_machine_and_not_on_an
 def test_the_lease_of_a_machine_that_vanished_runs_out(
     whole_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    holder = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    holder.kill()
-    holder.communicate()
+    kill_a_holder(tmp_path)
     on("elsewhere", monkeypatch)
     monkeypatch.setattr(leases, "PATIENCE", 90.0)
     began = time.monotonic()
