@@ -79,13 +79,14 @@ class FlatParameters:
 class Held:
     """The parameters and buffers of modules, read where they are now; torch's own walk over modules takes 40 µs.
 
+    Their names are those that `rlcore.optim.function.Reading` gives them.
+
     Args:
         modules: whose structure no longer changes; what their parameters and buffers are, may.
-        prefix: before each name, with the module's place in the list.
         without: those that are left out; what several modules share is there once.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], prefix: str = "", without: Iterable[Tensor] = ()) -> None:
+    def __init__(self, modules: Sequence[nn.Module], without: Iterable[Tensor] = ()) -> None:
         self.names: list[str] = []
         self._places: list[tuple[dict[str, Tensor], str]] = []
         seen = {id(tensor) for tensor in without}
@@ -96,7 +97,7 @@ class Held:
                 seen.add(id(tensor))
                 path, _, key = name.rpartition(".")
                 owner: Any = module.get_submodule(path)
-                self.names.append(f"{prefix}{i}.{name}" if prefix else name)
+                self.names.append(f"members.{i}.{name}")
                 held = owner._parameters if isinstance(tensor, nn.Parameter) else owner._buffers
                 self._places.append((held, key))
 

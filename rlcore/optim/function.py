@@ -41,7 +41,7 @@ class CompiledFunction:
         self, function: Callable[..., Sequence[Tensor]], modules: Sequence[nn.Module], context: Context
     ) -> None:
         self.function, self.modules = function, modules
-        self._held = Held(modules, "members.")
+        self._held = Held(modules)
         self._seed = context.config.seed
         self._decides = context.facts(f"{function.__module__}.{getattr(function, '__qualname__', function)}") | {
             "modules": [*map(repr, modules)]

@@ -62,7 +62,7 @@ class Optimizer:
         self.module, *self.uses = (fabric.to_device(convert(each)) for each in (module, *uses))
         self.parameters = FlatParameters(self.module)
         # All that the loss may read beside what is trained: other modules, frozen parameters, buffers.
-        self._held = Held([self.module, *self.uses], "members.", self.parameters.tensors)
+        self._held = Held([self.module, *self.uses], self.parameters.tensors)
         self.slots = rules.slots(config, self.parameters.vector)
         self.count = torch.zeros((), dtype=torch.float64)
         self._lr = math.nan

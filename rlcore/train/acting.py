@@ -22,6 +22,7 @@ from rlcore.errors import RunError, UserError, first_line
 from rlcore.functional.noise import Noise
 from rlcore.optim import package
 from rlcore.optim.flat import Held
+from rlcore.optim.function import Reading
 from rlcore.types import Agent, Carry, Context
 
 log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class CompiledActing:
         self, agent: Agent, carry: Carry, obs: dict[str, Tensor], context: Context, autocast: Any = nullcontext
     ) -> None:
         assert isinstance(agent, nn.Module)
-        self.agent, self.form, self.keys = agent, carry, list(obs)
+        self.agent, self.form, self.keys, self.autocast = agent, carry, list(obs), autocast
         first = torch.ones(len(next(iter(obs.values()))), dtype=torch.bool)
         recorder = Recorder()
         with torch.no_grad(), autocast():
@@ -119,7 +120,7 @@ class CompiledActing:
         example = [*self._held, *self._inputs(carry, obs, first, given)]
         decides = context.facts("acting") | {"agent": repr(agent)}
         facts = package.Facts(decides, context.config.seed, lambda: self._names, type(agent), _plain(agent))
-        self._function, self._names = package.made_once("acting", self._traced(autocast), example, facts)
+        self._function, self._names = package.made_once("acting", self._traced(), example, facts)
 
     def begin(self, rng: Noise, length: int) -> None:
         """Before `length` calls: read parameters and buffers, which an update may have replaced; draw their noise."""
@@ -152,20 +153,28 @@ class CompiledActing:
         yield is_first
         yield from noise
 
-    def _traced(self, autocast: Any) -> Any:
-        names = [f"agent.{name}" for name in self._places.names]
-        module, remembered = _Act(self, autocast), len(tensors(self.form))
+    def _traced(self) -> Any:
+        reading, names = Reading(nn.ModuleList([self.agent]), self._act), self._places.names
 
         def function(*given: Tensor) -> tuple[Tensor, ...]:
             held, rest = dict(zip(names, given, strict=False)), given[len(names) :]
             with torch.no_grad():
-                action, taken, extras, carry = functional_call(module, held, (rest, remembered))
+                action, taken, extras, carry = functional_call(reading, held, rest)
             self._names = list(extras)
             # A carry keeps the form that it began with: machine code is for one type and layout.
             kept = [new.to(old.dtype).contiguous() for new, old in zip(tensors(carry), tensors(self.form), strict=True)]
             return action, taken, *extras.values(), *kept
 
         return function
+
+    def _act(self, *given: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor], Carry]:
+        agent: Any = self.agent
+        left = iter(given)
+        carry = mapped(lambda _: next(left), self.form)
+        obs = {key: next(left) for key in self.keys}
+        with self.autocast():
+            carry, action, extras = agent.act(carry, obs, next(left), Given(left), False)
+        return action, agent.to_env(action), extras, carry
 
 
 def _plain(agent: nn.Module) -> dict[str, Tensor]:
@@ -176,20 +185,3 @@ def _plain(agent: nn.Module) -> dict[str, Tensor]:
         for key, value in vars(module).items()
         if isinstance(value, Tensor)
     }
-
-
-class _Act(nn.Module):
-    """An agent's acting as a module's call, so that `functional_call` can exchange its parameters."""
-
-    def __init__(self, acting: CompiledActing, autocast: Any) -> None:
-        super().__init__()
-        self.agent: Any = acting.agent
-        self.form, self.keys, self.autocast = acting.form, acting.keys, autocast
-
-    def forward(self, given: tuple[Tensor, ...], remembered: int) -> tuple[Tensor, Tensor, dict[str, Tensor], Carry]:
-        left = iter(given)
-        carry = mapped(lambda _: next(left), self.form)
-        obs = {key: next(left) for key in self.keys}
-        with self.autocast():
-            carry, action, extras = self.agent.act(carry, obs, next(left), Given(left), False)
-        return action, self.agent.to_env(action), extras, carry
