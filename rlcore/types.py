@@ -211,6 +211,7 @@ class Context:
         num_envs: B, environments of this rank.
         compiled: acting and the optimizers' steps are to be compiled ahead of time.
         functions: the names of those that were made from it to be compiled, in their order.
+        prepare: called before the first of them is built.
     """
 
     config: Any
@@ -220,6 +221,7 @@ class Context:
     num_envs: int
     compiled: bool = False
     functions: list[str] = field(default_factory=list)
+    prepare: Callable[[], None] = lambda: None
 
     def facts(self, function: str) -> dict[str, Any]:
         """What the code of one function of an algorithm is decided by, beside the program's own code: plain values."""

@@ -109,7 +109,8 @@ class ActorCriticLearner:
         )
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
         compiled = context.compiled and config.rollout_steps <= UNROLLED and not config.normalize_reward
-        self._compiled = CompiledFunction(self._of_tensors, [self.agent], context) if compiled else None
+        prepared = "preparing a rollout", self._of_tensors, [self.agent], context
+        self._compiled = CompiledFunction(*prepared) if compiled else None
         self._keys: tuple[list[str], list[str]] = [], []
         self.scheduled = config.scheduled()
         self.updates = 0

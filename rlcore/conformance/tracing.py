@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, check_budget, fresh, parameters
 from rlcore.data.carry import tensors
-from rlcore.optim import package
+from rlcore.optim import machine_code, package
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 from rlcore.types import Steps
@@ -72,20 +73,25 @@ def _agree(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
-def _graphs(traced: list[Traced]) -> Any:
+@contextmanager
+def _graphs(traced: list[Traced]) -> Iterator[None]:
     """In place of machine code the graphs it would be made of, never one of an earlier start; each is noted."""
-    trace, functions = package.trace, []
+    trace, functions = machine_code.trace, []
 
     def noted(function: Callable[..., Any], example: list[Tensor]) -> Any:
         functions.append(function)
         return trace(function, example)
 
-    def as_graph(graph: Any, example: list[Tensor], what: str) -> Callable[[list[Tensor]], list[Tensor]]:
-        traced.append((what, functions[-1], example, _key(functions[-1], example, trace)))
-        return lambda inputs: list(graph(*inputs))
+    def as_graphs(asked: list[package.Traced]) -> list[package.Compiled]:
+        (one,) = asked
+        example = list(one.example)
+        traced.append((one.what, functions[-1], example, _key(functions[-1], example, trace)))
+        return [lambda inputs: list(one.graph(*inputs))]
 
-    return mock.patch.multiple(package, trace=noted, compiled=as_graph, _known=lambda *_: None)
+    in_place = mock.patch.multiple(machine_code, trace=noted, built=as_graphs, _known=lambda *_: None)
+    with in_place, mock.patch("rlcore.train.training.rehearse", lambda *_: None):
+        yield
 
 
-def _key(function: Callable[..., Any], example: list[Tensor], trace: Any = package.trace) -> str:
+def _key(function: Callable[..., Any], example: list[Tensor], trace: Any = machine_code.trace) -> str:
     return package.content_key(trace(function, example), example)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlcore.optim import package
+from rlcore.optim import machine_code
 from rlcore.optim.flat import Held
 
 if TYPE_CHECKING:
@@ -32,21 +32,22 @@ class CompiledFunction:
     """A function without gradient, of tensors alone: tensors [...] -> tensors; to be called with the same shapes.
 
     Args:
+        what: it does, for messages.
         function: what it computes, with the modules as they are.
         modules: whose parameters and buffers it reads.
         context: what it belongs to was built from.
     """
 
     def __init__(
-        self, function: Callable[..., Sequence[Tensor]], modules: Sequence[nn.Module], context: Context
+        self, what: str, function: Callable[..., Sequence[Tensor]], modules: Sequence[nn.Module], context: Context
     ) -> None:
-        self.function, self.modules = function, modules
+        self.what, self.function, self.modules = what, function, modules
         self._held = Held(modules)
-        self._seed = context.config.seed
+        self._seed, self._prepare = context.config.seed, context.prepare
         self._decides = context.facts(f"{function.__module__}.{getattr(function, '__qualname__', function)}") | {
             "modules": [*map(repr, modules)]
         }
-        self._compiled: package.Compiled | None = None
+        self._compiled: machine_code.Compiled | None = None
         self._layout: list[Any] = []
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
@@ -55,8 +56,8 @@ class CompiledFunction:
         layout = [(value.shape, value.dtype) for value in inputs]
         if self._compiled is None:
             self._layout = layout
-            facts = package.Facts(self._decides, self._seed, lambda: [], self.function)
-            self._compiled, _ = package.made_once(self.function.__name__, self._traced(), given, facts)
+            facts = machine_code.Facts(self._decides, self._seed, lambda: [], self.function, prepare=self._prepare)
+            self._compiled, _ = machine_code.made_once(self.what, self._traced(), given, facts)
         assert layout == self._layout, "the function was compiled for other shapes"
         return self._compiled(given)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from rlcore.optim import package, rules
+from rlcore.optim import machine_code, rules
 from rlcore.optim.flat import FlatParameters, Held
 from rlcore.optim.function import Reading
 from rlcore.optim.rules import OptimizerConfig
@@ -73,7 +73,7 @@ class Optimizer:
         self.compiled = context.compiled
         self.whole = self.compiled and accumulate == 1 and self.ranks.size == 1  # compiled from loss to step
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
-        self._seed = context.config.seed
+        self._seed, self._prepare = context.config.seed, context.prepare
         self._decides = context.facts(f"{loss.__module__}.{getattr(loss, '__qualname__', loss)}") | {
             "modules": [repr(self.module), *map(repr, self.uses)],
             "rule": config,
@@ -195,8 +195,9 @@ class Optimizer:
             return *made, *means
 
         self._layout = [(tensor.shape, tensor.dtype) for tensor in example[-inputs:]]
-        facts = package.Facts(self._decides | {"whole": self.whole}, self._seed, lambda: self._names, self.loss)
-        self._function, self._names = package.made_once("the minibatch step", function, example, facts)
+        decides = self._decides | {"whole": self.whole}
+        facts = machine_code.Facts(decides, self._seed, lambda: self._names, self.loss, prepare=self._prepare)
+        self._function, self._names = machine_code.made_once("the minibatch step", function, example, facts)
 
     # State ------------------------------------------------------------------------------------------------------------
 

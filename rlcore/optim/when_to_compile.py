@@ -11,7 +11,7 @@ import torch
 
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
-from rlcore.optim.package import missing_requirement
+from rlcore.optim.compiler import missing_requirement
 
 # Seconds that compiling saves: a step of 64 samples takes about 1.4 ms, compiled 0.25; to act in one environment 120,
 # compiled 20 µs. `auto` compiles where that comes to twice what the first builds for a configuration take.

@@ -15,7 +15,8 @@ import torch
 from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import package_versions
-from rlcore.optim.package import compiler_version, find_compiler, processor
+from rlcore.optim.compiler import compiler_version, find_compiler
+from rlcore.optim.package import processor
 from rlcore.optim.when_to_compile import AHEAD_OF_TIME
 from rlcore.store.run_config import learning_half
 

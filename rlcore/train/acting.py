@@ -20,7 +20,7 @@ from torch.func import functional_call
 from rlcore.data.carry import mapped, tensors
 from rlcore.errors import RunError, UserError, first_line
 from rlcore.functional.noise import Noise
-from rlcore.optim import package
+from rlcore.optim import machine_code
 from rlcore.optim.flat import Held
 from rlcore.optim.function import Reading
 from rlcore.types import Agent, Carry, Context
@@ -83,7 +83,8 @@ def compiled_acting(
                 f"({first_line(error)}); go on with the version it began with, or start a new run from its weights "
                 "with init_from"
             ) from error
-        log.warning("acting runs as it is written, not compiled: %s", first_line(error))
+        if not machine_code.rehearsing():  # it is said when it happens
+            log.warning("acting runs as it is written, not compiled: %s", first_line(error))
         return None
 
 
@@ -119,8 +120,9 @@ class CompiledActing:
         given = [getattr(recorder, kind)(*shape) for kind, shape in self.draws]
         example = [*self._held, *self._inputs(carry, obs, first, given)]
         decides = context.facts("acting") | {"agent": repr(agent)}
-        facts = package.Facts(decides, context.config.seed, lambda: self._names, type(agent), _plain(agent))
-        self._function, self._names = package.made_once("acting", self._traced(), example, facts)
+        seed, prepare = context.config.seed, context.prepare
+        facts = machine_code.Facts(decides, seed, lambda: self._names, type(agent), _plain(agent), prepare)
+        self._function, self._names = machine_code.made_once("acting", self._traced(), example, facts)
 
     def begin(self, rng: Noise, length: int) -> None:
         """Before `length` calls: read parameters and buffers, which an update may have replaced; draw their noise."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlcore.config.groups import MetricConfig
 from rlcore.config.schema import nearest
 from rlcore.errors import RunError, UserError
-from rlcore.optim.package import clock
+from rlcore.optim.machine_code import clock
 from rlcore.types import Episode, Metrics
 
 REDUCTIONS = {

@@ -12,7 +12,7 @@ from torch import Tensor
 from rlcore.errors import RunError
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import check_fits, load_policy
-from rlcore.optim.package import clock
+from rlcore.optim.machine_code import clock
 from rlcore.optim.when_to_compile import AHEAD_OF_TIME, decide
 from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests

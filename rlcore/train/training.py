@@ -14,29 +14,27 @@ No run directory is needed; `rlcore.train.session.Session` adds one, and everyth
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rlcore import streams
-from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import environment_card
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.errors import RunError
-from rlcore.functional.noise import Noise
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
 from rlcore.store import checkpoint
 from rlcore.store.patience import patiently
 from rlcore.train.boundary import budget
-from rlcore.train.collect import Collector
 from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
+from rlcore.train.loop import Loop
 from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
+from rlcore.train.rehearsal import rehearse
 from rlcore.types import Context, Episode, Metrics, Ranks, State, VectorEnv
 
 OnIteration = Callable[[list[Metrics]], bool]
@@ -59,7 +57,7 @@ class Iteration:
     episodes: list[Episode]
 
 
-class Training:
+class Training(Loop):
     """Learner, collector and buffer of one config.
 
     Args:
@@ -85,24 +83,11 @@ class Training:
         self.ranks = ranks or FabricRanks(self.fabric)
         self._card = dict(card) if card is not None else None
         self.envs = envs or self._own_envs()
-        context = Context(config, self.envs.spec, self.fabric, self.ranks, self.envs.num_envs, compiled)
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # layers of torch draw from its global generator before `init` fills them
-            self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
-        self.rng, rank = context.generator("minibatch"), self.ranks.rank
-        self.collector = Collector(
-            self.envs,
-            self.learner.agent,
-            Noise(config.seed, "policy", rank, device=self.fabric.device),
-            self.fabric.device,
-            self.fabric.autocast,
-            config.env.clip_rewards,
-            self.ranks,
-            Noise(config.seed, "prefill", rank),
-            context if compiled else None,
+        prepare = functools.cache(lambda: rehearse(context, self.envs))
+        context = Context(
+            config, self.envs.spec, self.fabric, self.ranks, self.envs.num_envs, compiled, prepare=prepare
         )
-        self.iterations, self._due, self._waiting = 0, 0, False
+        super().__init__(context, self.envs)
 
     @property
     def card(self) -> dict[str, Any]:
@@ -124,31 +109,9 @@ class Training:
     # Stepwise ---------------------------------------------------------------------------------------------------------
 
     @property
-    def env_steps(self) -> int:
-        """Actions taken so far."""
-        return self.collector.env_steps
-
-    @property
-    def policy_steps(self) -> int:
-        """Rows collected so far, by which the budget counts."""
-        return self.collector.policy_steps
-
-    @property
     def budget(self) -> int:
         """Policy steps of the whole training."""
         return budget(self.config)
-
-    def collect(self) -> None:
-        """Take T steps in all environments into the buffer."""
-        before = self.policy_steps
-        random = before < self.plan.random_steps
-        self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
-        self._due, self._waiting = before, True
-
-    def update(self) -> list[Metrics]:
-        """Improve the agent by the batches that are due; the metrics of each, as tensors that nothing has read."""
-        self.iterations, self._waiting = self.iterations + 1, False
-        return [self.learner.update(batch, self.rng) for batch in self.buffer.batches(self._due)]
 
     def advance(self, until: int, on_iteration: OnIteration) -> None:
         """The one loop, for every algorithm: collect, store, update, until enough policy steps are taken.

@@ -26,7 +26,7 @@ from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
 from rlcore.nn.mlp import MLPConfig
 from rlcore.nn.policy_head import ActorConfig
-from rlcore.optim import package as ahead_of_time
+from rlcore.optim import compiler, machine_code, package
 from rlcore.optim.rules import OptimizerConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
@@ -34,6 +34,7 @@ from rlcore.store.run_config import build_config
 from rlcore.train.fabric import FabricRanks
 from rlcore.train.metrics import MetricsWindow
 from rlcore.types import Batch, Context, Steps
+from tests.graphs import run_graphs
 from tests.learning.assembly import fabric
 from tests.runs import COMPILED, values
 
@@ -108,23 +109,24 @@ def assert_agree(one: ppo.Learner, other: ppo.Learner) -> None:
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead_of_time, "compiled", lambda graph, *_: lambda inputs: list(graph(*inputs)))
+    monkeypatch.setattr(machine_code, "built", run_graphs)
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache that holds the step of the discrete case alone, really built, in the folder that all tests share."""
     shared, folder = Path(os.environ["TESTS_SHARED"], "compiled"), tmp_path_factory.mktemp("compiled")
-    taken, load = [], ahead_of_time._load
+    taken, load = [], package.load
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")  # as a run has it, for the runs of tests/kills take the same package
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHEPHERD_CACHE", str(shared))
-        patch.setattr(ahead_of_time, "_load", lambda package: taken.append(package) or load(package))
+        for place in (package, machine_code):
+            patch.setattr(place, "load", lambda content: taken.append(content) or load(content))
         compiled("discrete")
-    (package,) = shared.glob(f"*.{hashlib.sha256(taken[0]).hexdigest()}.pt2")
-    entries = (entry for entry in shared.glob("*.json") if package.name.partition(".")[0] in entry.read_text())
-    for file in (package, *entries):
+    (kept,) = shared.glob(f"*.{hashlib.sha256(taken[0]).hexdigest()}.pt2")
+    entries = (entry for entry in shared.glob("*.json") if kept.name.partition(".")[0] in entry.read_text())
+    for file in (kept, *entries):
         shutil.copy(file, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHEPHERD_CACHE", str(folder))
@@ -233,14 +235,15 @@ def builds(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     (path,) = packages(cache)
     good, calls = path.read_bytes(), []
 
-    def compiler(work: Path) -> None:
-        assert (work / "program.pt2").stat().st_size
-        assert " " not in str(work)
+    def compiling(work: Path, places: list[Path]) -> None:
+        (place,) = places
+        assert (place / "program.pt2").stat().st_size
+        assert " " not in str(place)
         calls.append(time.monotonic())
         time.sleep(0.3)
-        (work / "package.pt2").write_bytes(good)
+        (place / "package.pt2").write_bytes(good)
 
-    monkeypatch.setattr(ahead_of_time, "_run_compiler", compiler)
+    monkeypatch.setattr(compiler, "run_compiler", compiling)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     (tmp_path / path.name).write_bytes(good)
     return calls
@@ -282,14 +285,14 @@ def test_a_start_that_knows_what_was_traced_traces_nothing_and_any_other_does(
     builds: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled("discrete")
-    monkeypatch.setattr(ahead_of_time, "trace", traced_again)
+    monkeypatch.setattr(machine_code, "trace", traced_again)
     compiled("discrete")
     for changes in ({"ent_coef": 0.5}, {"clip_vloss": False}, {"per_rank_batch_size": 19}):
         with pytest.raises(ZeroDivisionError):
             compiled("discrete", **changes)
     for place, name, value in (
-        (ahead_of_time, "CODE", "other code"),
-        (ahead_of_time.plugins, "hashes", lambda: {"mine": "1"}),
+        (machine_code, "CODE", "other code"),
+        (machine_code.plugins, "hashes", lambda: {"mine": "1"}),
         (torch, "get_num_threads", lambda: 7),
     ):
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
@@ -302,17 +305,12 @@ def traced_again(*_: Any) -> Any:
     raise ZeroDivisionError
 
 
-def traced() -> tuple[Any, list[torch.Tensor]]:
-    """The graph of the discrete case and its example."""
+def traced() -> package.Traced:
+    """The step of the discrete case."""
     seen = []
-
-    def note(graph: Any, example: list[torch.Tensor], *_: Any) -> Any:
-        seen.append((graph, example))
-        return lambda inputs: list(graph(*inputs))
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ahead_of_time, "compiled", note)
-        patch.setattr(ahead_of_time, "_known", lambda *_: None)
+        patch.setattr(machine_code, "built", lambda functions: seen.extend(functions) or run_graphs(functions))
+        patch.setattr(machine_code, "_known", lambda *_: None)
         compiled("discrete")
     return seen[0]
 
@@ -321,15 +319,14 @@ def test_of_two_builders_at_once_the_second_waits_and_takes_what_the_first_built
     builds: list[float], tmp_path: Path
 ) -> None:
     packages(tmp_path)[0].unlink()
-    graph, example = traced()
-    steps = []
-    threads = [threading.Thread(target=lambda: steps.append(ahead_of_time.compiled(graph, example))) for _ in range(2)]
+    step, steps = traced(), []
+    threads = [threading.Thread(target=lambda: steps.extend(package.built([step]))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(builds) == 1
-    first, second = (step(example) for step in steps)
+    first, second = (run(list(step.example)) for run in steps)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -355,8 +352,8 @@ def test_a_build_that_fails_leaves_nothing_behind(
     builds: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages(tmp_path)[0].unlink()
-    load = ahead_of_time._load
-    monkeypatch.setattr(ahead_of_time, "_load", lambda package: lambda given: [1.1 * x for x in load(package)(given)])
+    load = package.load
+    monkeypatch.setattr(package, "load", lambda content: lambda given: [1.1 * x for x in load(content)(given)])
     with pytest.raises(RunError, match="wrong by .*algo.compile=false"):
         compiled("discrete")
     assert not packages(tmp_path) and not list(tmp_path.glob("*.building-*"))
@@ -364,7 +361,7 @@ def test_a_build_that_fails_leaves_nothing_behind(
 
 def test_compiler_trouble_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"could not be compiled \(.*program.pt2.*\); mend the C\+\+ compiler, or"):
-        ahead_of_time._run_compiler(tmp_path)  # no program.pt2 is there
+        compiler.run_compiler(tmp_path, [tmp_path])  # no program.pt2 is there
 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,15 +377,15 @@ def test_another_config_machine_or_library_is_another_package(monkeypatch: pytes
             return (factor * x + torch.tensor([constant]),)
 
         example = [torch.arange(float(shape))]
-        return ahead_of_time.content_key(ahead_of_time.trace(function, example), example)
+        return package.content_key(machine_code.trace(function, example), example)
 
     keys = [key(), key(factor=2.0000002), key(constant=1.0000002), key(shape=4)]
     assert key() == keys[0]
     for place, name, value in (
         (torch, "__version__", "9.9"),
         (torch, "get_num_threads", lambda: 7),
-        (ahead_of_time, "processor", lambda: "another"),
-        (ahead_of_time, "compiler_version", lambda path: "g++ 99"),
+        (package, "processor", lambda: "another"),
+        (package, "compiler_version", lambda path: "g++ 99"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, value)

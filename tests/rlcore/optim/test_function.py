@@ -12,15 +12,17 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.actor_critic import UNROLLED, ActorCriticLearner
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
-from rlcore.optim import package
+from rlcore.optim import machine_code
 from rlcore.train.training import Training
 from rlcore.types import Batch
+from tests.graphs import run_graphs
 
 
 @pytest.fixture(autouse=True)
 def as_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The traced graph itself in the place of its machine code, whose numbers tests/contract holds against it."""
-    monkeypatch.setattr(package, "compiled", lambda graph, *_: lambda inputs: list(graph(*inputs)))
+    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr("rlcore.train.training.rehearse", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
 
 

@@ -17,13 +17,14 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.errors import RunError, UserError
 from rlcore.nn.mlp import MLP, MLPConfig
-from rlcore.optim import package, rules
+from rlcore.optim import machine_code, rules
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.rules import SETTINGS, OptimizerConfig
 from rlcore.spec import EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.fabric import FabricRanks
 from rlcore.types import Context
+from tests.graphs import run_graphs
 from tests.learning.assembly import fabric
 
 PLAIN = OptimizerConfig(name="sgd", lr=0.1, betas=None, eps=None)
@@ -62,7 +63,7 @@ def stepped(optimizer: Optimizer, slope: Sequence[float], samples: float = 1.0) 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The very graph that would be compiled."""
-    monkeypatch.setattr(package, "compiled", lambda graph, *_: lambda inputs: list(graph(*inputs)))
+    monkeypatch.setattr(machine_code, "built", run_graphs)
 
 
 def test_sgd_step_is_the_hand_calculation() -> None:

@@ -17,21 +17,19 @@ from rlcore.config.schema import build
 from rlcore.data.carry import tensors
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
-from rlcore.optim import package
+from rlcore.optim import machine_code
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.acting import Given, Recorder
 from rlcore.train.training import Training
+from tests.graphs import run_graphs
 from tests.probes import q_learning
 
 
 @pytest.fixture(autouse=True)
 def as_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The traced graph itself in the place of its machine code, whose numbers tests/contract holds against it."""
-
-    def as_graph(graph: Any, *_: Any) -> Any:
-        return lambda inputs: list(graph(*inputs))
-
-    monkeypatch.setattr(package, "compiled", as_graph)
+    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr("rlcore.train.training.rehearse", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
 
 

@@ -1,0 +1,177 @@
+"""The C++ compiler, in a child process: programs in, packages out, side by side on the machine's cores.
+
+Nothing of it stays in the process that trains (200 MB of imports, signals that wait), and when that one ends, in
+whatever way, the child's whole process group goes with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlcore.errors import RunError
+from rlcore.system.lifeline import import_path
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+PLAIN_PATH = re.compile(r"[\w/.+-]+", re.ASCII)
+# Run a command; when standard input ends (the parent is gone), kill the whole process group. A shell does it because
+# Python notices nothing while it imports torch.
+KILLED_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
+BUILD_LIMIT = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150
+log = logging.getLogger(__name__)
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler: CXX, else g++, else clang++; None when it is not on this machine."""
+    # CXX may name a wrapper first: `ccache g++`.
+    candidates = os.environ.get("CXX", "").split()[::-1] or ["g++", "clang++"]
+    return next((path for name in candidates if (path := shutil.which(name))), None)
+
+
+def missing_requirement() -> str | None:
+    """Why nothing can be compiled on this machine, and what to do about it; None where it can."""
+    if find_compiler() is None:
+        return "no C++ compiler (CXX, g++, clang++) is on this machine; Debian and Ubuntu: apt install g++"
+    if PLAIN_PATH.fullmatch(torch.__file__) is None:
+        return f"a compiler cannot read torch's headers below {Path(torch.__file__).parent}; install in a plain path"
+    return None
+
+
+@functools.cache
+def compiler_version(path: str) -> str:
+    """The first line of `<compiler> --version`."""
+    return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+
+
+def switches() -> list[Any]:
+    """Settings of this process that code generation depends on; the child gets the same."""
+    return [torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()]
+
+
+def compile_programs(work: Path, programs: Sequence[tuple[GraphModule, Sequence[Tensor]]]) -> list[bytes]:
+    """The packages of traced functions with their examples, made in an empty folder; a RunError where it fails."""
+    if PLAIN_PATH.fullmatch(str(work)) is None:  # torch hands paths to the compiler unquoted
+        with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
+            return compile_programs(Path(elsewhere), programs)
+    places = [work / str(number) for number in range(len(programs))]
+    for place, (graph, example) in zip(places, programs, strict=True):
+        place.mkdir()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.save(torch.export.export(graph, tuple(example)), place / "program.pt2")
+    run_compiler(work, places)
+    return [(place / "package.pt2").read_bytes() for place in places]
+
+
+def _environment(work: Path) -> dict[str, str]:
+    """The child's variables: none of the user's that change how code is generated, and caches in `work` alone."""
+    private = ("TORCHINDUCTOR_", "AOT_INDUCTOR_", "AOTINDUCTOR_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(private)} | {
+        "PYTHONPATH": import_path(),
+        "CXX": find_compiler() or "",
+        "TMPDIR": str(work),
+        "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # Without it the compiler tries out instruction sets by running programs under a time limit: a busy machine
+        # would now and then get another set, and a package built again other bits.
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    }
+
+
+def run_compiler(work: Path, places: Sequence[Path]) -> None:
+    """Let a child turn each place's program.pt2 into package.pt2; it never outlives this process, nor this call."""
+    python = [sys.executable, "-P", "-m", "rlcore.optim.compiler", json.dumps(switches()), *map(str, places)]
+    with open(work / "output", "w+b") as output:
+        child = subprocess.Popen(
+            ["sh", "-c", KILLED_WITH_PARENT, "sh", *python],
+            stdin=subprocess.PIPE,  # never written to
+            stdout=output,
+            stderr=output,
+            env=_environment(work),
+            start_new_session=True,
+        )
+        try:
+            code = child.wait(BUILD_LIMIT)
+        except subprocess.TimeoutExpired:
+            raise RunError(
+                f"the C++ compiler gave nothing for {BUILD_LIMIT:.0f} s; algo.compile=false does without"
+            ) from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # the shell's cat, and compilers that a dead child has left
+            child.wait()
+            assert child.stdin is not None
+            child.stdin.close()
+        if code:
+            output.seek(0)
+            lines = output.read().decode(errors="replace").splitlines() or [f"exit code {code}"]
+            log.error("the process that compiles said:\n%s", "\n".join(lines))
+            reason = next((line for line in lines if "error:" in line), lines[-1])
+            raise RunError(
+                f"it could not be compiled ({reason.strip()[:300]}); "
+                "mend the C++ compiler, or train with algo.compile=false"
+            )
+
+
+def main(settings: list[Any], places: Sequence[Path]) -> int:
+    """The child: a process for each program, forked from here where the compiler is imported; 1 where one failed."""
+    torch.set_num_threads(settings[0])
+    torch.set_float32_matmul_precision(settings[1])
+    torch.use_deterministic_algorithms(settings[2])
+    from torch._inductor import config, cpu_vec_isa  # in the child alone: it takes seconds to import
+
+    # Headers would be kept in /tmp for ever; what debuggers and profilers read takes a tenth of the time.
+    for switch in ("precompile_headers", "enable_line_tables", "enable_frame_pointer"):
+        if hasattr(config.aot_inductor, switch):
+            setattr(config.aot_inductor, switch, False)
+    cpu_vec_isa.pick_vec_isa()  # it asks the compiler what it can, once for all
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    running = 0
+    for place in places:
+        if running == cores:
+            if os.wait()[1]:
+                return 1
+            running -= 1
+        if os.fork() == 0:
+            _compile_one(place)
+        running += 1
+    return int(any([os.wait()[1] for _ in range(running)]))
+
+
+def _compile_one(place: Path) -> None:
+    """In a process of its own, which ends here."""
+    code = 1
+    try:
+        from torch._inductor import aoti_compile_and_package
+
+        program = torch.export.load(place / "program.pt2")
+        aoti_compile_and_package(program, package_path=str(place / "package.pt2"))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1]), [Path(name) for name in sys.argv[2:]]))

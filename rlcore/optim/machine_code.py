@@ -1,0 +1,175 @@
+"""Functions as machine code: known from an earlier start, or traced and built now.
+
+A run's functions come to light one after the other, acting before the first update. Built like that, each would wait
+for the one before it; so whoever trains rehearses first (`side_by_side`), and all are built at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlcore import plugins
+from rlcore.errors import RunError
+from rlcore.optim.package import Compiled, Traced, built, cache_folder, constants, find, load, machine, shape
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+
+def clock() -> tuple[float, float]:
+    """Seconds of a clock and of this process's work, without those spent here: a first build is no training."""
+    return time.perf_counter() - _spent[0], time.process_time() - _spent[1]
+
+
+_spent = [0.0, 0.0]
+
+
+@contextmanager
+def _not_training() -> Iterator[None]:
+    began = clock()
+    try:
+        yield
+    finally:  # what was spent within is counted already: the clock has stood still
+        wall, cpu = clock()
+        _spent[:] = _spent[0] + wall - began[0], _spent[1] + cpu - began[1]
+
+
+def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> GraphModule:
+    """The operations that a function performs on tensors of the example's shapes, its gradients among them."""
+    with _not_training(), warnings.catch_warnings():
+        from torch.fx.experimental.proxy_tensor import make_fx  # 30 ms, for compiled runs alone
+
+        warnings.simplefilter("ignore")
+        return make_fx(function)(*example)
+
+
+@_not_training()
+def made_once(
+    what: str, function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor], facts: Facts
+) -> tuple[Compiled, Any]:
+    """Machine code for a function of tensors: list of inputs -> list of outputs; traced where the cache has it not.
+
+    Args:
+        what: it is, for messages.
+        function: of tensors; nothing else that it reads may change.
+        example: its inputs: only tensors of these shapes, types and contiguous layout may be handed in.
+        facts: all beside the code of this program and of plugins that decides what tracing finds.
+
+    Returns:
+        The machine code, and what `facts.notes()` gave after the function was traced.
+
+    Raises:
+        RunError: the compiler failed, or the cache cannot be written.
+        ValueError: the function holds a tensor of `facts.plain`.
+    """
+    names = facts.names(example)
+    known = _known(names)
+    if known is None and _waiting is None:
+        facts.prepare()
+        known = _known(names)
+    if known is not None:
+        return known
+    graph = trace(function, example)
+    if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
+        raise RunError(f"{what} reads parameters that are none of its inputs: an optimizer's `uses` names their module")
+    held = {id(value) for value in constants(graph).values()}
+    for attribute in (name for name, value in facts.plain.items() if id(value) in held):
+        raise ValueError(
+            f"{what} reads the tensor {attribute!r}, which is no buffer: self.register_buffer makes it one"
+        )
+    traced = Traced(what, graph, example, names[1 if held else 0] if names else None, facts.notes())
+    if _waiting is None:
+        return built([traced])[0], traced.notes
+    _waiting.append(traced)
+    return lambda inputs: list(graph(*inputs)), traced.notes
+
+
+_waiting: list[Traced] | None = None  # in a rehearsal: what was asked for and is not there yet
+
+
+@contextmanager
+def side_by_side() -> Iterator[None]:
+    """A rehearsal: functions asked for within are traced and run as they are; what was missing is built at the end."""
+    global _waiting
+    _waiting = []
+    try:
+        yield
+        built(_waiting)
+    finally:
+        _waiting = None
+
+
+def rehearsing() -> bool:
+    """Whether this is one."""
+    return _waiting is not None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What decides the code of a function before it is traced: then a start neither traces nor imports the compiler.
+
+    Attributes:
+        config: JSON: the algorithm's config, the environment's spec, what else the function is made from.
+        seed: of the run; it counts where a function holds constants that may have been drawn.
+        notes: what to remember of the trace, as the names of its outputs; JSON.
+        made_of: the function or class that is traced; its file counts where it is none of this program's.
+        plain: name -> tensor that may be another one later, so that a function which holds it is refused.
+        prepare: called before a function is built that is not there, as by a rehearsal of all.
+    """
+
+    config: Any
+    seed: int
+    notes: Callable[[], Any]
+    made_of: Any
+    plain: Mapping[str, Tensor] = field(default_factory=dict)
+    prepare: Callable[[], None] = lambda: None
+
+    def names(self, example: Sequence[Tensor]) -> list[str]:
+        """Under which a function of these inputs is known, for any seed and for this one; none where it has no file."""
+        source = inspect.getsourcefile(inspect.unwrap(self.made_of)) if inspect.getmodule(self.made_of) else None
+        if source is None or not Path(source).is_file():
+            return []
+        given = {
+            "facts": self.config,
+            "code": CODE,
+            "source": hashlib.sha256(Path(source).read_bytes()).hexdigest(),
+            "plugins": plugins.hashes(),
+            "inputs": [shape(value) for value in example],
+            **machine(),
+        }
+        texts = (json.dumps([given, seed], sort_keys=True, default=str) for seed in (None, self.seed))
+        return [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+
+
+def code_digest() -> str:
+    """SHA-256 of every source file of rlcore as it is now."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+CODE = code_digest()  # at the import: what is edited later does not run in this process
+
+
+def _known(names: Sequence[str]) -> tuple[Compiled, Any] | None:
+    """The function that an earlier start traced, where its package is whole."""
+    folder = cache_folder()
+    for name in names:
+        with suppress(OSError):
+            entry = json.loads(find(folder, name, "json") or "{}")
+            if entry and (package := find(folder, entry["package"])) is not None:
+                return load(package), entry["notes"]
+    return None

@@ -1,0 +1,60 @@
+"""Learner, buffer and collector of one context, an iteration at a time."""
+
+from __future__ import annotations
+
+import torch
+
+from rlcore.algorithms import ALGORITHMS
+from rlcore.functional.noise import Noise
+from rlcore.train.collect import Collector
+from rlcore.types import Context, Metrics, VectorEnv
+
+
+class Loop:
+    """Collect, store, update: every algorithm's iteration.
+
+    Args:
+        context: what the algorithm is built from.
+        envs: to train in, of the context's spec and number.
+    """
+
+    def __init__(self, context: Context, envs: VectorEnv) -> None:
+        config, rank, device = context.config, context.ranks.rank, context.fabric.device
+        # Layers of torch draw from its global generator before `init` fills them.
+        with torch.random.fork_rng(devices=[]):
+            self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
+        self.rng = context.generator("minibatch")
+        self.collector = Collector(
+            envs,
+            self.learner.agent,
+            Noise(config.seed, "policy", rank, device=device),
+            device,
+            context.fabric.autocast,
+            config.env.clip_rewards,
+            context.ranks,
+            Noise(config.seed, "prefill", rank),
+            context if context.compiled else None,
+        )
+        self.iterations, self._due, self._waiting = 0, 0, False
+
+    @property
+    def env_steps(self) -> int:
+        """Actions taken so far."""
+        return self.collector.env_steps
+
+    @property
+    def policy_steps(self) -> int:
+        """Rows collected so far, by which the budget counts."""
+        return self.collector.policy_steps
+
+    def collect(self) -> None:
+        """Take T steps in all environments into the buffer."""
+        before = self.policy_steps
+        random = before < self.plan.random_steps
+        self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
+        self._due, self._waiting = before, True
+
+    def update(self) -> list[Metrics]:
+        """Improve the agent by the batches that are due; the metrics of each, as tensors that nothing has read."""
+        self.iterations, self._waiting = self.iterations + 1, False
+        return [self.learner.update(batch, self.rng) for batch in self.buffer.batches(self._due)]

@@ -1,0 +1,102 @@
+"""Before the first function is built, another learner goes through an iteration in which nothing happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.schema import build
+from rlcore.optim import machine_code
+from rlcore.optim.package import Compiled, Traced
+from rlcore.store.compare import tensor_digests
+from rlcore.train.rehearsal import Still
+from rlcore.train.training import Training
+from tests.graphs import run_graphs
+from tests.probes import q_learning
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """The keys that were to be built together, in the order of asking."""
+    asked: list[list[str]] = []
+
+    def built(functions: list[Traced]) -> list[Compiled]:
+        asked.append([each.key for each in functions])
+        return run_graphs(functions)
+
+    monkeypatch.setattr(machine_code, "built", built)
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
+    return asked
+
+
+@pytest.fixture(autouse=True)
+def off_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
+
+
+def training(algo: str, env_id: str = "CartPole-v1", vectorization: str = "single", **settings: Any) -> Training:
+    own = {"total_steps": 10_000} | settings
+    env = EnvConfig(id=env_id, num_envs=3, max_episode_steps=12, vectorization=vectorization)
+    return Training(RunConfig(algo=build(ALGORITHMS[algo].Config, own, "algo."), env=env, seed=0), compiled=True)
+
+
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("ppo", "CartPole-v1", {"rollout_steps": 20, "dense_units": 8}),
+    ("ppo", "Pendulum-v1", {"rollout_steps": 20, "dense_units": 8, "normalize_obs": True, "normalize_reward": True}),
+    ("a2c", "CartPole-v1", {"rollout_steps": 5, "dense_units": 8}),
+    ("q_learning", "CartPole-v1", {"learning_starts": 48}),
+]
+
+
+@pytest.mark.parametrize(("algo", "env_id", "settings"), CASES)
+def test_it_finds_every_function_of_the_training_and_leaves_its_bits_alone(
+    algo: str, env_id: str, settings: dict[str, Any], builds: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = []
+    for rehearsed in (True, False):
+        with monkeypatch.context() as patch:
+            if not rehearsed:
+                patch.setattr("rlcore.train.training.rehearse", lambda *_: None)
+            one = training(algo, env_id, **settings)
+            for _ in range(6):
+                one.collect()
+                one.update()
+            assert one.learner.updates and one.collector.compiled
+            states.append(tensor_digests(one.state_dict()))
+    together, *singly = builds
+    assert len(set(together)) >= 2
+    assert sorted(key for keys in singly for key in keys) == sorted(2 * together)
+    assert states[0] == states[1]
+
+
+def test_a_vector_that_writes_in_place_is_rehearsed_alike(builds: list[list[str]]) -> None:
+    one = training("ppo", vectorization="native", rollout_steps=8, dense_units=8)
+    one.collect()
+    one.update()
+    assert sorted(builds[0]) == sorted(key for keys in builds[1:] for key in keys)
+
+
+def test_one_that_fails_costs_nothing_but_time(builds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Still, action: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Still, "step", fails)
+    one = training("ppo", rollout_steps=20, dense_units=8)
+    one.collect()
+    one.update()
+    assert [len(keys) for keys in builds] == [1, 1] and not machine_code.rehearsing()
+
+
+def test_environments_on_a_device_are_rehearsed_there() -> None:
+    spec = training("q_learning").envs.spec
+    arrival = Still(spec, 3, torch.device("cpu")).reset()
+    host = Still(spec, 3, None).reset()
+    for key, rows in host.obs.items():
+        tensor = arrival.obs[key]
+        assert isinstance(tensor, torch.Tensor) and tensor.numpy().dtype == rows.dtype == spec.obs[key].dtype
+        assert tensor.shape == rows.shape == (3, *spec.obs[key].shape)
