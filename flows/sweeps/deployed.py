@@ -9,13 +9,13 @@ import time
 from uuid import UUID
 
 from flows.config.compose import compose
+from flows.process.network import outages_survived
 from flows.runs.listeners import tell
 from flows.runs.pruning import prune
 from flows.settings import configure_environment
 from flows.sweeps.driving import Sweep
 from flows.sweeps.jobs import DEATHS, End, Job
 from flows.sweeps.trial import Training
-from flows.workers.worker import outages_survived
 from rlcore.store.directory import RunDirectory
 
 configure_environment()  # Prefect reads its settings when it is imported

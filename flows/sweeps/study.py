@@ -56,14 +56,18 @@ class Study:
         self.config, self.space = plan.config, plan.space
         self._optuna = optuna
         self._database = open_storage(storage)
+        self._trials: list[FrozenTrial] | None = None  # as last read
+        self._judged: dict[int, int] = {}  # trial -> the evaluation at which it was last asked about
         self._study = optuna.create_study(
             storage=self._database, study_name=name, direction="maximize", load_if_exists=True
         )
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """All that were asked, by number."""
-        return self._study.get_trials(deepcopy=False)
+        """All that were asked, by number; read again when this process, the only one that writes, has written."""
+        if self._trials is None:
+            self._trials = self._study.get_trials(deepcopy=False)
+        return self._trials
 
     def unfinished(self) -> list[int]:
         """Numbers of the trials that were asked and came to nothing yet."""
@@ -85,6 +89,7 @@ class Study:
             if dimension.present(params):
                 params[dimension.key] = dimension.suggest(trial)
         self._study.add_trial(view.get_trials(deepcopy=False)[number])  # one transaction: a kill leaves no half trial
+        self._trials = None
         return number
 
     @property
@@ -98,10 +103,16 @@ class Study:
         return min(points, self.config.trials)
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Note an intermediate value, step being the number of evaluations so far; whether the trial is to end."""
+        """Note an intermediate value, step being the number of evaluations so far; whether the trial is to end.
+
+        That is asked once at each: told again, the trial goes on.
+        """
+        if step <= self._judged.get(number, -1):
+            return False
         trial = self.trials[number]
         if step not in trial.intermediate_values:
             self._database.set_trial_intermediate_value(trial._trial_id, step, value)
+            self._trials = None
         pruner = self._pruner()
         if pruner is None:
             return False
@@ -110,6 +121,8 @@ class Study:
             view.add_trial(until(self.trials[number], step))
             ends = pruner.prune(view, view.get_trials(deepcopy=False)[number])
         self._note_rungs(number, step, view.get_trials(deepcopy=False)[number].system_attrs)
+        if not ends:
+            self._judged[number] = step
         return ends
 
     def _note_rungs(self, number: int, step: int, attributes: Mapping[str, Any]) -> None:
@@ -119,6 +132,7 @@ class Study:
         new = {key: (step, value) for key, value in attributes.items() if key.startswith(RUNG) and key not in noted}
         if new:
             self._database.set_trial_system_attr(trial._trial_id, RUNGS, noted | new)
+            self._trials = None
 
     def tell(self, number: int, state: str, value: float | None = None, **notes: Any) -> None:
         """Note what a trial came to: "complete" with its value, "pruned" or "fail". Told again, it stays as it is."""
@@ -132,6 +146,7 @@ class Study:
         values = None if value is None else [value]
         states = self._optuna.trial.TrialState
         self._database.set_trial_state_values(trial._trial_id, states[state.upper()], values)
+        self._trials = None
 
     def best(self) -> FrozenTrial | None:
         """The complete trial of the highest value, the earlier one of two; None without one."""

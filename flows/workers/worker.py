@@ -19,18 +19,18 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from flows.process.network import outages_survived
 from flows.settings import configure_environment, home
 from flows.workers.pools import DRIVERS
 
 configure_environment()  # Prefect reads its settings when it is imported
 
-import httpx  # noqa: E402
 from prefect.client.orchestration import PrefectClient  # noqa: E402
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType  # noqa: E402
 from prefect.client.schemas.objects import FlowRun, StateType  # noqa: E402
@@ -137,18 +137,6 @@ async def last_signs(client: PrefectClient) -> dict[UUID, datetime]:
         for event in (await client.read_events(of_run, limit=1)).events:
             signs[run.id] = event.occurred
     return signs
-
-
-@contextmanager
-def outages_survived() -> Iterator[None]:
-    """Leave the `with` where Prefect's server is away or fails: Prefect's loops try again, but not for long."""
-    try:
-        yield
-    except httpx.TransportError:
-        return
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code < 500:
-            raise
 
 
 def main(arguments: list[str]) -> None:
