@@ -161,7 +161,8 @@ def _compile_one(place: Path) -> None:
     """In a process of its own, which ends here."""
     code = 1
     try:
-        from torch._inductor import aoti_compile_and_package  # imported by `main`; not where packages are only asked for
+        # Imported by `main`, and nowhere else.
+        from torch._inductor import aoti_compile_and_package
 
         program = torch.export.load(place / "program.pt2")
         aoti_compile_and_package(program, package_path=str(place / "package.pt2"))
