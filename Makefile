@@ -45,9 +45,9 @@ check-imports = lint-imports --no-cache
 check-docstrings = pydoclint --quiet rlcore flows
 check-spelling = codespell
 check-types = pyright --warnings
-# Three workers for two cores, because tests wait for processes much of their time. Whole files to each: a file's
+# Four workers for two cores, because tests wait for processes much of their time. Whole files to each: a file's
 # servers and databases are started once.
-tests = pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+tests = pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 tests-quick = pytest --quiet --numprocesses 2 --dist loadfile -m "not slow" tests/rlcore tests/flows tests/golden $(ARGS)
 
 # All of these run, whatever the others find; two at a time where `PAIRED` says so.

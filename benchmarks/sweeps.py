@@ -1,6 +1,6 @@
 """Trials per minute: a sweep here, the same trainings as a flow run each, and RL Zoo3 with Stable-Baselines3.
 
-    make bench-sweeps                             RL Zoo3 in .shepherd/peers, docs/results/sweeps.md
+    make bench-sweeps                             RL Zoo3 in .shepherd/zoo, docs/results/sweeps.md
     python -m benchmarks.sweeps --zoo VENV/bin/python [--trials 8]
 
 PPO on CartPole-v1, 40,000 steps a trial, ten seconds of Stable-Baselines3; learning rate and discount drawn
