@@ -64,12 +64,11 @@ class Categoricals:
 
     def logprob(self, action: Tensor) -> Tensor:
         """Sum over sub-actions. action [N, A] int64 -> [N]."""
-        columns = [p.gather(-1, action[..., i : i + 1]).squeeze(-1) for i, p in enumerate(self.parts)]
-        return torch.stack(columns, -1).sum(-1)
+        return _sum([p.gather(-1, action[..., i : i + 1]).squeeze(-1) for i, p in enumerate(self.parts)])
 
     def entropy(self) -> Tensor:
         """Sum over sub-actions, [N]."""
-        return torch.stack([-(p.exp() * p).sum(-1) for p in self.parts], -1).sum(-1)
+        return _sum([-(p.exp() * p).sum(-1) for p in self.parts])
 
 
 class Normal:
@@ -122,6 +121,11 @@ class TanhNormal(Normal):
         weights = torch.as_tensor(_WEIGHTS, dtype=self.mean.dtype, device=self.mean.device)
         u = self.mean.unsqueeze(-1) + self.std.unsqueeze(-1) * nodes  # [N, A, K]
         return super().entropy() + (log_tanh_slope(u) * weights).sum(-1).sum(-1)
+
+
+def _sum(columns: list[Tensor]) -> Tensor:
+    """Of [N] each; most often there is one."""
+    return columns[0] if len(columns) == 1 else torch.stack(columns, -1).sum(-1)
 
 
 def log_tanh_slope(u: Tensor) -> Tensor:
