@@ -10,22 +10,19 @@ from torch import Tensor, nn
 
 from rlcore import streams
 from rlcore.algorithms.on_policy import OnPolicyConfig
+from rlcore.algorithms.short_rollouts import compiled_where_short
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.data.rollout import Samples
-from rlcore.data.steps import batch_of, shifted, tensors_of, transitions
+from rlcore.data.steps import shifted, transitions
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import gae
 from rlcore.nn.encoder import Normalizer, VectorEncoder, flatten
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
-from rlcore.optim.function import CompiledFunction
 from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Metrics, State
 
-# Rows of a rollout up to which its preparation is compiled, loop and all; it weighs little beside the steps of longer
-# ones. What normalises rewards is no function of tensors.
-UNROLLED = 16
 SAVED = ("agent", "optimizer", "reward_scaler")  # parts of a learner with a state of their own
 
 
@@ -89,6 +86,7 @@ class ActorCriticLearner:
 
     Attributes:
         loss: of the subclass, as `rlcore.optim.optimizer.Loss`.
+        samples: `prepare`, as machine code where rollouts are short.
     """
 
     loss: Any
@@ -108,10 +106,9 @@ class ActorCriticLearner:
             reduction=config.loss_reduction,
         )
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
-        compiled = context.compiled and config.rollout_steps <= UNROLLED and not config.normalize_reward
-        prepared = "preparing a rollout", self._of_tensors, [self.agent], context
-        self._compiled = CompiledFunction(*prepared) if compiled else None
-        self._keys: tuple[list[str], list[str]] = [], []
+        self.samples = self.prepare
+        if not config.normalize_reward:  # whose scaler remembers: no function of the batch alone
+            self.samples = compiled_where_short(self.prepare, [self.agent], context)
         self.scheduled = config.scheduled()
         self.updates = 0
 
@@ -120,16 +117,6 @@ class ActorCriticLearner:
         coefs = {name: self.config.coefficient(name, policy_steps) for name in self.scheduled}
         self.optimizer.set_lr(coefs["lr"])
         return coefs
-
-    def samples(self, batch: Batch) -> Samples:
-        """What `prepare` makes of a rollout; compiled, where it is a short one."""
-        if self._compiled is None:
-            return self.prepare(batch)
-        self._keys = list(batch.steps.obs), list(batch.steps.extras)
-        return Samples._make(self._compiled(*tensors_of(batch)))
-
-    def _of_tensors(self, *given: Tensor) -> Samples:
-        return self.prepare(batch_of(*self._keys, given))
 
     @torch.no_grad()
     def prepare(self, batch: Batch) -> Samples:

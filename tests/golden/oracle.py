@@ -109,7 +109,7 @@ def injected(module: ModuleType, learner: Any, samples: dict[str, np.ndarray], p
     """Let `learner` find exactly these samples in a batch whose own content does not matter."""
     tensors = {name: torch.from_numpy(value) for name, value in samples.items()}
     count = len(samples["advantage"])
-    learner.prepare = lambda batch: module.Samples(**tensors, weight=torch.ones(count, dtype=torch.float64))
+    learner.samples = lambda batch: module.Samples(**tensors, weight=torch.ones(count, dtype=torch.float64))
     blank = torch.zeros(count, 1)
     steps = Steps({"state": torch.zeros(count, 1, 4)}, blank, blank, blank.bool(), blank.bool(), blank.bool())
     return Batch(steps, steps, policy_steps)

@@ -245,4 +245,4 @@ def test_make_clean_keeps_runs_unless_told_and_everything_it_did_not_make(
 
 def test_make_test_runs_the_tests_though_a_folder_is_called_so() -> None:
     said = subprocess.run(["make", "--dry-run", "tests"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "pytest --numprocesses 3" in said
+    assert "pytest --numprocesses 4" in said
