@@ -171,7 +171,7 @@ def test_a_compiled_step_that_computes_something_else_is_noticed(monkeypatch: py
 
 def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo.Config, "undivided", lambda self: self)
-    with pytest.raises(AssertionError, match=r"two ranks make 24 updates, one 42: .* \(Config.undivided\)"):
+    with pytest.raises(AssertionError, match=r"two ranks make 24 updates, one 48: .* \(Config.undivided\)"):
         conformance.two_ranks_learn_as_one(config("ppo", "CartPole-v1"))
 
 
