@@ -256,6 +256,8 @@ class Plan:
 class Agent(Protocol):
     """Parameters, observation normaliser and how they act: everything inference needs. An `nn.Module`.
 
+    Evaluation and serving make it as training does: of its config, spec, distribution and a torch.Generator.
+
     An attribute `keys` names the observation keys that it reads; without it, whoever asks it must bring all of them.
     """
 
@@ -296,7 +298,7 @@ class Learner(Protocol):
         ...
 
     def state_dict(self) -> State:
-        """Everything the next update depends on."""
+        """Everything the next update depends on; part `agent`, the agent's own, is what is evaluated and served."""
         ...
 
     def load_state_dict(self, state: State) -> None:

@@ -93,7 +93,9 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
     training = trained(config)
     agent, spec = training.learner.agent, training.envs.spec
     description = {"algo": plain(config.algo), "distribution": config.distribution.type, "spec": spec.to_json()}
-    policy = Policy(description, nested_state.decode(*nested_state.encode(agent.state_dict())))
+    state = nested_state.decode(*nested_state.encode(training.learner.state_dict()))
+    assert "agent" in state, "the learner's state has no part 'agent', the agent's own, of which a policy is loaded"
+    policy = Policy(description, state["agent"])
     assert training.collector.arrival is not None
     obs, count = training.collector.arrival.obs, config.env.num_envs
     with torch.no_grad():

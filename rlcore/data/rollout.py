@@ -62,8 +62,9 @@ class Samples(NamedTuple):
 def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """The minibatches of each epoch, K = ceil(N / size) of fixed shape; an epoch has every counted sample once.
 
-    Their number follows from N alone, so that ranks whose environments were reset at other moments make as many. The
-    last are filled up by repeats of weight 0.
+    Their number follows from N alone, whatever was reset: a run makes the gradient steps that its config names, and
+    every rank as many. The last is filled up by repeats of weight 0; where so many rows reset that it would hold
+    nothing else, all are made smaller instead.
 
     Args:
         weight: [N]; samples of weight 0 are left out.
@@ -75,10 +76,13 @@ def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator
         rows [E, K, M] int64 and weight [K, M] of the dtype of `weight`, the same in every epoch; both on its device.
     """
     counted = weight.cpu().numpy().nonzero()[0]
-    size = min(size, len(weight))
+    size, left = min(size, len(weight)), len(counted)
     count = math.ceil(len(weight) / size)
-    rows = np.zeros((epochs, count * size), np.int64)
-    for epoch in rows if len(counted) else ():
-        epoch[:] = np.resize(rng.permutation(counted), count * size)
-    counts = torch.from_numpy((np.arange(count * size) < len(counted)).astype(np.float32))
-    return torch.from_numpy(rows).view(epochs, count, size).to(weight.device), counts.view(count, size).to(weight)
+    each = np.arange(count)
+    filled = left - each * size if left > (count - 1) * size else (left + count - 1 - each) // count
+    counts = np.arange(size) < filled[:, None]  # [K, M]
+    rows = np.zeros((epochs, count, size), np.int64)
+    for epoch in rows if left else ():
+        order = np.resize(rng.permutation(counted), count * size)
+        epoch[counts], epoch[~counts] = order[:left], order[left:]
+    return torch.from_numpy(rows).to(weight.device), torch.from_numpy(counts.astype(np.float32)).to(weight)

@@ -59,12 +59,12 @@ def film(run: RunDirectory, path: Path, name: str = "policy.mp4") -> str | None:
 def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, int]]:
     """Play episodes of a checkpoint greedily in a window; gives return and length of each."""
     config = config_of(run)
-    limit, act = episode_limit(config, run.read_card()), greedy(load_policy(path))
+    limit, policy = episode_limit(config, run.read_card()), load_policy(path)
     env = make(config.env, render_mode="human")
     try:
         for episode in range(episodes):
             obs, _ = env.reset(seed=streams.integer(config.seed, "env_eval", FILM_ROUND, episode))
-            total, length, done = 0.0, 0, False
+            act, total, length, done = greedy(policy), 0.0, 0, False
             while not done and length != limit:
                 obs, reward, terminated, truncated, _ = env.step(act(obs))
                 total, length, done = total + float(reward), length + 1, terminated or truncated
@@ -74,10 +74,15 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
 
 
 def greedy(policy: Policy) -> Act:
-    """From one observation dict to the most likely action as an environment takes it: Discrete ones as int."""
+    """For one episode: from one observation dict to the most likely action as an environment takes it.
+
+    The policy's carry goes from each call to the next. Discrete actions are int.
+    """
+    carry = None
 
     def act(obs: dict[str, np.ndarray]) -> Any:
-        action = policy.predict(obs, greedy=True)
+        nonlocal carry
+        action, carry = policy.step(obs, carry)
         return action.item() if action.ndim == 0 else action
 
     return act

@@ -85,6 +85,9 @@ class Policy:
 
         Returns:
             Actions as `predict` gives them, and the carry.
+
+        Raises:
+            UserError: as `predict`; `is_first` is of another length than the batch.
         """
         given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
         arrays = {key: self._array(given, key) for key in self.obs_keys}
@@ -93,7 +96,9 @@ class Policy:
             raise UserError("obs: some keys are batched and others are not")
         batch = {key: torch.from_numpy(a[None] if single[0] else a) for key, a in arrays.items()}
         count = len(batch[self.obs_keys[0]])
-        opens = np.full(count, carry is None) if is_first is None else np.atleast_1d(is_first)
+        opens = np.full(count, carry is None) if is_first is None else np.asarray(is_first, dtype=bool).reshape(-1)
+        if len(opens) != count:
+            raise UserError(f"is_first: expected one value an observation, {count}, got {len(opens)}")
         with torch.no_grad():
             carry, action, _ = self.agent.act(
                 self.initial(count) if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
@@ -116,17 +121,19 @@ class Policy:
             `action` [B, ...], and the carry that is to come with the next observations.
 
         Raises:
-            UserError: something is missing or of another shape.
+            UserError: something is missing or of another shape, or a number of the carry is NaN.
         """
         names = ("is_first", *self.remembered(1))
         if missing := [name for name in names if given.get(name) is None]:
             raise UserError(f"{missing[0]!r} is missing; a policy that remembers takes {', '.join(names)}")
         opens = np.asarray(given["is_first"], dtype=bool).reshape(-1)
-        form = self.initial(len(opens))
-        for name, array in self._named(form).items():
-            if np.shape(given[name]) != array.shape:
-                raise UserError(f"{name!r}: expected shape {array.shape}, got {np.shape(given[name])}")
-        parts = [torch.from_numpy(np.array(given[name], a.dtype)) for name, a in self._named(form).items()]
+        form, parts = self.initial(len(opens)), []
+        for name, fresh in self._named(form).items():
+            if np.shape(given[name]) != fresh.shape:
+                raise UserError(f"{name!r}: expected shape {fresh.shape}, got {np.shape(given[name])}")
+            parts.append(torch.from_numpy(np.array(given[name], fresh.dtype)))
+            if parts[-1].isnan().any():  # a null in JSON is NaN by now, and would stay in what is remembered
+                raise UserError(f"{name!r}: expected numbers, got nan; hand in what the last call gave")
         obs = {key: given[key] for key in self.obs_keys if key in given}
         action, carry = self.step(obs, restored(form, parts), opens, greedy)
         return {"action": action, **self._named(carry)}

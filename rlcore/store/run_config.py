@@ -12,7 +12,7 @@ from typing import Any
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS, RunConfig
-from rlcore.config.schema import build, nearest, plain
+from rlcore.config.schema import build, nearest, plain, spell
 from rlcore.errors import UserError
 from rlcore.optim import when_to_compile
 from rlcore.store.directory import RunDirectory
@@ -33,10 +33,20 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     if name not in ALGORITHMS:
         raise UserError(f"algo.name={name}: not an algorithm here{nearest(str(name), ALGORITHMS)}")
     module = ALGORITHMS[name]
+    _refuse_keys_of_others(name, algo)
     config = build(RunConfig, dict(values) | {"algo": None})
     config = dataclasses.replace(config, algo=build(module.Config, algo, "algo."))
     cross_check(config)
     return config
+
+
+def _refuse_keys_of_others(name: str, algo: Mapping[str, Any]) -> None:
+    """Refuse a key that the algorithm does not have and another one here has: no slip of the pen."""
+    keys = {other: {field.name for field in dataclasses.fields(module.Config)} for other, module in ALGORITHMS.items()}
+    for key in algo:
+        owners = [other for other, known in keys.items() if key in known]
+        if owners and name not in owners:
+            raise UserError(f"algo.{key}={spell(algo[key])}: a key of {', '.join(owners)}; {name} has no such key")
 
 
 def config_of(run: RunDirectory) -> RunConfig:

@@ -90,6 +90,10 @@ def otherwise_when_loaded(self: Agent, *arguments: Any) -> Any:  # as what no st
     return carry, action if self.training else 1 - action, extras
 
 
+def without_the_agent(self: a2c.Learner) -> dict[str, Any]:
+    return {name: part for name, part in STATE(self).items() if name != "agent"}
+
+
 def alone(self: Optimizer, *arguments: Any, **more: Any) -> None:
     OPTIMIZER(self, *arguments, **more)
     self.ranks = dataclasses.make_dataclass("One", [("size", int, 1)])()
@@ -113,6 +117,7 @@ def divided_by_its_own(self: a2c.Learner, *inputs: Any) -> Any:
 
 
 OPTIMIZER, UPDATE, LOSS = Optimizer.__init__, RunningMoments.update, a2c.Learner.loss
+STATE = a2c.Learner.state_dict
 
 
 @pytest.mark.parametrize(
@@ -124,6 +129,7 @@ OPTIMIZER, UPDATE, LOSS = Optimizer.__init__, RunningMoments.update, a2c.Learner
         (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
         (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
         (conformance.a_loaded_policy_acts_alike, Agent, "act", otherwise_when_loaded),
+        (conformance.a_loaded_policy_acts_alike, a2c.Learner, "state_dict", without_the_agent),
         (conformance.greedy_is_deterministic, Agent, "act", undecided),
         (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
         (conformance.ranks_stay_one, Optimizer, "__init__", alone),
@@ -171,7 +177,7 @@ def test_a_compiled_step_that_computes_something_else_is_noticed(monkeypatch: py
 
 def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo.Config, "undivided", lambda self: self)
-    with pytest.raises(AssertionError, match=r"two ranks make 24 updates, one 42: .* \(Config.undivided\)"):
+    with pytest.raises(AssertionError, match=r"two ranks make 24 updates, one 48: .* \(Config.undivided\)"):
         conformance.two_ranks_learn_as_one(config("ppo", "CartPole-v1"))
 
 

@@ -63,7 +63,9 @@ CARTPOLE = {
 }
 
 
-def checkpointed_run(folder: Path, run_id: str, weights: int, spec: dict[str, Any] | None = None) -> RunDirectory:
+def checkpointed_run(
+    folder: Path, run_id: str, weights: int, spec: dict[str, Any] | None = None, algo: str = "ppo"
+) -> RunDirectory:
     """A run directory with a whole config, a card and one checkpoint of an untrained agent.
 
     Args:
@@ -71,13 +73,14 @@ def checkpointed_run(folder: Path, run_id: str, weights: int, spec: dict[str, An
         run_id: its identity.
         weights: seed of the agent's weights; another seed, another checkpoint.
         spec: of the environment, as in its card; default CartPole-v1.
+        algo: the algorithm's name.
 
     Returns:
         The run directory, with the random baseline in its log.
     """
     import torch
 
-    from rlcore.algorithms import ppo
+    from rlcore.algorithms import ALGORITHMS
     from rlcore.config.groups import RunConfig
     from rlcore.config.schema import build, defaults
     from rlcore.spec import EnvSpec
@@ -85,16 +88,15 @@ def checkpointed_run(folder: Path, run_id: str, weights: int, spec: dict[str, An
 
     spec = spec or CARTPOLE
     env = EnvSpec.from_json(spec)
-    keys = {"encoder": list(spec["obs"])}
+    keys, module = {"encoder": list(spec["obs"])}, ALGORITHMS[algo]
     tree = defaults(RunConfig)
-    algo = defaults(ppo.Config) | {"name": "ppo", "total_steps": 4096, "mlp_keys": keys}
-    algo = algo | {"per_rank_batch_size": 64} if algo.get("per_rank_batch_size") == "???" else algo
-    tree |= {"algo": algo, "exp_name": "ppo_CartPole-v1"}
+    settings = defaults(module.Config) | {"name": algo, "total_steps": 4096, "mlp_keys": keys}
+    tree |= {"algo": settings, "exp_name": f"{algo}_{spec['id']}"}
     tree["env"]["id"] = spec["id"]
     run = synthetic_run(folder, run_id, **tree)
     write_json(run.card, {"spec": spec, "tier": "snapshot", "fresh_instance": False, "max_episode_steps": 500})
-    config = build(ppo.Config, algo, "algo.")
-    agent = ppo.Agent(config, env, "auto", torch.Generator().manual_seed(weights))
+    config = build(module.Config, settings, "algo.")
+    agent = module.Agent(config, env, "auto", torch.Generator().manual_seed(weights))
     bookkeeping = {"wall_s": 2.0, "cpu_s": 2.0, "updates": 64, "fingerprint": {}}
     checkpoint.save(run.checkpoints, 4096, {"learner": {"agent": agent.state_dict()}}, bookkeeping)
     EventLog(run.events).append("baseline", mean=22.0, std=11.0, ci95=[19.8, 24.2], episodes=100)

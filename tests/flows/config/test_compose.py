@@ -215,6 +215,13 @@ def test_optimizers_are_chosen_by_file():
     assert compose([*BARE, "optim=sgd"])[0].algo.optimizer == sgd
 
 
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+def test_several_processes_are_chosen_by_file(accelerator):
+    typed = ["fabric.devices=2", "fabric.strategy=ddp", f"fabric.accelerator={accelerator}"]
+    chosen, spelled = (compose(["exp=a2c", *words])[0] for words in ([f"fabric=ddp-{accelerator}"], typed))
+    assert chosen.fabric == spelled.fabric and chosen.fabric.ranks == 2
+
+
 def test_dump_reads_back_as_the_same_tree():
     _, tree = compose(["exp=ppo", "algo.optimizer.eps=1e-5", "group=grün"])
     assert yaml.safe_load(dump(tree)) == tree

@@ -21,8 +21,10 @@ import pytest
 
 import flows
 from flows.stages.register_model import register_model
+from rlcore.data.carry import tensors
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
+from tests.probes import recurrent
 from tests.processes import answers, free_port
 
 pytestmark = [
@@ -39,9 +41,9 @@ class Served:
     run: RunDirectory
 
 
-def champion(folder: Path, name: str, spec: dict[str, Any] | None = None) -> RunDirectory:
+def champion(folder: Path, name: str, **made: Any) -> RunDirectory:
     """A run that is registered as the champion of that name."""
-    run = checkpointed_run(folder / "run", name, weights=61, spec=spec)
+    run = checkpointed_run(folder / "run", name, weights=61, **made)
     with pytest.MonkeyPatch.context() as patched:
         evaluations(patched, lambda digest, episode: 100.0 + episode % 3)
         register_model(named(run, name))
@@ -140,7 +142,7 @@ def test_named_observations_are_served_and_a_value_out_of_range_is_a_sentence(ho
     from mlflow.pyfunc import load_model, scoring_server
     from starlette.testclient import TestClient
 
-    run, rng = champion(tmp_path, "rooms", DICT_SPEC), np.random.default_rng(5)
+    run, rng = champion(tmp_path, "rooms", spec=DICT_SPEC), np.random.default_rng(5)
     server = TestClient(scoring_server.init(load_model("models:/rooms@champion")))
     obs = {"position": rng.normal(size=(8, 2, 3)), "room": rng.integers(1, 6, size=8)}
     given = {key: value.tolist() for key, value in obs.items()}
@@ -150,4 +152,32 @@ def test_named_observations_are_served_and_a_value_out_of_range_is_a_sentence(ho
     wrong = server.post("/invocations", json={"inputs": given | {"room": [9] * 8}})
     assert wrong.status_code == 400
     assert "obs 'room': expected whole numbers from 1 to 5" in wrong.json()["message"]
+    assert "Traceback" not in wrong.text
+
+
+def test_a_policy_that_remembers_is_called_with_what_it_answered(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.pyfunc import load_model, scoring_server
+    from starlette.testclient import TestClient
+
+    recurrent.use(monkeypatch)
+    policy = flows.load_policy(champion(tmp_path, "lstm", algo="q_learning").path)
+    server = TestClient(scoring_server.init(load_model("models:/lstm@champion")))
+    obs = np.random.default_rng(6).normal(size=(4, 2, 4))
+    answered, carry = {key: value.tolist() for key, value in policy.remembered(2).items()}, None
+    for row, opens in zip(obs, [[True, True], [False, False], [False, True], [False, False]], strict=True):
+        given = {"state": row.tolist(), "is_first": opens} | answered
+        response = server.post("/invocations", json={"inputs": given})
+        assert response.status_code == 200, response.text
+        answered = response.json()["predictions"]
+        action, carry = policy.step(row, carry, np.array(opens))
+        assert answered.pop("action") == action.tolist()
+        # lists of the same numbers, so float32 came through unchanged; true is not 1
+        assert str(answered) == str({f"carry_{i}": part.tolist() for i, part in enumerate(tensors(carry))})
+    assert answered["carry_2"] == [4, 2] and answered["carry_3"] == [False, False]
+    assert len(set(np.ravel(answered["carry_0"]))) == 2 * recurrent.UNITS
+    wrong = server.post("/invocations", json={"inputs": given | {"state": obs[0, :1].tolist()}})
+    assert wrong.status_code == 400
+    assert "is_first: expected one value an observation, 1, got 2" in wrong.json()["message"]
     assert "Traceback" not in wrong.text

@@ -33,7 +33,8 @@ def test_their_number_follows_from_the_rows_and_not_from_those_that_count() -> N
     weight = torch.ones(12)
     weight[:5] = 0
     ((rows, counts),) = visited(weight, 4)
-    assert (rows.shape, counts.sum(-1).tolist()) == ((3, 4), [4, 3, 0])
+    assert (rows.shape, counts.sum(-1).tolist()) == ((3, 4), [3, 2, 2])  # none is left without a sample
+    assert sorted(rows[counts > 0].tolist()) == list(range(5, 12)) and set(rows.ravel().tolist()) <= set(range(5, 12))
 
 
 def test_a_minibatch_is_never_larger_than_the_rollout() -> None:

@@ -17,6 +17,9 @@ import pytest
 from rlcore.errors import UserError
 from rlcore.judge import film
 from rlcore.judge.film import headless_rendering, record
+from rlcore.store import checkpoint
+from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run
+from tests.probes import recurrent
 
 
 class Painter(gymnasium.Env):
@@ -30,7 +33,7 @@ class Painter(gymnasium.Env):
     ) -> None:
         self.side, self.length, self.render_mode = side, length, render_mode
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": 12}
-        self.time = 0
+        self.time, self.taken = 0, []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.seed_given, self.time = seed, 0
@@ -38,6 +41,7 @@ class Painter(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.time += 1
+        self.taken.append(action)
         obs = {"state": np.full(1, self.time, np.float32)}
         return obs, float(action), self.time == self.length, False, {}
 
@@ -69,6 +73,22 @@ def test_the_video_holds_every_frame_from_the_first_to_the_last(tmp_path: Path) 
     assert [round(float(f.mean()) / 20) for f in frames] == list(range(8))
     # actions are obs % 3 = 0 1 2 0 1 2 0
     assert result == {"path": str(tmp_path / "new" / "policy.mp4"), "episode_return": 6.0, "length": 7}
+
+
+def test_a_policy_that_remembers_does_so_within_an_episode_and_not_beyond(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recurrent.use(monkeypatch)
+    state, action = CARTPOLE["obs"]["state"] | {"shape": [1]}, CARTPOLE["action"] | {"nvec": [5]}
+    spec = {"id": "Painter", "obs": {"state": state}, "action": action}
+    run, envs = checkpointed_run(tmp_path / "run", "run", 1, spec, "q_learning"), [Painter(), Painter()]
+    path, made = checkpoint.resolve(run, "latest"), iter(envs)
+    monkeypatch.setattr(film, "make", lambda config, render_mode: next(made))
+    assert film.film(run, path) == "media/policy.mp4"
+    # each action is how many came before it in its episode, modulo 5
+    assert envs[0].taken == [0, 1, 2, 3, 4, 0, 1]
+    assert list(film.show(run, path, 2)) == [(11.0, 7), (11.0, 7)]
+    assert envs[1].taken == 2 * envs[0].taken
 
 
 def test_an_endless_episode_is_cut(tmp_path: Path) -> None:

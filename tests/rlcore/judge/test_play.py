@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from rlcore.judge.play import EvalResult, play, student_t_975
+from rlcore.types import Arrival
+from tests.rlcore.data.test_carry import Remembering
 from tests.rlcore.envs.counting_envs import CountingEnvs
 
 
@@ -62,3 +64,14 @@ def test_every_arrival_and_action_can_be_watched() -> None:
         Still(), envs, 1, None, greedy=True, on_step=lambda arrival, action: seen.append((arrival.reward[0], action[0]))
     )
     assert seen == [(0, 0), (1, 0)]
+
+
+def test_an_agent_that_remembers_does_so_within_each_episode_and_not_beyond() -> None:
+    ages, actions = [], []
+
+    def on_step(arrival: Arrival, action: Any) -> None:
+        ages.append(arrival.obs["state"][:, 2].tolist())
+        actions.append((action[:, 0] - 1).tolist())
+
+    play(Remembering(), CountingEnvs((2, 4)), 6, None, greedy=True, on_step=on_step)
+    assert actions == ages and ages[:4] == [[0, 0], [1, 1], [2, 2], [0, 3]]

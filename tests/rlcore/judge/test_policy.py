@@ -172,6 +172,11 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
         policy.exchange({"state": OBS[:3], "is_first": first})
     with pytest.raises(UserError, match=r"'carry_0': expected shape \(2, 1\), got \(3, 1\)"):
         policy.exchange({"state": OBS[:2], "is_first": first[:2], **held})
+    with pytest.raises(UserError, match="is_first: expected one value an observation, 2, got 3"):
+        policy.exchange({"state": OBS[:2], "is_first": first, **held})
+    with pytest.raises(UserError, match="'carry_0': expected numbers, got nan"):
+        policy.exchange({"state": OBS[:3], "is_first": first, "carry_0": held["carry_0"] + np.nan})
+    assert policy.step(OBS[:3], carry, [0, 1, 0])[1]["age"][0].tolist() == [[4], [1], [4]]  # 0 and 1 are bools, too
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

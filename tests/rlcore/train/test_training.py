@@ -50,6 +50,19 @@ def test_an_iteration_tells_its_counts_and_means_and_the_budget_is_spent() -> No
     assert told[-1].env_steps < told[-1].policy_steps  # the rows that only reset are no actions
 
 
+def test_an_evaluation_between_two_iterations_is_repeatable_and_changes_no_bit() -> None:
+    first, second = training(), training()
+    for one in (first, second):
+        one.collect()
+        one.update()
+    told = [first.evaluate(3, greedy=False) for _ in range(2)]
+    assert told[0] == told[1] and told[0]["episodes"] == 3
+    for one in (first, second):
+        one.collect()
+        one.update()
+    assert bits(first) == bits(second)
+
+
 def test_what_was_collected_and_not_learned_from_is_not_saved(tmp_path: Path) -> None:
     one = training()
     one.collect()

@@ -1,0 +1,46 @@
+"""A run takes as many iterations and gradient steps as SheepRL 0.8.4 makes of the same numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from torch.utils.data import BatchSampler, RandomSampler
+
+from rlcore.conformance.several_ranks import on_two_ranks
+from rlcore.train.training import Training
+from tests.contract.test_registry import SETTINGS, every_algorithm
+from tests.learning.assembly import assemble
+
+
+def sheeprl(algo: dict[str, Any], envs: int, ranks: int) -> tuple[int, int]:
+    """Iterations and optimizer steps of each rank, as `main` and `train` of its ppo.py and a2c.py count them."""
+    iterations = algo["total_steps"] // (envs * algo["rollout_steps"] * ranks)
+    if algo["name"] == "a2c":  # it sums the gradients of all minibatches
+        return iterations, iterations
+    rows = RandomSampler(range(envs * algo["rollout_steps"]))
+    minibatches = BatchSampler(rows, batch_size=algo["per_rank_batch_size"], drop_last=False)
+    return iterations, iterations * algo["update_epochs"] * len(minibatches)
+
+
+@every_algorithm
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("total", "rollout", "batch"),
+    # of 3 environments: whole iterations, a rest, a last minibatch of one row, minibatches fewer than rows that reset
+    [(288, 24, 18), (431, 24, 20), (300, 8, 23), (600, 32, 4)],
+)
+def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, batch: int) -> None:
+    chosen = SETTINGS[algo] | {"total_steps": total, "rollout_steps": rollout}
+    chosen |= {"per_rank_batch_size": batch} if algo == "ppo" else {}
+    one = assemble("CartPole-v1", chosen, num_envs=3, max_episode_steps=12)
+    wide = dataclasses.replace(one.config, fabric=dataclasses.replace(one.config.fabric, devices=ranks))
+
+    def trained(**how: Any) -> tuple[int, int]:
+        training = Training(one.config, one.card, **how)
+        training.config = wide  # only now: ranks that are threads need no Fabric of several devices
+        return len(list(training)), training.learner.updates
+
+    done = [trained()] if ranks == 1 else on_two_ranks(trained)
+    assert done == [sheeprl(chosen, 3, ranks)] * ranks
