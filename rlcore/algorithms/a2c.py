@@ -44,7 +44,7 @@ class Config(OnPolicyConfig):
         OptimizerConfig(name="rmsprop", lr=1e-3, eps=1e-4, betas=None), "one for actor and critic"
     )
 
-    def gradient_steps(self, width: int) -> int:
+    def gradient_steps(self, width: int, ranks: int = 1) -> int:
         """One a rollout."""
         return self.iterations(width)
 
@@ -60,8 +60,8 @@ class Learner(ActorCriticLearner):
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """One step on a rollout [T, B]; returns averages over it."""
         config, coefs, samples = self.config, self.coefficients(batch.policy_steps), self.samples(batch)
-        if not self.ranks.sum(samples.weight.sum()):
-            return self.finish(batch, [], [], coefs)  # one row of environments that all reset
+        if config.rollout_steps == 1 and not self.ranks.sum(samples.weight.sum()):
+            return self.finish(batch, [], [], coefs)  # all reset; of two rows one counts, so that nothing is waited for
         if config.normalize_advantages:
             samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
         parts = zip(*(column.chunk(self.parts) for column in samples), strict=True)

@@ -65,9 +65,9 @@ class Config(OnPolicyConfig):
         """A minibatch is never larger than the rollout."""
         return replace(self, per_rank_batch_size=1 << 30)
 
-    def gradient_steps(self, width: int) -> int:
+    def gradient_steps(self, width: int, ranks: int = 1) -> int:
         """Optimizer steps of a whole run; where `target_kl` ends updates, at most."""
-        minibatches = math.ceil(self.rollout_steps * width / self.per_rank_batch_size)
+        minibatches = math.ceil(self.rollout_steps * width // ranks / self.per_rank_batch_size)
         return self.iterations(width) * self.update_epochs * math.ceil(minibatches / self.accumulate_minibatches)
 
 

@@ -91,7 +91,7 @@ class FabricConfig:
 class BufferConfig:
     """Where steps wait for the learner."""
 
-    size: int | None = arg(None, "rows per environment; null or rollout_steps for on-policy algorithms", low=1)
+    size: int | None = arg(None, "rows per environment that are kept; null: as many as the algorithm wants", low=1)
     memmap: bool = arg(False, "memory-mapped storage", unused=NO_REPLAY)
     memmap_dir: str | None = arg(None, "folder of memory-mapped storage", learning=False, unused=NO_REPLAY)
     validate_args: bool = arg(False, "check shapes", learning=False, unused="shapes are always checked")

@@ -47,7 +47,7 @@ def seconds_saved(config: RunConfig) -> float:
     """What compiling saves a whole run, by the arithmetic of its config."""
     algo = config.algo
     calls = algo.iterations(config.width) * algo.collect_length
-    return A_STEP * algo.gradient_steps(config.width) + AN_ACTION * calls
+    return A_STEP * algo.gradient_steps(config.width, config.fabric.ranks) + AN_ACTION * calls
 
 
 def decide(config: RunConfig, saved: dict[str, Any] | None) -> str:

@@ -44,3 +44,4 @@ def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, bat
 
     done = [trained()] if ranks == 1 else on_two_ranks(trained)
     assert done == [sheeprl(chosen, 3, ranks)] * ranks
+    assert wide.algo.gradient_steps(wide.width, ranks) == sheeprl(chosen, 3, ranks)[1]

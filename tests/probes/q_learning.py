@@ -45,7 +45,7 @@ class Config(AlgorithmConfig):
     def collect_length(self) -> int:
         return 4
 
-    def gradient_steps(self, width: int) -> int:
+    def gradient_steps(self, width: int, ranks: int = 1) -> int:
         return int(self.replay_ratio * (self.total_steps - self.learning_starts)) * 2
 
     def check_spec(self, spec: EnvSpec) -> None:
