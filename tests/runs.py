@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from flows.stages.make_env import make_env
-from rlcore.algorithms import ppo
+from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import defaults, plain
 from rlcore.store.directory import RunDirectory, write_json
@@ -50,11 +50,12 @@ COMPILED: dict[str, Any] = {
 }
 
 
-def values(env_id: str, total_steps: int, **dotted: Any) -> dict[str, Any]:
+def values(env_id: str, total_steps: int, algo: str = "ppo", **dotted: Any) -> dict[str, Any]:
     """A config as plain values: the classes' defaults, `SMALL`, then `a__b=c` for `a.b=c`."""
-    tree = defaults(RunConfig) | {"algo": defaults(ppo.Config), "env": defaults(EnvConfig)}
+    tree = defaults(RunConfig) | {"algo": defaults(ALGORITHMS[algo].Config), "env": defaults(EnvConfig)}
     given = {key.replace("__", "."): value for key, value in dotted.items()}
-    for key, value in {**SMALL, "algo.total_steps": total_steps, "env.id": env_id, **given}.items():
+    small = {key: value for key, value in SMALL.items() if algo == "ppo" or key != "algo.update_epochs"}
+    for key, value in {**small, "algo.total_steps": total_steps, "env.id": env_id, **given}.items():
         *groups, name = key.split(".")
         branch = tree
         for group in groups:
@@ -70,7 +71,7 @@ def prepare(path: Path, env_id: str = "CartPole-v1", total_steps: int = 512, **d
     path.mkdir(parents=True)
     run.media.mkdir()
     run.config.write_text(yaml.safe_dump(plain(config)))
-    identity = {"run_id": path.name, "algo": "ppo", "env_id": env_id, "seed": config.seed}
+    identity = {"run_id": path.name, "algo": config.algo.name, "env_id": env_id, "seed": config.seed}
     write_json(run.identity, identity | {"commit": "unknown", "dirty": "unknown", "lock_hash": "unknown"})
     make_env(run)
     return run

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,10 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.processes import NO_STORE, count, digest, end, kill_all, one, orphans, start, wait_for
 from tests.runs import prepare
+from tests.soaking import soak
 
 pytestmark = pytest.mark.slow
-RUN = {"fabric__devices": 2, "total_steps": 4096, "checkpoint__every": 512, "evaluation__every": 2048}
+RUN: dict[str, Any] = {"fabric__devices": 2, "total_steps": 4096, "checkpoint__every": 512, "evaluation__every": 2048}
 RUN |= {"algo__normalize_reward": True}  # the open returns are of each rank's own environments
 
 
@@ -34,10 +36,11 @@ def trained(home: Path, name: str) -> RunDirectory:
     return RunDirectory(home / name)
 
 
-def test_a_killed_rank_ends_all_and_the_run_goes_on_to_the_same_bits(home: Path) -> None:
-    prepare(home / "whole", **RUN)
+@pytest.mark.parametrize("algo", [pytest.param("ppo", marks=soak), "a2c"])
+def test_a_killed_rank_ends_all_and_the_run_goes_on_to_the_same_bits(algo: str, home: Path) -> None:
+    prepare(home / "whole", algo=algo, **RUN)
     whole = trained(home, "whole")
-    run = prepare(home / "cut", **RUN)
+    run = prepare(home / "cut", algo=algo, **RUN)
     process = start(home, "stage", "train", "cut", **NO_STORE)
     wait_for(lambda: count(run, "checkpoint"), "a checkpoint")
     os.kill(one(home, "follower"), signal.SIGKILL)
