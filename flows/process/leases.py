@@ -56,7 +56,9 @@ def alone(name: str, note: Path, refusal: str = "") -> Iterator[None]:
     lease = _Lease(name, note)
     try:
         lease.take(refusal)
-    except httpx.TransportError as error:
+    except (httpx.TransportError, httpx.HTTPStatusError) as error:
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500:
+            raise
         log.warning("%s: Prefect's server is away (%s); the lock file alone keeps others out", name, error)
         yield
         return

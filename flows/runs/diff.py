@@ -83,7 +83,10 @@ def _reasons(first: Path, second: Path) -> list[str]:
     """What the two fingerprints and environment cards say of why the bits may differ."""
     said = []
     if first.name != second.name:
-        said.append(f"  they are of different moments: {first.name} and {second.name} env steps")
+        spent = [checkpoint.load(place)[0]["ranks"]["0"]["collector"]["policy_steps"] for place in (first, second)]
+        same = f"other episodes after the same {spent[0]:,} policy steps"
+        moments = same if spent[0] == spent[1] else "they are of different moments"
+        said.append(f"  {moments}: {first.name} and {second.name} env steps")
     for half, meaning in MEANING.items():
         differing = _differing(half, *_fingerprints(first, second))
         said += [f"  {key}: {before} and {after}; {meaning}" for key, before, after in differing]

@@ -75,8 +75,8 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
     """All that a result was made from, and what it came to: with config.yaml, what it takes to have it again.
 
     What run.json says (code, host, seed, where it started from), the `machine` it trained on (device, threads,
-    versions, plugins), how it `compile`s, `dataset_digest`, and by env steps the `checkpoints` {digest, tensors} and
-    the mean returns of `evaluations`. `fingerprint` is that of its newest checkpoint.
+    versions, plugins), how it `compile`s, `dataset_digest`, and by env steps the `checkpoints` {digest, tensors,
+    policy_steps} and the mean returns of `evaluations`. `fingerprint` is that of its newest checkpoint.
     """
     from rlcore.store.run_config import config_hash, config_of  # torch, as above
 
@@ -89,7 +89,11 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
         "compile": fingerprint.get("learning", {}).get("compile"),
         "dataset_digest": dataset_digest(run),
         "checkpoints": {
-            str(event["env_steps"]): {"digest": event["digest"], "tensors": event.get("tensors", "")}
+            str(event["env_steps"]): {
+                "digest": event["digest"],
+                "tensors": event.get("tensors", ""),
+                "policy_steps": event.get("policy_steps"),
+            }
             for event in events
             if event["kind"] == "checkpoint" and "digest" in event
         },

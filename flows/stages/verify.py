@@ -45,23 +45,38 @@ def as_far_as_the_original(run: RunDirectory, boundaries: Iterable[Boundary]) ->
 def verify(run: RunDirectory, env_steps: int) -> dict[str, Any] | None:
     """Compare the checkpoint at `env_steps` with the original's: {env_steps, digest, original, same, sentence}.
 
-    None where one of them has none there: written at a signal, or the trainer died and has not come there again.
+    Those of the same env steps, or of the same policy steps: a run that departs has other episodes, and so has taken
+    other actions by then. None where one of them has none there: written at a signal, or the trainer died and has not
+    come there again.
     """
     original = Original.of(run)
-    then = original.lineage["checkpoints"].get(str(env_steps))
+    kept = original.lineage["checkpoints"]
     now = last_event(read_events(run.events), "checkpoint", env_steps=env_steps)
-    if then is None or now is None:
+    if now is None:
         return None
+    steps = str(env_steps) if str(env_steps) in kept else _at_policy_steps(kept, now.get("policy_steps"))
+    if steps is None:
+        return None
+    then = kept[steps]
     result = {"env_steps": env_steps, "digest": now["digest"], "original": then["digest"]}
     if now["digest"] == then["digest"]:
         return result | {"same": True, "sentence": f"identical at {env_steps:,} env steps"}
-    first = _first_difference(original, then["tensors"], now["tensors"], run.checkpoints / str(env_steps))
-    same = [int(steps) for steps in original.lineage["checkpoints"] if int(steps) < env_steps]
+    first = f"env_steps, which were {int(steps):,} after as many policy steps: other episodes"
+    if int(steps) == env_steps:
+        first = _first_difference(original, then["tensors"], now["tensors"], run.checkpoints / steps)
+    same = [int(other) for other in kept if int(other) < min(env_steps, int(steps))]
     since = f"; at {max(same):,} it was the same" if same else ""
     sentence = f"different at {env_steps:,} env steps: first in {first}{since}"
     result |= {"same": False, "first": first, "sentence": sentence}
     write_json(run.path / VERDICT, {"identical": False, "of": original.lineage["run_id"], "segments": [result]})
     return result
+
+
+def _at_policy_steps(kept: dict[str, Any], policy_steps: int | None) -> str | None:
+    """The env steps of the checkpoint after so many policy steps; logs of earlier versions do not tell them."""
+    if policy_steps is None:
+        return None
+    return next((steps for steps, there in kept.items() if there.get("policy_steps") == policy_steps), None)
 
 
 def _first_difference(original: Original, then: str, now: str, ours: Path) -> str:

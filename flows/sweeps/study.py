@@ -14,8 +14,10 @@ driver was killed, and after a resume nothing is drawn twice.
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flows.sweeps.settings import Plan
@@ -56,6 +58,7 @@ class Study:
         self.config, self.space = plan.config, plan.space
         self._optuna = optuna
         self._database = open_storage(storage)
+        self._lock = threading.Lock()  # at what is read and written: jobs report from threads
         self._trials: list[FrozenTrial] | None = None  # as last read
         self._judged: dict[int, int] = {}  # trial -> the evaluation at which it was last asked about
         self._study = optuna.create_study(
@@ -65,9 +68,10 @@ class Study:
     @property
     def trials(self) -> list[FrozenTrial]:
         """All that were asked, by number; read again when this process, the only one that writes, has written."""
-        if self._trials is None:
-            self._trials = self._study.get_trials(deepcopy=False)
-        return self._trials
+        with self._lock:
+            if self._trials is None:
+                self._trials = self._study.get_trials(deepcopy=False)
+            return self._trials
 
     def unfinished(self) -> list[int]:
         """Numbers of the trials that were asked and came to nothing yet."""
@@ -88,8 +92,10 @@ class Study:
         for dimension in self.space:
             if dimension.present(params):
                 params[dimension.key] = dimension.suggest(trial)
-        self._study.add_trial(view.get_trials(deepcopy=False)[number])  # one transaction: a kill leaves no half trial
-        self._trials = None
+        with self._written():
+            self._study.add_trial(
+                view.get_trials(deepcopy=False)[number]
+            )  # one transaction: a kill leaves no half trial
         return number
 
     @property
@@ -111,8 +117,8 @@ class Study:
             return False
         trial = self.trials[number]
         if step not in trial.intermediate_values:
-            self._database.set_trial_intermediate_value(trial._trial_id, step, value)
-            self._trials = None
+            with self._written():
+                self._database.set_trial_intermediate_value(trial._trial_id, step, value)
         pruner = self._pruner()
         if pruner is None:
             return False
@@ -131,22 +137,22 @@ class Study:
         noted = trial.system_attrs.get(RUNGS, {})
         new = {key: (step, value) for key, value in attributes.items() if key.startswith(RUNG) and key not in noted}
         if new:
-            self._database.set_trial_system_attr(trial._trial_id, RUNGS, noted | new)
-            self._trials = None
+            with self._written():
+                self._database.set_trial_system_attr(trial._trial_id, RUNGS, noted | new)
 
     def tell(self, number: int, state: str, value: float | None = None, **notes: Any) -> None:
         """Note what a trial came to: "complete" with its value, "pruned" or "fail". Told again, it stays as it is."""
         trial = self.trials[number]
         if trial.state.is_finished():
             return
-        for key, note in notes.items():
-            self._database.set_trial_user_attr(trial._trial_id, key, note)
         if state == "pruned":  # as Optuna itself has it: the last intermediate value
             value = trial.intermediate_values[max(trial.intermediate_values)]
         values = None if value is None else [value]
         states = self._optuna.trial.TrialState
-        self._database.set_trial_state_values(trial._trial_id, states[state.upper()], values)
-        self._trials = None
+        with self._written():
+            for key, note in notes.items():
+                self._database.set_trial_user_attr(trial._trial_id, key, note)
+            self._database.set_trial_state_values(trial._trial_id, states[state.upper()], values)
 
     def best(self) -> FrozenTrial | None:
         """The complete trial of the highest value, the earlier one of two; None without one."""
@@ -164,6 +170,13 @@ class Study:
     def seeds(self, stream: int, count: int) -> list[int]:
         """The first so many seeds of a stream of the sweep: TRAINING of every trial, CONFIRMATION of the winner."""
         return [streams.integer(self.config.seed, "sweep", stream, index) for index in range(count)]
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Around a write: nobody reads meanwhile, nor goes on with what was read before."""
+        with self._lock:
+            yield
+            self._trials = None
 
     def _batch_of(self, number: int) -> int:
         """The number of the first trial of its batch; 0 in async mode, where every trial knows of all others."""

@@ -30,7 +30,7 @@ def compiled_where_short(prepare: Prepare, modules: Sequence[nn.Module], context
 class _Compiled:
     def __init__(self, prepare: Prepare, modules: Sequence[nn.Module], context: Context) -> None:
         self.prepare = prepare
-        self._function = CompiledFunction("preparing a rollout", self._of_tensors, modules, context)
+        self._function = CompiledFunction("preparing a rollout", self._of_tensors, modules, context, [prepare])
         self._keys: tuple[list[str], list[str]] = [], []
 
     def __call__(self, batch: Batch) -> Samples:

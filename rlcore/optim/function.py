@@ -36,12 +36,18 @@ class CompiledFunction:
         function: what it computes, with the modules as they are.
         modules: whose parameters and buffers it reads.
         context: what it belongs to was built from.
+        calls: other functions that it calls and that are not this program's in every run.
     """
 
     def __init__(
-        self, what: str, function: Callable[..., Sequence[Tensor]], modules: Sequence[nn.Module], context: Context
+        self,
+        what: str,
+        function: Callable[..., Sequence[Tensor]],
+        modules: Sequence[nn.Module],
+        context: Context,
+        calls: Sequence[Any] = (),
     ) -> None:
-        self.what, self.function, self.modules = what, function, modules
+        self.what, self.function, self.modules, self.calls = what, function, modules, calls
         self._held = Held(modules)
         self._seed, self._prepare = context.config.seed, context.prepare
         self._decides = context.facts(f"{function.__module__}.{getattr(function, '__qualname__', function)}") | {
@@ -56,7 +62,8 @@ class CompiledFunction:
         layout = [(value.shape, value.dtype) for value in inputs]
         if self._compiled is None:
             self._layout = layout
-            facts = machine_code.Facts(self._decides, self._seed, lambda: [], self.function, prepare=self._prepare)
+            made_of = (self.function, *self.calls, *self.modules)
+            facts = machine_code.Facts(self._decides, self._seed, lambda: [], made_of, prepare=self._prepare)
             self._compiled, _ = machine_code.made_once(self.what, self._traced(), given, facts)
         assert layout == self._layout, "the function was compiled for other shapes"
         return self._compiled(given)

@@ -7,7 +7,6 @@ for the one before it; so whoever trains rehearses first (`side_by_side`), and a
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import time
 import warnings
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlcore import plugins
 from rlcore.errors import RunError
 from rlcore.optim.package import Compiled, Traced, built, cache_folder, constants, find, load, machine, shape
 
@@ -124,7 +122,7 @@ class Facts:
         config: JSON: the algorithm's config, the environment's spec, what else the function is made from.
         seed: of the run; it counts where a function holds constants that may have been drawn.
         notes: what to remember of the trace, as the names of its outputs; JSON.
-        made_of: the function or class that is traced; its file counts where it is none of this program's.
+        made_of: the functions, objects and classes whose code is traced.
         plain: name -> tensor that may be another one later, so that a function which holds it is refused.
         prepare: called before a function is built that is not there, as by a rehearsal of all.
     """
@@ -132,25 +130,31 @@ class Facts:
     config: Any
     seed: int
     notes: Callable[[], Any]
-    made_of: Any
+    made_of: Sequence[Any]
     plain: Mapping[str, Tensor] = field(default_factory=dict)
     prepare: Callable[[], None] = lambda: None
 
     def names(self, example: Sequence[Tensor]) -> list[str]:
-        """Under which a function of these inputs is known, for any seed and for this one; none where it has no file."""
-        source = inspect.getsourcefile(inspect.unwrap(self.made_of)) if inspect.getmodule(self.made_of) else None
-        if source is None or not Path(source).is_file():
+        """Under which a function of these inputs is known, for any seed and for this one.
+
+        None where code of somebody else's is in it: what that reads beside its inputs, nobody can tell untraced.
+        """
+        if not all(map(_own, self.made_of)):
             return []
-        given = {
-            "facts": self.config,
-            "code": CODE,
-            "source": hashlib.sha256(Path(source).read_bytes()).hexdigest(),
-            "plugins": plugins.hashes(),
-            "inputs": [shape(value) for value in example],
-            **machine(),
-        }
+        given = {"facts": self.config, "code": CODE, "inputs": [shape(value) for value in example], **machine()}
         texts = (json.dumps([given, seed], sort_keys=True, default=str) for seed in (None, self.seed))
         return [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+
+
+def _own(part: Any) -> bool:
+    """Whether a function, with what it is a method of, or a module, with all in it, is rlcore's or torch's."""
+    if isinstance(part, torch.nn.Module):
+        return all(_of_ours(type(module)) for module in part.modules())
+    return _of_ours(part) and _of_ours(type(getattr(part, "__self__", torch.nn.Module())))
+
+
+def _of_ours(code: Any) -> bool:
+    return str(getattr(code, "__module__", None)).partition(".")[0] in ("rlcore", "torch")
 
 
 def code_digest() -> str:

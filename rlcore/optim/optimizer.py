@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
+from rlcore.errors import RunError, UserError, first_line
 from rlcore.optim import machine_code, rules
 from rlcore.optim.flat import FlatParameters, Held
 from rlcore.optim.function import Reading
@@ -19,6 +21,7 @@ from rlcore.optim.rules import OptimizerConfig
 if TYPE_CHECKING:
     from rlcore.types import Context
 
+log = logging.getLogger(__name__)
 # Inputs -> the loss summed over samples [], the samples' summed weight [], means for the log: name -> [].
 Loss = Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
 # Of float16, as torch.amp.GradScaler has them: first scale, steps until it doubles.
@@ -82,6 +85,7 @@ class Optimizer:
         }
         self._layout: list[Any] = []
         self._names: list[str] = []
+        self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
         self._pending: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches
         self._proposed: list[Tensor] = []  # the step as a whole, not taken yet
 
@@ -89,14 +93,13 @@ class Optimizer:
         """Add the gradient of the loss of these inputs to what the next `apply` uses; returns the loss's means."""
         if not self.parameters.own:
             self.parameters.gather()
+        if self.compiled and self._function is None:
+            self._build(inputs)
         if not self.compiled:
             gradient, weight, means = self._gradient(inputs)
             self._pending.append((gradient, weight))
             return means
-        given = [*self._state(), *self._held.tensors(), *map(_tensor, inputs)]
-        if self._function is None:
-            self.whole = self.whole and not self.parameters.shared  # else the other's step between would be undone
-            self._build(given, len(inputs))
+        given = self._given(inputs)
         layout = [(i.shape, i.dtype) for i in given[-len(inputs) :]]
         assert layout == self._layout, "the compiled step was built for other shapes"
         assert self._function is not None
@@ -173,8 +176,32 @@ class Optimizer:
 
     # Compiled ---------------------------------------------------------------------------------------------------------
 
-    def _build(self, example: list[Tensor], inputs: int) -> None:
-        """Trace loss and step with the first inputs, and have machine code made of them."""
+    def _given(self, inputs: Sequence[Any]) -> list[Tensor]:
+        """What the compiled step is called with."""
+        return [*self._state(), *self._held.tensors(), *map(_tensor, inputs)]
+
+    def _build(self, inputs: Sequence[Any]) -> None:
+        """Trace loss and step with the first inputs, and have machine code made of them; as written where that fails.
+
+        A UserError where a run that began compiled cannot be traced here, as by another torch.
+        """
+        self.whole = self.whole and not self.parameters.shared  # else the other's step between would be undone
+        try:
+            self._make(self._given(inputs), len(inputs))
+        except RunError:
+            raise
+        except Exception as error:  # whatever tracing meets in somebody's loss
+            if self._began:
+                raise UserError(
+                    f"this run began with a compiled step, which torch {torch.__version__} cannot trace here "
+                    f"({first_line(error)}); go on with the version it began with"
+                ) from error
+            self.compiled = self.whole = False
+            if not machine_code.rehearsing():  # it is said when it happens
+                log.warning("the minibatch step runs as it is written, not compiled: %s", first_line(error))
+        self._began = self.compiled
+
+    def _make(self, example: list[Tensor], inputs: int) -> None:
         modules = nn.ModuleList([self.module, *self.uses])
         objective = Reading(modules, self.loss)
         held, states = self._held.names, len(self._state())
@@ -196,14 +223,15 @@ class Optimizer:
 
         self._layout = [(tensor.shape, tensor.dtype) for tensor in example[-inputs:]]
         decides = self._decides | {"whole": self.whole}
-        facts = machine_code.Facts(decides, self._seed, lambda: self._names, self.loss, prepare=self._prepare)
+        made_of = (self.loss, self.module, *self.uses)
+        facts = machine_code.Facts(decides, self._seed, lambda: self._names, made_of, prepare=self._prepare)
         self._function, self._names = machine_code.made_once("the minibatch step", function, example, facts)
 
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What the rule remembers and how many steps it has taken, the same compiled or not; and float16's scale."""
-        state: dict[str, Any] = {"slots": dict(self.slots), "count": self.count, "lr": self.lr}
+        """What the rule remembers, how many steps it has taken and in which way; and float16's scale."""
+        state: dict[str, Any] = {"slots": dict(self.slots), "count": self.count, "lr": self.lr, "compiled": self._began}
         return state | ({"scale": self.scale, "growing": self.growing} if self.scales_loss else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -211,6 +239,9 @@ class Optimizer:
         self.slots = {name: state["slots"][name].to(self.parameters.vector).clone() for name in self.slots}
         self.count = state["count"].clone()
         self.set_lr(float(state["lr"]))
+        if self.compiled and state["compiled"] is not None:  # it goes on as it began
+            self._began = self.compiled = state["compiled"]
+            self.whole = self.whole and self.compiled
         if self.scales_loss:
             self.scale, self.growing = state["scale"].clone(), state["growing"]
 

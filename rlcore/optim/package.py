@@ -204,15 +204,22 @@ def _check(run: Compiled, graph: GraphModule, example: Sequence[Tensor]) -> None
             )
 
 
-_mapped: list[int] = []
+_loaded: dict[str, Compiled] = {}  # by the SHA-256 of the package
 
 
 def load(package: bytes) -> Compiled:
-    """A package as a function, loaded from memory.
+    """A package as a function, loaded from memory, once in a process.
 
     torch's own loaders unpack into a folder of /tmp and remove it when the interpreter shuts down in good order, which
     a trainer never does.
     """
+    digest = hashlib.sha256(package).hexdigest()
+    if digest not in _loaded:
+        _loaded[digest] = _load(package)
+    return _loaded[digest]
+
+
+def _load(package: bytes) -> Compiled:
     runner = getattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu", None)  # pyright: ignore[reportPrivateUsage]
     if runner is None or not hasattr(os, "memfd_create"):
         from torch._inductor import aoti_load_package  # the compiler, which takes seconds to import
@@ -222,8 +229,7 @@ def load(package: bytes) -> Compiled:
     with zipfile.ZipFile(io.BytesIO(package)) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".so"))
         code = archive.read(name)
-    descriptor = os.memfd_create("minibatch-step")
-    _mapped.append(descriptor)  # never closed: the dynamic linker takes the same path for the same library
+    descriptor = os.memfd_create("shepherd-package")  # never closed: to the dynamic linker a path is a library
     with open(descriptor, "wb", closefd=False) as handle:
         handle.write(code)
     return runner(f"/proc/self/fd/{descriptor}", 1).run

@@ -16,6 +16,7 @@ from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint.chunks import digest as chunk_digest
 from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
 from rlcore.types import Chunk
 
 
@@ -56,19 +57,23 @@ def common(first: Path, second: Path) -> tuple[Path, Path]:
         second: likewise.
 
     Returns:
-        Two checkpoints: those named, or the newest that verify at an env step both runs have.
+        Two checkpoints: those named, or the newest that verify at a moment both runs have: after as many policy
+        steps, as their logs tell them, or at the same env step.
 
     Raises:
-        NothingInCommonError: the runs have no env step in common.
+        NothingInCommonError: the runs have no such moment in common.
         UserError: a place holds no run or checkpoint, or one is damaged.
     """
     there = [_checkpoints(place) for place in (first, second)]
     if all((place / "manifest.json").exists() for place in (first, second)):
         return next(iter(there[0].values())), next(iter(there[1].values()))
-    for steps in sorted(set(there[0]) & set(there[1]), reverse=True):
-        pair = there[0][steps], there[1][steps]
-        if all(checkpoint.damage(path) is None for path in pair):
-            return pair
+    spent = [_policy_steps(place) for place in (first, second)]
+    for one in sorted(there[0], reverse=True):
+        for other in sorted(there[1], reverse=True):
+            pair = there[0][one], there[1][other]
+            alike = one == other or (one in spent[0] and spent[0][one] == spent[1].get(other))
+            if alike and all(checkpoint.damage(path) is None for path in pair):
+                return pair
     raise NothingInCommonError(
         f"{first} and {second}: no good checkpoint at the same env steps; they have {_list(there[0])} and "
         f"{_list(there[1])} (checkpoint.keep_last=null keeps all)"
@@ -86,6 +91,13 @@ def _checkpoints(place: Path) -> dict[int, Path]:
     if not found:
         raise UserError(f"{place}: no checkpoint yet")
     return found
+
+
+def _policy_steps(place: Path) -> dict[int, int]:
+    """Env steps -> policy steps of the checkpoints that a run's log tells of; {} of a checkpoint by itself."""
+    log = RunDirectory(place).events
+    events = read_events(log) if log.exists() else ()
+    return {e["env_steps"]: e["policy_steps"] for e in events if e["kind"] == "checkpoint" and "policy_steps" in e}
 
 
 def _list(choices: Mapping[int, Path]) -> str:

@@ -121,7 +121,7 @@ class CompiledActing:
         example = [*self._held, *self._inputs(carry, obs, first, given)]
         decides = context.facts("acting") | {"agent": repr(agent)}
         seed, prepare = context.config.seed, context.prepare
-        facts = machine_code.Facts(decides, seed, lambda: self._names, type(agent), _plain(agent), prepare)
+        facts = machine_code.Facts(decides, seed, lambda: self._names, [agent], _plain(agent), prepare)
         self._function, self._names = machine_code.made_once("acting", self._traced(), example, facts)
 
     def begin(self, rng: Noise, length: int) -> None:

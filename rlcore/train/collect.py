@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +14,7 @@ from rlcore.data.carry import mapped, restored, tensors
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.functional.noise import Noise
 from rlcore.judge.random_agent import RandomAgent
+from rlcore.optim.machine_code import clock
 from rlcore.train.acting import CompiledActing, compiled_acting
 from rlcore.types import Agent, Alone, Arrival, Context, Ranks, State, Steps, VectorEnv
 
@@ -80,7 +80,7 @@ class Collector:
             Steps [T, B] and the arrival [B] after them (as `Steps` without T and without action). They share storage
             that the next call overwrites.
         """
-        began = time.perf_counter()
+        began = clock()[0]
         arrival = self.arrival if self.arrival is not None else self.envs.reset()
         if self._room is None or len(self._room) != length + 1:
             self._room = Room(length + 1, arrival, self.device)
@@ -102,7 +102,7 @@ class Collector:
             actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
         self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
         self.arrival = arrival if self._in_place is not None else copied(arrival)
-        self.seconds = time.perf_counter() - began
+        self.seconds = clock()[0] - began
         return self._steps(room, said, carry)
 
     def _acts(self, room: Room, length: int) -> Act:

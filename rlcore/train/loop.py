@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlcore.algorithms import ALGORITHMS
+from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
 from rlcore.train.collect import Collector
 from rlcore.types import Context, Metrics, VectorEnv
@@ -48,13 +49,20 @@ class Loop:
         return self.collector.policy_steps
 
     def collect(self) -> None:
-        """Take T steps in all environments into the buffer."""
+        """Take T steps in all environments into the buffer; a RunError where the last ones were not learned from."""
+        if self._waiting:
+            raise RunError("what was collected has not been learned from: update() before collecting again")
         before = self.policy_steps
         random = before < self.plan.random_steps
         self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
         self._due, self._waiting = before, True
 
     def update(self) -> list[Metrics]:
-        """Improve the agent by the batches that are due; the metrics of each, as tensors that nothing has read."""
+        """Improve the agent by the batches that are due; the metrics of each, as tensors that nothing has read.
+
+        A RunError where nothing was collected since the last one.
+        """
+        if not self._waiting:
+            raise RunError("there is nothing new to learn from: collect() before update()")
         self.iterations, self._waiting = self.iterations + 1, False
         return [self.learner.update(batch, self.rng) for batch in self.buffer.batches(self._due)]

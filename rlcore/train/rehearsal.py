@@ -1,8 +1,9 @@
-"""A rehearsal: another learner in still environments, so that all functions are known before the first is built."""
+"""A rehearsal: another learner in made-up environments, so that all functions are known before the first is built."""
 
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,20 +12,23 @@ import torch
 from torch import Tensor
 
 from rlcore.data.arrivals import FLAGS, from_columns
-from rlcore.errors import RunError
 from rlcore.optim import machine_code
-from rlcore.spec import EnvSpec
+from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.train.loop import Loop
 from rlcore.types import Arrival, Context, Episode, Ranks, State, VectorEnv
 
 log = logging.getLogger(__name__)
+EPISODE = 20  # steps
+
+
+LIMIT = 30.0  # seconds: it is to save some
 
 
 def rehearse(context: Context, envs: VectorEnv) -> None:
     """Have all functions of a training built side by side, where the first one that it needs is not there.
 
-    It goes on until the agent has acted and learned. What it asks for in other shapes than the training, or what fails
-    in it, costs only time: the training builds what it misses when it meets it.
+    It goes on until the agent has acted and learned, for half a minute at most. What it asks for in other shapes than
+    the training, what fails in it or comes later costs only time: the training builds what it misses when it meets it.
 
     Args:
         context: of the training, which keeps its own learner, streams and environments as they are.
@@ -34,19 +38,19 @@ def rehearse(context: Context, envs: VectorEnv) -> None:
         RunError: the compiler failed, or the cache cannot be written.
     """
     apart = replace(context, ranks=Mute(context.ranks), functions=[])
-    try:
-        with machine_code.side_by_side():
-            loop = Loop(apart, Still(envs.spec, envs.num_envs, getattr(envs, "device", None)))
-            plan = loop.plan
-            while loop.policy_steps < plan.total_steps:
+    with machine_code.side_by_side():
+        try:
+            loop, begun = (
+                Loop(apart, DrawnEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None))),
+                time.monotonic(),
+            )
+            while loop.policy_steps < loop.plan.total_steps and time.monotonic() < begun + LIMIT:
                 loop.collect()
                 loop.update()
-                if loop.learner.updates and loop.policy_steps > plan.random_steps:
+                if loop.learner.updates and loop.policy_steps > loop.plan.random_steps:
                     break
-    except RunError:
-        raise
-    except Exception:  # of somebody's algorithm, over observations that are all zero
-        log.debug("no rehearsal", exc_info=True)
+        except Exception:  # of somebody's algorithm, over observations that no environment gave
+            log.debug("the rehearsal was broken off", exc_info=True)
 
 
 class Mute:
@@ -64,8 +68,8 @@ class Mute:
         return [value] * self.size
 
 
-class Still:
-    """Environments whose observations and rewards are zero and whose episodes never end.
+class DrawnEnvs:
+    """Environments that draw everything: normal observations and rewards, episodes of EPISODE steps.
 
     Args:
         spec: of one.
@@ -74,29 +78,47 @@ class Still:
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int, device: torch.device | None) -> None:
-        self.spec, self.num_envs = spec, num_envs
-        rows = {
-            f"obs/{key}": np.full((num_envs, *part.shape), part.start, part.dtype) for key, part in spec.obs.items()
-        }
-        rows |= {flag: np.zeros(num_envs, np.float32 if flag == "reward" else bool) for flag in FLAGS}
-        on_device = {key: torch.from_numpy(value).to(device) for key, value in rows.items()} if device else rows
-        self._arrival = from_columns(on_device)
+        self.spec, self.num_envs, self.device = spec, num_envs, device
+        self._rng, self._step = np.random.default_rng(0), 0
 
     def reset(self) -> Arrival:
-        """Zeros."""
-        return self._arrival
+        """Where an episode opens."""
+        self._step = 0
+        return self._arrival()
 
     def step(self, action: Any) -> Arrival:
-        """Zeros again."""
-        return self._arrival
+        """Whatever the action."""
+        self._step = (self._step + 1) % (EPISODE + 1)
+        return self._arrival()
+
+    def _arrival(self) -> Arrival:
+        def every(true: bool) -> np.ndarray:
+            return np.full(self.num_envs, true)
+
+        opens, rng = self._step == 0, self._rng
+        reward = rng.standard_normal(self.num_envs, np.float32) * (not opens)
+        flags = (reward, every(False), every(self._step == EPISODE), every(opens))
+        rows = {f"obs/{key}": self._drawn(part) for key, part in self.spec.obs.items()} | dict(
+            zip(FLAGS, flags, strict=True)
+        )
+        return from_columns(
+            {key: torch.from_numpy(value).to(self.device) for key, value in rows.items()} if self.device else rows
+        )
+
+    def _drawn(self, part: ArraySpec) -> np.ndarray:
+        """Observations [B, *shape] of a key's dtype."""
+        shape, dtype = (self.num_envs, *part.shape), np.dtype(part.dtype)
+        if part.n is not None or dtype.kind in "iub":
+            return (part.start + self._rng.integers(0, part.n or 2, shape)).astype(dtype)
+        return self._rng.standard_normal(shape).astype(dtype)
 
     def pop_episodes(self) -> list[Episode]:
-        """None ends."""
+        """Nobody asks."""
         return []
 
     def boundary(self) -> Arrival | None:
-        """The arrival as it is."""
-        return self._arrival
+        """Nothing ends here."""
+        return None
 
     def state_dict(self) -> State:
         """There is none."""

@@ -201,7 +201,8 @@ class Session:
         digest = checkpoint.manifest(path)["digest"]
         saved = {"path": str(path.relative_to(self.run.path)), "env_steps": self.env_steps, "digest": digest}
         tensors = tensor_digests(learning)  # checkpoints are pruned; what each of them held stays known
-        patiently(lambda: self.events.append("checkpoint", **saved, tensors=tensors))
+        moment = {"policy_steps": self.training.policy_steps}  # where two runs stand at the same of their schedule
+        patiently(lambda: self.events.append("checkpoint", **saved, **moment, tensors=tensors))
         return saved
 
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:

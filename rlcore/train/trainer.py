@@ -43,7 +43,13 @@ ALIVE_EVERY = 2.0  # seconds
 WORK_EVERY = 1.0  # seconds
 SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C takes a millisecond
 # Loggers whose messages the driver is told: a minute of compiling, a disk that is full, episodes without end.
-TOLD = ("rlcore.optim.package", "rlcore.train.acting", "rlcore.store.patience", "rlcore.judge.evaluation")
+TOLD = (
+    "rlcore.optim.package",
+    "rlcore.optim.optimizer",
+    "rlcore.train.acting",
+    "rlcore.store.patience",
+    "rlcore.judge.evaluation",
+)
 
 
 class Interrupted(BaseException):

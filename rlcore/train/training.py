@@ -195,7 +195,7 @@ class Training(Loop):
         self.buffer.load_state_dict(own["buffer"])
         self.collector.load_state_dict(own["collector"])
         streams.load_generator_state(self.rng, own["rng"])
-        self.iterations = state["iterations"]
+        self.iterations, self._waiting = state["iterations"], False
 
     def save(self, folder: Path | str) -> Path:
         """Write a checkpoint `folder/<env_steps>`, whole, in the place of one of that name; returns it."""

@@ -234,3 +234,16 @@ def test_a_run_without_a_checkpoint_is_a_mistake(original: RunDirectory, tmp_pat
     empty = new_run([*TINY, f"run_dir={tmp_path}/empty"])
     with pytest.raises(UserError, match="its log tells of no checkpoint"):
         restored(str(empty.path))
+
+
+def test_a_run_that_departs_has_taken_other_actions_by_then_and_is_told(original: RunDirectory, tmp_path: Path) -> None:
+    """Other episodes end at other moments: the same point of the schedule comes at other env steps."""
+    again = restored(str(original.path), str(tmp_path / "again"))
+    first, second, *_ = (e for e in read_events(original.events) if e["kind"] == "checkpoint")
+    there = [first, second | {"env_steps": second["env_steps"] - 7, "digest": "d"}]
+    again.events.write_text("".join(json.dumps(event) + "\n" for event in there))
+    assert (verify(again, first["env_steps"]) or {})["same"]
+    found = verify(again, second["env_steps"] - 7) or {}
+    assert not found["same"] and found["original"] == second["digest"]
+    assert f"which were {second['env_steps']:,} after as many policy steps" in found["sentence"]
+    assert f"at {first['env_steps']:,} it was the same" in found["sentence"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import optuna
 import pytest
 
 from flows.sweeps import study as study_module
+from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.settings import plan
 from tests.flows.sweeps.fake import EVALUATIONS, came_to, drive, made
@@ -92,3 +94,27 @@ def test_a_pruner_ends_bad_trials_and_keeps_the_best(tmp_path: Path, pruner: str
 def test_without_a_pruner_every_trial_goes_to_its_end(tmp_path: Path) -> None:
     sweep = drive(made(tmp_path, "none", "sweep.trials=12", "sweep.startup=2", "sweep.pruner=none")[0])
     assert {trial.state.name for trial in sweep.study.trials} <= {"COMPLETE", "FAIL"}
+
+
+def test_what_a_job_reports_while_the_study_is_read_is_not_lost(tmp_path: Path) -> None:
+    """The driver reads in one thread, and jobs report from others: what is read again must hold what they wrote."""
+    folder, _ = made(tmp_path, "race", "sweep.trials=8", "sweep.mode=async", "sweep.pruner=median", "sweep.startup=1")
+    study = Sweep(folder, folder.read()).study
+    first, second = study.ask(), study.ask()
+    assert first is not None and second is not None
+    read, reports = study._study.get_trials, []
+
+    def slowly(deepcopy: bool = True) -> Any:
+        found = read(deepcopy=True)
+        if threading.current_thread() is threading.main_thread() and not reports:
+            reports.append(threading.Thread(target=study.report, args=(second, 1, -1.0)))
+            reports[0].start()
+            reports[0].join(0.3)  # it waits, or what was read is old by now
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study._study, "get_trials", slowly)
+        study._trials = None
+        assert len(study.trials) == 2
+        reports[0].join()
+        assert study.trials[second].intermediate_values == {1: -1.0}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from torch import Tensor, nn
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.errors import RunError, UserError
+from rlcore.functional.distributions import Normal
+from rlcore.functional.returns import gae
 from rlcore.nn.mlp import MLP, MLPConfig
 from rlcore.optim import machine_code, rules
 from rlcore.optim.optimizer import Optimizer
@@ -341,3 +345,63 @@ def test_a_setting_the_optimizer_does_not_have_is_refused_by_name() -> None:
         build(OptimizerConfig, {"name": "adam", "momentum": 0.9}, "algo.optimizer.")
     with pytest.raises(UserError, match=r"algo.optimizer.name=adm: must be one of .*did you mean 'adam'"):
         build(OptimizerConfig, {"name": "adm"}, "algo.optimizer.")
+
+
+def branching(module: nn.Linear) -> Any:
+    """A loss that no graph can hold: which way it goes depends on a number."""
+
+    def loss(slope: Tensor, samples: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        total = (module.weight * slope).sum() * samples
+        return (total * 2 if total > 0 else total), samples, {"loss": total.detach()}
+
+    return loss
+
+
+class AsModule(nn.Module):
+    """A loss that is a module."""
+
+    def __init__(self, module: nn.Linear) -> None:
+        super().__init__()
+        self.held = [module]
+
+    def forward(self, slope: Tensor, samples: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        total = (self.held[0].weight * slope).sum() * samples
+        return total, samples, {"loss": total.detach()}
+
+
+@pytest.mark.parametrize("make", [branching, AsModule, lambda module: functools.partial(AsModule(module))])
+def test_whatever_can_be_called_is_a_loss_and_what_cannot_be_traced_runs_as_it_is_written(
+    make: Any, uncompiled: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights = []
+    for compiled in (False, True):
+        module = linear()
+        optimizer = Optimizer(module, make(module), PLAIN, context(compiled=compiled))
+        stepped(optimizer, [3, 4])
+        stepped(optimizer, [-3, 1])
+        weights.append(module.weight.detach())
+    torch.testing.assert_close(*weights)
+    assert ("as it is written, not compiled" in caplog.text) == (make is branching) == (not optimizer.compiled)
+    # It goes on as it began: a loss that can be traced by now is not, and one that cannot any more is refused.
+    again = Optimizer(linear(), make(linear()), PLAIN, context(compiled=True))
+    again.load_state_dict(optimizer.state_dict())
+    assert again.compiled == (make is not branching)
+    other = Optimizer(linear(), branching(linear()), PLAIN, context(compiled=True))
+    other.load_state_dict(optimizer.state_dict())
+    with nullcontext() if make is branching else pytest.raises(UserError, match="began with a compiled step"):
+        stepped(other, [3, 4])
+
+
+def test_a_function_of_somebody_elses_is_traced_at_every_start(uncompiled: None) -> None:
+    """What it reads beside its inputs, a number or another file, may be another one by then."""
+
+    class Mine(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    example = [torch.ones(2)]
+    ours: list[Any] = [nn.Sequential(nn.Linear(2, 2)), MLP.forward, Normal]
+    theirs: list[Any] = [nn.Sequential(Mine(2, 2)), Mine, AsModule(linear()).forward, made, functools.partial(gae)]
+    for made_of, known in [*((part, True) for part in ours), *((part, False) for part in theirs)]:
+        names = machine_code.Facts({}, 0, list, [nn.Tanh(), made_of]).names(example)
+        assert len(names) == (2 if known else 0), made_of

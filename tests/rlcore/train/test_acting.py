@@ -56,7 +56,8 @@ def same(plain: Training, compiled: Training) -> None:
             assert torch.equal(a, b)
         for each, steps, arrival in ((plain, one, last), (compiled, two, end)):
             each.buffer.extend(steps, arrival)
-            each.update()
+            for batch in each.buffer.batches(each._due):
+                each.learner.update(batch, each.rng)
         with torch.no_grad():  # compiled steps round otherwise: acting alone is compared
             for p, q in zip(plain.learner.agent.parameters(), compiled.learner.agent.parameters(), strict=True):
                 q.copy_(p)

@@ -1,7 +1,8 @@
-"""Before the first function is built, another learner goes through an iteration in which nothing happens."""
+"""Before the first function is built, another learner goes through an iteration in environments that are made up."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
-from rlcore.optim import machine_code
+from rlcore.errors import RunError
+from rlcore.optim import machine_code, package
 from rlcore.optim.package import Compiled, Traced
 from rlcore.store.compare import tensor_digests
-from rlcore.train.rehearsal import Still
+from rlcore.train.rehearsal import DrawnEnvs, rehearse
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
 from tests.probes import q_learning
@@ -81,21 +83,50 @@ def test_a_vector_that_writes_in_place_is_rehearsed_alike(builds: list[list[str]
     assert sorted(builds[0]) == sorted(key for keys in builds[1:] for key in keys)
 
 
-def test_one_that_fails_costs_nothing_but_time(builds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Still, action: Any) -> Any:
-        raise ZeroDivisionError
+@pytest.mark.parametrize("error", [ZeroDivisionError(), RunError("no environment gives such observations")])
+def test_one_that_fails_costs_nothing_but_time(
+    error: Exception, builds: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: DrawnEnvs, action: Any) -> Any:
+        raise error
 
-    monkeypatch.setattr(Still, "step", fails)
+    monkeypatch.setattr(DrawnEnvs, "step", fails)
     one = training("ppo", rollout_steps=20, dense_units=8)
     one.collect()
     one.update()
-    assert [len(keys) for keys in builds] == [1, 1] and not machine_code.rehearsing()
+    assert [len(keys) for keys in builds] == [1, 1, 1]  # acting in the rehearsal, and both again: nothing is kept here
+    assert not machine_code.rehearsing()
+
+
+def test_it_ends_though_nothing_is_ever_learned(builds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlcore.train.rehearsal.LIMIT", 0.3)
+    one = training("q_learning", total_steps=10**7, learning_starts=10**6)
+    began = time.monotonic()
+    assert one.collector._compile_for is not None
+    rehearse(one.collector._compile_for, one.envs)
+    assert time.monotonic() - began < 5
+
+
+def test_packages_are_checked_with_observations_that_tell_them_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[Traced] = []
+    monkeypatch.setattr(machine_code, "built", lambda functions: seen.extend(functions) or run_graphs(functions))
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
+    one = training("ppo", rollout_steps=20, dense_units=8)
+    one.collect()
+    acting = seen[0]
+    (obs,) = [value for value in acting.example if value.shape == (3, 4) and value.dtype == torch.float32]
+    assert acting.what == "acting" and len(obs.unique()) == 12
+    blind = [torch.zeros_like(value) if value is obs else value for value in acting.example]
+    with pytest.raises(RunError, match="wrong by"):
+        package._check(lambda inputs: list(acting.graph(*blind)), acting.graph, acting.example)
 
 
 def test_environments_on_a_device_are_rehearsed_there() -> None:
     spec = training("q_learning").envs.spec
-    arrival = Still(spec, 3, torch.device("cpu")).reset()
-    host = Still(spec, 3, None).reset()
+    arrival = DrawnEnvs(spec, 3, torch.device("cpu")).reset()
+    host = DrawnEnvs(spec, 3, None).reset()
     for key, rows in host.obs.items():
         tensor = arrival.obs[key]
         assert isinstance(tensor, torch.Tensor) and tensor.numpy().dtype == rows.dtype == spec.obs[key].dtype
