@@ -64,7 +64,9 @@ def imported(module: str, key: str = "plugins") -> ModuleType:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
         where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if len(frames) > 1 else ""
         reason = f"{type(error).__name__}: {first_line(error)}{where}"
-        raise UserError(f"{key}={module}: this module cannot be imported ({reason})") from None
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        fix = "; type the command in the folder that has it, or name that folder in PYTHONPATH" if missing else ""
+        raise UserError(f"{key}={module}: this module cannot be imported ({reason}){fix}") from None
     if found.__file__ is None:
         raise UserError(f"{key}={module}: a folder without __init__.py; name a module in it, as {module}.mine")
     return found

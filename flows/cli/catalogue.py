@@ -20,7 +20,6 @@ from flows.report.command_lines import short_path
 from flows.report.terminal import console, show
 from rlcore import plugins
 from rlcore.config.schema import build, defaults
-from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 ACTIONS = {
@@ -104,6 +103,6 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
         agent = module.Agent(config, spec, "auto", torch.Generator())
         zeros = {key: torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for key, spec in obs.items()}
         agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), Noise(0, "probe"), False)
-    except UserError:
+    except Exception:  # a UserError, or whatever somebody's agent meets in a space that it is not made for
         return False
     return True

@@ -72,8 +72,18 @@ def _brought(one: Gone) -> dict[str, Any]:
         "marked": one.marked,
         "env_steps": int(newest.name) if newest else 0,
         "mlflow": bring_or_note(run),
-        "resume": resume_command(short_path(run.path)),
+        "resume": _resume_command(run),
     }
+
+
+def _resume_command(run: RunDirectory) -> str:
+    """What to type to go on with a run: with the sweep whose trial it is, else with the run alone."""
+    trial, trials = run.path.parent, run.path.parent.parent
+    if trial.name.startswith("trial_") and trials.parent.name == "sweeps":
+        from flows.sweeps.folder import SweepFolder  # Hydra
+
+        return SweepFolder(trials.name).resume_command
+    return resume_command(short_path(run.path), run.read_config().get("plugins"))
 
 
 def _show(told: Sequence[dict[str, Any]], away: dict[str, str], runs: int, folders: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -86,7 +86,6 @@ class ActorCriticLearner:
 
     Attributes:
         loss: of the subclass, as `rlcore.optim.optimizer.Loss`.
-        samples: `prepare`, as machine code where rollouts are short.
     """
 
     loss: Any
@@ -106,7 +105,7 @@ class ActorCriticLearner:
             reduction=config.loss_reduction,
         )
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
-        self.samples = self.prepare
+        self.samples: Callable[[Batch], Samples] = self.prepare  # as machine code, where rollouts are short
         if not config.normalize_reward:  # whose scaler remembers: no function of the batch alone
             self.samples = compiled_where_short(self.prepare, [self.agent], context)
         self.scheduled = config.scheduled()

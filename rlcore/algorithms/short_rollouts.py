@@ -22,6 +22,9 @@ def compiled_where_short(prepare: Prepare, modules: Sequence[nn.Module], context
         prepare: of the batch's tensors and the modules alone; nothing else that it reads may change.
         modules: whose parameters and buffers it reads.
         context: of the run.
+
+    Returns:
+        Of the same batches the same samples, but for rounding.
     """
     short = context.compiled and context.config.algo.rollout_steps <= ROWS
     return _Compiled(prepare, modules, context) if short else prepare

@@ -340,7 +340,24 @@ def defaults(cls: type) -> dict[str, Any]:
     return tree
 
 
+# What Stable-Baselines3 and CleanRL call a key, and its name here.
+OTHER_WORDS = {
+    "learning_rate": "lr",
+    "n_steps": "rollout_steps",
+    "num_steps": "rollout_steps",
+    "n_epochs": "update_epochs",
+    "batch_size": "per_rank_batch_size",
+    "clip_range": "clip_coef",
+    "total_timesteps": "total_steps",
+    "n_envs": "num_envs",
+    "env_id": "id",
+}
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
-    match = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
+    names = [str(k) for k in known]
+    meant = OTHER_WORDS.get(str(word).rpartition(".")[2])
+    same = [name for name in names if name.rpartition(".")[2] == meant]
+    match = difflib.get_close_matches(str(word), same or names, n=1, cutoff=0.0 if same else 0.6)
     return f"; did you mean {match[0]!r}?" if match else ""

@@ -33,9 +33,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from rlcore.errors import RunError, UserError
+from rlcore.errors import RunError, UserError, first_line
 from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import large_imports, without_compiler
 
@@ -204,9 +205,15 @@ class Trainer:
             if not isinstance(error, RunError):
                 with contextlib.suppress(OSError):  # the log may lie on the full disk that this is about
                     traceback.print_exc()
-            sentence = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+            sentence = str(error) if isinstance(error, RunError) else self._where(error)
             self.say("error", sentence=sentence, kind=type(error).__name__, exit=1)
             return 1
+
+    def _where(self, error: Exception) -> str:
+        """A fault of code, an algorithm's or an environment's say, with the line it was met in."""
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        told = f"{type(error).__name__}: {first_line(error)}"
+        return f"{told} ({Path(last.filename).name}, line {last.lineno}; the traceback is in {self.run.log})"
 
     def _guarded(self) -> int:
         try:
