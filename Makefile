@@ -76,7 +76,7 @@ peer = test -x $(1)/bin/$(2) || { python3 -m venv $(1) && $(1)/bin/pip install -
 
 bench: install
 	@$(call peer,$(PEERS),sheeprl,stable-baselines3 sheeprl==0.8.4 'setuptools<81' 'mujoco<4')
-	$(BIN)/python benchmarks/peers.py --peers $(CURDIR)/$(PEERS)/bin/python --out docs/results/speed.md $(ARGS)
+	$(BIN)/python -m benchmarks.peers --peers $(CURDIR)/$(PEERS)/bin/python --out docs/results/speed.md $(ARGS)
 
 bench-sweeps: install
 	@$(call peer,$(ZOO),rl_zoo3,rl_zoo3 pandas)

@@ -1,7 +1,7 @@
 """The train stage beside Stable-Baselines3 and SheepRL 0.8.4: the same settings, alternating, whole processes.
 
     make bench                                    peers in .shepherd/peers, all protocols, docs/results/speed.md
-    python benchmarks/peers.py --peers VENV/bin/python --only a c --repeats 3
+    python -m benchmarks.peers --peers VENV/bin/python --only a c --repeats 3
 
 Counted: processor and wall seconds and peak memory of every process of the stage, imports and exit included, one
 thread. Ours: `shepherd stage train` on a run that make-env has prepared. The first of our runs of each finds an empty
@@ -24,102 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peer_scripts import FILES
+
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 EPISODES = 20  # greedy, for the returns beside the times
 QUIET = ("metric.log_level=0", "checkpoint.save_last=True", "algo.run_test=False", "env.capture_video=False")
 SILENT = (*QUIET, "checkpoint.every=1000000", "model_manager.disabled=True", "fabric.accelerator=cpu", "num_threads=1")
-
-# What Stable-Baselines3 is asked for: class, environment, number, its own arguments.
-SB3 = """
-import sys, json, gymnasium, torch
-from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
-import benchmarks_slow  # registers the environment that waits
-torch.set_num_threads(1)
-name, env_id, count, steps, seed, vector, normalize, options, saved = json.loads(sys.argv[1])
-if __name__ == "__main__":
-    kind = {"serial": DummyVecEnv, "subprocess": SubprocVecEnv}[vector]
-    envs = make_vec_env(env_id, count, seed=seed, vec_env_cls=kind)
-    if normalize:
-        envs = VecNormalize(envs)
-    model = {"PPO": PPO, "A2C": A2C}[name]("MlpPolicy", envs, device="cpu", seed=seed, **options)
-    model.learn(steps)
-    model.save(saved)
-    if normalize:
-        envs.save(saved + ".pkl")
-    envs.close()
-"""
-SB3_JUDGE = """
-import sys, json
-from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecNormalize
-name, env_id, saved, normalize, episodes = json.loads(sys.argv[1])
-envs = make_vec_env(env_id, 1, seed=10**6)
-if normalize:
-    envs = VecNormalize.load(saved + ".pkl", envs)
-    envs.training = envs.norm_reward = False
-print(evaluate_policy({"PPO": PPO, "A2C": A2C}[name].load(saved), envs, episodes, warn=False)[0])
-"""
-# SheepRL's own agent and its own episode, on other seeds.
-SHEEPRL_JUDGE = """
-import contextlib, io, importlib, json, sys, tempfile
-from pathlib import Path
-import yaml
-from lightning import Fabric
-from sheeprl.utils.env import make_env
-from sheeprl.utils.utils import dotdict
-folder, episodes = json.loads(sys.argv[1])
-(saved,) = Path(folder).rglob("*.ckpt")
-config = dotdict(yaml.safe_load((saved.parents[1] / "config.yaml").read_text()))
-algo = importlib.import_module(f"sheeprl.algos.{config.algo.name}.agent")
-play = importlib.import_module(f"sheeprl.algos.{config.algo.name}.utils").test
-fabric = Fabric(accelerator="cpu", devices=1)
-env = make_env(config, 0, 0, folder, "test", vector_env_idx=0)()
-continuous = hasattr(env.action_space, "high")
-sizes = env.action_space.shape if continuous else [env.action_space.n]
-agent = algo.build_agent(fabric, sizes, continuous, config, env.observation_space, fabric.load(saved)["agent"])[1]
-said = io.StringIO()
-with contextlib.redirect_stdout(said):
-    for episode in range(episodes):
-        config.seed = 10**6 + episode
-        play(agent, fabric, config, folder)
-rewards = [float(line.split()[-1].strip("[]")) for line in said.getvalue().splitlines() if "Reward" in line]
-assert len(rewards) == episodes
-print(sum(rewards) / episodes)
-"""
-# What stepping one environment costs by itself: processor seconds, without imports.
-SIMULATOR = """
-import sys, json, time, gymnasium
-env_id, steps = json.loads(sys.argv[1])
-env = gymnasium.make(env_id)
-env.action_space.seed(0)
-actions = [env.action_space.sample() for _ in range(steps)]
-env.reset(seed=0)
-began = time.process_time()
-for action in actions:
-    *_, terminated, truncated, _ = env.step(action)
-    if terminated or truncated:
-        env.reset()
-print(time.process_time() - began)
-"""
-SLOW = """
-import time, gymnasium, numpy as np
-class Slow(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed); self.t = 0
-        return np.zeros(4, np.float32), {}
-    def step(self, action):
-        self.t += 1
-        time.sleep(1e-3)
-        return np.full(4, self.t % 7 / 7, np.float32), 1.0, False, self.t == 200, {}
-gymnasium.register("Slow-v0", entry_point=Slow)
-"""
 
 
 @dataclass(frozen=True)
@@ -306,9 +217,7 @@ def main() -> None:
     lines = []
     with tempfile.TemporaryDirectory(prefix="shepherd-bench-") as name:
         folder = Path(name)
-        scripts = {"sb3": SB3, "sb3_judge": SB3_JUDGE, "sheeprl_judge": SHEEPRL_JUDGE, "simulator": SIMULATOR}
-        scripts["benchmarks_slow"] = SLOW
-        for script, text in scripts.items():
+        for script, text in FILES.items():
             (folder / f"{script}.py").write_text(text)
         for letter in arguments.only:
             protocol = PROTOCOLS[letter]

@@ -60,7 +60,8 @@ def test_what_is_told_to_be_typed_names_the_same_again() -> None:
     [
         (
             "nowhere",
-            r"plugins=nowhere: .* cannot be imported \(ModuleNotFoundError: No module named 'nowhere'",
+            r"plugins=nowhere: .* cannot be imported \(ModuleNotFoundError: No module named 'nowhere'.*\); "
+            "type the command in the folder that has it",
         ),
         ("torn", r"cannot be imported \(SyntaxError"),
         (".x", "cannot be imported"),

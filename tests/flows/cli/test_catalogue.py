@@ -6,6 +6,8 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from flows.cli.catalogue import agents_table, envs_table
 from rlcore.errors import UserError
 from tests.flows.conftest import Printed
@@ -31,12 +33,15 @@ def test_agents_are_listed_with_their_presets_and_where_it_stands_what_these_rea
     assert "docs/results" not in printed(agents_table({"other": ALGORITHMS["ppo"]}))
 
 
-def test_an_agent_that_refuses_a_space_is_not_said_to_take_it(printed: Printed) -> None:
+@pytest.mark.parametrize("error", [UserError("only Box"), IndexError("tuple index out of range")])
+def test_an_agent_that_refuses_a_space_or_fails_there_is_not_said_to_take_it(
+    error: Exception, printed: Printed
+) -> None:
     from rlcore.algorithms import ppo
 
     def continuous_only(config: Any, spec: Any, distribution: str, rng: Any) -> Any:
         if not spec.action.continuous:
-            raise UserError("only Box")
+            raise error
         return ppo.Agent(config, spec, distribution, rng)
 
     module = SimpleNamespace(__doc__="Another: a paper.", Config=ppo.Config, Agent=continuous_only)

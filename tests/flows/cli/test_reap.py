@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from flows.cli import main as cli
 from flows.tracking.backends import bring
@@ -111,6 +112,15 @@ def test_runs_that_ended_with_a_word_or_are_elsewhere_are_left_alone(home: Path,
     assert said == {"runs": [], "elsewhere": [{"run_dir": str(elsewhere.path), "host": "another-machine"}]}
     assert {path: path.read_bytes() for path in runs.rglob("events.jsonl")} == before
     assert [one["run_id"] for one in reap("--elsewhere")["runs"]] == ["elsewhere"]
+
+
+def test_how_each_goes_on_is_told_with_its_plugins_and_its_sweep(home: Path, tmp_path: Path, reap: Reap) -> None:
+    mine = checkpointed_run(tmp_path / "runs/mine", "mine", weights=6)
+    mine.config.write_text(yaml.safe_dump(mine.read_config() | {"plugins": ["my_dqn"]}))
+    checkpointed_run(tmp_path / "runs/sweeps/first/trial_0000/seed_7", "trial", weights=7)
+    told = {one["run_id"]: one["resume"] for one in reap()["runs"]}
+    assert told["mine"].endswith("resume runs/mine 'plugins=[my_dqn]'")
+    assert told["trial"].endswith("shepherd sweep resume first")
 
 
 def test_a_run_that_died_between_training_and_its_last_evaluation_is_told_and_stays_finished(

@@ -119,3 +119,6 @@ def test_types_and_values_are_told_in_a_users_words() -> None:
 def test_nearest_word_is_offered_only_when_it_is_near() -> None:
     assert nearest("totl_steps", ["total_steps", "seed"]) == "; did you mean 'total_steps'?"
     assert nearest("zzz", ["total_steps", "seed"]) == ""
+    known = ["algo.optimizer.dampening", "algo.optimizer.lr", "algo.rollout_steps", "algo.total_steps"]
+    for word, meant in (("algo.optimizer.learning_rate", 1), ("algo.n_steps", 2), ("total_timesteps", 3)):
+        assert nearest(word, known) == f"; did you mean {known[meant]!r}?"  # as other libraries call it
