@@ -36,7 +36,7 @@ print(evaluate_policy({"PPO": PPO, "A2C": A2C}[name].load(saved), envs, episodes
 """
 # SheepRL's own agent and its own episode, on other seeds.
 SHEEPRL_JUDGE = """
-import contextlib, io, importlib, json, sys, tempfile
+import contextlib, io, importlib, json, sys
 from pathlib import Path
 import yaml
 from lightning import Fabric

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -100,9 +101,11 @@ def processes(home: Path) -> list[Process]:
 
 
 def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
+    """A port that nothing listens on now, and that no connection is given by the system until it is used."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)  # Linux gives those from 32768 on
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def answers(url: str) -> bool:

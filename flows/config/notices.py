@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 from flows.config.overrides import IGNORED_HYDRA_KEYS
 from flows.config.sheeprl_names import LOGGER_KEYS_DROPPED
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments, at, plain, spell
+from rlcore.system.cores import cores
 
 
 def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
     """Sentences to say once, when a run begins: of its config, and of overrides as typed that never reach a config."""
     yield from config.algo.notices(config)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if config.fabric.accelerator == "cpu" and config.fabric.ranks > cores:
-        yield f"fabric.devices={config.fabric.ranks}: more processes than the {cores} cores here, so they wait"
+    if config.fabric.accelerator == "cpu" and config.fabric.ranks > cores():
+        yield f"fabric.devices={config.fabric.ranks}: more processes than the {cores()} cores here, so they wait"
     values = plain(config)
     unused: dict[str, list[str]] = {}  # reason -> settings
     for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):

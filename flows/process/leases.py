@@ -23,6 +23,7 @@ from uuid import UUID
 
 import httpx
 
+from flows.process.network import is_outage
 from flows.process.signals import time_left
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json
@@ -56,8 +57,8 @@ def alone(name: str, note: Path, refusal: str = "") -> Iterator[None]:
     lease = _Lease(name, note)
     try:
         lease.take(refusal)
-    except (httpx.TransportError, httpx.HTTPStatusError) as error:
-        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500:
+    except httpx.HTTPError as error:
+        if not is_outage(error):
             raise
         log.warning("%s: Prefect's server is away (%s); the lock file alone keeps others out", name, error)
         yield

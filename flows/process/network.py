@@ -51,8 +51,15 @@ def outages_survived() -> Iterator[None]:
 
     try:
         yield
-    except httpx.TransportError:
-        return
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code < 500:
+    except httpx.HTTPError as error:
+        if not is_outage(error):
             raise
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether it says that a server is away or fails, and not that it refuses."""
+    import httpx  # as above
+
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code >= 500
+    return isinstance(error, httpx.TransportError)

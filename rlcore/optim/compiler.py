@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import RunError
+from rlcore.system.cores import cores
 from rlcore.system.lifeline import import_path
 
 if TYPE_CHECKING:
@@ -144,10 +145,9 @@ def main(settings: list[Any], places: Sequence[Path]) -> int:
         if hasattr(config.aot_inductor, switch):
             setattr(config.aot_inductor, switch, False)
     cpu_vec_isa.pick_vec_isa()  # it asks the compiler what it can, once for all
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    running = 0
+    running, most = 0, cores()
     for place in places:
-        if running == cores:
+        if running == most:
             if os.wait()[1]:
                 return 1
             running -= 1

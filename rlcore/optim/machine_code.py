@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlcore.errors import RunError
+from rlcore.errors import RunError, UserError, first_line
 from rlcore.optim.package import Compiled, Traced, built, cache_folder, constants, find, load, machine, shape
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
+
+log = logging.getLogger(__name__)
 
 
 def clock() -> tuple[float, float]:
@@ -112,6 +115,20 @@ def side_by_side() -> Iterator[None]:
 def rehearsing() -> bool:
     """Whether this is one."""
     return _waiting is not None
+
+
+def leave_as_written(what: str, began_with: str, began: bool, error: Exception, else_do: str = "") -> None:
+    """Say, where it happens, that something runs as it is written because it cannot be traced.
+
+    Where the run `began` with machine code, as under another torch, a UserError.
+    """
+    if began:
+        raise UserError(
+            f"this run began with {began_with}, which torch {torch.__version__} cannot trace here "
+            f"({first_line(error)}); go on with the version it began with{else_do}"
+        ) from error
+    if not rehearsing():
+        log.warning("%s runs as it is written, not compiled: %s", what, first_line(error))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from rlcore.errors import RunError, UserError, first_line
+from rlcore.errors import RunError
 from rlcore.optim import machine_code, rules
 from rlcore.optim.flat import FlatParameters, Held
 from rlcore.optim.function import Reading
@@ -21,7 +20,6 @@ from rlcore.optim.rules import OptimizerConfig
 if TYPE_CHECKING:
     from rlcore.types import Context
 
-log = logging.getLogger(__name__)
 # Inputs -> the loss summed over samples [], the samples' summed weight [], means for the log: name -> [].
 Loss = Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
 # Of float16, as torch.amp.GradScaler has them: first scale, steps until it doubles.
@@ -191,14 +189,8 @@ class Optimizer:
         except RunError:
             raise
         except Exception as error:  # whatever tracing meets in somebody's loss
-            if self._began:
-                raise UserError(
-                    f"this run began with a compiled step, which torch {torch.__version__} cannot trace here "
-                    f"({first_line(error)}); go on with the version it began with"
-                ) from error
+            machine_code.leave_as_written("the minibatch step", "a compiled step", bool(self._began), error)
             self.compiled = self.whole = False
-            if not machine_code.rehearsing():  # it is said when it happens
-                log.warning("the minibatch step runs as it is written, not compiled: %s", first_line(error))
         self._began = self.compiled
 
     def _make(self, example: list[Tensor], inputs: int) -> None:

@@ -8,7 +8,6 @@ becomes inputs: it is drawn before the call, from the same stream, in the same o
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -18,14 +17,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlcore.data.carry import mapped, tensors
-from rlcore.errors import RunError, UserError, first_line
+from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
 from rlcore.optim import machine_code
 from rlcore.optim.flat import Held
 from rlcore.optim.function import Reading
 from rlcore.types import Agent, Carry, Context
 
-log = logging.getLogger(__name__)
 Draw = tuple[str, tuple[int, ...]]  # kind of noise, shape
 
 
@@ -77,14 +75,8 @@ def compiled_acting(
     except RunError:
         raise
     except Exception as error:  # whatever tracing meets in somebody's code
-        if must:
-            raise UserError(
-                f"this run began with compiled acting, which torch {torch.__version__} cannot trace here "
-                f"({first_line(error)}); go on with the version it began with, or start a new run from its weights "
-                "with init_from"
-            ) from error
-        if not machine_code.rehearsing():  # it is said when it happens
-            log.warning("acting runs as it is written, not compiled: %s", first_line(error))
+        fresh = ", or start a new run from its weights with init_from"
+        machine_code.leave_as_written("acting", "compiled acting", must, error, fresh)
         return None
 
 

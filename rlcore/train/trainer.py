@@ -46,8 +46,7 @@ SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C t
 # Loggers whose messages the driver is told: a minute of compiling, a disk that is full, episodes without end.
 TOLD = (
     "rlcore.optim.package",
-    "rlcore.optim.optimizer",
-    "rlcore.train.acting",
+    "rlcore.optim.machine_code",
     "rlcore.store.patience",
     "rlcore.judge.evaluation",
 )
