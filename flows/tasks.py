@@ -37,6 +37,7 @@ from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, UserErro
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
 from rlcore.store.run_config import config_of
+from rlcore.system.imports import import_soon
 from rlcore.train.boundary import Boundary
 
 configure_environment()  # Prefect reads its settings when it is imported
@@ -229,6 +230,8 @@ def collect(run: str) -> None:
 
 def boundaries(run: str) -> Iterator[Boundary]:
     """Train from boundary to boundary, a task each, until training is done or pruned."""
+    if not RunDirectory(run).read_config()["model_manager"]["disabled"]:
+        import_soon("mlflow.pyfunc", "mlflow.store.db.utils")  # what register-model takes, while the trainer works
     return train_boundaries(RunDirectory(run), lambda: Boundary(**_train(run)))
 
 

@@ -24,11 +24,12 @@ from rlcore.data.rollout import Rollout
 from rlcore.data.steps import transitions
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import discounted_sum
-from rlcore.nn.encoder import KeysConfig, check_keys, flatten
-from rlcore.nn.mlp import MLP, MLPConfig
-from rlcore.nn.policy_head import ActorConfig, PolicyHead
+from rlcore.nn.config import ActorConfig, KeysConfig, MLPConfig, check_keys
+from rlcore.nn.encoder import flatten
+from rlcore.nn.mlp import MLP
+from rlcore.nn.policy_head import PolicyHead
+from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
-from rlcore.optim.rules import OptimizerConfig
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Plan
 

@@ -8,6 +8,7 @@ import shlex
 from flows.cli.train import without_tracebacks
 from flows.process.exits import continued_with
 from flows.report.command_lines import bin_folder, short_path
+from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 
 
@@ -17,11 +18,12 @@ def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
     with continued_with(f"{bin_folder()}{again}"):
         check_servers()
         from flows.cli.progress import following
-        from flows.reproduce import reproduction  # Prefect
         from flows.runs.original import restored  # torch
 
         run = restored(source, run_dir)
-        with following(run), without_tracebacks():
+        with prefect_api_soon(), following(run), without_tracebacks():
+            from flows.reproduce import reproduction  # Prefect
+
             made = reproduction(run)
     if as_json:
         print(json.dumps(made))

@@ -13,6 +13,7 @@ from flows.process.exits import continued_with
 from flows.report.command_lines import short_path
 from flows.runs.warm import warm_trainers
 from flows.sweeps import WORKER
+from flows.sweeps.settings import SweepConfig, presets
 from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore.config.schema import arguments, plain, spell
@@ -74,8 +75,6 @@ def status(name: str, as_json: bool = False) -> str | None:
 
 def sweep_help() -> str:
     """What `shepherd sweep -h` prints."""
-    from flows.sweeps.settings import SweepConfig, presets
-
     lines = [USAGE, f"presets (sweep=)\n  {', '.join(presets())}\n", "keys"]
     for argument in arguments(SweepConfig, "sweep."):
         value = spell(plain(argument.default))

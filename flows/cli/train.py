@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from flows.config.compose import compose_existing
 from flows.process.exits import continued_with
 from flows.process.network import is_server
 from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.settings import tracking_uri
+from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore import plugins
 from rlcore.errors import UserError
@@ -22,7 +24,7 @@ from rlcore.system.secrets import redacted
 
 def train(overrides: Sequence[str], workers: int | None = None) -> None:
     """Make a run of what was typed, and train it; of several values a group of runs, so many of them at once."""
-    from flows.runs.create import new_run  # torch
+    from flows.runs.create import new_run  # Hydra
     from flows.sweeps.group import has_several
 
     check_servers()
@@ -39,8 +41,7 @@ def train(overrides: Sequence[str], workers: int | None = None) -> None:
 def resume(run_dir: str, overrides: Sequence[str]) -> None:
     """Go on with a run, after keys of it were set anew."""
     with continued_with(resume_command(run_dir)):
-        from flows.config.compose import compose_existing
-        from flows.runs.change import change_run  # torch
+        from flows.runs.change import change_run  # Hydra
 
         run = RunDirectory.existing(run_dir)
         run.refuse_second_writer()
@@ -58,7 +59,6 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
 def _group(overrides: Sequence[str], workers: int | None) -> None:
     """Train the runs of a group that are not done, and show what all came to."""
     from flows.cli.jobs import following_jobs  # rich
-    from flows.group import run_group  # Prefect
     from flows.report.sweep_tables import group_table
     from flows.report.terminal import show
     from flows.sweeps.group import group_of
@@ -71,7 +71,9 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
     again = shlex.join(["shepherd", "train", *overrides, *plugins.as_typed()])
     with continued_with(f"{bin_folder()}{again}"):
         if there < len(group.trainings):
-            with following_jobs("runs", len(group.trainings), there), without_tracebacks():
+            with prefect_api_soon(), following_jobs("runs", len(group.trainings), there), without_tracebacks():
+                from flows.group import run_group  # Prefect
+
                 run_group([*overrides], workers)
         show(group_table(group.name, [training.run for training in group.trainings], iqm))
 
@@ -82,7 +84,6 @@ def _flow(run: RunDirectory) -> None:
     from flows.cli.progress import following
     from flows.report.tables import summary_table
     from flows.report.terminal import show
-    from flows.train import run_flow  # Prefect
     from rlcore.store.checkpoint import newest_good
 
     config = run.read_config()
@@ -92,7 +93,9 @@ def _flow(run: RunDirectory) -> None:
         going_on = " · no checkpoint yet: from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
     print(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
-    with following(run), without_tracebacks():
+    with prefect_api_soon(), following(run), without_tracebacks():
+        from flows.train import run_flow  # Prefect
+
         summary = run_flow(run)
     show(summary_table(summary, run, next_commands(run)))
 

@@ -8,7 +8,7 @@ from flows.config.overrides import IGNORED_HYDRA_KEYS
 from flows.config.sheeprl_names import LOGGER_KEYS_DROPPED
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments, at, plain, spell
-from rlcore.system.cores import cores
+from rlcore.system.devices import cores
 
 
 def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:

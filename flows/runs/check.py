@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from flows.registry.models import agent_settings, model_name, resolve_uri
 from rlcore.errors import UserError
+from rlcore.nn.config import kind_of
+from rlcore.optim.when_to_compile import check_compiler
 from rlcore.store.directory import RunDirectory
+from rlcore.train.device import check_device
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
@@ -29,11 +32,6 @@ def prepared(
     from rlcore.envs.make import make
     from rlcore.envs.spaces import spec_of
     from rlcore.envs.vector.make import check_vector_env
-    from rlcore.judge.policy import refuse_other_shapes
-    from rlcore.nn.policy_head import kind_of
-    from rlcore.optim.when_to_compile import check_compiler
-    from rlcore.train.fabric import check_device
-    from rlcore.train.resume import refuse_unfit
 
     check_device(config.fabric)
     check_compiler(config)
@@ -51,9 +49,13 @@ def prepared(
     source = None
     if config.init_from:
         source, policy = _source(config.init_from)
+        from rlcore.judge.policy import refuse_other_shapes  # torch
+
         refuse_other_shapes(policy, config, spec)
         config, values = dataclasses.replace(config, init_from=source["path"]), {**values, "init_from": source["path"]}
     if config.checkpoint.resume_from:
+        from rlcore.train.resume import refuse_unfit  # torch
+
         refuse_unfit(Path(config.checkpoint.resume_from), config)
     return config, values, source
 

@@ -9,6 +9,7 @@ from flows.runs.listeners import tell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, ending, last_event, read_events
+from rlcore.store.run_config import config_of
 from rlcore.train.boundary import Boundary
 
 STATUS = {
@@ -22,8 +23,7 @@ STATUS = {
 def note_start(run: RunDirectory) -> None:
     """Begin a run's event log, unless it has begun, and tell once what of its config has no effect."""
     if last_event(read_events(run.events), "start") is None:
-        from flows.config.notices import notices  # torch
-        from rlcore.store.run_config import config_of
+        from flows.config.notices import notices  # Hydra
 
         identity = run.read_identity()
         EventLog(run.events).append("start", **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")})

@@ -14,6 +14,7 @@ import yaml
 from flows.runs.lineage import UNKNOWN, code_version
 from flows.settings import home
 from rlcore import plugins
+from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
 from rlcore.system.secrets import redacted
 
@@ -115,8 +116,6 @@ def flow_called(name: str, kind: str, flow_of: Callable[[str], Any]) -> Any:
     """
     if not name.startswith(f"{kind}_"):
         raise AttributeError(f"module 'flows.{kind}' has no attribute {name!r}")
-    from rlcore.algorithms import ALGORITHMS
-
     plugins.load()
     for algo in ALGORITHMS:
         if name == _function(algo, kind):
@@ -126,8 +125,6 @@ def flow_called(name: str, kind: str, flow_of: Callable[[str], Any]) -> Any:
 
 def deployments() -> Iterator[Deployment]:
     """Every deployment: those of each algorithm, then the other flows."""
-    from rlcore.algorithms import ALGORITHMS
-
     plugins.load()
     on_gpu = {"accelerator": "cuda"}
     for algo in ALGORITHMS:

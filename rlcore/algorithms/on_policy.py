@@ -9,10 +9,8 @@ from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.errors import UserError
 from rlcore.functional.schedules import Points, anneal, check_points, piecewise
-from rlcore.nn.encoder import EncoderConfig, KeysConfig, check_keys
-from rlcore.nn.mlp import ACTIVATIONS, MLPConfig
-from rlcore.nn.policy_head import ActorConfig
-from rlcore.optim.rules import OptimizerConfig
+from rlcore.nn.config import ACTIVATIONS, ActorConfig, EncoderConfig, KeysConfig, MLPConfig, check_keys
+from rlcore.optim.config import OptimizerConfig
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig

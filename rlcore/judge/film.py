@@ -167,7 +167,7 @@ def _writer(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callabl
     height, width, _ = shape
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
     options: dict[str, Any] = {"fps": rate, "codec": "libx264", "macro_block_size": 1, "ffmpeg_log_level": "error"}
-    output = ["-movflags", "+faststart", "-threads", "1"]
+    output = ["-movflags", "+faststart", "-threads", "1", "-preset", "veryfast"]
     frames = imageio_ffmpeg.write_frames(str(temporary), (width, height), output_params=output, **options)
     count = 0
 

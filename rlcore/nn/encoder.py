@@ -3,56 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlcore.config.groups import NO_IMAGES
-from rlcore.config.schema import arg, nearest
-from rlcore.errors import UserError
 from rlcore.functional.stats import RunningMoments, Sum
-from rlcore.nn.mlp import MLP, MLPConfig
+from rlcore.nn.config import EncoderConfig
+from rlcore.nn.mlp import MLP
 from rlcore.spec import ArraySpec, EnvSpec
-
-
-@dataclass(frozen=True)
-class KeysConfig:
-    """Which observation keys a part of the agent sees."""
-
-    encoder: tuple[str, ...] = arg((), "observation keys; a non-Dict observation is key `state`")
-
-
-@dataclass(frozen=True)
-class EncoderConfig(MLPConfig):
-    """Vector keys, concatenated, through one perceptron."""
-
-    mlp_features_dim: int | None = arg(64, "features of a last linear layer; null = no such layer", low=1)
-    cnn_features_dim: int = arg(512, "features of image keys", low=1, unused=NO_IMAGES)
-
-
-def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) -> None:
-    """Refuse `algo.mlp_keys.encoder` and `algo.cnn_keys.encoder` where the environment or the encoder lacks a key."""
-    if image_keys:
-        raise UserError(f"algo.cnn_keys.encoder={list(image_keys)}: image keys are not there yet; set it to []")
-    known = ", ".join(spec.obs)
-    if not keys:
-        raise UserError(f"algo.mlp_keys.encoder=[]: name at least one observation key of {spec.id}: {known}")
-    for key in keys:
-        if key not in spec.obs:
-            raise UserError(
-                f"algo.mlp_keys.encoder: {spec.id} has no key {key!r}{nearest(key, spec.obs)}; "
-                f"all it gives: algo.mlp_keys.encoder=[{','.join(spec.obs)}]"
-            )
-        array = spec.obs[key]
-        if array.dtype == "uint8" and len(array.shape) == 3:
-            vectors = [k for k, other in spec.obs.items() if other.dtype != "uint8" or len(other.shape) != 3]
-            raise UserError(
-                f"algo.mlp_keys.encoder: key {key!r} of {spec.id} is an image (uint8, {list(array.shape)}), which a "
-                "perceptron would see as raw 0 to 255, and image encoders are not there yet; "
-                + (f"its other keys: algo.mlp_keys.encoder=[{','.join(vectors)}]" if vectors else "it has no other key")
-            )
 
 
 def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead: int) -> Tensor:

@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlcore.config.schema import arg
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "silu": nn.SiLU,
-    "gelu": nn.GELU,
-    "leaky_relu": nn.LeakyReLU,
-    "sigmoid": nn.Sigmoid,
-    "softplus": nn.Softplus,
-    "mish": nn.Mish,
-    "identity": nn.Identity,
-}
-
-
-@dataclass(frozen=True)
-class MLPConfig:
-    """Hidden layers of one perceptron."""
-
-    dense_units: int = arg(64, "units of each hidden layer", low=1)
-    mlp_layers: int = arg(2, "hidden layers; 0 = none", low=0)
-    dense_act: str = arg("tanh", "activation (torch.nn.Tanh and the like are accepted)", choices=tuple(ACTIVATIONS))
-    layer_norm: bool = arg(False, "LayerNorm after each hidden linear layer")
-    ortho_init: bool = arg(False, "orthogonal weights and zero biases, with the part's own gains")
+from rlcore.nn.config import ACTIVATIONS, MLPConfig
 
 
 def linear(inputs: int, outputs: int, rng: torch.Generator, gain: float | None = None) -> nn.Linear:
@@ -89,7 +64,7 @@ class MLP(nn.Module):
             layers.append(linear(size, config.dense_units, rng, gain if config.ortho_init else None))
             if config.layer_norm:
                 layers.append(nn.LayerNorm(config.dense_units))
-            layers.append(ACTIVATIONS[config.dense_act]())
+            layers.append(getattr(nn, ACTIVATIONS[config.dense_act])())
             size = config.dense_units
         if outputs is not None:
             layers.append(linear(size, outputs, rng, output_gain if config.ortho_init else None))

@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from rlcore.config.schema import arg
-from rlcore.errors import UserError
 from rlcore.functional.distributions import Categoricals, Normal, Policy, TanhNormal
 from rlcore.functional.noise import Noise
-from rlcore.nn.mlp import MLPConfig, linear
+from rlcore.nn.config import ActorConfig, kind_of
+from rlcore.nn.mlp import linear
 from rlcore.spec import ActionSpec
-
-
-@dataclass(frozen=True)
-class ActorConfig(MLPConfig):
-    """The actor's perceptron and its normal's spread."""
-
-    state_dependent_std: bool = arg(
-        True, "Box: log std predicted from the observation; false: one parameter a dimension"
-    )
-    log_std_init: float = arg(0.0, "first log std of a normal", low=-20, high=2)
-
-
-def kind_of(action: ActionSpec, distribution: str) -> str:
-    """The distribution an action space gets, "discrete", "normal" or "tanh_normal", under `distribution.type`.
-
-    A UserError where the space cannot have the one that was asked for.
-    """
-    fitting = ("normal", "tanh_normal") if action.continuous else ("discrete",)
-    kind = fitting[0] if distribution == "auto" else distribution
-    if kind not in fitting:
-        allowed = ", ".join(("auto", *fitting))
-        raise UserError(f"distribution.type={kind}: a {action.space} action takes one of {allowed}")
-    if kind == "tanh_normal" and not all(map(math.isfinite, (*action.low, *action.high))):
-        raise UserError("distribution.type=tanh_normal: needs an action bounded on both sides; use normal")
-    return kind
 
 
 class PolicyHead(nn.Module):

@@ -6,12 +6,9 @@ whatever way, the child's whole process group goes with it.
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,40 +24,18 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import RunError
-from rlcore.system.cores import cores
+from rlcore.optim.toolchain import PLAIN_PATH, find_compiler
+from rlcore.system.devices import cores
 from rlcore.system.lifeline import import_path
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
-PLAIN_PATH = re.compile(r"[\w/.+-]+", re.ASCII)
 # Run a command; when standard input ends (the parent is gone), kill the whole process group. A shell does it because
 # Python notices nothing while it imports torch.
 KILLED_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
 BUILD_LIMIT = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150
 log = logging.getLogger(__name__)
-
-
-def find_compiler() -> str | None:
-    """The C++ compiler: CXX, else g++, else clang++; None when it is not on this machine."""
-    # CXX may name a wrapper first: `ccache g++`.
-    candidates = os.environ.get("CXX", "").split()[::-1] or ["g++", "clang++"]
-    return next((path for name in candidates if (path := shutil.which(name))), None)
-
-
-def missing_requirement() -> str | None:
-    """Why nothing can be compiled on this machine, and what to do about it; None where it can."""
-    if find_compiler() is None:
-        return "no C++ compiler (CXX, g++, clang++) is on this machine; Debian and Ubuntu: apt install g++"
-    if PLAIN_PATH.fullmatch(torch.__file__) is None:
-        return f"a compiler cannot read torch's headers below {Path(torch.__file__).parent}; install in a plain path"
-    return None
-
-
-@functools.cache
-def compiler_version(path: str) -> str:
-    """The first line of `<compiler> --version`."""
-    return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
 
 
 def switches() -> list[Any]:

@@ -13,9 +13,9 @@ from torch.func import functional_call, grad_and_value
 
 from rlcore.errors import RunError
 from rlcore.optim import machine_code, rules
+from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.flat import FlatParameters, Held
 from rlcore.optim.function import Reading
-from rlcore.optim.rules import OptimizerConfig
 
 if TYPE_CHECKING:
     from rlcore.types import Context

@@ -14,7 +14,6 @@ import io
 import json
 import logging
 import os
-import platform
 import shutil
 import tempfile
 import warnings
@@ -29,7 +28,9 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import RunError
-from rlcore.optim.compiler import compile_programs, compiler_version, find_compiler, switches
+from rlcore.optim.compiler import compile_programs, switches
+from rlcore.optim.toolchain import compiler_version, find_compiler
+from rlcore.system.devices import processor
 from rlcore.system.durable import make_directory, sync_directory, write_synced
 
 if TYPE_CHECKING:
@@ -96,18 +97,6 @@ def built(functions: Sequence[Traced]) -> list[Compiled]:
 def cache_folder() -> Path:
     """Where packages are kept: SHEPHERD_CACHE, else `.shepherd/compiled` in the working directory."""
     return Path(os.environ.get("SHEPHERD_CACHE") or Path(".shepherd", "compiled")).absolute()
-
-
-@functools.cache
-def processor() -> dict[str, str]:
-    """The processor's model and instruction sets, which decide what code is generated, under Linux's names."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return {"model name": platform.processor() or platform.machine()}
-    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    first = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
-    return {name: first[name] for name in wanted if name in first}
 
 
 def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
-from rlcore.optim.compiler import missing_requirement
+from rlcore.optim.toolchain import missing_requirement
+from rlcore.system.devices import gpus
 
 # Seconds that compiling saves: a step of 64 samples takes about 1.4 ms, compiled 0.25; to act in one environment 120,
 # compiled 20 µs. `auto` compiles where that comes to twice what the first builds for a configuration take.
@@ -24,7 +23,7 @@ def unsupported_setting(config: RunConfig) -> str | None:
     fabric = config.fabric
     if fabric.precision.startswith("16"):
         return f"fabric.precision={fabric.precision}; use 32-true or bf16-mixed"
-    if fabric.accelerator in ("cuda", "gpu") or (fabric.accelerator == "auto" and torch.cuda.is_available()):
+    if fabric.accelerator in ("cuda", "gpu") or (fabric.accelerator == "auto" and gpus()):
         return f"fabric.accelerator={fabric.accelerator}; use cpu"
     return None
 

@@ -8,17 +8,18 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import package_versions
-from rlcore.optim.compiler import compiler_version, find_compiler
-from rlcore.optim.package import processor
+from rlcore.optim.toolchain import compiler_version, find_compiler
 from rlcore.optim.when_to_compile import AHEAD_OF_TIME
 from rlcore.store.run_config import learning_half
+from rlcore.system.devices import gpu_name, processor
+
+if TYPE_CHECKING:
+    import torch
 
 GENERATION = 5  # raise it when the same config learns other numbers, or a state has other parts
 LIBRARIES = ("torch", "numpy", "gymnasium", "lightning-fabric", "safetensors")
@@ -42,7 +43,7 @@ def fingerprint(config: RunConfig, device: torch.device, tier: str, compiled: st
 
 def machine(config: RunConfig, device: torch.device, compiled: str) -> dict[str, Any]:
     """The machine half: device, threads, versions, plugins, code, of this process."""
-    cuda = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    cuda = gpu_name(device) if device.type == "cuda" else None
     compiler = find_compiler() if compiled == AHEAD_OF_TIME else None
     return {
         "device": device.type,

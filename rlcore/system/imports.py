@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +30,21 @@ def large_imports(module: str) -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def import_soon(*modules: str) -> None:
+    """Import modules in a thread, while this one waits for another process; who needs one before waits for it.
+
+    What is wrong with one is told where it is needed.
+    """
+
+    def load() -> None:
+        for module in modules:
+            with suppress(Exception):
+                import_module(module)
+
+    if not sys.modules.keys() >= set(modules):
+        threading.Thread(target=load, name="imports", daemon=True).start()
 
 
 @contextmanager
@@ -57,3 +74,14 @@ class _CompiledType(type):
 
 class _OptimizedModule(metaclass=_CompiledType):
     """Has the instances of torch's class of that name: none, while the compiler is not there."""
+
+
+def later(module: str, *names: str) -> Callable[[str], Any]:
+    """A package's `__getattr__` (PEP 562) by which names come from a module that is imported for the first of them."""
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module.rpartition('.')[0]!r} has no attribute {name!r}")
+        return getattr(import_module(module), name)
+
+    return get

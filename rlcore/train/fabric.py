@@ -12,11 +12,10 @@ from torch import Tensor
 
 from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.errors import UserError
+from rlcore.train.device import PRECISIONS, check_device
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 def set_switches(config: RunConfig) -> None:
@@ -29,20 +28,6 @@ def set_switches(config: RunConfig) -> None:
     torch.set_deterministic_debug_mode("error" if config.torch_use_deterministic_algorithms else "default")
     torch.backends.cudnn.benchmark = config.torch_backends_cudnn_benchmark
     torch.backends.cudnn.deterministic = config.torch_backends_cudnn_deterministic
-
-
-def check_device(config: FabricConfig) -> None:
-    """Refuse a device or precision that this machine does not have."""
-    cuda = torch.cuda.is_available()
-    if config.accelerator in ("cuda", "gpu") and not cuda:
-        raise UserError(
-            f"fabric.accelerator={config.accelerator}: torch {torch.__version__} sees no CUDA device here; "
-            "use cpu, or install a CUDA build of torch"
-        )
-    if config.accelerator in ("cuda", "gpu") and config.ranks > torch.cuda.device_count():
-        raise UserError(f"fabric.devices={config.devices}: torch sees {torch.cuda.device_count()} GPUs here")
-    if PRECISIONS.get(config.precision, config.precision) == "16-mixed" and not (cuda and config.accelerator != "cpu"):
-        raise UserError(f"fabric.precision={config.precision}: float16 needs fabric.accelerator=cuda; use bf16-mixed")
 
 
 class FabricRanks:

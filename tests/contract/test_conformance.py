@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from rlcore import conformance
-from rlcore.algorithms import ALGORITHMS, a2c, ppo
+from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.a2c import learner as a2c
 from rlcore.algorithms.actor_critic import Agent
+from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.data.reward_scale import RewardScaler

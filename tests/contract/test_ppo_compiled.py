@@ -20,14 +20,13 @@ import pytest
 import torch
 
 from rlcore import streams
-from rlcore.algorithms import ppo
+from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import DistributionConfig, MetricConfig
 from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
-from rlcore.nn.mlp import MLPConfig
-from rlcore.nn.policy_head import ActorConfig
+from rlcore.nn.config import ActorConfig, MLPConfig
 from rlcore.optim import compiler, machine_code, package
-from rlcore.optim.rules import OptimizerConfig
+from rlcore.optim.config import OptimizerConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.run_config import build_config

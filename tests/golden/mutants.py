@@ -207,11 +207,11 @@ def changed(name: str, change: Change) -> Iterator[None]:
 
 
 def find(name: str) -> FunctionType:
-    """The function of that name, wherever it is in what rlcore has loaded."""
+    """The function of that name (`ppo.Learner.loss` is of an algorithm), wherever it is in what rlcore has loaded."""
     found = set()
     for path, module in list(sys.modules.items()):
         if path.startswith("rlcore."):
-            inside = name.removeprefix(path.rpartition(".")[2] + ".")
+            inside = name.removeprefix(path.removesuffix(".learner").rpartition(".")[2] + ".")
             value: Any = functools.reduce(lambda held, part: getattr(held, part, None), inside.split("."), module)
             function = inspect.unwrap(value) if callable(value) else None
             if isinstance(function, FunctionType) and (function.__module__, function.__qualname__) == (path, inside):

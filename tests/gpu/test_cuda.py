@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlcore import streams
-from rlcore.algorithms import ppo
+from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
 from rlcore.data.carry import mapped
 from rlcore.data.replay import Replay

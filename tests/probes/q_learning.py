@@ -20,10 +20,11 @@ from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
 from rlcore.data.steps import shifted, transitions
 from rlcore.functional.noise import Noise
-from rlcore.nn.encoder import KeysConfig, check_keys, flatten
-from rlcore.nn.mlp import MLP, MLPConfig
+from rlcore.nn.config import KeysConfig, MLPConfig, check_keys
+from rlcore.nn.encoder import flatten
+from rlcore.nn.mlp import MLP
+from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
-from rlcore.optim.rules import OptimizerConfig
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Plan
 

@@ -13,14 +13,15 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import DiskFault
 from rlcore.store.checkpoint.files import read_whole
 from rlcore.system.durable import make_directory, sync_directory, write_synced
 from rlcore.types import Chunk
+
+if TYPE_CHECKING:
+    import torch
 
 FOLDER = "chunks"  # beside the checkpoints
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.errors import UserError
-from rlcore.store.checkpoint import nested_state
 from rlcore.store.checkpoint.chunks import FOLDER as CHUNKS
 from rlcore.store.checkpoint.chunks import stored
 from rlcore.store.checkpoint.files import TRANSIENT, Damage, Unreadable, read, read_whole
@@ -40,6 +39,8 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def decode(files: Mapping[str, bytes], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Learning and bookkeeping from the very bytes of a checkpoint that were verified; chunks are read when wanted."""
+    from rlcore.store.checkpoint import nested_state  # torch
+
     learning = nested_state.decode(
         files["learning/state.json"],
         files["learning/tensors.safetensors"],

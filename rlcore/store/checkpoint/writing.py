@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.errors import DiskFault
-from rlcore.store.checkpoint import chunks, nested_state
+from rlcore.store.checkpoint import chunks
 from rlcore.store.checkpoint.reading import FORMAT, damage
 from rlcore.store.checkpoint.sealed_json import seal
 from rlcore.system.durable import make_directory, sync_directory, write_synced
@@ -67,6 +67,8 @@ def save(
 
 
 def _write(folder: Path, env_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
+    from rlcore.store.checkpoint import nested_state  # torch
+
     chunks.write_chunks(folder.parent, learning)
     state, tensors = nested_state.encode(learning, functools.partial(chunks.entry_of, directory=folder.parent))
     files = {

@@ -268,7 +268,7 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     client.__enter__.return_value = client
     client.read_automations_by_name.return_value = [SimpleNamespace(id="old")]
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: client)
-    monkeypatch.setattr("rlcore.algorithms.ALGORITHMS", {"two-words": None})
+    monkeypatch.setattr("flows.workers.pools.ALGORITHMS", {"two-words": None})
     names = [f"{kind}-two-words/{name}" for kind in ("train", "sweep") for name in ("default", "gpu")]
     assert pools.deploy() == [*names, "reproduce/default", "compare/default"]
     *of_the_algorithm, again, compare = (call.kwargs for call in client.create_deployment.call_args_list)

@@ -125,7 +125,8 @@ class Pixels(torch.nn.Module):
 
 
 def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlcore.algorithms import ALGORITHMS, ppo
+    from rlcore.algorithms import ALGORITHMS
+    from rlcore.algorithms.ppo import learner as ppo
     from rlcore.config.schema import plain
     from rlcore.judge.policy import Policy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rlcore.errors import UserError
-from rlcore.nn.encoder import EncoderConfig, Normalizer, VectorEncoder, check_keys, flatten
+from rlcore.nn.config import EncoderConfig, check_keys
+from rlcore.nn.encoder import Normalizer, VectorEncoder, flatten
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 SPEC = EnvSpec(

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlcore.nn.mlp import ACTIVATIONS, MLP, MLPConfig, linear
+from rlcore.nn.config import ACTIVATIONS, MLPConfig
+from rlcore.nn.mlp import MLP, linear
 
 
 def rng(seed: int = 0) -> torch.Generator:

@@ -20,10 +20,11 @@ from rlcore.config.schema import build
 from rlcore.errors import RunError, UserError
 from rlcore.functional.distributions import Normal
 from rlcore.functional.returns import gae
-from rlcore.nn.mlp import MLP, MLPConfig
+from rlcore.nn.config import MLPConfig
+from rlcore.nn.mlp import MLP
 from rlcore.optim import machine_code, rules
+from rlcore.optim.config import SETTINGS, OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
-from rlcore.optim.rules import SETTINGS, OptimizerConfig
 from rlcore.spec import EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.fabric import FabricRanks

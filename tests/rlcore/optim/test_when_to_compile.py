@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
+from rlcore.optim import toolchain
 from rlcore.optim.when_to_compile import AHEAD_OF_TIME, EAGER, WORTHWHILE, decide
 from rlcore.store.run_config import build_config
 from tests.runs import values
@@ -71,7 +72,8 @@ def test_without_a_compiler_auto_is_eager_and_true_says_what_to_install(monkeypa
 
 
 def test_torch_in_a_folder_with_a_space_cannot_be_compiled_against(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "__file__", "/home/my user/torch/__init__.py")
+    elsewhere = SimpleNamespace(origin="/home/my user/torch/__init__.py")
+    monkeypatch.setattr(toolchain, "find_spec", lambda name: elsewhere)
     assert decide(config(), None) == EAGER
     with pytest.raises(UserError, match=r"^algo.compile=true: .* below /home/my user/torch; install in a plain path"):
         decide(config(algo__compile=True), None)

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from rlcore.system.imports import import_soon, later
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.slow
 LATER = """
@@ -33,7 +40,7 @@ from rlcore.system.imports import COMPILER, large_imports, without_compiler
 
 with large_imports("torch"), without_compiler():
     import lightning_fabric
-from rlcore.optim.rules import SETTINGS, OptimizerConfig
+from rlcore.optim.config import SETTINGS, OptimizerConfig
 from tests.rlcore.optim.test_optimizer import made, stepped
 
 for name in SETTINGS:
@@ -47,3 +54,49 @@ assert COMPILER not in sys.modules
 @pytest.mark.parametrize("program", [LATER, OPTIMIZERS], ids=["fabric", "optimizers"])
 def test_the_compiler_comes_with_the_first_who_compiles(program: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+NO_TORCH = """
+import sys
+from pathlib import Path
+from flows.config.compose import compose
+from flows.runs.create import new_run
+from rlcore.errors import UserError
+
+for words in (["exp=ppo"], ["exp=a2c", "env.id=Pendulum-v1"]):
+    compose(words)
+try:
+    new_run(["exp=ppo", "distribution.type=normal", "run_dir=refused"])
+except UserError as error:
+    assert "distribution.type=normal" in str(error), error
+new_run(["exp=ppo", "run_dir=made"])
+assert "torch" not in sys.modules
+from rlcore.algorithms import ppo
+assert callable(ppo.build) and "torch" in sys.modules
+"""
+
+
+def test_a_run_is_checked_and_made_without_torch(tmp_path: Path) -> None:
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "SHEPHERD_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", NO_TORCH], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made" / "config.yaml").exists() and not (tmp_path / "refused").exists()
+
+
+def test_a_name_that_comes_later_is_one_of_those_named() -> None:
+    get = later("json.decoder", "JSONDecoder")
+    assert get("JSONDecoder") is json.JSONDecoder
+    with pytest.raises(AttributeError, match="module 'json' has no attribute 'scanner'"):
+        get("scanner")
+
+
+def test_what_is_imported_soon_is_there_for_who_wants_it_and_a_fault_is_told_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_come.py").write_text("import time\ntime.sleep(0.2)\nthere = 1\n")
+    (tmp_path / "faulty_to_come.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_soon("faulty_to_come", "slow_to_come")
+    assert importlib.import_module("slow_to_come").there == 1
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module("faulty_to_come")

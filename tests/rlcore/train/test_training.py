@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.algorithms import a2c
+from rlcore.algorithms.a2c import learner as a2c
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.store import checkpoint

@@ -1,74 +1,18 @@
-"""PPO: Proximal Policy Optimization Algorithms. Schulman, Wolski, Dhariwal, Radford, Klimov 2017, arXiv:1707.06347.
-
-Read with:
-    eq. 7, clipped surrogate L^CLIP     policy_loss        (dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5)
-    eq. 9, value term (V - V_targ)²     value_loss         (clipping it is of the authors' code, not of the paper)
-    eq. 9, whole objective              Learner.loss
-    eq. 11-12, advantages               ActorCriticLearner.prepare, rlcore.functional.returns.gae
-    algorithm 1                         Learner.update, after Training.collect has taken T steps of B actors
-
-Departs from the paper:
-    a truncated episode bootstraps from the value of its true last observation (the paper does not tell the two apart);
-    advantages and returns are computed once a rollout; normalisation, annealing and `target_kl` are of later practice
-    (Huang et al. 2022, "The 37 implementation details of PPO") and off unless the config asks.
-"""
+"""The losses of PPO, its update, and how a training of it is put together."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlcore.algorithms.actor_critic import ActorCriticLearner, Agent
-from rlcore.algorithms.on_policy import OnPolicyConfig, Schedule
-from rlcore.config.schema import arg
+from rlcore.algorithms.ppo.config import Config
 from rlcore.data.rollout import Rollout, Samples, minibatches
 from rlcore.functional.stats import standardize
 from rlcore.types import Batch, Context, Metrics, Plan
 
-if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
-
-__all__ = ["Agent", "Config", "Learner", "build"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(OnPolicyConfig):
-    """Keys that PPO adds."""
-
-    name: str = arg("ppo", "the algorithm", choices=("ppo",))
-    per_rank_batch_size: int = arg(64, "M: samples in one minibatch", low=1)
-    update_epochs: int = arg(10, "K: times every step of a rollout is used", low=1)
-    accumulate_minibatches: int = arg(1, "minibatches whose gradients are summed into one optimizer step", low=1)
-    clip_coef: float = arg(0.2, "ε of the clipped surrogate", above=0)
-    anneal_clip_coef: bool = arg(False, "clip_coef linearly to 0 at total_steps")
-    clip_coef_schedule: Schedule = arg(None, "[[policy steps, clip_coef], ...] instead of a constant")
-    clip_vloss: bool = arg(False, "clip the value loss by the same ε")
-    dual_clip: float | None = arg(None, "c of the dual clip, bounding the loss of bad actions; null = off", above=1)
-    target_kl: float | None = arg(None, "end an update when the KL passes 1.5 times this; null = off", above=0)
-
-    def notices(self, run: RunConfig) -> Iterator[str]:
-        """Say it where a minibatch is larger than the rollout."""
-        rows, size = run.env.num_envs * self.rollout_steps, self.per_rank_batch_size
-        if size > rows:
-            yield (
-                f"algo.per_rank_batch_size={size}: cut to {rows}, the steps of one rollout "
-                f"(env.num_envs={run.env.num_envs} × algo.rollout_steps={self.rollout_steps})"
-            )
-
-    def undivided(self) -> Config:
-        """A minibatch is never larger than the rollout."""
-        return replace(self, per_rank_batch_size=1 << 30)
-
-    def gradient_steps(self, width: int, ranks: int = 1) -> int:
-        """Optimizer steps of a whole run; where `target_kl` ends updates, at most."""
-        minibatches = math.ceil(self.rollout_steps * width // ranks / self.per_rank_batch_size)
-        return self.iterations(width) * self.update_epochs * math.ceil(minibatches / self.accumulate_minibatches)
+__all__ = ["Agent", "Learner", "build"]
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:

@@ -1,52 +1,19 @@
-"""A2C: Asynchronous Methods for Deep Reinforcement Learning. Mnih et al. 2016, arXiv:1602.01783. All actors at once.
-
-Read with:
-    algorithm S3, its two gradients     Learner.loss       (all actors' at once, from one rollout)
-    section 4, entropy bonus β          `ent_coef`
-    algorithm S3, R                     ActorCriticLearner.prepare with gae_lambda=1: the return of at most T steps
-
-Departs from the paper:
-    advantages are generalised (Schulman et al. 2016), as SheepRL has them: `gae_lambda` 0.95, 1 being the paper's;
-    a truncated episode bootstraps from the value of its true last observation;
-    the reference code's RMSProp is `algo.optimizer.name=rmsprop_tf`.
-"""
+"""The loss of A2C, its update, and how a training of it is put together."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
+from rlcore.algorithms.a2c.config import Config
 from rlcore.algorithms.actor_critic import ActorCriticLearner, Agent
-from rlcore.algorithms.on_policy import OnPolicyConfig
-from rlcore.config.schema import arg
 from rlcore.data.rollout import Rollout, Samples
 from rlcore.functional.stats import standardize
-from rlcore.optim.rules import OptimizerConfig
 from rlcore.types import Batch, Context, Metrics, Plan
 
-__all__ = ["Agent", "Config", "Learner", "build"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(OnPolicyConfig):
-    """Keys that A2C adds, and its own defaults."""
-
-    name: str = arg("a2c", "the algorithm", choices=("a2c",))
-    rollout_steps: int = arg(5, "T: rows of every environment between updates", low=1)
-    loss_reduction: str = arg("sum", "over the samples of a rollout", choices=("mean", "sum"))
-    per_rank_batch_size: int | None = arg(
-        None, "samples whose gradient is computed at once; changes memory, not the step; null = the rollout", low=1
-    )
-    optimizer: OptimizerConfig = arg(
-        OptimizerConfig(name="rmsprop", lr=1e-3, eps=1e-4, betas=None), "one for actor and critic"
-    )
-
-    def gradient_steps(self, width: int, ranks: int = 1) -> int:
-        """One a rollout."""
-        return self.iterations(width)
+__all__ = ["Agent", "Learner", "build"]
 
 
 class Learner(ActorCriticLearner):

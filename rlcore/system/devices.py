@@ -1,0 +1,43 @@
+"""What of this machine computes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def cores() -> int:
+    """Those that it is bound to, where the system tells; else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpus() -> int:
+    """CUDA devices that torch sees."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def gpu_name(device: torch.device) -> str:
+    """The model of a CUDA device."""
+    import torch
+
+    return torch.cuda.get_device_name(device)
+
+
+@functools.cache
+def processor() -> dict[str, str]:
+    """The processor's model and instruction sets, which decide what code is generated, under Linux's names."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return {"model name": platform.processor() or platform.machine()}
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    first = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    return {name: first[name] for name in wanted if name in first}
