@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from flows.report.sentences import result_line
 from flows.runs.lineage import commit
 from flows.runs.listeners import tell
 from flows.runs.trainer import SameAgain, standing
-from flows.settings import configure_environment
+from flows.settings import WARM, configure_environment
 from flows.stages.checkpoint import checkpoint as checkpoint_stage
 from flows.stages.collect import collect as collect_stage
 from flows.stages.evaluate import evaluate as evaluate_stage
@@ -228,10 +229,15 @@ def collect(run: str) -> None:
         _collect(run)
 
 
-def boundaries(run: str) -> Iterator[Boundary]:
-    """Train from boundary to boundary, a task each, until training is done or pruned."""
-    if not RunDirectory(run).read_config()["model_manager"]["disabled"]:
-        import_soon("mlflow.pyfunc", "mlflow.store.db.utils")  # what register-model takes, while the trainer works
+def boundaries(run: str, *, registers: bool = True) -> Iterator[Boundary]:
+    """Train from boundary to boundary, a task each, until training is done or pruned.
+
+    `registers` says that register-model follows: what it imports comes while the trainer works.
+    """
+    config = RunDirectory(run).read_config()
+    # Not in one of many processes, whose memory it would take for the whole of their trainings.
+    if registers and not (config["model_manager"]["disabled"] or config["dry_run"] or os.environ.get(WARM)):
+        import_soon("mlflow.pyfunc")
     return train_boundaries(RunDirectory(run), lambda: Boundary(**_train(run)))
 
 

@@ -21,10 +21,11 @@ def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
         from flows.runs.original import restored  # torch
 
         run = restored(source, run_dir)
-        with prefect_api_soon(), following(run), without_tracebacks():
+        with prefect_api_soon(), following(run):
             from flows.reproduce import reproduction  # Prefect
 
-            made = reproduction(run)
+            with without_tracebacks():
+                made = reproduction(run)
     if as_json:
         print(json.dumps(made))
     else:

@@ -71,10 +71,11 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
     again = shlex.join(["shepherd", "train", *overrides, *plugins.as_typed()])
     with continued_with(f"{bin_folder()}{again}"):
         if there < len(group.trainings):
-            with prefect_api_soon(), following_jobs("runs", len(group.trainings), there), without_tracebacks():
+            with prefect_api_soon(), following_jobs("runs", len(group.trainings), there):
                 from flows.group import run_group  # Prefect
 
-                run_group([*overrides], workers)
+                with without_tracebacks():
+                    run_group([*overrides], workers)
         show(group_table(group.name, [training.run for training in group.trainings], iqm))
 
 
@@ -93,10 +94,11 @@ def _flow(run: RunDirectory) -> None:
         going_on = " · no checkpoint yet: from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"
     print(f"{about} · {short_path(run.path)}{going_on}", file=sys.stderr)
-    with prefect_api_soon(), following(run), without_tracebacks():
+    with prefect_api_soon(), following(run):
         from flows.train import run_flow  # Prefect
 
-        summary = run_flow(run)
+        with without_tracebacks():
+            summary = run_flow(run)
     show(summary_table(summary, run, next_commands(run)))
 
 
@@ -115,7 +117,10 @@ def next_commands(run: RunDirectory) -> list[str]:
 
 @contextmanager
 def without_tracebacks() -> Iterator[None]:
-    """Keep Prefect's tracebacks off the terminal: the command tells the sentence; Prefect's history has the rest."""
+    """Keep Prefect's tracebacks off the terminal: the command tells the sentence; Prefect's history has the rest.
+
+    Entered when Prefect is imported, which makes the handlers.
+    """
     handlers = logging.getLogger().handlers + logging.getLogger("prefect").handlers
 
     def elsewhere(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""The registry: algorithm name -> its module. Every module ends with `build` and has a `Config` and an `Agent`."""
+"""The registry: algorithm name -> its package (a plugin may be one module), which has `Config`, `Agent` and `build`."""
 
 from __future__ import annotations
 

@@ -35,16 +35,17 @@ def large_imports(module: str) -> Iterator[None]:
 def import_soon(*modules: str) -> None:
     """Import modules in a thread, while this one waits for another process; who needs one before waits for it.
 
-    What is wrong with one is told where it is needed.
+    What is wrong with one is told where it is needed. The process ends when they are there: Python does not end well in
+    the middle of an extension's start.
     """
 
     def load() -> None:
         for module in modules:
-            with suppress(Exception):
+            with suppress(Exception), large_imports(module):
                 import_module(module)
 
     if not sys.modules.keys() >= set(modules):
-        threading.Thread(target=load, name="imports", daemon=True).start()
+        threading.Thread(target=load, name="imports").start()
 
 
 @contextmanager

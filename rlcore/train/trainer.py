@@ -36,6 +36,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError, first_line
 from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import large_imports, without_compiler
@@ -245,6 +246,9 @@ def load() -> None:
         import lightning_fabric  # noqa: F401 - one that wants more of the compiler gets it here
 
         import rlcore.train.session  # noqa: F401
+
+        for algorithm in ALGORITHMS.values():
+            _ = algorithm.build  # and with it the learner: what is edited later does not run in this process
 
 
 def main() -> None:

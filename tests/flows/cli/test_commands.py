@@ -416,3 +416,10 @@ def test_an_environment_of_whole_number_actions_is_filmed(home: Path, here: Comm
     for film in (home / "runs/lake/media").glob("*.mp4"):
         assert film.stat().st_size > 1000
     assert len(list((home / "runs/lake/media").glob("*.mp4"))) == 2
+
+
+def test_what_fails_in_the_middle_of_a_flow_is_a_sentence_and_no_traceback(home: Path) -> None:
+    """In a process of its own: the terminal's handler comes with Prefect, which this one has imported long ago."""
+    done = shepherd(home, "train", *TINY, "algo.optimizer.lr=1e30", "run_dir=runs/broken")
+    assert done.returncode == 1 and "not finite" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr + done.stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.system.imports import import_soon, later
-from tests.processes import ROOT
+from tests.processes import ROOT, wait_for
 
 pytestmark = pytest.mark.slow
 LATER = """
@@ -93,10 +93,12 @@ def test_a_name_that_comes_later_is_one_of_those_named() -> None:
 def test_what_is_imported_soon_is_there_for_who_wants_it_and_a_fault_is_told_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "slow_to_come.py").write_text("import time\ntime.sleep(0.2)\nthere = 1\n")
+    who = "import threading, time\ntime.sleep(0.2)\nwho = threading.current_thread().name\n"
+    (tmp_path / "slow_to_come.py").write_text(who)
     (tmp_path / "faulty_to_come.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     import_soon("faulty_to_come", "slow_to_come")
-    assert importlib.import_module("slow_to_come").there == 1
+    wait_for(lambda: "slow_to_come" in sys.modules, "the thread")
+    assert importlib.import_module("slow_to_come").who == "imports"
     with pytest.raises(ZeroDivisionError):
         importlib.import_module("faulty_to_come")
