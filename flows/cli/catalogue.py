@@ -19,6 +19,7 @@ from flows.config.yaml_files import presets
 from flows.report.command_lines import short_path
 from flows.report.terminal import console, show
 from rlcore import plugins
+from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import build, defaults
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
@@ -38,8 +39,6 @@ OBSERVATIONS = {
 
 def agents() -> None:
     """`shepherd agents`: print the algorithms and what each can be trained on."""
-    from rlcore.algorithms import ALGORITHMS  # torch
-
     plugins.load()
     show(agents_table(ALGORITHMS))
 

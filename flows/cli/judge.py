@@ -53,7 +53,7 @@ def enjoy(source: str, episodes: int) -> None:
 
 def locate(source: str, checkpoint: str | None = None) -> tuple[RunDirectory, Path]:
     """The run and checkpoint that SOURCE means: of a run the named one (latest, best, env steps) or the chosen one."""
-    from rlcore.store import checkpoint as checkpoints  # torch
+    from rlcore.store import checkpoint as checkpoints  # numpy
 
     path, registered = Path(source).absolute(), source.startswith("models:/")
     if checkpoint is not None and (registered or (path / "manifest.json").exists()):

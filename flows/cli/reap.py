@@ -55,8 +55,8 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
 
 def _brought(one: Gone) -> dict[str, Any]:
     """Bring the summary and MLflow up to date with what was marked; what is printed of it."""
-    from flows.stages.summary import summarise  # torch
-    from rlcore.store.checkpoint import newest_good  # torch
+    from flows.stages.summary import summarise  # numpy
+    from rlcore.store.checkpoint import newest_good  # numpy
 
     run, newest = one.run, None
     try:

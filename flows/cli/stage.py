@@ -62,12 +62,12 @@ def _made(name: str, run: RunDirectory) -> dict[str, Any]:
 def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> RunDirectory:
     """The run in a folder, brought to its parameter file or made by make-env."""
     if params is not None:
-        from flows.runs.params import follow_params  # torch
+        from flows.runs.params import follow_params  # gymnasium
 
         return follow_params(run_dir, params, overrides, name)
     run = RunDirectory(Path(run_dir).absolute())
     if name == "make-env" and (overrides or not run.config.exists()):
-        from flows.runs.create import new_run  # torch
+        from flows.runs.create import new_run  # numpy
 
         return new_run([*overrides, f"run_dir={run_dir}"])
     if overrides:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
+from rlcore.store.run_config import config_hash, config_of
 
 UNKNOWN = "unknown"
 CODE = Path(__file__).resolve().parents[2]
@@ -59,8 +60,6 @@ def lineage(run: RunDirectory) -> dict[str, Any]:
 
     Code, libraries and plugins are those the run was created with, not those of the process that asks.
     """
-    from rlcore.store.run_config import config_hash, config_of  # torch, for which the mirror's process need not wait
-
     identity = run.read_identity()
     return {
         "run_id": identity["run_id"],
@@ -78,8 +77,6 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
     versions, plugins), how it `compile`s, `dataset_digest`, and by env steps the `checkpoints` {digest, tensors,
     policy_steps} and the mean returns of `evaluations`. `fingerprint` is that of its newest checkpoint.
     """
-    from rlcore.store.run_config import config_hash, config_of  # torch, as above
-
     events = list(read_events(run.events))
     judged = [event for event in events if event["kind"] == "evaluation"]
     return {

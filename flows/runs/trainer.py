@@ -174,14 +174,14 @@ def standing(run: RunDirectory) -> int:
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.ready:
         return trainer.env_steps
-    from rlcore.store.checkpoint import newest_first  # torch, which who only drives a trainer need not wait for
+    from rlcore.store.checkpoint import newest_first  # numpy, which who only drives a trainer need not wait for
 
     return int(next((path.name for path in newest_first(run.checkpoints)), 0))
 
 
 def resumes(run: RunDirectory) -> str:
     """From where a run would go on, for a sentence."""
-    from rlcore.store.checkpoint import newest_good  # torch
+    from rlcore.store.checkpoint import newest_good  # numpy
 
     newest = newest_good(run.checkpoints)
     return f"from its checkpoint at {int(newest.name):,} env steps" if newest else "from the beginning"

@@ -9,6 +9,7 @@ from flows.runs.series import write_results
 from flows.runs.trainer import live, trainer_for
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
+from rlcore.store.run_config import config_of
 
 
 def evaluate(run: RunDirectory, env_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
@@ -19,7 +20,7 @@ def evaluate(run: RunDirectory, env_steps: int | None = None, *, final: bool = F
     """
     made: dict[str, Any] = {}
     if final:
-        from flows.stages.summary import summary  # torch, which who only drives a trainer need not wait for
+        from flows.stages.summary import summary  # numpy, which who only drives a trainer need not wait for
 
         event = _finally(run)
         write_results(run, summary(run))
@@ -39,7 +40,7 @@ def evaluate(run: RunDirectory, env_steps: int | None = None, *, final: bool = F
 def _finally(run: RunDirectory) -> dict[str, Any]:
     """The last evaluation, by the trainer where one is alive: an environment that hangs is ended there."""
     from rlcore.judge.final import final_evaluation  # torch
-    from rlcore.store.checkpoint import chosen
+    from rlcore.store.checkpoint import chosen  # numpy
 
     chosen(run)  # refuses a run without one before anything is said
     episodes = run.read_config()["evaluation"]["final_episodes"]
@@ -53,8 +54,7 @@ def judged(run: RunDirectory) -> bool:
 
     A resumed run may have trained on, and may want other episodes than before.
     """
-    from rlcore.store.checkpoint import chosen
-    from rlcore.store.run_config import config_of  # torch
+    from rlcore.store.checkpoint import chosen  # numpy
 
     config = config_of(run)
     final = last_event(read_events(run.events), "evaluation", final=True)

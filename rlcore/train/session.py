@@ -63,7 +63,8 @@ class Session:
             if e["kind"] == "evaluation" and not e["final"]
         }
         self.interrupted = False
-        self._recent: list[float] = []
+        self._recent: list[float] = []  # returns of the newest 100 episodes
+        self._return: float | None = None  # their mean
         self._start(earlier)
 
     # Continuing -------------------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ class Session:
         self.training.load_state_dict(learning)
         self.window.load_state_dict(bookkeeping["window"])
         self.stopwatch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
-        self._recent = [float(ret) for ret in bookkeeping.get("recent", ())]
+        self._remember([float(ret) for ret in bookkeeping.get("recent", ())])
         # The log may have lost some to a disk fault, and may reach beyond this checkpoint.
         self.scores = {int(steps): float(score) for steps, score in bookkeeping["scores"].items()} | self.scores
         self.owed = [] if self.env_steps in self.scores else bookkeeping["owed"]
@@ -153,7 +154,7 @@ class Session:
 
     def _account(self, metrics: list[Metrics], episodes: list[Episode], seconds: float, on_progress: Progress) -> None:
         env_steps = self.env_steps
-        self._recent = (self._recent + [e.ret for e in episodes])[-100:]
+        self._remember([e.ret for e in episodes])
         collected = self.collector.seconds
         self.window.add(metrics, episodes)
         self.window.seconds["collect"] += collected
@@ -163,10 +164,15 @@ class Session:
             point = self.window.close(env_steps, self.learner.updates)
             if self.config.metric.log_level:
                 patiently(lambda: self.events.append("metrics", env_steps=env_steps, values=point, **self._clock()))
-        recent = sum(self._recent) / len(self._recent) if self._recent else None
         spent, elapsed = self.training.policy_steps, self.stopwatch.wall
         place = {"env_steps": env_steps, "policy_steps": spent, "total_steps": self.training.budget}
-        on_progress({**place, "return": recent, "elapsed": elapsed})
+        on_progress({**place, "return": self._return, "elapsed": elapsed})
+
+    def _remember(self, returns: list[float]) -> None:
+        """Take in the returns of episodes that have ended; at most iterations of a short rollout there are none."""
+        if returns:
+            self._recent = (self._recent + returns)[-100:]
+            self._return = sum(self._recent) / len(self._recent)
 
     def _reason(self) -> str | None:
         return why_over(self.config, self.iterations, self.env_steps, self.scores)
