@@ -209,7 +209,8 @@ def simulator(protocol: Protocol, folder: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", required=True, help="Python of an environment with the peers")
+    # Absolute, for it is started in another folder; not resolved, for a link is what makes it that environment's.
+    parser.add_argument("--peers", required=True, type=os.path.abspath, help="Python of an environment with the peers")
     parser.add_argument("--only", nargs="*", choices=PROTOCOLS, default=list(PROTOCOLS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the table there, as Markdown")

@@ -140,7 +140,7 @@ Overhead of a trial, `shepherd sweep` with one worker: **{overhead:.2f} s** (to 
 def main() -> None:
     """Time all, one after another, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweeps", description=__doc__)
-    parser.add_argument("--zoo", help="the Python of an environment with rl_zoo3")
+    parser.add_argument("--zoo", type=os.path.abspath, help="the Python of an environment with rl_zoo3")
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path)
