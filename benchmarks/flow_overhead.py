@@ -45,7 +45,7 @@ def task_seconds(run: Path) -> dict[str, float]:
     """Seconds of each kind of task in a run's flow, as Prefect has recorded them; the last evaluation by itself."""
     with sqlite3.connect(state_folder() / "prefect" / "prefect.db", timeout=30) as store:
         rows = store.execute(QUERY, (str(run),)).fetchall()
-    spent = dict.fromkeys((*TASKS, "final evaluation"), 0.0)
+    spent: dict[str, float] = dict.fromkeys((*TASKS, "final evaluation"), 0.0)
     last = max(start for name, start, _ in rows if name.startswith("evaluate"))
     for name, start, end in rows:
         kind = "final evaluation" if start == last and name.startswith("evaluate") else name.split()[0]
