@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,11 @@ from rlcore.train.device import PRECISIONS, check_device
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+# Fabric rewrites DataLoader's own methods while it launches: two threads at once take each other's rewriting for the
+# original (lightning_fabric.utilities.data._replace_dunder_methods).
+_LAUNCHING = threading.Lock()
 
 
 def set_switches(config: RunConfig) -> None:
@@ -59,7 +65,7 @@ def make_fabric(config: FabricConfig) -> Fabric:
     if config.ranks > 1 and "LOCAL_RANK" not in os.environ:
         raise UserError(f"fabric.devices={config.devices}: a run trains on several devices; type shepherd train")
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
+    with _LAUNCHING, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*GPU available but not used.*")
         from lightning_fabric import Fabric
 
@@ -70,5 +76,5 @@ def make_fabric(config: FabricConfig) -> Fabric:
             strategy="ddp" if config.ranks > 1 else "auto",
             precision=PRECISIONS.get(config.precision, config.precision),  # pyright: ignore[reportArgumentType]
         )
-    fabric.launch()
+        fabric.launch()
     return fabric
