@@ -20,18 +20,13 @@ from flows.runs.listeners import tell
 from flows.runs.trainer import SameAgain, standing
 from flows.settings import WARM, configure_environment
 from flows.stages.checkpoint import checkpoint as checkpoint_stage
-from flows.stages.collect import collect as collect_stage
 from flows.stages.evaluate import evaluate as evaluate_stage
 from flows.stages.evaluate import judged
 from flows.stages.make_env import make_env as make_env_stage
 from flows.stages.make_env import write_card
-from flows.stages.register_model import register_model as register_model_stage
 from flows.stages.summary import summary as summary_stage
 from flows.stages.train import boundaries as train_boundaries
 from flows.stages.train import train as train_stage
-from flows.stages.verify import Departed
-from flows.stages.verify import verdict as verdict_stage
-from flows.stages.verify import verify as verify_stage
 from flows.workers import artifacts
 from rlcore.envs.card import card_key
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, UserError
@@ -159,6 +154,8 @@ def _card(run: str) -> dict[str, Any]:
 
 @stage_task("collect")
 def _collect(run: str) -> dict[str, Any]:
+    from flows.stages.collect import collect as collect_stage  # torch, which a sweep's driver, say, never needs
+
     return collect_stage(RunDirectory(run))
 
 
@@ -181,6 +178,8 @@ def _evaluate(run: str, env_steps: int | None, final: bool) -> dict[str, Any] | 
 @stage_task("register-model")
 def register_model(run: str) -> dict[str, Any]:
     """Register the policy and decide on the champion; name, version, aliases, decision."""
+    from flows.stages.register_model import register_model as register_model_stage  # torch
+
     return register_model_stage(RunDirectory(run))
 
 
@@ -196,12 +195,16 @@ def summary(run: str) -> dict[str, Any]:
 
 @stage_task("verify")
 def _verify(run: str, env_steps: int) -> dict[str, Any] | None:
+    from flows.stages.verify import verify as verify_stage  # torch
+
     return verify_stage(RunDirectory(run), env_steps)
 
 
 @stage_task("verdict")
 def verdict(run: str) -> dict[str, Any]:
     """Say what a reproduction came to whose checkpoints are all those of its original."""
+    from flows.stages.verify import verdict as verdict_stage  # torch
+
     return verdict_stage(RunDirectory(run))
 
 
@@ -211,6 +214,8 @@ def verify(run: str, env_steps: int) -> None:
     if result is not None:
         tell("stage", {"doing": result["sentence"]})
         if not result["same"]:
+            from flows.stages.verify import Departed  # torch
+
             raise Departed(result["sentence"])
 
 

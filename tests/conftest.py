@@ -52,6 +52,8 @@ if "TESTS_SHARED" not in os.environ:
     atexit.register(_shared.cleanup)
     os.environ["TESTS_SHARED"] = _shared.name
     Path(_shared.name, "gitconfig").write_text("[safe]\n    directory = *\n")
+    os.mkfifo(f"{_shared.name}/session")
+    _session = os.open(f"{_shared.name}/session", os.O_RDWR)  # read by what is to end with the session
 os.environ |= {"GIT_CONFIG_GLOBAL": f"{os.environ['TESTS_SHARED']}/gitconfig", "GIT_CONFIG_SYSTEM": os.devnull}
 
 

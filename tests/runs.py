@@ -34,6 +34,7 @@ COMPILED: dict[str, Any] = {
     "algo.per_rank_batch_size": 20,
     "algo.update_epochs": 2,
     "algo.normalize_advantages": True,
+    "algo.normalize_obs": True,
     "algo.ent_coef": 0.01,
     "algo.max_grad_norm": 0.5,
     "algo.clip_vloss": True,

@@ -1,4 +1,4 @@
-"""The empty databases of a home, made once a session (Prefect's tables take ten seconds); and a look into Prefect's."""
+"""What the tests of a session share, for each takes seconds: a home's empty databases, a Prefect API; and looks into it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.locks import locked
-from tests.processes import environment
+from tests.processes import environment, wait_for
+
+
+SERVE = "from flows.settings import configure_environment as c; c(); from flows.workers.local_api import serve; serve()"
 
 
 def furnish(home: Path) -> None:
@@ -26,6 +29,25 @@ def furnish(home: Path) -> None:
             make = [sys.executable, "-m", "flows.workers.databases"]
             subprocess.run(make, env=environment(made), check=True, capture_output=True)
     shutil.copytree(made / ".shepherd", home / ".shepherd")
+
+
+def standing_api() -> dict[str, str]:
+    """The variables of a command that finds a Prefect server, as after `make up`: one for all tests of the session.
+
+    For tests that are not about the API which a command starts for itself. Whoever asks first starts it; it ends when
+    the session's first process does.
+    """
+    site = Path(os.environ["TESTS_SHARED"], "api")
+    site.mkdir(exist_ok=True)
+    said = site / "port"
+    with locked(site / "lock"):
+        if not said.exists():
+            furnish(site)
+            with open(site.parent / "session") as session, open(site / "log", "wb") as log, open(said, "wb") as port:
+                to = [(os.POSIX_SPAWN_DUP2, file.fileno(), number) for number, file in enumerate((session, port, log))]
+                os.posix_spawn(sys.executable, [sys.executable, "-c", SERVE], environment(site), file_actions=to)
+        wait_for(lambda: said.read_text().endswith("\n"), "a Prefect API", every=0.05)
+    return {"PREFECT_API_URL": f"http://127.0.0.1:{int(said.read_text())}/api"}
 
 
 def query(home: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -25,6 +25,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
 from tests import processes
 from tests.flows.conftest import home  # noqa: F401 - a fixture
+from tests.stores import standing_api
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")]
 EXAMPLES = processes.ROOT / "examples"
@@ -50,7 +51,7 @@ def folder(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     shutil.copy(EXAMPLES / "corridor/corridor.py", mine / "my_package/corridor.py")
     algorithm = (EXAMPLES / "reinforce/reinforce.py").read_text().replace('"reinforce"', '"mine"')
     (mine / "my_package/learner.py").write_text(algorithm)
-    variables = processes.environment(home, SHEPHERD_SEARCH_PATH="conf")
+    variables = processes.environment(home, SHEPHERD_SEARCH_PATH="conf", **standing_api())
     command = processes.shepherd("train", "exp=mine", PLUGIN, "run_dir=run", "env.capture_video=false")
     done = subprocess.run(command, cwd=mine, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import read_events
 from rlcore.train.boundary import Boundary
+from tests.stores import standing_api
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,9 +45,11 @@ TINY = [
 @pytest.fixture(scope="module")
 def api(home: Path) -> Iterator[None]:
     """One Prefect API for the module."""
-    from flows.workers.local_api import prefect_api
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    with prefect_api():
+    url = standing_api()["PREFECT_API_URL"]
+    with pytest.MonkeyPatch.context() as patch, temporary_settings({PREFECT_API_URL: url}):
+        patch.setenv("PREFECT_API_URL", url)
         yield
 
 

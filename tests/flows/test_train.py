@@ -52,7 +52,8 @@ def api(home: Path) -> Iterator[str]:
     """One Prefect API for the module, as `run_flow` starts it for itself."""
     from flows.workers.local_api import prefect_api
 
-    with prefect_api() as url:
+    with prefect_api() as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", url)  # else a command of the terminal begins one before it looks
         yield url
 
 

@@ -31,6 +31,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
+from tests.stores import standing_api
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = [
@@ -49,7 +50,7 @@ def shepherd(where: Path, *arguments: str, home: Path | None = None) -> subproce
     return subprocess.run(
         processes.shepherd(*arguments),
         cwd=where,
-        env=processes.environment(home or where),
+        env=processes.environment(home or where, **standing_api()),
         capture_output=True,
         text=True,
         timeout=300,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from flows.sweeps.group import group_of
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, count, digest, end, kill_all, orphans, send, start, wait_for
-from tests.stores import furnish
+from tests.stores import furnish, standing_api
 
 pytestmark = pytest.mark.slow
 TINY = [
@@ -30,7 +31,7 @@ TINY = [
     "evaluation.num_envs=2",
     "env.step_timeout=600",
 ]
-LONG = "algo.total_steps=4096"  # seconds: a kill must find a trial that is being trained
+LONG = "algo.total_steps=2048"  # seconds: a kill must find a trial that is being trained
 SPACE = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.rollout_steps=choice(32,64)"]
 SWEEP = ["sweep.trials=3", "sweep.workers=2", "sweep.batch=2", "sweep.startup=1", "sweep.warmup=1"]
 WHOLE, KILLED = "whole", "killed"
@@ -38,6 +39,11 @@ WHOLE, KILLED = "whole", "killed"
 
 def sweep(name: str) -> list[str]:
     return ["sweep", *TINY, LONG, *SPACE, *SWEEP, f"sweep.name={name}", "sweep.confirm_seeds=0", "sweep.sampler=random"]
+
+
+def typed(home: Path, *words: str) -> subprocess.Popen[str]:
+    """A command in a home, beside a Prefect server that stands and without an MLflow store."""
+    return start(home, *words, **NO_STORE, **standing_api())
 
 
 def status(home: Path, name: str) -> dict[str, Any]:
@@ -54,20 +60,24 @@ def runs(home: Path, name: str) -> dict[str, RunDirectory]:
     return {path.parent.parent.name: RunDirectory(path.parent) for path in found}
 
 
-def checkpoints(home: Path) -> int:
-    return sum(count(run, "checkpoint") for run in runs(home, KILLED).values())
+def checkpoints(home: Path) -> dict[str, int]:
+    return {name: count(run, "checkpoint") for name, run in runs(home, KILLED).items()}
 
 
-def after_a_checkpoint(home: Path) -> None:
-    there = checkpoints(home)
-    wait_for(lambda: checkpoints(home) > there, "a checkpoint")
+def after_a_checkpoint(home: Path, file: str) -> int:
+    """Pid of a process that holds a lock file (`lock` a trainer, `.driver` a worker) of a run that is being trained,
+    once that has written another checkpoint."""
+    before = checkpoints(home)
 
+    def holder() -> int | None:
+        for name, run in runs(home, KILLED).items():
+            if count(run, "checkpoint") > before.get(name, 0) and not count(run, "end") and run.taken():
+                noted = re.match(r"pid (\d+)", (run.path / file).read_text())
+                if noted and psutil.pid_exists(int(noted[1])):
+                    return int(noted[1])
+        return None
 
-def holder(home: Path, file: str) -> int | None:
-    """Pid of a process that holds a lock file of a run that is being trained: `lock` a trainer, `.driver` a worker."""
-    places = [run.path / file for run in runs(home, KILLED).values() if run.taken()]
-    noted = [re.match(r"pid (\d+)", place.read_text()) for place in places if place.exists()]
-    return next((int(pid[1]) for pid in noted if pid and psutil.pid_exists(int(pid[1]))), None)
+    return wait_for(holder, f"{file} of a run that has another checkpoint")
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +85,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with a sweep that nobody disturbed, and one whose trainer, worker and driver were killed."""
     folder = tmp_path_factory.mktemp("site")
     furnish(folder)
-    process = start(folder, *sweep(WHOLE), **NO_STORE)
+    process = typed(folder, *sweep(WHOLE))
     assert end(process, 300)[0] == 0
-    process = start(folder, *sweep(KILLED), **NO_STORE)
+    process = typed(folder, *sweep(KILLED))
     for file in ("lock", ".driver"):
-        after_a_checkpoint(folder)
-        send(wait_for(lambda file=file: holder(folder, file), file), signal.SIGKILL)
-    after_a_checkpoint(folder)
+        send(after_a_checkpoint(folder, file), signal.SIGKILL)
+    after_a_checkpoint(folder, "lock")
     process.kill()
     process.communicate()
     assert orphans(folder, 10.0) == []
-    process = start(folder, "sweep", "resume", KILLED, **NO_STORE)
+    process = typed(folder, "sweep", "resume", KILLED)
     code, said = end(process, 300)
     assert code == 0, said
     yield folder
@@ -139,15 +148,15 @@ def test_what_is_left_is_a_page_and_a_preset_that_composes(site: Path, monkeypat
 def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    typed = ["train", *TINY, "algo.total_steps=256", "seed=5,6", "group=pair", "model_manager.disabled=true"]
+    words = ["train", *TINY, "algo.total_steps=256", "seed=5,6", "group=pair", "model_manager.disabled=true"]
     small = ["evaluation.final_episodes=2", "evaluation.baseline_episodes=2", "env.capture_video=false"]
-    process = start(site, *typed, *small, **NO_STORE)
+    process = typed(site, *words, *small)
     folder = site / "runs/ppo/CartPole-v1/pair"
     wait_for(lambda: (folder / "seed=5/summary.json").exists() or (folder / "seed=6/summary.json").exists(), "one")
     process.kill()
     process.communicate()
     assert orphans(site, 10.0) == []
-    code, said = end(start(site, *typed, *small, **NO_STORE), 300)
+    code, said = end(typed(site, *words, *small), 300)
     assert code == 0, said
     for seed in (5, 6):
         run = RunDirectory(folder / f"seed={seed}")
@@ -155,13 +164,13 @@ def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished
         assert run.read_config()["group"] == "pair" and run.read_config()["seed"] == seed
     monkeypatch.chdir(site)
     with pytest.raises(UserError, match=r"algo.gamma=0.5: .*seed=5 of group pair learned with 0.99"):
-        group_of([*typed[1:], *small, "algo.gamma=0.5"])
+        group_of([*words[1:], *small, "algo.gamma=0.5"])
 
 
 def test_a_trial_that_fails_has_its_sentence_and_the_others_go_on(site: Path) -> None:
     """A learning rate that breaks the weights fails at once: a trainer that began anew would come to the same."""
     lr, name = "algo.optimizer.lr=choice(1e-3,1e30)", "broken"
-    typed = [
+    words = [
         "sweep",
         *TINY,
         "algo.total_steps=768",
@@ -170,7 +179,7 @@ def test_a_trial_that_fails_has_its_sentence_and_the_others_go_on(site: Path) ->
         f"sweep.name={name}",
         "sweep.confirm_seeds=0",
     ]
-    assert end(start(site, *typed, **NO_STORE), 300)[0] == 0
+    assert end(typed(site, *words), 300)[0] == 0
     by_value = {trial["params"]["algo.optimizer.lr"]: trial for trial in status(site, name)["trials"]}
     assert by_value[1e-3]["state"] == "complete" and status(site, name)["best"] == by_value[1e-3]
     assert by_value[1e30]["state"] == "fail" and "not finite" in by_value[1e30]["sentence"]
