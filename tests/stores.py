@@ -1,4 +1,4 @@
-"""What the tests of a session share, for each takes seconds: a home's empty databases, a Prefect API; and looks into it."""
+"""What tests share because it takes seconds: a home's empty databases, a Prefect API; and a look into its database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 from flows.process.locks import locked
 from tests.processes import environment, wait_for
-
 
 SERVE = "from flows.settings import configure_environment as c; c(); from flows.workers.local_api import serve; serve()"
 

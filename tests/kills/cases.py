@@ -49,7 +49,8 @@ class Case:
 
     Attributes:
         env_id: the environment.
-        mode: "in-process", "subprocess", "native", "compiled", or "flow": the command `shepherd train` as a whole.
+        mode: "in-process", "subprocess", "native", "compiled", "flow" (the command `shepherd train` as a whole), or
+            "compiled flow".
     """
 
     env_id: str
@@ -62,24 +63,24 @@ class Case:
     def variables(self) -> dict[str, str]:
         """Of the environment; MLflow is part of "flow" alone, the others would wait for it."""
         shared = {"SHEPHERD_CACHE": f"{os.environ['TESTS_SHARED']}/compiled"} if "TESTS_SHARED" in os.environ else {}
-        return {"SHEPHERD_PLUGINS": PLUGIN} | shared | ({} if self.mode == "flow" else NO_STORE)
+        return {"SHEPHERD_PLUGINS": PLUGIN} | shared | ({} if "flow" in self.mode else NO_STORE)
 
     def settings(self) -> dict[str, Any]:
         """Keys of the config."""
-        mode: dict[str, Any] = {"env__sync_env": self.mode != "subprocess", "algo__compile": self.mode == "compiled"}
+        mode: dict[str, Any] = {"env__sync_env": self.mode != "subprocess", "algo__compile": "compiled" in self.mode}
         mode |= {"env__vectorization": "native"} if self.mode == "native" else {}
-        return LEARNING | (COMPILED if self.mode == "compiled" else {}) | SCHEDULE | mode
+        return LEARNING | (COMPILED if "compiled" in self.mode else {}) | SCHEDULE | mode
 
     def prepare(self, folder: Path) -> RunDirectory:
         """A run directory ready to be trained; for "flow" nothing yet, the command makes it."""
         importlib.import_module(PLUGIN)
-        if self.mode == "flow":
+        if "flow" in self.mode:
             return RunDirectory(folder)
         return prepare(folder, self.env_id, **self.settings())
 
     def command(self, run: RunDirectory) -> list[str]:
         """What starts the run and what goes on with it."""
-        if self.mode != "flow":
+        if "flow" not in self.mode:
             return shepherd("stage", "train", str(run.path))
         if run.config.exists():
             return shepherd("resume", str(run.path))

@@ -1,4 +1,4 @@
-"""Killed at drawn moments and resumed: one environment of each tier, a compiled step, the whole of `shepherd train`."""
+"""Killed and resumed: one environment of each tier at drawn moments; the whole of `shepherd train`, compiled."""
 
 from __future__ import annotations
 
@@ -42,21 +42,18 @@ def test_killed_anywhere_a_run_ends_in_the_bits_of_the_one_nobody_killed(
     assert f'"tier": "{tier}"' in check(TIERS[tier], modes, tmp_path).card.read_text()
 
 
-def test_killed_anywhere_a_compiled_run_ends_in_the_same_bits(tmp_path: Path) -> None:
-    check("CartPole-v1", ("compiled",), tmp_path)
-
-
 def test_killed_anywhere_a_vectorised_environment_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("native",), tmp_path)
 
 
 def test_a_killed_shepherd_train_leaves_nothing_alive_and_ends_in_the_same_bits_and_one_model(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With a compiled step, so that this is the sample of both."""
     furnish(tmp_path)
-    case, run = Case("CartPole-v1", "flow"), RunDirectory(tmp_path / "killed")
+    case, run = Case("CartPole-v1", "compiled flow"), RunDirectory(tmp_path / "killed")
     try:
-        process = start(tmp_path, *case.command(run)[3:])
+        process = start(tmp_path, *case.command(run)[3:], **case.variables)
         parts = {"cli", "local_api", "trainer", "mirror"}
         wait_for(lambda: parts <= {p.kind for p in processes(tmp_path)}, f"all of {parts}")
         wait_for(lambda: count(run, "checkpoint"), "a checkpoint")
@@ -73,8 +70,11 @@ def test_a_killed_shepherd_train_leaves_nothing_alive_and_ends_in_the_same_bits_
     undisturbed = case.overrides(tmp_path / "undisturbed")
     whole = create_run(*compose(undisturbed), undisturbed)
     make_env(whole)
+    monkeypatch.setenv("SHEPHERD_CACHE", case.variables["SHEPHERD_CACHE"])
     finish_here(whole)
     assert same_bits(whole, run)
+    learned_by = checkpoint.load(checkpoint.resolve(run, "latest"))[1]["fingerprint"]["learning"]
+    assert learned_by["compile"] == "ahead-of-time"
     every_model_and_point_once(tmp_path, runs=1)
 
 

@@ -303,22 +303,16 @@ def test_a_mistake_fails_the_flow_run_with_its_sentence(site: Site) -> None:
     assert "Traceback" not in (site.home / ".shepherd/servers/worker-local.log").read_text()
 
 
-def test_a_comparison_ends_in_its_verdict_and_a_mistake_in_its_sentence(site: Site) -> None:
+def test_a_comparison_ends_in_its_verdict(site: Site) -> None:
     for group, shift in (("low", 0.0), ("high", 90.0)):
         group_of(site.home / "compared", group, [100 + shift + seed for seed in range(10)])
-    told = {"out": "compared/report", "runs": "compared"}
-    good = site.start("compare/default", sides=["low", "high"], **told)
-    bad = site.start("compare/default", sides=["low", "hihg"], **told)
+    good = site.start("compare/default", sides=["low", "high"], out="compared/report", runs="compared")
     headline = "high is better than low on CartPole-v1, beyond the noise."
     assert site.ended(good) == ("COMPLETED", headline)
     assert headline in (site.home / "compared/report/index.html").read_text()
     shown = site.ask("artifacts/filter", limit=200, offset=0)
     kinds = Counter(artifact["type"] for artifact in shown if artifact["flow_run_id"] == good)
     assert kinds == {"markdown": 1, "image": 5}
-    assert site.ended(bad) == (
-        "FAILED",
-        "hihg: no group beneath compared, no sweep and no folder; did you mean 'high'?",
-    )
 
 
 def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(site: Site, pair: Pair) -> None:
