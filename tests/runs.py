@@ -36,6 +36,7 @@ COMPILED: dict[str, Any] = {
     "algo.normalize_advantages": True,
     "algo.normalize_obs": True,
     "algo.ent_coef": 0.01,
+    "algo.vf_coef": 0.5,
     "algo.max_grad_norm": 0.5,
     "algo.clip_vloss": True,
     "algo.dual_clip": 1.5,
