@@ -22,6 +22,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
 from tests.soaking import soak
+from tests.stores import furnish
 
 pytestmark = pytest.mark.slow
 STAGES = ["make-env", "collect", "train", "evaluate", "register-model"]
@@ -48,6 +49,7 @@ class Repository:
 
     def make(self) -> None:
         self.folder.mkdir()
+        furnish(self.home)
         for name in ("dvc.yaml", "params.yaml", ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore"):
             (self.folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(processes.ROOT / name, self.folder / name)
