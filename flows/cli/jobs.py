@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flows.cli.progress import Line, Progress
+from flows.cli.progress import SETTLED, Line, Progress
 from flows.report.sentences import describe, duration, number
 from flows.runs.listeners import listening
 
@@ -29,16 +29,27 @@ class Jobs(Progress):
 
     def __init__(self, doing: str, total: int, done: int = 0, best: float | None = None, **options: Any) -> None:
         super().__init__(total, **options)
-        self._doing, self._total, self._done, self._begun_with = doing, total, done, done
-        self._running: dict[str, tuple[float, float | None]] = {}
         self._best = best
-        self._since = self._clock()
+        self._begin(doing, total, done)
+
+    def _begin(self, doing: str, total: int, done: int) -> None:
+        self._doing, self._total, self._done, self._since = doing, total, done, self._clock()
+        self._running: dict[str, tuple[float, float | None]] = {}
+        # What the ETA follows: trainings' worth of work seen here, since the first of it. What was trained before a
+        # resume is none of it, nor are the seconds in which Prefect and the workers start.
+        self._first: dict[str, float] = {}
+        self._ended = 0.0
+        self._seen_since: float | None = None
 
     def hear(self, kind: str, facts: dict[str, Any]) -> None:
         """What is told of jobs; safe to call from several threads."""
         with self._lock:
             if kind == "job" and "policy_steps" in facts:
-                self._running[facts["label"]] = (facts["policy_steps"] / facts["total_steps"], facts["return"])
+                part = facts["policy_steps"] / facts["total_steps"]
+                self._running[facts["label"]] = (part, facts["return"])
+                self._first.setdefault(facts["label"], part)
+                if self._seen_since is None:
+                    self._seen_since = self._clock()
                 self._draw()
             elif kind == "job":
                 self.note(str(describe(kind, facts)))
@@ -47,27 +58,34 @@ class Jobs(Progress):
                 if (sentence := describe(kind, facts)) is not None:
                     self.note(sentence)
                 self._done += 1
+                self._ended += 1 - self._first.pop(facts["label"], 0.0)
                 self._draw(now=True)
             elif kind == "trial":
                 if facts["state"] == "complete":
                     self._best = facts["value"] if self._best is None else max(self._best, facts["value"])
                 self.note(str(describe(kind, facts)))
             elif kind == "phase":
-                self._doing, self._total, self._done, self._begun_with = facts["doing"], facts["total"], 0, 0
-                self._running, self._best, self._since = {}, None, self._clock()
+                self._best = None
+                self._begin(facts["doing"], facts["total"], 0)
             elif kind == "stage":
                 self.note(facts["doing"])
 
     def _draw(self, now: bool = False) -> None:
-        share = min(1.0, (self._done + sum(part for part, _ in self._running.values())) / max(1, self._total))
+        through = self._done + sum(part for part, _ in self._running.values())
+        share = min(1.0, through / max(1, self._total))
         parts = [f"{self._done}/{self._total}"]
         if self._best is not None:
             parts.append(f"best {number(self._best)}")
         for label, (part, score) in list(self._running.items())[:SHOWN]:
             said = f" {number(score)}" if score is not None else ""
             parts.append(f"{label.partition(':')[0].removeprefix('trial ')}: {part:.0%}{said}")
-        took, made = self._clock() - self._since, share - self._begun_with / max(1, self._total)
-        parts.append(f"ETA {duration((1 - share) * took / made)}" if made > 0 else "ETA -")
+        parts.append(f"ETA {self._eta(max(0.0, self._total - through))}")
         self._training = Line(self._doing, share, parts)
-        if now or self._due(took):
+        if now or self._due(self._clock() - self._since):
             self._write(self._training)
+
+    def _eta(self, left: float) -> str:
+        """The time that so many trainings take, at the speed of those seen so far."""
+        took = 0.0 if self._seen_since is None else self._clock() - self._seen_since
+        seen = self._ended + sum(part - self._first[label] for label, (part, _) in self._running.items())
+        return duration(left * took / seen) if took >= SETTLED and seen > 0 else "-"

@@ -57,8 +57,19 @@ def test_the_line_says_how_many_have_ended_how_far_the_others_are_and_the_best()
     assert "trial 0: 120.5 · lr=1" in lines
     last = lines[-1]
     assert "1/4" in last and "best 120.5" in last and "1: 50% 33.3" in last
-    # 1.5 of 4 in 60 s: the other 2.5 take 100 s.
-    assert last.endswith("ETA 1:40")
+
+
+def test_the_time_left_follows_what_is_trained_here() -> None:
+    """Not the minute of starting, nor the half of trial 0 that was trained before a resume."""
+    lines = shown(
+        (60.0, "job", job(0, 50)),
+        (60.5, "job", job(1, 0)),
+        (80.0, "ended", ended(0)),
+        (100.0, "job", job(1, 50)),
+    )
+    assert lines[0].endswith("ETA -")
+    # Half of each in 40 s: the other 2.5 of 4 take 100 s.
+    assert lines[-1].endswith("ETA 1:40")
 
 
 def test_each_end_is_a_line() -> None:
