@@ -52,7 +52,7 @@ def _beyond(whole: Path, place: Path) -> str | None:
     newest = next(checkpoint.newest_first(whole / "checkpoints"), place)
     if newest.name == place.name:
         return None
-    wrong = checkpoint.damage(newest)
+    wrong = checkpoint.damage(newest, with_chunks=False)
     damaged = f", damaged: {wrong}" if wrong else ""
     return f"  {short_path(whole)} has come to {newest.name} env steps{damaged}; compared at {place.name}"
 

@@ -125,7 +125,7 @@ class Replay:
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Counts, stream, the full chunks that are still drawn from, and the rows after them."""
+        """Counts, stream, the full chunks that are still drawn from, and one of the rows after them."""
         first, full = max(0, self.written - self.size) // self._part, self.written // self._part
         self._chunks = {
             n: self._chunks.get(n) or Chunk(functools.partial(self._between, n * self._part, (n + 1) * self._part))
@@ -136,8 +136,13 @@ class Replay:
             "taken": self.taken,
             "rng": streams.generator_state(self.rng),
             "chunks": list(self._chunks.values()),
-            "tail": self._between(full * self._part, self.written + 1) if self.rows else {},
+            "tail": [self._held(full * self._part, self.written + 1)] if self.rows else [],
         }
+
+    def _held(self, begin: int, end: int) -> Chunk:
+        """Rows as they are now, in a file of their own: whoever wants the policy alone does not read it."""
+        columns = self._between(begin, end)
+        return Chunk(lambda: columns)
 
     def _between(self, begin: int, end: int) -> dict[str, Tensor]:
         slots = self._slots(begin, end).to(self.device)
@@ -157,8 +162,8 @@ class Replay:
                 functools.partial(self._between, n * self._part, (n + 1) * self._part), chunk.stored
             )
         self.written = full * self._part
-        if state["tail"]:
-            self._write(state["tail"])
+        for chunk in state["tail"]:
+            self._write(chunk.columns())
         self.written, self.taken = state["written"], state["taken"]
 
 

@@ -47,7 +47,7 @@ class ResumePoint:
         Raises:
             UserError: there are checkpoints and none is good: a run does not begin anew behind its user's back.
         """
-        newest = checkpoint.load_newest(run.checkpoints)
+        newest = checkpoint.load_newest(run.checkpoints, with_chunks=True)
         if newest is not None:
             return ResumePoint(*newest, own=True)
         there = [path.name for path in checkpoint.newest_first(run.checkpoints)]

@@ -204,7 +204,7 @@ class Training(Loop):
 
     def load(self, path: Path | str) -> Training:
         """Continue from a checkpoint, or from the newest one in a folder; a UserError where there is no good one."""
-        newest = checkpoint.newest_good(Path(path))
+        newest = checkpoint.newest_good(Path(path), with_chunks=True)
         self.load_state_dict(checkpoint.load(newest or Path(path))[0])
         return self
 

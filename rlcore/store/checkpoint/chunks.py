@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.errors import DiskFault
-from rlcore.store.checkpoint.files import read_whole
+from rlcore.errors import DiskFault, UserError
+from rlcore.store.checkpoint.files import Damage, read_whole
 from rlcore.system.durable import make_directory, sync_directory, write_synced
 from rlcore.types import Chunk
 
@@ -95,7 +95,8 @@ def entry_of(chunk: Chunk, directory: Path) -> dict[str, Any]:
 def stored(entry: Any, directory: Path) -> Chunk:
     """The chunk that an entry of a checkpoint speaks of; its file is read, and verified, when it is asked for.
 
-    `ValueError` where `write_chunks` never made such an entry, which may be anybody's.
+    A `UserError` names the file then, where it is damaged. `ValueError` where `write_chunks` never made such an entry,
+    which may be anybody's.
     """
     if not isinstance(entry, dict) or set(entry) != {"file", "size", "sha256"}:
         raise ValueError("no chunk")
@@ -107,7 +108,10 @@ def stored(entry: Any, directory: Path) -> Chunk:
 def _read(directory: Path, entry: dict[str, Any]) -> dict[str, torch.Tensor]:
     from safetensors.torch import load
 
-    return load(read_whole(directory, f"{FOLDER}/{entry['file']}", {k: entry[k] for k in ("size", "sha256")}))
+    try:
+        return load(read_whole(directory, f"{FOLDER}/{entry['file']}", {k: entry[k] for k in ("size", "sha256")}))
+    except Damage as wrong:
+        raise UserError(f"{directory}: {wrong}; choose a checkpoint that does without it") from None
 
 
 def sweep(directory: Path, wanted: Collection[str]) -> None:

@@ -29,18 +29,19 @@ def _numbered(name: Any) -> bool:
     return isinstance(name, str) and name.isascii() and name.isdigit() and len(name) < 20
 
 
-def newest_good(directory: Path) -> Path | None:
+def newest_good(directory: Path, with_chunks: bool = False) -> Path | None:
     """The newest checkpoint that verifies, or None; says loudly which were skipped and why.
 
     One that may be good and cannot be read (of another format, or not ours to read) is never passed over: `UserError`.
+    Its chunks are verified too where training is to go on from it; whoever wants the policy needs none of them.
     """
-    found = _newest_verified(directory)
+    found = _newest_verified(directory, with_chunks)
     return found and found[0]
 
 
-def load_newest(directory: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
+def load_newest(directory: Path, with_chunks: bool = False) -> tuple[Path, dict[str, Any], dict[str, Any]] | None:
     """The newest checkpoint that verifies, as `newest_good` finds it, and what it holds, as `load` gives it."""
-    found = _newest_verified(directory)
+    found = _newest_verified(directory, with_chunks)
     if found is None:
         return None
     path, files = found
@@ -48,10 +49,10 @@ def load_newest(directory: Path) -> tuple[Path, dict[str, Any], dict[str, Any]] 
         return path, *decode(files, path)
 
 
-def _newest_verified(directory: Path) -> tuple[Path, dict[str, bytes]] | None:
+def _newest_verified(directory: Path, with_chunks: bool) -> tuple[Path, dict[str, bytes]] | None:
     for path in newest_first(directory):
         try:
-            return path, read_files(path)
+            return path, read_files(path, with_chunks)
         except Unreadable as wrong:
             raise UserError(f"checkpoint {path}: {wrong}; mend that, or go on with the version that wrote it") from None
         except Damage as wrong:
@@ -80,12 +81,12 @@ def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
 
 
 def chosen(run: RunDirectory) -> Path:
-    """The checkpoint that stands for a run: the best by the evaluations while training, else the latest."""
+    """The checkpoint whose policy stands for a run: the best by the evaluations while training, else the latest."""
     try:
         path = resolve(run, "best")
     except UserError:
         return resolve(run, "latest")
-    wrong = damage(path)
+    wrong = damage(path, with_chunks=False)
     if wrong is None:
         return path
     log.warning("best checkpoint %s is damaged (%s); the latest stands in for it", path, wrong)

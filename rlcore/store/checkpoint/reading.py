@@ -30,8 +30,8 @@ FOLDERS = {
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The learning and bookkeeping states of a checkpoint, as `save` was given them; tuples come back as lists.
 
-    They are made of the very bytes that were verified. `UserError`, naming the file, where it is damaged, of another
-    format or holds what no `save` writes.
+    They are made of the very bytes that were verified; a chunk is read and verified when its columns are asked for.
+    `UserError`, naming the file, where it is damaged, of another format or holds what no `save` writes.
     """
     with in_a_sentence(path):
         return decode(read_files(path), path)
@@ -71,10 +71,13 @@ def manifest(path: Path) -> dict[str, Any]:
     return content | {"digest": hashlib.sha256(json.dumps(learned, sort_keys=True).encode()).hexdigest()}
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, naming the file, or None when every byte is as it was written."""
+def damage(path: Path, with_chunks: bool = True) -> str | None:
+    """What is wrong with a checkpoint, naming the file, or None when every byte is as it was written.
+
+    Without its chunks, what a policy needs is read and nothing else: a replay memory may be many times as large.
+    """
     try:
-        read_files(path)
+        read_files(path, with_chunks)
     except Damage as wrong:
         return str(wrong)
     return None
@@ -110,13 +113,16 @@ def _format(data: bytes) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def read_files(path: Path) -> dict[str, bytes]:
-    """The contents of a checkpoint's `FILES` by name; `Damage` where one byte is not as its manifest says."""
+def read_files(path: Path, with_chunks: bool = False) -> dict[str, bytes]:
+    """The contents of a checkpoint's `FILES` by name; `Damage` where one byte is not as its manifest says.
+
+    `with_chunks` verifies the chunks as well.
+    """
     manifest = read_manifest(path)
     entries = manifest["files"]
     for folder, expected in FOLDERS.items():
         _check_folder(path, folder, expected)
-    for name, entry in manifest.get("chunks", {}).items():
+    for name, entry in manifest.get("chunks", {}).items() if with_chunks else ():
         read_whole(path.parent, f"{CHUNKS}/{name}", entry)
     return {name: read_whole(path, name, entries[name]) for name in FILES}
 

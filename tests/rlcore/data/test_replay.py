@@ -142,6 +142,14 @@ def test_a_large_memory_comes_back_from_its_chunks_wherever_its_rows_stand(tmp_p
         assert nested_state.encode(one.state_dict()) == nested_state.encode(other.state_dict())
 
 
+def test_no_row_lies_among_the_numbers_that_every_reader_of_a_checkpoint_reads(tmp_path: Path) -> None:
+    replay = memory(size=128)
+    filled(replay, 30)
+    path = checkpoint.save(tmp_path, 1, {"buffer": replay.state_dict()}, {})
+    rows = replay.rows["obs/state"].nbytes
+    assert (path / "learning" / "tensors.safetensors").stat().st_size < 100 < rows
+
+
 def test_batches_are_drawn_without_reading_anything_back_from_the_device_of_the_rows() -> None:
     """Tensors of the device `meta` hold nothing, so whoever reads one fails; on a GPU he would wait for it."""
     replay, plain = memory(device="meta"), memory()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,25 @@ def test_a_checkpoint_whose_chunk_is_damaged_is_not_good_and_says_so(tmp_path: P
         (tmp_path / "elsewhere").write_bytes(content)
         file.symlink_to(tmp_path / "elsewhere")
     assert f"chunks/{name}" in str(checkpoint.damage(bad))
-    assert checkpoint.newest_good(directory.checkpoints) == directory.checkpoints / "10"
+    assert checkpoint.newest_good(directory.checkpoints, with_chunks=True) == directory.checkpoints / "10"
+    good = checkpoint.load_newest(directory.checkpoints, with_chunks=True)
+    assert good is not None and good[0].name == "10"
     with pytest.raises(UserError, match=name):
-        checkpoint.load(bad)
+        values(bad)
+
+
+def test_what_asks_for_no_chunk_reads_none(tmp_path: Path) -> None:
+    """A policy is whole without the memory of its run: nothing that plays or judges it pays for that."""
+    directory = run(tmp_path)
+    path = save(directory, 10, chunk(1), chunk(2))
+    shutil.rmtree(directory.checkpoints / "chunks")
+    checkpoint.name_best(directory, 10)
+    newest = checkpoint.load_newest(directory.checkpoints)
+    assert newest is not None and newest[0] == path
+    assert {checkpoint.resolve(directory), checkpoint.chosen(directory)} == {path}
+    learning, _ = checkpoint.load(path)
+    with pytest.raises(UserError, match=r"chunks/\w+\.safetensors cannot be read"):
+        learning["replay"]["chunks"][0].columns()
 
 
 def test_chunks_that_no_checkpoint_refers_to_are_removed_and_no_others(tmp_path: Path) -> None:
