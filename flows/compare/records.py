@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Line = list[tuple[int, float]]  # (env_steps, value), ascending
 FOLDER_TAG = "shepherd.run_dir"
 DONE = ("finished", "stopped_early")
+NOT_FINITE = "not finite"
 READ = (WHILE_TRAINING["greedy"], FINAL["greedy"], RETURN, BASELINE, WALL)
 # Of the keys that say what the returns are of; runs that differ in one of these have another task.
 TASK = ("env.action_repeat", "env.mask_velocities", "env.max_episode_steps", "env.wrapper")
@@ -35,7 +37,8 @@ class Record:
     Attributes:
         place: its folder as one would type it, or `mlflow:<run id>`.
         run_id: its identity.
-        status: finished, stopped_early, dry_run, interrupted, failed; training, or broken off without a word.
+        status: finished, stopped_early, dry_run, interrupted, failed; training; broken off without a word; NOT_FINITE
+            where it ended with a return that is no number.
         config: every key, flat, as text.
         commit: of its code, with `+` where files were changed.
         machine: its processor or GPU, "" where that is not known.
@@ -112,15 +115,16 @@ def from_directory(run: RunDirectory) -> Record:
     """What a run directory says of its run."""
     events, identity, summary = list(read_events(run.events)), run.read_identity(), run.read_summary()
     final = last_event(events, "evaluation", final=True)
+    mean, found = final["greedy"]["mean"] if final else None, _wanted(lines(events))
     return Record(
         place=short_path(run.path),
         run_id=identity["run_id"],
-        status=_status(run, events),
+        status=_judged(_status(run, events), found, mean),
         config=flat(run.read_config()),
         commit=_commit(spell(identity.get("commit", "unknown")), identity.get("dirty") is True),
         machine=_machine(summary),
-        lines=_wanted(lines(events)),
-        final=final["greedy"]["mean"] if final else None,
+        lines=found,
+        final=mean,
         effort=_effort(summary),
         typed=tuple(run.overrides.read_text().splitlines()) if run.overrides.exists() else (),
     )
@@ -141,16 +145,17 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
     }
     summary = _summary(client, run_id)
     ended = [ours for ours, theirs in STATUS.items() if theirs == found.info.status] or ["training"]
+    final = found.data.metrics.get(FINAL["greedy"])
     resumed = {key.removeprefix("resumed."): value for key, value in tags.items() if key.startswith("resumed.")}
     return Record(
         place=f"mlflow:{run_id}",
         run_id=tags.get(RUN_TAG, run_id),
-        status=summary["status"] if summary.get("status") in ended else ended[0],
+        status=_judged(summary["status"] if summary.get("status") in ended else ended[0], line, final),
         config={**found.data.params, **resumed},
         commit=_commit(tags.get("commit", "unknown"), tags.get("dirty") == "true"),
         machine=_machine(summary),
         lines=line,
-        final=found.data.metrics.get(FINAL["greedy"]),
+        final=final,
         effort=_effort(summary),
     )
 
@@ -160,6 +165,12 @@ def _status(run: RunDirectory, events: list[dict[str, Any]]) -> str:
     if ended := ending(events):
         return ended["status"]
     return "training" if run.taken() else "broken off"
+
+
+def _judged(status: str, found: Mapping[str, Line], final: float | None) -> str:
+    """How a run stands for a comparison: one that was trained to its end may have come to no number."""
+    values = [value for line in found.values() for _, value in line] + ([] if final is None else [final])
+    return NOT_FINITE if status in DONE and not all(map(math.isfinite, values)) else status
 
 
 def _wanted(found: Mapping[str, Line]) -> dict[str, Line]:

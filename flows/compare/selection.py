@@ -8,12 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flows.compare.gather import Side
-from flows.compare.records import Record
+from flows.compare.records import NOT_FINITE, Record
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 
 FEWEST = 10  # finished seeds of a side on an environment, below which nothing is ranked
+WORST = {
+    "failed": "that failed",
+    NOT_FINITE: "whose returns are not finite",
+}  # states that are results, of the worst kind
 NOT_AGAIN = ("seed=", "group=", "run_name=", "run_dir=")  # overrides of one run, not of its configuration
 # Bookkeeping that decides all the same where a run ends or what its evaluations are.
 DECIDING = ("early_stop.", "evaluation.")
@@ -103,14 +107,15 @@ def _leave_out(side: Side, made: Selection) -> None:
     for task in dict.fromkeys(record.task for record in elsewhere):
         made.notes.append(f"{side.name} was also trained on {task}, which not every side was; those runs are left out.")
     for status, count in Counter(record.status for record in unfinished).items():
-        if status != "failed":
+        if status not in WORST:
             made.notes.append(f"{side.name}: {_runs(count)} {status}, not counted.")
-    if failed := [record for record in unfinished if record.status == "failed"]:
-        made.obstacles.append(
-            f"{side.name} has {_runs(len(failed))} that failed ({', '.join(r.place for r in failed[:3])}"
-            f"{', …' if len(failed) > 3 else ''}): to leave them out would flatter it."
-        )
-    going_on = [record for record in unfinished if record.status not in ("training", "dry_run")]
+    for status, words in WORST.items():
+        if bad := [record.place for record in unfinished if record.status == status]:
+            places = f"{', '.join(bad[:3])}{', …' if len(bad) > 3 else ''}"
+            made.obstacles.append(
+                f"{side.name} has {_runs(len(bad))} {words} ({places}): to leave them out would flatter it."
+            )
+    going_on = [record for record in unfinished if record.status not in ("training", "dry_run", NOT_FINITE)]
     made.commands.extend(f"shepherd resume {shlex.quote(record.place)}" for record in going_on[:FEWEST])
 
 

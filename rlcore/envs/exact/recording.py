@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ def record_episodes(make_env: Build, spec: ActionSpec, seed: int) -> tuple[list[
         The recordings, and which limit ended them: "episodes", "steps" or "seconds".
 
     Raises:
-        EnvironmentFault: the environment raises; names episode and step.
+        EnvironmentFault: the environment raises, or gives a reward that is not finite; names episode and step.
     """
     has_time, steps_left, episodes = _timer(), MAX_STEPS, []
     for episode in range(MAX_EPISODES):
@@ -88,6 +89,11 @@ def record_episodes(make_env: Build, spec: ActionSpec, seed: int) -> tuple[list[
                     f"this environment fails under random actions: episode {episode}, step {len(recording.actions)} "
                     f"raised {type(error).__name__}: {error}"
                 ) from error
+        if odd := next((at for at, reward in enumerate(recording.rewards, 1) if not math.isfinite(reward)), None):
+            raise EnvironmentFault(
+                f"this environment fails under random actions: episode {episode}, step {odd}: "
+                f"reward is {recording.rewards[odd - 1]}"
+            )
         episodes.append(recording)
         steps_left -= len(recording.actions)
         if steps_left <= 0:

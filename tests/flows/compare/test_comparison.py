@@ -13,7 +13,7 @@ import scipy.stats
 from flows.compare import statistics
 from flows.compare.comparison import ALL, Pair
 from flows.compare.curves import against_budget, against_steps, against_time
-from flows.compare.verdict import verdict
+from flows.compare.verdict import as_json, verdict
 from rlcore.errors import UserError
 from rlcore.store.events import EventLog
 from tests.flows.compare.conftest import Compared
@@ -119,6 +119,20 @@ def test_a_run_that_failed_is_a_result_that_is_not_left_out_in_silence(root: Pat
     group_of(root, "broken", HIGH)
     finished_run(root / "nan", "broken", 10, 5.0, status="failed")
     reasons(compared("whole", "broken"), "broken has 1 run that failed (runs/nan)")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_run_whose_returns_are_not_finite_is_a_result_that_is_not_left_out_in_silence(
+    value: float, root: Path, compared: Compared
+) -> None:
+    group_of(root, "whole", LOW)
+    group_of(root, "odd", HIGH)
+    run = finished_run(root / "blown", "odd", 10, 5.0)
+    run.events.write_text(run.events.read_text().replace('"mean": 5.0', f'"mean": {json.dumps(value)}'))
+    made = compared("whole", "odd")
+    reasons(made, "odd has 1 run whose returns are not finite (runs/blown)")
+    json.dumps(as_json(made, verdict(made)), allow_nan=False)
+    assert not verdict(made).commands  # to resume it would change nothing
 
 
 def test_the_same_seed_again_counts_once_and_is_said(root: Path, compared: Compared) -> None:

@@ -143,3 +143,12 @@ def test_the_card_is_refused_for_an_environment_that_misbehaves():
     for fault, says in (("nan", "key 'state' is nan"), ("raise", "RuntimeError: the engine said no")):
         with pytest.raises(EnvironmentFault, match=says):
             environment_card(EnvSettings("Probe/Counter-v0", wrapper={"lengths": [5], "fault": fault}), 0)
+
+
+def test_a_reward_that_is_not_finite_is_refused_however_late_it_comes():
+    """Beyond the steps that are tried in a vector: while episodes are recorded for the tier."""
+    late = {"lengths": [150], "fault": "reward", "at": 120}
+    with pytest.raises(
+        EnvironmentFault, match="^this environment fails under random actions: .*step 120: reward is inf"
+    ):
+        environment_card(EnvSettings("Probe/Counter-v0", wrapper=late), 0)
