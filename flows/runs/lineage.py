@@ -11,7 +11,7 @@ from typing import Any
 
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from rlcore.store.run_config import config_hash, config_of
+from rlcore.store.run_config import config_hash, config_of, half_hash
 
 UNKNOWN = "unknown"
 CODE = Path(__file__).resolve().parents[2]
@@ -74,14 +74,16 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
     """All that a result was made from, and what it came to: with config.yaml, what it takes to have it again.
 
     What run.json says (code, host, seed, where it started from), the `machine` it trained on (device, threads,
-    versions, plugins), how it `compile`s, `dataset_digest`, and by env steps the `checkpoints` {digest, tensors,
-    policy_steps} and the mean returns of `evaluations`. `fingerprint` is that of its newest checkpoint.
+    versions, plugins), the keys that it `learned` with and their hash, how it `compile`s, `dataset_digest`, and by env
+    steps the `checkpoints` {digest, tensors, policy_steps} and the mean returns of `evaluations`. `fingerprint` is that
+    of its newest checkpoint.
     """
     events = list(read_events(run.events))
     judged = [event for event in events if event["kind"] == "evaluation"]
+    learned = fingerprint.get("learning", {}).get("config")  # config.yaml may have been edited since
     return {
         **run.read_identity(),
-        "config_hash": config_hash(config_of(run)),
+        **({"learned": learned, "config_hash": half_hash(learned)} if learned else {}),
         "machine": fingerprint.get("machine", {}),
         "compile": fingerprint.get("learning", {}).get("compile"),
         "dataset_digest": dataset_digest(run),

@@ -18,11 +18,12 @@ from flows.runs.check import prepared
 from flows.runs.create import create_run
 from flows.runs.lineage import code_diff_hash, code_version, host, whole_lineage
 from rlcore.config.groups import RunConfig
+from rlcore.config.schema import spell
 from rlcore.errors import UserError
 from rlcore.optim.when_to_compile import decide
 from rlcore.store import checkpoint, fingerprint
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_config import config_of
+from rlcore.store.run_config import config_of, half_hash, learning_half
 
 NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a reproduction
 UNTOLD = ("code.dirty", "code.core_hash")  # the commit and the diff say it in words
@@ -156,6 +157,7 @@ def differences_here(again: RunDirectory) -> Iterator[str]:
     """What is not as it was for the original, a sentence each: code, versions, device, threads, plugins, machine."""
     original = Original.of(again)
     then, config = original.lineage, config_of(again)
+    yield from _of_config(then, config)
     if not then["machine"]:
         yield "no checkpoint of the original is left that would tell on what it was trained"
         return
@@ -169,6 +171,17 @@ def differences_here(again: RunDirectory) -> Iterator[str]:
         yield f"minibatch steps are computed {compiled} here, were {then['compile']} (algo.compile)"
     if then.get("host", host()) != host():
         yield f"this is {host()}, that was {then['host']}"
+
+
+def _of_config(then: dict[str, Any], config: RunConfig) -> Iterator[str]:
+    now, learned = learning_half(config), then.get("learned")
+    if learned is None:
+        if then.get("config_hash") not in (None, half_hash(now)):
+            yield f"config.yaml is not the one of hash {then['config_hash'][:10]} that it was made with"
+        return
+    for key, before, here in fingerprint.differences(learned, now):
+        if key != "init_from":  # a folder that is gone is a version of the registry here; digests are compared
+            yield f"config.yaml has {key}={spell(here)}, it was trained with {spell(before)}"
 
 
 def _of_code(original: Original, code: dict[str, Any]) -> Iterator[str]:

@@ -76,7 +76,12 @@ def cross_check(config: RunConfig) -> None:
 
 def config_hash(config: RunConfig) -> str:
     """SHA-256 of the learning half of the config: equal when two runs learn the same."""
-    return hashlib.sha256(json.dumps(learning_half(config), sort_keys=True).encode()).hexdigest()
+    return half_hash(learning_half(config))
+
+
+def half_hash(half: Mapping[str, Any]) -> str:
+    """SHA-256 of a learning half, as `learning_half` gives it or a fingerprint keeps it."""
+    return hashlib.sha256(json.dumps(half, sort_keys=True).encode()).hexdigest()
 
 
 def learning_half(config: Any) -> dict[str, Any]:

@@ -146,6 +146,7 @@ def test_other_bits_end_it_at_the_first_segment_and_name_step_and_tensor(
     first = min(digests(original))
     assert (code, out) == (1, "")
     assert "Traceback" not in err
+    assert "config.yaml has algo.optimizer.lr=0.002" in err
     assert list(digests(again)) == [first]  # it went no further
     (sentence,) = (line for line in err.splitlines() if line.startswith("shepherd: failed: "))
     # The first entry in the order of the state: weights of a first layer, which every minibatch moves.
@@ -178,6 +179,19 @@ def test_what_differs_here_is_named_before_it_trains(
     ):
         assert any(part in sentence for sentence in said), (part, said)
     assert not any("threads" in sentence or "core_hash" in sentence for sentence in said)
+
+
+def test_a_config_that_was_edited_since_is_named_before_it_trains(original: RunDirectory, tmp_path: Path) -> None:
+    edited = RunDirectory(tmp_path / "edited")
+    shutil.copytree(original.path, edited.path)
+    edited.config.write_text(edited.config.read_text().replace("lr: 0.001", "lr: 0.002"))
+    said = "config.yaml has algo.optimizer.lr=0.002, it was trained with 0.001"
+    assert list(differences_here(restored(str(edited.path), str(tmp_path / "again")))) == [said]
+    # Without a checkpoint that would tell the keys there is still the hash that the run was made with.
+    shutil.rmtree(edited.checkpoints)
+    again = restored(str(edited.path), str(tmp_path / "once_more"))
+    hashed = original.read_identity()["config_hash"][:10]
+    assert f"config.yaml is not the one of hash {hashed} that it was made with" in list(differences_here(again))
 
 
 def test_one_that_was_interrupted_goes_on_in_its_folder(original: RunDirectory, tmp_path: Path) -> None:
