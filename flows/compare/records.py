@@ -77,12 +77,7 @@ class Record:
     @property
     def task(self) -> str:
         """Its environment, with the settings that make another task of it."""
-        usual = {"env.action_repeat": "1", "env.mask_velocities": "false", "env.max_episode_steps": "null"}
-        others = {
-            key: value for key, value in self.config.items() if key.startswith(TASK) and value != usual.get(key, "{}")
-        }
-        settings = ", ".join(f"{key.removeprefix('env.')}={value}" for key, value in sorted(others.items()))
-        return self.config["env.id"] + (f" ({settings})" if settings else "")
+        return task_of(self.config)
 
     @property
     def env_steps(self) -> int:
@@ -109,6 +104,14 @@ class Record:
         """The random policy's mean return on this environment."""
         line = self.lines.get(BASELINE)
         return line[-1][1] if line else None
+
+
+def task_of(config: Mapping[str, str]) -> str:
+    """The environment of a flat config, with the settings that make another task of it: returns of one are alike."""
+    usual = {"env.action_repeat": "1", "env.mask_velocities": "false", "env.max_episode_steps": "null"}
+    others = {key: value for key, value in config.items() if key.startswith(TASK) and value != usual.get(key, "{}")}
+    settings = ", ".join(f"{key.removeprefix('env.')}={value}" for key, value in sorted(others.items()))
+    return config["env.id"] + (f" ({settings})" if settings else "")
 
 
 def from_directory(run: RunDirectory) -> Record:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+from flows.compare.records import task_of
 from flows.config.compose import compose
 from flows.runs.check import prepared
 from flows.sweeps.settings import Plan, merged
 from flows.sweeps.space import Dimension, Params, typed
+from flows.tracking.mlflow_run import flat
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 
@@ -26,13 +28,16 @@ def check_plan(plan: Plan, elsewhere: bool = False) -> RunConfig:
     if config.sampler == "grid" and any(dimension.when for dimension in plan.space):
         raise UserError("sweep.sampler=grid: the space has keys with `when`, which a grid cannot; use tpe")
     first: RunConfig | None = None
+    tasks: dict[str, list[str]] = {}
     for point in points(plan.space):
         made, values = _composed(plan, point)
         prepared(_without_device(made) if elsewhere else made, values)
+        tasks.setdefault(task_of(flat(values)), typed(point))
         first = first or made
     assert first is not None
+    _refuse_unlike(tasks, plan)
     if config.confirm_seeds:
-        _check_default(plan, elsewhere)
+        _refuse_unlike({**tasks, _task_of_default(plan, elsewhere): ["the default configuration"]}, plan)
     if config.objective != "final" and first.evaluation_every > first.algo.total_steps:
         raise UserError(
             f"evaluation.every={first.evaluation_every}: beyond algo.total_steps={first.algo.total_steps}, so no trial "
@@ -83,8 +88,8 @@ def _without_device(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, fabric=dataclasses.replace(config.fabric, accelerator="cpu"))
 
 
-def _check_default(plan: Plan, elsewhere: bool) -> None:
-    """The configuration that the winner is to be compared with: the same without what is varied."""
+def _task_of_default(plan: Plan, elsewhere: bool) -> str:
+    """Check the configuration that the winner is to be compared with: the same without what is varied."""
     try:
         config, values = compose(plan.base)
         prepared(_without_device(config) if elsewhere else config, values)
@@ -93,3 +98,23 @@ def _check_default(plan: Plan, elsewhere: bool) -> None:
             f"the default configuration, beside which the winner is confirmed, is none: {error}; give the key a value "
             "in the preset, or sweep.confirm_seeds=0"
         ) from None
+    return task_of(flat(values))
+
+
+def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: Plan) -> None:
+    """Refuse trials, or a default configuration, of several tasks (task -> the first point that has it)."""
+    if len(tasks) < 2:
+        return
+    (one, first), (other, second) = list(tasks.items())[:2]
+    apart = [line for line in second if line not in first] or second
+    raise UserError(
+        f"{' '.join(apart)}: its task is {other}, beside {one} of the others, and returns of unlike tasks cannot be "
+        f"compared; one sweep for each{_varied(apart, plan)}"
+    )
+
+
+def _varied(lines: Sequence[str], plan: Plan) -> str:
+    """Which of some overrides are varied, in brackets."""
+    keys = {line.partition("=")[0] for line in lines}
+    written = [f"{d.key} is varied: {d.written}" for d in plan.space if d.key in keys]
+    return f" ({', '.join(written)})" if written else ""

@@ -78,6 +78,11 @@ def test_the_points_that_are_tried_have_every_end_and_every_choice() -> None:
     assert {point["algo.rollout_steps"] for point in tried} == {32, 64, 128}
 
 
+def test_points_of_one_task_are_no_matter_how_they_come_to_it() -> None:
+    made = plan(["exp=choice(ppo,ppo_acrobot)", "env.id=Acrobot-v1", "sweep.confirm_seeds=0"])
+    assert check_plan(made).env.id == "Acrobot-v1"
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -97,6 +102,10 @@ def test_the_points_that_are_tried_have_every_end_and_every_choice() -> None:
         (["exp=ppo", "algo.dense_act=choice(tanh,rleu)"], ["algo.dense_act=rleu", "'relu'", "choice(tanh,rleu)"]),
         (["exp=ppo", LR, "sweep.workers=9"], ["sweep.workers=9", "sweep.batch=9", "sweep.mode=async"]),
         (["exp=ppo", LR, "sweep.sampler=grid"], ["algo.optimizer.lr", "grid"]),
+        (["exp=choice(ppo,ppo_acrobot)"], ["exp=ppo_acrobot", "Acrobot-v1, beside CartPole-v1", "one sweep for each"]),
+        (["exp=ppo", LR, "env.id=choice(CartPole-v1,Acrobot-v1)"], ["env.id=Acrobot-v1", "env.id is varied"]),
+        (["exp=ppo", "env.max_episode_steps=interval(100,200)"], ["(max_episode_steps=200)"]),
+        (["exp=ppo", "env.id=choice(Acrobot-v1)"], ["the default configuration: its task is CartPole-v1"]),
         (["exp=ppo", LR, "evaluation.every=100000000"], ["evaluation.every", "no trial would have a value"]),
     ],
 )
