@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.spaces import Bounds
 from rlcore.errors import EnvironmentFault, RunError
 from rlcore.spec import EnvSpec
@@ -17,7 +18,7 @@ from rlcore.types import Arrival, Episode, State
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1  # of state_dict
+FORMAT, UNSTACKED = 2, 1  # of state_dict; the one before, in which every environment had a dict of its own
 TIERS = ("snapshot", "replay", "boundary")
 # obs, reward [B] float64, terminated, truncated: to be filled in
 Rows = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]
@@ -248,9 +249,9 @@ class EpisodicVectorEnv(ABC):
         if self._last is not None:
             state["last"] = asdict(self._last)
             if self.tier == "snapshot":
-                state["lanes"] = {str(i): env for i, env in enumerate(self._capture())}  # one for each environment
+                state["lanes"] = stack(self._capture())
             if self.tier == "replay":
-                state["lanes"] = {str(i): {"actions": self._action_log(i)} for i in range(self.num_envs)}
+                state["lanes"] = stack([{"actions": self._action_log(i)} for i in range(self.num_envs)])
         return state
 
     def _action_log(self, index: int) -> np.ndarray:
@@ -264,6 +265,7 @@ class EpisodicVectorEnv(ABC):
         """
         mine = {"format": FORMAT, "tier": self.tier, "environments": self.num_envs}
         theirs = {k: state.get(k) for k in ("format", "tier")} | {"environments": len(state["episode_index"])}
+        theirs["format"] = FORMAT if theirs["format"] == UNSTACKED else theirs["format"]
         for key, value in mine.items():
             if theirs[key] != value:
                 raise RunError(f"the saved environments have {key} {theirs[key]}, these have {value}")
@@ -285,10 +287,15 @@ class EpisodicVectorEnv(ABC):
         obs = {key: np.array(last["obs"][key]) for key in self.spec.obs}
         flags = (np.array(last[k]) for k in ("reward", "terminated", "truncated", "is_first"))
         self._last = Arrival(obs, *flags)
+        if self.tier == "boundary":
+            return
+        lanes = state["lanes"]
+        old = state["format"] == UNSTACKED
+        states = [lanes[str(i)] for i in range(self.num_envs)] if old else unstack(lanes, self.num_envs)
         if self.tier == "snapshot":
-            self._restore([state["lanes"][str(i)] for i in range(self.num_envs)])
-        if self.tier == "replay":
-            logs = {i: np.array(state["lanes"][str(i)]["actions"]) for i in range(self.num_envs)}
+            self._restore(states)
+        else:
+            logs = {i: np.array(lane["actions"]) for i, lane in enumerate(states)}
             self._actions = [list(logs[i]) for i in range(self.num_envs)]
             self._replay_open(logs, obs)
 

@@ -1,0 +1,103 @@
+"""States of many environments as one: arrays of all of them, where each had a dict of its own.
+
+What they have in common is kept once, what differs as an array over the environments, so that the state of a wide run
+has as many entries as that of a narrow one. Every entry is a dict whose first key says how it is kept:
+
+    same     the value, where all have it
+    fields   key -> entry, where all have dicts of these keys
+    arrays   [B, ...], where all have arrays of one type and shape
+    rows     those of all arrays one after another, and their `lengths` [B], where they differ in their first axis alone
+    numbers  [B], Python's numbers of one type
+    wide     [B, 2] uint64, whole numbers of up to 128 bits as their high and low halves
+    groups   number -> entry, and which group each environment is `of` [B], where they have no form in common
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlcore.types import State
+
+NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
+LOW = 2**64 - 1
+
+
+def stack(values: Sequence[Any]) -> State:
+    """One entry of the values of B environments: JSON values, arrays of numbers, and dicts of them with text keys."""
+    forms = [_form(value) for value in values]
+    groups: dict[Hashable, list[Any]] = {}
+    for form, value in zip(forms, values, strict=True):
+        groups.setdefault(form, []).append(value)
+    if len(groups) == 1:
+        return _stacked(values)
+    numbers = {form: number for number, form in enumerate(groups)}
+    entries = {str(numbers[form]): _stacked(members) for form, members in groups.items()}
+    return {"groups": entries, "of": np.array([numbers[form] for form in forms])}
+
+
+def unstack(entry: State, count: int) -> list[Any]:
+    """The values that `stack` was given, for `count` environments; a ValueError where it was given another number."""
+    kind = next(iter(entry))
+    content = entry[kind]
+    if kind == "same":
+        return [content] * count
+    if kind == "fields":
+        columns = {key: unstack(inner, count) for key, inner in content.items()}
+        return [{key: column[i] for key, column in columns.items()} for i in range(count)]
+    found = _regrouped(entry) if kind == "groups" else _values(entry, kind)
+    if len(found) != count:
+        raise ValueError(f"a state of {len(found)} environments where {count} are")
+    return found
+
+
+def _form(value: Any) -> Hashable:
+    """What values that go into one array have in common."""
+    if isinstance(value, dict):
+        return dict, tuple(value)
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.ndim, value.shape[1:]
+    if type(value) is int:
+        return int if -(2**63) <= value < 2**63 else "wide" if 0 <= value < 2**128 else value
+    return type(value) if type(value) in NUMBERS else (type(value), value)
+
+
+def _stacked(values: Sequence[Any]) -> State:
+    """One entry of values of one form."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {"fields": {key: stack([value[key] for value in values]) for key in first}}
+    if isinstance(first, np.ndarray):
+        if len({value.shape for value in values}) == 1:
+            return {"arrays": np.stack(values)}
+        return {"rows": np.concatenate(values), "lengths": np.array([len(value) for value in values])}
+    if _form(first) == "wide":
+        return {"wide": np.array([(value >> 64, value & LOW) for value in values], np.uint64)}
+    if type(first) not in NUMBERS or _form(first) is first:
+        return {"same": first}
+    numbers = np.array(values, NUMBERS[type(first)])
+    # Bits, not values: 0.0 and -0.0 are equal, NaN and NaN are not.
+    same = (numbers[:, None].view(np.uint8) == numbers[:1, None].view(np.uint8)).all()
+    return {"same": first} if same else {"numbers": numbers}
+
+
+def _values(entry: State, kind: str) -> list[Any]:
+    content = entry[kind]
+    if kind == "numbers":
+        return content.tolist()
+    if kind == "wide":
+        return [high << 64 | low for high, low in content.tolist()]
+    if kind == "rows":
+        ends = np.cumsum(entry["lengths"]).tolist()
+        return [content[begin:end].copy() for begin, end in zip([0, *ends], ends, strict=False)]
+    if kind == "arrays":
+        return [content[i, ...].copy() for i in range(len(content))]
+    raise ValueError(f"no such entry of a state: {kind!r}")
+
+
+def _regrouped(entry: State) -> list[Any]:
+    of = entry["of"].tolist()
+    members = {int(number): iter(unstack(inner, of.count(int(number)))) for number, inner in entry["groups"].items()}
+    return [next(members[number]) for number in of]

@@ -1,0 +1,73 @@
+"""States of many environments as one: every value comes back as it was, and the parts do not grow in number."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlcore.envs.exact.stacked import stack, unstack
+from rlcore.store.checkpoint import nested_state
+
+RNG = [np.random.Generator(np.random.PCG64(seed)).bit_generator.state for seed in range(3)]
+CASES: dict[str, list[Any]] = {
+    "numbers": [1, 2, -3],
+    "more than 64 bits": [2**127 + 1, 5, 2**64],
+    "beyond 128 bits, and below 0": [2**130, -(2**70), 0],
+    "some of more than 64 bits": [2**64, 3, 2**64],
+    "floats": [0.1, float("inf"), -0.0],
+    "zeros of either sign": [0.0, -0.0, 0.0],
+    "truths": [True, False, True],
+    "not of one kind": [True, 1, 1.0],
+    "text": ["a", "b", "a"],
+    "nothing": [None, None, 3],
+    "arrays": [np.arange(4, dtype=np.uint8) + i for i in range(3)],
+    "arrays of no dimension": [np.array(i) for i in range(3)],
+    "arrays of other lengths": [np.ones((n, 2), np.float32) * n for n in (0, 3, 1)],
+    "arrays of other kinds": [np.zeros(2), np.zeros(2, np.int8), np.zeros((2, 1))],
+    "generators": RNG,
+    "mappings": [{"a": i, "b": {"c": np.full(2, i)}} for i in range(3)],
+    "mappings in another order": [{"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 2}],
+    "mappings of other keys": [{"0": 1}, {"0": 1, "1": 2}, {}],
+    "the same everywhere": [{"kind": "generator", "items": {}, "maxlen": None, "n": 7}] * 3,
+}
+
+
+def exactly(value: Any) -> str:
+    """A value with its types, its keys in their order, and its bits."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {exactly(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{value.tobytes().hex()}"
+    return f"{type(value).__name__} {value!r}"
+
+
+@pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+def test_every_value_comes_back_as_it_was(values: list[Any]) -> None:
+    read = nested_state.decode(*nested_state.encode(stack(values)))
+    assert [exactly(value) for value in unstack(read, 3)] == [exactly(value) for value in values]
+
+
+def test_what_comes_back_is_its_owners() -> None:
+    stacked = stack([{"a": np.zeros(2)}, {"a": np.ones(2)}])
+    first, second = unstack(stacked, 2)
+    first["a"][:] = 5
+    assert second["a"].tolist() == [1, 1] and unstack(stacked, 2)[0]["a"].tolist() == [0, 0]
+
+
+def test_many_take_no_more_entries_than_a_few() -> None:
+    def state(i: int) -> dict[str, Any]:
+        bits = np.random.PCG64(i).state
+        beyond = {"beyond": None if i % 2 else i, "seen": {"0": i} if i % 3 else {}}
+        return {"steps": i, "state": np.full(4, i), "rng": bits, "name": "CartPole"} | beyond
+
+    few, many = (nested_state.encode(stack([state(i) for i in range(count)]))[0] for count in (6, 3000))
+    assert json.loads(few) == json.loads(many)
+
+
+def test_a_state_of_another_number_is_refused() -> None:
+    for values in ([1, 2, 3], [np.zeros(2)] * 3, [np.zeros(1), np.zeros(2), np.zeros(3)], [{"a": 1}, {}, {}]):
+        with pytest.raises(ValueError, match="3 environments"):
+            unstack(stack(values), 4)
