@@ -28,6 +28,11 @@ def resume_command(run_dir: str | Path, modules: Sequence[str] | None = None) ->
     return f"{bin_folder()}shepherd {shlex.join(['resume', str(run_dir), *plugins.as_typed(modules)])}"
 
 
+def sweep_resume_command(name: str) -> str:
+    """The command line that goes on with a sweep."""
+    return f"{bin_folder()}shepherd sweep resume {name}"
+
+
 def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
     """The command line of a stage; overrides belong to `params`."""
     behind = ["--params", params, *overrides] if params is not None else []

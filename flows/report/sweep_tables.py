@@ -59,6 +59,8 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("pruning saved", f"{saved:,} env steps, {share:.0%} of what all trials would have taken"))
     if failed := next((t for t in trials if t["state"] == "fail"), None):
         found.append(("first failure", f"trial {failed['number']}: {failed.get('sentence', '')}"))
+    if status["lost"]:
+        found.append(("study", status["lost"]))
     if status["confirmed"]:
         found.append(("confirmation", status["confirmed"]["words"]))
     return found

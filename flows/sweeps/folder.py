@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.locks import locked
-from flows.report.command_lines import bin_folder
+from flows.report.command_lines import sweep_resume_command
 from flows.settings import DATABASE, database_url, sweeps_folder
 from flows.sweeps.settings import NAME, Plan, SweepConfig
 from flows.sweeps.space import Dimension
@@ -89,6 +89,11 @@ class SweepFolder:
         return self.runs / f"trial_{number:04d}"
 
     @property
+    def trials(self) -> list[Path]:
+        """The folders of trials that there are."""
+        return sorted(self.runs.glob("trial_*"))
+
+    @property
     def report(self) -> Path:
         """The page on what came of it."""
         return self.runs / "report.html"
@@ -122,7 +127,7 @@ class SweepFolder:
     @property
     def resume_command(self) -> str:
         """The command line that goes on with it."""
-        return f"{bin_folder()}shepherd sweep resume {self.name}"
+        return sweep_resume_command(self.name)
 
     def storage(self, plan: Plan) -> str:
         """The address of the study's database: `sweep.storage`, the environment's, else a file here.

@@ -7,33 +7,39 @@ import logging
 from statistics import fmean
 from typing import Any
 
+from flows.report.command_lines import short_path
 from flows.sweeps import pictures
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.mlflow_parent import bring
 from flows.sweeps.page import markdown, page
 from flows.sweeps.preset import train_command
-from flows.sweeps.settings import SweepConfig
+from flows.sweeps.settings import Plan, SweepConfig
 from flows.sweeps.study import Study, meant
 from flows.sweeps.trial import Training
 from flows.workers.artifacts import show_sweep
 from rlcore.config.schema import plain
-from rlcore.errors import RunError, first_line
+from rlcore.errors import RunError, UserError, first_line
 from rlcore.store.directory import write_text
 from rlcore.system.durable import write_synced
+from rlcore.system.secrets import redacted
 
 log = logging.getLogger(__name__)
 
 
 def status(folder: SweepFolder) -> dict[str, Any]:
-    """What a sweep has come to so far; may be asked while it is driven.
+    """What a sweep has come to so far; may be asked while it is driven, and writes nothing.
 
     Keys: name; wanted, how many trials there are to be; trials {number, state, params, value, env_steps}; saved, the
-    env steps that pruning did; best, one of the trials; confirmed, as `flows.sweeps.confirm` writes it.
+    env steps that pruning did; best, one of the trials; confirmed, as `flows.sweeps.confirm` writes it; lost, where the
+    study is gone a sentence on what is left.
     """
     plan = folder.read()
-    study = Study(plan, folder.storage(plan), folder.study_name(plan))
-    return _status(folder, study)
+    try:
+        study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
+    except UserError as error:
+        raise UserError(f"{error}; once that is mended, go on with: {folder.resume_command}") from None
+    return _status(folder, plan, study)
 
 
 def report(sweep: Sweep) -> dict[str, Any]:
@@ -41,7 +47,7 @@ def report(sweep: Sweep) -> dict[str, Any]:
 
     A `RunError` where no trial was completed.
     """
-    folder, found = sweep.folder, _status(sweep.folder, sweep.study)
+    folder, found = sweep.folder, _status(sweep.folder, sweep.plan, sweep.study)
     trials, best = found["trials"], found["best"]
     words, command = definition(sweep.config), train_command(folder)
     drawn = {"history": pictures.history(trials), "slices": pictures.slices(trials, sweep.plan.space)}
@@ -85,19 +91,19 @@ def _so_far(folder: SweepFolder, number: int) -> int:
     return sum(Training(place, ()).env_steps for place in folder.trial(number).glob("seed_*"))
 
 
-def _status(folder: SweepFolder, study: Study) -> dict[str, Any]:
+def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, Any]:
     rows = [
         {
             "number": trial.number,
             "state": trial.state.name.lower(),
-            "params": meant(study.space, trial),
+            "params": meant(plan.space, trial),
             "value": trial.value,
             "env_steps": trial.user_attrs.get("env_steps", _so_far(folder, trial.number)),
             **({"sentence": trial.user_attrs["sentence"]} if "sentence" in trial.user_attrs else {}),
         }
-        for trial in study.trials
+        for trial in (study.trials if study else ())
     ]
-    best = study.best()
+    best = study and study.best()
     confirmed = json.loads(folder.confirmed.read_text()) if folder.confirmed.exists() else None
     if confirmed and (best is None or confirmed["trial"] != best.number):
         confirmed = None  # of an earlier winner
@@ -105,10 +111,24 @@ def _status(folder: SweepFolder, study: Study) -> dict[str, Any]:
     pruned = [row["env_steps"] for row in rows if row["state"] == "pruned"]
     return {
         "name": folder.name,
-        "wanted": study.size,
+        "wanted": plan.size,
         "trials": rows,
         # Had each of them taken what the complete ones did.
         "saved": sum(max(0, round(fmean(whole)) - steps) for steps in pruned) if whole else 0,
         "best": best and rows[best.number],
         "confirmed": confirmed,
+        "lost": None if study else _left(folder, plan),
     }
+
+
+def _left(folder: SweepFolder, plan: Plan) -> str | None:
+    """What is left of a sweep whose study is not there; None where it never had a trial."""
+    there = len(folder.trials)
+    if not there:
+        return None
+    again = "the same trials" if plan.config.mode == "batch" else "trials, which in async mode need not be the same,"
+    return (
+        f"gone from {redacted(folder.storage(plan))}; {there} trials have folders in {short_path(folder.runs)}. "
+        f"{folder.resume_command} asks for {again} again, and takes what a folder holds where it was trained with its "
+        "trial's values"
+    )

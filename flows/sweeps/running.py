@@ -70,7 +70,7 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
             sweep = Sweep(folder, folder.read())
             with get_client(sync_client=True) as client:
                 client.update_flow_run(context.flow_run.id, name=f"sweep {folder.name}", tags=[folder.name, algo])
-            with share_shown(f"sweep-{folder.name}", f"trials of sweep {folder.name}", sweep.study.size):
+            with share_shown(f"sweep-{folder.name}", f"trials of sweep {folder.name}", sweep.plan.size):
                 if log:
                     sweep.hands = DeployedHands(sweep, "gpu" if accelerator else "default")
                     yield sweep

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,13 @@ class Plan:
     config: SweepConfig
     base: list[str]
     space: list[Dimension]
+
+    @property
+    def size(self) -> int:
+        """How many trials there are to be; of a grid no more than it has points."""
+        if self.config.sampler != "grid":
+            return self.config.trials
+        return min(self.config.trials, math.prod(len(dimension.grid or ()) for dimension in self.space))
 
 
 def plan(overrides: Sequence[str]) -> Plan:

@@ -17,13 +17,15 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from flows.report.command_lines import sweep_resume_command
+from flows.sweeps.known import RUNG, RUNGS, as_known, asked_only, until
 from flows.sweeps.settings import Plan
 from flows.sweeps.space import Dimension, Params
+from flows.sweeps.storage import open_storage, open_to_read, storage_errors
 from rlcore import streams
-from rlcore.errors import UserError, first_line
 from rlcore.system.imports import large_imports
 
 if TYPE_CHECKING:
@@ -31,11 +33,9 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial, TrialState
+    from optuna.trial import FrozenTrial
 
 SAMPLER, TRAINING, CONFIRMATION = range(3)  # streams of sweep.seed
-RUNG = "completed_rung_"  # Optuna's names of what its pruners note on a trial; ours of the note that has when
-RUNGS = "rungs"
 VIEW = "sweep"  # Hyperband draws a trial's bracket from the study's name: the same for all
 
 
@@ -45,32 +45,50 @@ class Study:
     Args:
         plan: of the sweep.
         storage: SQLAlchemy's address of the database.
-        name: of the study there.
+        name: of the study there; made where it is not.
+        only_read: the database, opened to read a study that is there.
 
     Raises:
-        UserError: the database cannot be opened, or its study has other parameters than the space.
+        UserError: the database cannot be opened.
+        RunError: it could be, and now fails; from every method.
     """
 
-    def __init__(self, plan: Plan, storage: str, name: str) -> None:
+    def __init__(self, plan: Plan, storage: str, name: str, only_read: BaseStorage | None = None) -> None:
         with large_imports("optuna"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.config, self.space = plan.config, plan.space
+        self.config, self.space, self._size = plan.config, plan.space, plan.size
         self._optuna = optuna
-        self._database = open_storage(storage)
+        self._database = only_read or open_storage(storage)
+        self._go_on = sweep_resume_command(plan.config.name)
         self._lock = threading.Lock()  # at what is read and written: jobs report from threads
         self._trials: list[FrozenTrial] | None = None  # as last read
         self._judged: dict[int, int] = {}  # trial -> the evaluation at which it was last asked about
-        self._study = optuna.create_study(
-            storage=self._database, study_name=name, direction="maximize", load_if_exists=True
-        )
+        with self._watched("the study cannot be opened"):
+            self._study = (
+                optuna.load_study(study_name=name, storage=only_read)
+                if only_read
+                else optuna.create_study(
+                    storage=self._database, study_name=name, direction="maximize", load_if_exists=True
+                )
+            )
+
+    @staticmethod
+    def there(plan: Plan, storage: str, name: str) -> Study | None:
+        """The study as it is, to be read and nothing else; None where there is none."""
+        database = open_to_read(storage)
+        try:
+            return Study(plan, storage, name, database) if database else None
+        except KeyError:
+            return None
 
     @property
     def trials(self) -> list[FrozenTrial]:
         """All that were asked, by number; read again when this process, the only one that writes, has written."""
         with self._lock:
             if self._trials is None:
-                self._trials = self._study.get_trials(deepcopy=False)
+                with self._watched("its trials cannot be read"):
+                    self._trials = self._study.get_trials(deepcopy=False)
             return self._trials
 
     def unfinished(self) -> list[int]:
@@ -84,7 +102,7 @@ class Study:
     def ask(self) -> int | None:
         """The next trial; None where all were asked, or where its batch waits for the one before."""
         number = len(self.trials)
-        if number >= self.size or any(n < self._batch_of(number) for n in self.unfinished()):
+        if number >= self._size or any(n < self._batch_of(number) for n in self.unfinished()):
             return None
         view = self._view(number, self._sampler(number))
         trial = view.ask()
@@ -97,16 +115,6 @@ class Study:
                 view.get_trials(deepcopy=False)[number]
             )  # one transaction: a kill leaves no half trial
         return number
-
-    @property
-    def size(self) -> int:
-        """How many trials there are to be; of a grid no more than it has points."""
-        if self.config.sampler != "grid":
-            return self.config.trials
-        points = 1
-        for dimension in self.space:
-            points *= len(dimension.grid or ())
-        return min(points, self.config.trials)
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Note an intermediate value, step being the number of evaluations so far; whether the trial is to end.
@@ -174,9 +182,12 @@ class Study:
     @contextmanager
     def _written(self) -> Iterator[None]:
         """Around a write: nobody reads meanwhile, nor goes on with what was read before."""
-        with self._lock:
+        with self._lock, self._watched("what a trial came to cannot be noted"):
             yield
             self._trials = None
+
+    def _watched(self, doing: str) -> AbstractContextManager[None]:
+        return storage_errors(f"sweep {self.config.name}: {doing}", self._go_on)
 
     def _batch_of(self, number: int) -> int:
         """The number of the first trial of its batch; 0 in async mode, where every trial knows of all others."""
@@ -213,58 +224,6 @@ class Study:
         return pruners.HyperbandPruner() if config.pruner == "hyperband" else None
 
 
-def open_storage(url: str) -> BaseStorage:
-    """Optuna's storage at an address; a `UserError` where it cannot be opened."""
-    from optuna.storages import RDBStorage
-
-    # A file is locked for moments by who only reads it (`shepherd sweep status`, a dashboard).
-    options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite:") else {"pool_pre_ping": True}
-    try:
-        return RDBStorage(url, engine_kwargs=options)
-    except Exception as error:  # SQLAlchemy's, or whatever the database's driver raises
-        reason = first_line(error) or type(error).__name__
-        raise UserError(f"sweep.storage={url}: cannot be opened ({reason})") from None
-
-
 def meant(space: Sequence[Dimension], trial: FrozenTrial) -> Params:
     """A trial's values for the config, in the order of the space."""
     return {d.key: d.meant(trial.params[d.key]) for d in space if d.key in trial.params}
-
-
-def as_known(trial: FrozenTrial) -> FrozenTrial:
-    """A trial as others see it: one that failed as one that was ended before its first evaluation, the worst there is.
-
-    Optuna leaves failed trials out, and `tpe` would try what fails again and again.
-    """
-    from optuna.trial import TrialState
-
-    if trial.state == TrialState.FAIL:
-        return _copy(trial, 0, TrialState.PRUNED)
-    return _copy(trial, None, trial.state) if RUNGS in trial.system_attrs else trial
-
-
-def asked_only(trial: FrozenTrial) -> FrozenTrial:
-    """A trial as it was when it was asked."""
-    return _copy(trial, 0)
-
-
-def until(trial: FrozenTrial, step: int) -> FrozenTrial:
-    """A trial that runs, as it was after so many evaluations."""
-    return _copy(trial, step)
-
-
-def _copy(trial: FrozenTrial, step: int | None, state: TrialState | None = None) -> FrozenTrial:
-    """A trial with what it had before the pruner was asked at an evaluation, or with all."""
-    from optuna.trial import TrialState, create_trial
-
-    rungs = trial.system_attrs.get(RUNGS, {})
-    state = state or TrialState.RUNNING
-    return create_trial(
-        state=state,
-        value=trial.value if state == TrialState.COMPLETE else None,
-        params=trial.params,
-        distributions=trial.distributions,
-        system_attrs={key: value for key, value in trial.system_attrs.items() if key != RUNGS}
-        | {key: value for key, (at, value) in rungs.items() if step is None or at < step},
-        intermediate_values={at: v for at, v in trial.intermediate_values.items() if step is None or at <= step},
-    )

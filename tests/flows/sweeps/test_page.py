@@ -31,6 +31,7 @@ STATUS: dict[str, Any] = {
     "wanted": 4,
     "trials": TRIALS,
     "saved": 800,
+    "lost": None,
     "best": TRIALS[3],
     "confirmed": {
         "words": "the winner is better than the default configuration",

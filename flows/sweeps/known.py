@@ -1,0 +1,50 @@
+"""A trial as sampler and pruner know it when another one is asked or judged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial, TrialState
+
+RUNG = "completed_rung_"  # Optuna's names of what its pruners note on a trial; ours of the note that has when
+RUNGS = "rungs"
+
+
+def as_known(trial: FrozenTrial) -> FrozenTrial:
+    """A trial as others see it: one that failed as one that was ended before its first evaluation, the worst there is.
+
+    Optuna leaves failed trials out, and `tpe` would try what fails again and again.
+    """
+    from optuna.trial import TrialState
+
+    if trial.state == TrialState.FAIL:
+        return _copy(trial, 0, TrialState.PRUNED)
+    return _copy(trial, None, trial.state) if RUNGS in trial.system_attrs else trial
+
+
+def asked_only(trial: FrozenTrial) -> FrozenTrial:
+    """A trial as it was when it was asked."""
+    return _copy(trial, 0)
+
+
+def until(trial: FrozenTrial, step: int) -> FrozenTrial:
+    """A trial that runs, as it was after so many evaluations."""
+    return _copy(trial, step)
+
+
+def _copy(trial: FrozenTrial, step: int | None, state: TrialState | None = None) -> FrozenTrial:
+    """A trial with what it had before the pruner was asked at an evaluation, or with all."""
+    from optuna.trial import TrialState, create_trial
+
+    rungs = trial.system_attrs.get(RUNGS, {})
+    state = state or TrialState.RUNNING
+    return create_trial(
+        state=state,
+        value=trial.value if state == TrialState.COMPLETE else None,
+        params=trial.params,
+        distributions=trial.distributions,
+        system_attrs={key: value for key, value in trial.system_attrs.items() if key != RUNGS}
+        | {key: value for key, (at, value) in rungs.items() if step is None or at < step},
+        intermediate_values={at: v for at, v in trial.intermediate_values.items() if step is None or at <= step},
+    )

@@ -1,0 +1,86 @@
+"""`sweep status` reads, and writes nothing: of a sweep whose study is there, lost, or nobody's to write."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.report.sweep_tables import facts
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.report import status
+from flows.sweeps.study import Study
+from rlcore.errors import RunError, UserError
+from tests.flows.sweeps.fake import drive, made
+
+FEW = ["sweep.trials=3", "sweep.batch=2", "sweep.sampler=random", "sweep.confirm_seeds=0"]
+
+
+@pytest.fixture
+def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepFolder]:
+    """A sweep that has ended, in a database of its own."""
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "home"))
+    folder, _ = made(tmp_path, "mine", *FEW)
+    drive(folder)
+    yield folder
+
+
+def content(folder: SweepFolder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
+
+
+def test_a_sweep_that_is_there_is_read_and_not_a_byte_written(swept: SweepFolder) -> None:
+    before = content(swept)
+    found = status(swept)
+    assert [trial["state"] for trial in found["trials"]] == ["complete"] * 3
+    assert found["best"] in found["trials"] and found["lost"] is None
+    assert content(swept) == before
+
+
+def test_a_study_that_is_opened_to_be_read_cannot_be_written(swept: SweepFolder, tmp_path: Path) -> None:
+    folder, plan = made(tmp_path, "mine", *FEW[1:], "sweep.trials=9")
+    study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
+    assert study is not None and len(study.trials) == 3
+    with pytest.raises(RunError, match=r"cannot be noted \(attempt to write a readonly database\).*sweep resume mine$"):
+        study.ask()
+
+
+@pytest.mark.parametrize(("mode", "said"), [("batch", "asks for the same trials"), ("async", "need not be the same")])
+def test_where_the_study_is_lost_status_says_what_resume_would_rebuild_and_makes_none(
+    swept: SweepFolder, tmp_path: Path, mode: str, said: str
+) -> None:
+    folder, plan = made(tmp_path, mode, *FEW, f"sweep.mode={mode}")
+    assert status(folder)["lost"] is None  # it has not begun
+    for number in range(2):
+        folder.trial(number).mkdir(parents=True)
+    found = status(folder)
+    assert found["trials"] == [] and found["best"] is None and found["wanted"] == 3
+    assert "2 trials have folders" in found["lost"] and said in found["lost"]
+    assert f"sweep resume {mode}" in found["lost"]
+    assert ("study", found["lost"]) in facts(found)
+    assert not Path(folder.storage(plan).removeprefix("sqlite:///")).exists()
+
+
+def test_a_database_without_the_study_is_one_without_it(swept: SweepFolder) -> None:
+    file = swept.path / "study.db"
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE studies SET study_name = 'other'")
+    assert Study.there(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read())) is None
+    file.write_bytes(b"")  # as who made it was killed
+    assert Study.there(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read())) is None
+
+
+def test_a_database_that_is_none_is_refused_with_the_command_that_goes_on(swept: SweepFolder) -> None:
+    (swept.path / "study.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(UserError, match=r"cannot be read \(file is not a database\); once .*sweep resume mine$"):
+        status(swept)
+
+
+def test_a_database_that_fails_while_a_sweep_is_driven_names_the_command_that_goes_on(swept: SweepFolder) -> None:
+    study = Study(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read()))
+    with sqlite3.connect(swept.path / "study.db") as database:
+        database.execute("DROP TABLE trial_params")
+    with pytest.raises(RunError, match=r"sweep mine: its trials cannot be read \(no such table: trial_params\); once"):
+        _ = study.trials
