@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from flows.compare import scores, statistics
 from flows.compare.gather import Side
+from flows.compare.pairs import Pair, pairs_of
 from flows.compare.records import Record
 from flows.compare.selection import Selection, differing, select
 from flows.compare.statistics import Interval
@@ -21,48 +21,6 @@ ALL = "all environments"
 AGGREGATES = {"iqm": statistics.iqm, "mean": statistics.mean, "median": statistics.median}
 EFFORT = ("env_steps", "updates", "wall_s", "cpu_s")
 NEAR = 0.9  # the default threshold, of the way from 0 to 1, where Gymnasium names none
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two sides against each other.
-
-    Attributes:
-        first: name of one.
-        second: name of the other.
-        difference: IQM of the first minus that of the second; returns, over several environments scores.
-        improvement: the probability that a run of the first beats one of the second.
-        paired: whether seeds were drawn in pairs.
-        correlation: of the pairs; None where they are none.
-    """
-
-    first: str
-    second: str
-    difference: Interval
-    improvement: Interval
-    paired: bool
-    correlation: float | None
-
-    def upright(self) -> Pair:
-        """The same with the side ahead, by the difference, as the first."""
-        if self.difference.value >= 0:
-            return self
-        difference, chance = self.difference, self.improvement
-        return replace(
-            self,
-            first=self.second,
-            second=self.first,
-            difference=Interval(-difference.value, -difference.high, -difference.low),
-            improvement=Interval(1 - chance.value, 1 - chance.high, 1 - chance.low),
-        )
-
-    @property
-    def better(self) -> str | None:
-        """The side that is better beyond the noise: by the difference and by the probability; None where neither is."""
-        if not (self.difference.beyond(0.0) and self.improvement.beyond(0.5)):
-            return None
-        ahead = self.difference.low > 0
-        return (self.first if ahead else self.second) if ahead == (self.improvement.low > 0.5) else None
 
 
 @dataclass(frozen=True)
@@ -77,7 +35,9 @@ class Comparison:
         values: side -> task -> returns [N], in the order of the selection's runs.
         aggregates: task (and ALL, of scores, where there are several) -> side -> name -> figure.
         level: of the pairs' intervals: 95 %, of several pairs all together.
-        pairs: every two sides.
+        pairs: every two sides, over all environments.
+        task_level: of the intervals of `by_task`: 95 %, of all pairs on all environments together.
+        by_task: task -> every two sides on it, in returns; empty where there is one environment.
         thresholds: task -> return.
         arrivals: task -> side -> env steps of each run at the threshold, None where it was not reached.
         cost: task -> side -> what of EFFORT is known, the mean over runs.
@@ -93,6 +53,8 @@ class Comparison:
     aggregates: dict[str, dict[str, dict[str, Interval]]]
     level: float
     pairs: list[Pair]
+    task_level: float
+    by_task: dict[str, list[Pair]]
     thresholds: dict[str, float]
     arrivals: dict[str, dict[str, list[int | None]]]
     cost: dict[str, dict[str, dict[str, float]]]
@@ -132,16 +94,22 @@ def compare(sides: list[Side], threshold: float | None = None) -> Comparison:
     limits = {task: _threshold(scales[task], threshold, len(scales) > 1) for task in chosen.tasks}
     names = list(chosen.counted)
     level = 1 - (1 - statistics.LEVEL) / math.comb(len(names), 2)
+    task_level = 1 - (1 - level) / len(chosen.tasks)
     rng = np.random.default_rng(0)  # the same runs give the same report
+    aggregates = _aggregates(chosen.tasks, scales, values, rng)
+    pairs = pairs_of(chosen, chosen.tasks, scales, values, level, rng)
+    each = chosen.tasks if len(chosen.tasks) > 1 else []
     return Comparison(
         sides,
         chosen,
         measure,
         scales,
         values,
-        _aggregates(chosen.tasks, scales, values, rng),
+        aggregates,
         level,
-        [_pair(a, b, chosen, scales, values, level, rng) for a, b in itertools.combinations(names, 2)],
+        pairs,
+        task_level,
+        {task: pairs_of(chosen, [task], scales, values, task_level, rng) for task in each},
         limits,
         {
             task: {n: [scores.reached(measure.curve(r), limits[task]) for r in chosen.counted[n][task]] for n in names}
@@ -180,31 +148,6 @@ def _aggregates(
 
 def _gap(normalised: Sequence[NDArray[np.float64]], rng: np.random.Generator) -> Interval:
     return statistics.bootstrapped(normalised, statistics.optimality_gap, rng)
-
-
-def _pair(
-    first: str,
-    second: str,
-    chosen: Selection,
-    scales: dict[str, scores.Scale],
-    values: dict[str, Any],
-    level: float,
-    rng: np.random.Generator,
-) -> Pair:
-    both = [[values[name][task] for task in chosen.tasks] for name in (first, second)]
-    paired = all(_same_seeds(chosen.counted[first][task], chosen.counted[second][task]) for task in chosen.tasks)
-    if len(chosen.tasks) > 1:
-        both = [[scales[task].score(v) for task, v in zip(chosen.tasks, side, strict=True)] for side in both]
-    difference = statistics.difference(both[0], both[1], statistics.iqm, rng, paired, level)
-    improvement = statistics.improvement(both[0], both[1], rng, paired, level)
-    luck = statistics.correlation(both[0], both[1]) if paired else None
-    return Pair(first, second, difference, improvement, paired, luck)
-
-
-def _same_seeds(first: Sequence[Record], second: Sequence[Record]) -> bool:
-    """Whether the n-th run of one has the seed of the n-th of the other, and no other has it."""
-    seeds = [record.seed for record in first]
-    return len(seeds) == len(set(seeds)) and seeds == [record.seed for record in second]
 
 
 def _cost(records: Sequence[Record]) -> dict[str, float]:

@@ -216,7 +216,8 @@ def _method(made: Comparison) -> str:
         "environment (Agarwal et al. 2021, arXiv:2108.13264). The probability of improvement is Mann and Whitney’s U "
         "over the number of pairs of runs.",
         "A side is called better only if the interval of the difference of interquartile means lies beyond 0 and that "
-        "of the probability of improvement beyond one half.",
+        "of the probability of improvement beyond one half. Over several environments this is said of each, by "
+        "intervals so much wider that all of them hold together in 95 %, and then of the scores over all of them.",
     ]
     if pairs:
         luck = "; ".join(f"{p.first} and {p.second}: correlation {p.correlation:+.2f}" for p in pairs)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flows.compare.comparison import ALL, Comparison, Pair
+from flows.compare.comparison import ALL, Comparison
+from flows.compare.pairs import Pair
 from flows.compare.selection import FEWEST
 from flows.compare.statistics import Interval
 from flows.report.sentences import number
 
+NOBODY = "no side is better than every other"
+MOST, MOST_TOLD = 3, 12  # environments named in the headline; pairs on one of them that are told of
 GAP = "optimality_gap"
 NAMES = {"iqm": "interquartile mean", "mean": "mean", "median": "median", GAP: "optimality gap"}
 WHY_TEN = (
@@ -46,45 +50,69 @@ def verdict(made: Comparison) -> Verdict:
         more = f" (and {rest} more {'reason' if rest == 1 else 'reasons'})" if rest else ""
         headline = f"No ranking of {_listed(list(chosen.counted))}: {chosen.obstacles[0].rstrip('.')}{more}."
         return Verdict(False, None, headline, [*reasons, *seen], chosen.commands)
-    best = next((n for n in chosen.counted if all(p.better == n for p in made.pairs if n in (p.first, p.second))), None)
-    sentences = [_sentence(made, pair) for pair in made.pairs]
+    each = [(task, pair) for task, pairs in made.by_task.items() for pair in pairs]
+    told = each if len(each) <= MOST_TOLD else [one for one in each if one[1].better]  # compare.json has all
+    sentences = [_sentence(made, pair, task) for task, pair in told]
+    if each:
+        sentences.append(_together(made.task_level, f"all {len(each)} of single environments"))
+    sentences += [_sentence(made, pair) for pair in made.pairs]
     if len(made.pairs) > 1:
-        sentences.append(
-            f"Intervals are of {made.level:.1%} each, so that all {len(made.pairs)} hold together in 95 %."
-        )
-    return Verdict(True, best, _headline(made, best), sentences, [])
+        sentences.append(_together(made.level, f"all {len(made.pairs)}{' of the whole' if made.by_task else ''}"))
+    return Verdict(True, _best(list(chosen.counted), made.pairs), _headline(made), sentences, [])
 
 
-def _headline(made: Comparison, best: str | None) -> str:
-    names, where = list(made.selection.counted), _where(made)
-    others = _listed([name for name in names if name != best])
+def _together(level: float, which: str) -> str:
+    return f"Intervals are of {level:.1%} each, so that {which} hold together in 95 %."
+
+
+def _best(names: Sequence[str], pairs: Sequence[Pair]) -> str | None:
+    return next((n for n in names if all(p.better == n for p in pairs if n in (p.first, p.second))), None)
+
+
+def _headline(made: Comparison) -> str:
+    """The whole, and before it the environments on which sides differ that do not differ so over all of them."""
+    names = list(made.selection.counted)
+    other = [
+        _clause(names, pairs, f" on {task}")
+        for task, pairs in made.by_task.items()
+        if any(pair.better not in (None, all_.better) for pair, all_ in zip(pairs, made.pairs, strict=True))
+    ]
+    rest = len(other) - MOST
+    more = [f"so it is on {rest} more {'environment' if rest == 1 else 'environments'}"] if rest > 0 else []
+    said = "; ".join([*other[:MOST], *more, _clause(names, made.pairs, _where(made))])
+    return f"{'N' + said[1:] if said.startswith(NOBODY) else said}."
+
+
+def _clause(names: Sequence[str], pairs: Sequence[Pair], where: str) -> str:
+    best = _best(names, pairs)
     if best is not None:
-        return f"{best} is better than {others}{where}, beyond the noise."
-    if len(made.pairs) == 1:
-        return f"{names[0]} and {names[1]} cannot be told apart{where}."
-    found = [(p.better, p.second if p.better == p.first else p.first) for p in made.pairs if p.better]
+        return f"{best} is better than {_listed([name for name in names if name != best])}{where}, beyond the noise"
+    found = [(p.better, p.second if p.better == p.first else p.first) for p in pairs if p.better]
     if not found:
-        return f"{_listed(names)} cannot be told apart{where}."
-    return f"No side is better than every other{where}; {'; '.join(f'{a} is better than {b}' for a, b in found)}."
+        return f"{_listed(names)} cannot be told apart{where}"
+    return f"{NOBODY}{where}; {'; '.join(f'{a} is better than {b}' for a, b in found)}"
 
 
-def _sentence(made: Comparison, pair: Pair) -> str:
-    several = len(made.pairs) > 1
-    start = f"{pair.first} and {pair.second}, {'beyond' if pair.better else 'within'} the noise: " if several else ""
-    counts = [sum(map(len, made.selection.counted[name].values())) for name in (pair.first, pair.second)]
+def _sentence(made: Comparison, pair: Pair, task: str | None = None) -> str:
+    """A pair's figures, over all environments or on one."""
+    noise, several = f"{'beyond' if pair.better else 'within'} the noise", len(made.pairs) > 1
+    of = [f"on {task}"] if task else ["over all environments"] if made.by_task else []
+    start = ", ".join([*([f"{pair.first} and {pair.second}"] if several else []), *of, noise])
+    counted = [made.selection.counted[name] for name in (pair.first, pair.second)]
+    counts = [len(runs[task]) if task else sum(map(len, runs.values())) for runs in counted]
     by = f"{counts[0]} runs each" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]} runs"
-    words = f"{start}{_figures(made, pair)} ({by}{', in pairs of the same seed' if pair.paired else ''})."
+    figures = f"{_figures(made, pair, task)} ({by}{', in pairs of the same seed' if pair.paired else ''})."
+    words = f"{start}: {figures}" if several or of else figures
     return words if several else words[0].upper() + words[1:]
 
 
-def _figures(made: Comparison, pair: Pair) -> str:
+def _figures(made: Comparison, pair: Pair, task: str | None = None) -> str:
     """IQMs, their difference and the probability of improvement, the side that is ahead first."""
     pair = pair.upright()
     first, second = pair.first, pair.second
-    figures = made.aggregates[ALL if len(made.tasks) > 1 else made.tasks[0]]
-    unit = "score" if len(made.tasks) > 1 else "return"
-    spell = share if unit == "score" else spelled
-    iqm = [spell(figures[name]["iqm"]) for name in (first, second)]
+    place = task or (ALL if len(made.tasks) > 1 else made.tasks[0])
+    unit, spell = ("score", share) if place == ALL else ("return", spelled)
+    iqm = [spell(made.aggregates[place][name]["iqm"]) for name in (first, second)]
     return (
         f"a run of {first} beats one of {second} with probability {share(pair.improvement)}; interquartile mean {unit} "
         f"{iqm[0]} against {iqm[1]}, difference {spell(pair.difference)}"
@@ -105,7 +133,7 @@ def _where(made: Comparison) -> str:
     return f" on {made.tasks[0]}" if len(made.tasks) == 1 else f" over {len(made.tasks)} environments"
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -150,23 +178,27 @@ def as_json(made: Comparison, found: Verdict) -> dict[str, Any]:
             task: {side: {name: _plain(f) for name, f in figures.items()} for side, figures in of.items()}
             for task, of in made.aggregates.items()
         },
-        "pairs": [
-            {
-                "first": pair.first,
-                "second": pair.second,
-                "difference": _plain(pair.difference),
-                "probability_of_improvement": _plain(pair.improvement),
-                "paired": pair.paired,
-                "correlation": pair.correlation,
-                "better": pair.better if found.ranked else None,
-                "level": made.level,
-            }
-            for pair in made.pairs
-        ],
+        "pairs": [_pair(pair, found.ranked, made.level) for pair in made.pairs],
+        "environments": {
+            task: [_pair(pair, found.ranked, made.task_level) for pair in pairs] for task, pairs in made.by_task.items()
+        },
         "steps_to_threshold": {task: {"threshold": made.thresholds[task]} | made.arrivals[task] for task in made.tasks},
         "cost": made.cost,
         "config": made.config,
         "notes": made.notes,
+    }
+
+
+def _pair(pair: Pair, ranked: bool, level: float) -> dict[str, Any]:
+    return {
+        "first": pair.first,
+        "second": pair.second,
+        "difference": _plain(pair.difference),
+        "probability_of_improvement": _plain(pair.improvement),
+        "paired": pair.paired,
+        "correlation": pair.correlation,
+        "better": pair.better if ranked else None,
+        "level": level,
     }
 
 

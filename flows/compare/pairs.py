@@ -1,0 +1,110 @@
+"""Two sides against each other: by how much their interquartile means differ, and how often a run beats one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flows.compare import statistics
+from flows.compare.records import Record
+from flows.compare.scores import Scale
+from flows.compare.selection import Selection
+from flows.compare.statistics import Interval
+
+Values = Mapping[str, Mapping[str, NDArray[np.float64]]]  # side -> task -> returns [N]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sides against each other.
+
+    Attributes:
+        first: name of one.
+        second: name of the other.
+        difference: IQM of the first minus that of the second; returns, over several environments scores.
+        improvement: the probability that a run of the first beats one of the second.
+        paired: whether seeds were drawn in pairs.
+        correlation: of the pairs; None where they are none.
+    """
+
+    first: str
+    second: str
+    difference: Interval
+    improvement: Interval
+    paired: bool
+    correlation: float | None
+
+    def upright(self) -> Pair:
+        """The same with the side ahead, by the difference, as the first."""
+        if self.difference.value >= 0:
+            return self
+        difference, chance = self.difference, self.improvement
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            difference=Interval(-difference.value, -difference.high, -difference.low),
+            improvement=Interval(1 - chance.value, 1 - chance.high, 1 - chance.low),
+        )
+
+    @property
+    def better(self) -> str | None:
+        """The side that is better beyond the noise: by the difference and by the probability; None where neither is."""
+        if not (self.difference.beyond(0.0) and self.improvement.beyond(0.5)):
+            return None
+        ahead = self.difference.low > 0
+        return (self.first if ahead else self.second) if ahead == (self.improvement.low > 0.5) else None
+
+
+def pairs_of(
+    chosen: Selection,
+    tasks: Sequence[str],
+    scales: Mapping[str, Scale],
+    values: Values,
+    level: float,
+    rng: np.random.Generator,
+) -> list[Pair]:
+    """Every two sides, on some of the environments.
+
+    Args:
+        chosen: the runs that count.
+        tasks: on one the figures are of returns, over several of scores.
+        scales: of each.
+        values: what runs came to.
+        level: of the intervals.
+        rng: draws.
+
+    Returns:
+        The pairs, in the order of the sides.
+    """
+    return [_pair(a, b, chosen, tasks, scales, values, level, rng) for a, b in itertools.combinations(values, 2)]
+
+
+def _pair(
+    first: str,
+    second: str,
+    chosen: Selection,
+    tasks: Sequence[str],
+    scales: Mapping[str, Scale],
+    values: Values,
+    level: float,
+    rng: np.random.Generator,
+) -> Pair:
+    both = [[values[name][task] for task in tasks] for name in (first, second)]
+    paired = all(_same_seeds(chosen.counted[first][task], chosen.counted[second][task]) for task in tasks)
+    if len(tasks) > 1:
+        both = [[scales[task].score(v) for task, v in zip(tasks, side, strict=True)] for side in both]
+    difference = statistics.difference(both[0], both[1], statistics.iqm, rng, paired, level)
+    improvement = statistics.improvement(both[0], both[1], rng, paired, level)
+    luck = statistics.correlation(both[0], both[1]) if paired else None
+    return Pair(first, second, difference, improvement, paired, luck)
+
+
+def _same_seeds(first: Sequence[Record], second: Sequence[Record]) -> bool:
+    """Whether the n-th run of one has the seed of the n-th of the other, and no other has it."""
+    seeds = [record.seed for record in first]
+    return len(seeds) == len(set(seeds)) and seeds == [record.seed for record in second]
