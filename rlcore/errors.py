@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from rlcore.system.secrets import redacted
 
 
@@ -13,7 +17,56 @@ class Sentence(Exception):
 
 
 class UserError(Sentence):
-    """A mistake of the user, told in one sentence that names the key, the value and the fix. Exit code 2."""
+    """A mistake of the user, told in one sentence that names the key, the value and the fix. Exit code 2.
+
+    `mistakes` are those of one that tells of several, a sentence each, in lines.
+    """
+
+    def __init__(self, *arguments: Any, mistakes: tuple[UserError, ...] = ()) -> None:
+        super().__init__(*arguments)
+        self.mistakes = mistakes or (self,)
+
+
+class Unset(UserError):
+    """A key without a value that needs one: of interest where nothing else is wrong."""
+
+
+class Mistakes:
+    """Mistakes that are gathered, to be told all at once."""
+
+    def __init__(self) -> None:
+        self._found: list[UserError] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def note(self, *mistakes: UserError) -> None:
+        """Add some."""
+        self._found += mistakes
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Inside the `with`, a `UserError` ends the block and is added."""
+        try:
+            yield
+        except UserError as error:
+            self.note(*error.mistakes)
+
+    def leave_out(self, follows: Callable[[str], bool]) -> None:
+        """Forget mistakes that follow from others, by their sentences, unless none would be left."""
+        self._found = [error for error in self._found if not follows(str(error))] or self._found
+
+    def tell(self, first: tuple[str, ...] = ()) -> None:
+        """Raise what was gathered, if anything; several are one `UserError`.
+
+        Those that begin with one of `first` come first. Keys that are only unset are left out beside others.
+        """
+        found = [error for error in self._found if not isinstance(error, Unset)] or self._found
+        told = {str(error): error for error in sorted(found, key=lambda error: not str(error).startswith(first))}
+        if len(told) == 1:
+            raise found[0]
+        if told:
+            raise UserError("\n".join(told), mistakes=tuple(told.values()))
 
 
 class RunError(Sentence):

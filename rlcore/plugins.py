@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
@@ -86,10 +87,24 @@ def refuse_foreign(key: str, target: str) -> None:
     """Refuse a dotted name in a config that lies in no plugin; the UserError says what to type."""
     if not any(target.startswith(f"{plugin}.") for plugin in named()):
         package = target.partition(".")[0]
+        if not _is_there(package):
+            raise UserError(
+                f"{key}={target}: nothing is imported because a config names it, nor is {package} here; "
+                f"take the key out"
+            )
         raise UserError(
             f"{key}={target}: nothing is imported because a config names it; "
             f"where it is a class of yours, name its package too: plugins=[{package}] or {VARIABLE}={package}"
         )
+
+
+def _is_there(package: str) -> bool:
+    """Whether a package could be imported, from the working directory too; found, not imported."""
+    here = Path.cwd() / package
+    try:
+        return here.is_dir() or here.with_suffix(".py").is_file() or importlib.util.find_spec(package) is not None
+    except ValueError:  # a module without a spec, as `__main__`
+        return False
 
 
 def bringing(module: str) -> list[str]:

@@ -7,20 +7,23 @@ files of the groups (the user's folders, then conf/)  ->  built-in defaults bene
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from flows.config import mistakes, yaml_files
+from flows.config import mistakes as sentences
+from flows.config import yaml_files
+from flows.config.absent_keys import refuse_absent_keys
 from flows.config.overrides import Typed, parse
-from flows.config.sheeprl_names import name_classes, refuse_other_algorithms
+from flows.config.sheeprl_names import name_classes
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import at, defaults, nearest, plain, spell
-from rlcore.errors import UserError
+from rlcore.errors import Mistakes, UserError
 from rlcore.store.run_config import build_config
 from rlcore.system.secrets import redacted
 
@@ -33,6 +36,7 @@ ELSEWHERE = {
     "without user and password and put those into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, in the "
     "environment or in .env"
 }
+FIRST = ("exp=", "algo=", "algo.name=", "env=", "env.id=", "env.wrapper._target_=")  # mistakes that outweigh all others
 _LOCK = threading.Lock()  # Hydra's registries and parser are not made for several threads
 
 
@@ -41,8 +45,8 @@ def compose(overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
 
     Gives the config, and the same as the plain tree that `config.yaml` holds; a mistake anywhere is a `UserError`.
     """
-    with _LOCK:
-        return _checked(_composed(overrides))
+    with _LOCK, _told_at_once() as mistakes:
+        return _checked(_composed(overrides, mistakes), mistakes)
 
 
 def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
@@ -64,9 +68,9 @@ def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
     """
     from omegaconf import OmegaConf
 
-    with _LOCK:
-        composed = _composed(overrides)
-        tree = _interpolated(_checked(composed)[1], OmegaConf.to_container(composed, resolve=False))
+    with _LOCK, _told_at_once() as mistakes:
+        composed = _composed(overrides, mistakes)
+        tree = _interpolated(_checked(composed, mistakes)[1], OmegaConf.to_container(composed, resolve=False))
     return {key: value for key, value in tree.items() if key not in yaml_files.default_names()}
 
 
@@ -75,12 +79,24 @@ def dump(tree: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True, width=120)
 
 
-def _composed(overrides: Sequence[str]) -> DictConfig:
+@contextmanager
+def _told_at_once() -> Iterator[Mistakes]:
+    """What is wrong with a config, gathered inside the `with` and told at its end."""
+    mistakes = Mistakes()
+    with mistakes.noted():
+        yield mistakes
+    mistakes.tell(FIRST)
+
+
+def _composed(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
     """Files, built-in defaults and settings together; interpolations are not resolved."""
     groups = yaml_files.groups()
-    typed = parse(without_plugins(overrides), groups)
-    typed.refuse_sweeps()
-    return _merged(yaml_files.load(typed.choices, groups), typed)
+    typed = parse(without_plugins(overrides), groups, mistakes)
+    with mistakes.noted():
+        typed.refuse_sweeps()
+    if typed.refused & {"exp", "algo"} or not any(choice.startswith("exp=") for choice in typed.choices):
+        mistakes.tell(FIRST)  # which keys there are is not known
+    return _merged(yaml_files.load(typed.choices, groups), typed, mistakes)
 
 
 def _composed_from(
@@ -90,18 +106,18 @@ def _composed_from(
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    with _LOCK:
+    with _LOCK, _told_at_once() as mistakes:
         try:
             stored = OmegaConf.create(read(file) or {})
         except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
-            raise UserError(f"{file}: cannot be read ({mistakes.one_line(error)})") from None
+            raise UserError(f"{file}: cannot be read ({sentences.one_line(error)})") from None
         if not isinstance(stored, DictConfig) or not {"algo", "env"} <= set(stored):
             raise UserError(f"{file}: not the parameters of a run; `shepherd config exp=ppo --params` prints such")
-        typed = parse(without_plugins(overrides), yaml_files.groups())
+        typed = parse(without_plugins(overrides), yaml_files.groups(), mistakes)
         typed.refuse_sweeps()
         typed.refuse_choices()
         yaml_files.register_resolvers()
-        return _checked(_merged(stored, typed))
+        return _checked(_merged(stored, typed, mistakes), mistakes)
 
 
 def without_plugins(overrides: Sequence[str]) -> list[str]:
@@ -112,10 +128,9 @@ def without_plugins(overrides: Sequence[str]) -> list[str]:
     return others
 
 
-def _merged(config: DictConfig, typed: Typed) -> DictConfig:
+def _merged(config: DictConfig, typed: Typed, mistakes: Mistakes) -> DictConfig:
     """The built-in defaults beneath a config, so that every key can be interpolated, and the settings on top."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
     for group in ("algo", "env"):
         node = OmegaConf.select(config, group, throw_on_missing=False)
@@ -133,19 +148,25 @@ def _merged(config: DictConfig, typed: Typed) -> DictConfig:
     for setting in typed.settings:
         key, value = setting.key_or_group, setting.value()
         taken_back = setting.is_delete() or (key in names and value in (None, ""))
-        try:
-            if taken_back:
-                OmegaConf.update(merged, key, at(built_in, key), merge=False, force_add=True)
-            else:
-                OmegaConf.update(merged, key, value, merge=True, force_add=True)
-        except GrammarParseError:
-            raise UserError(f"{key}={spell(value)}: the interpolation cannot be read; write it as ${{key}}") from None
-        except (OmegaConfBaseException, ValueError, TypeError, IndexError, AssertionError) as error:
-            raise UserError(f"{key}={spell(value)}: {mistakes.one_line(error)}") from None
+        with mistakes.noted():
+            _set(merged, key, at(built_in, key) if taken_back else value, merge=not taken_back)
     return merged
 
 
-def _checked(config: DictConfig) -> tuple[RunConfig, dict[str, Any]]:
+def _set(config: DictConfig, key: str, value: Any, merge: bool) -> None:
+    """Give a key of a config its value, in place; of a mapping, with `merge`, the keys that are named."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import GrammarParseError, OmegaConfBaseException
+
+    try:
+        OmegaConf.update(config, key, value, merge=merge, force_add=True)
+    except GrammarParseError:
+        raise UserError(f"{key}={spell(value)}: the interpolation cannot be read; write it as ${{key}}") from None
+    except (OmegaConfBaseException, ValueError, TypeError, IndexError, AssertionError) as error:
+        raise UserError(f"{key}={spell(value)}: {sentences.one_line(error)}") from None
+
+
+def _checked(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str, Any]]:
     """A whole config, resolved and checked, and the same as plain values."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -153,14 +174,40 @@ def _checked(config: DictConfig) -> tuple[RunConfig, dict[str, Any]]:
     try:
         tree: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise UserError(mistakes.of_interpolation(error, config)) from None
+        raise UserError(sentences.of_interpolation(error, config)) from None
     tree["plugins"] = plugins.named()  # those of a file among them
-    refuse_other_algorithms(tree)
-    name_classes(tree)
-    checked = build_config(tree)
+    checked = None
+    for check in (refuse_absent_keys, name_classes):
+        with mistakes.noted():
+            check(tree)
+    with mistakes.noted():
+        checked = build_config(tree)
+    if checked is None or mistakes:
+        mistakes.leave_out(lambda sentence: _is_interpolated(config, sentence.partition("=")[0]))
+        _refuse_absent_environment(tree, mistakes)
+        mistakes.tell(FIRST)
     values = plain(checked)
     _refuse_secrets(values)
     return checked, values
+
+
+def _is_interpolated(config: DictConfig, key: str) -> bool:
+    """Whether a key takes its value from another one, with which its mistake comes and goes."""
+    from omegaconf import OmegaConf
+
+    group, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, group, throw_on_missing=False) if group else config
+    return OmegaConf.is_dict(node) and name in node and OmegaConf.is_interpolation(node, name)
+
+
+def _refuse_absent_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> None:
+    """Add to a config's mistakes that its environment is not there, which makes the others needless."""
+    from rlcore.envs.suites.ids import known_id  # gymnasium, needed nowhere else in a config
+
+    env_id = at(tree, "env.id")
+    if isinstance(env_id, str) and env_id != "???" and "_target_" not in (at(tree, "env.wrapper") or {}):
+        with mistakes.noted():
+            known_id(env_id)
 
 
 def _refuse_secrets(value: Any, key: str = "") -> None:

@@ -16,7 +16,7 @@ from flows.config.search_path import BUILT_IN
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments, nearest
-from rlcore.errors import UserError
+from rlcore.errors import Mistakes, UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -36,18 +36,22 @@ class Typed:
         choices: config files, in Hydra's spelling.
         settings: keys with one value each, in order.
         sweeps: keys or groups with several values, as `seed=1,2` or `algo.gamma=interval(0.9,1)`.
+        refused: groups of which no such file is there.
     """
 
     choices: list[str] = field(default_factory=list)
     settings: list[Override] = field(default_factory=list)
     sweeps: list[Override] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
 
     def refuse_sweeps(self) -> None:
         """Refuse several values where one run is meant."""
+        mistakes = Mistakes()
         for sweep in self.sweeps:
             key, text = sweep.key_or_group, _text(sweep)
             as_list = "" if "(" in text else f"; a list is written {key}=[{text}], text in quotes"
-            raise UserError(f"{key}={text}: several values, and a run takes one{as_list}")
+            mistakes.note(UserError(f"{key}={text}: several values, and a run takes one{as_list}"))
+        mistakes.tell()
 
     def refuse_choices(self) -> None:
         """Refuse files where a run exists."""
@@ -58,33 +62,46 @@ class Typed:
             )
 
 
-def parse(overrides: Sequence[str], groups: Mapping[str, Collection[str]]) -> Typed:
+def parse(overrides: Sequence[str], groups: Mapping[str, Collection[str]], mistakes: Mistakes | None = None) -> Typed:
     """Take overrides apart, one `key=value` each in Hydra's grammar; `groups` are those of the config files.
 
-    An override that cannot be read, names no file or key there is, or comes twice is a `UserError`.
+    An override that cannot be read, names no file or key there is, or comes twice is left out and added to `mistakes`;
+    without such, a `UserError` at the end.
     """
-    typed, keys = Typed(), _known_keys()
+    typed, keys, found = Typed(), _known_keys(), Mistakes() if mistakes is None else mistakes
     seen: dict[str, str] = {}
     for line in overrides:
-        override = _read(line, groups, keys)
-        key = override.key_or_group
-        package = override.package or PACKAGES.get(key)
-        place = f"{key}@{package}" if package else key
-        if place in seen:
-            raise UserError(f"{key} is given twice, as {seen[place]} and {line}; keep one")
-        seen[place] = line
-        if key.startswith(IGNORED_HYDRA_KEYS):
-            continue
-        is_group = key in groups and key not in keys
-        if not is_group:
-            _check_key(override, groups, keys)
-        if override.is_sweep_override():
-            typed.sweeps.append(override)
-        elif is_group:
-            typed.choices.append(_choice(override, place, groups[key]))
-        else:
-            typed.settings.append(override)
+        with found.noted():
+            _take(line, typed, seen, groups, keys)
+    if mistakes is None:
+        found.tell()
     return typed
+
+
+def _take(
+    line: str, typed: Typed, seen: dict[str, str], groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]
+) -> None:
+    """Add one override to what was typed; `seen` is what was typed for each place so far."""
+    override = _read(line, groups, keys)
+    key = override.key_or_group
+    package = override.package or PACKAGES.get(key)
+    place = f"{key}@{package}" if package else key
+    if place in seen:
+        raise UserError(f"{key} is given twice, as {seen[place]} and {line}; keep one")
+    seen[place] = line
+    if key.startswith(IGNORED_HYDRA_KEYS):
+        return
+    is_group = key in groups and key not in keys
+    if not is_group:
+        _check_key(override, groups, keys)
+    if override.is_sweep_override():
+        typed.sweeps.append(override)
+    elif is_group:
+        typed.refused.add(key)
+        typed.choices.append(_choice(override, place, groups[key]))
+        typed.refused.remove(key)
+    else:
+        typed.settings.append(override)
 
 
 def _known_keys() -> dict[str, bool]:
@@ -139,7 +156,7 @@ def _beyond_the_grammar(
     return replace(value, type=OverrideType.DEL if deletes else value.type, key_or_group=key, input_line=line)
 
 
-def _check_key(override: Override, groups: Collection[str], keys: Mapping[str, bool]) -> None:
+def _check_key(override: Override, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]) -> None:
     """Refuse a key of no group, and one without a value; whether its group has it is seen in the whole config."""
     key, typed = override.key_or_group, override.input_line
     if key.startswith(("hydra.", "hydra/")):
@@ -149,13 +166,23 @@ def _check_key(override: Override, groups: Collection[str], keys: Mapping[str, b
         )
     top = key.partition(".")[0]
     if top not in _tops(keys):
-        hint = nearest(top, [*_tops(keys), *groups]) or "; `shepherd train -h` lists every key"
+        hint = nearest(key, [*_tops(keys), *groups], keys) or "; `shepherd train -h` lists every key"
         raise UserError(f"unknown key {key!r} (value {_text(override)!r}){hint}")
+    for group, place in PACKAGES.items():
+        if key == place and isinstance(override.value(), str):
+            raise UserError(
+                f"{typed}: this is a group of keys; {_chosen_by_file(group, _text(override), groups[group])}"
+            )
     if override.is_delete() and not any(f"{known}.".startswith(f"{key}.") for known in keys):
         raise UserError(f"{typed}: there is no key {key!r} to take back to its default{nearest(key, keys)}")
     if not override.is_delete() and override._value == "":  # and not '', which is empty text
         empty = f", or {key}='' for empty text" if keys.get(key) else ""
         raise UserError(f"{typed}: no value given for {key}; write {key}=VALUE{empty}")
+
+
+def _chosen_by_file(group: str, name: str, options: Collection[str]) -> str:
+    """The sentence part that tells how a file is chosen whose name was typed for the keys that it holds."""
+    return f"type {group}={name}" if name in options else f"choose a file, as {group}={min(options)}"
 
 
 def _tops(keys: Collection[str]) -> dict[str, None]:

@@ -1,4 +1,4 @@
-"""What SheepRL's files name: classes, read as names from tables, and keys of algorithms that are not there yet.
+"""What SheepRL's files name: classes, read as names from tables.
 
 SheepRL instantiates what `_target_` and `dense_act` name. Here such a string is looked up, and nothing is ever imported
 because a config names it; what the table does not have is the user's mistake, told before any work. Keys that only the
@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from rlcore import plugins
-from rlcore.algorithms import ALGORITHMS
-from rlcore.config.groups import REDUCTIONS, RunConfig
-from rlcore.config.schema import REQUIRED, arguments, at, nearest, spell
-from rlcore.errors import UserError
+from rlcore.config.groups import REDUCTIONS
+from rlcore.config.schema import at, nearest, spell
+from rlcore.errors import Mistakes, UserError
 
 Tree = dict[str, Any]
 
@@ -68,74 +67,33 @@ ENVS_NOT_YET = {
     "sheeprl.utils.env.get_dummy_env": "SheepRL's dummy environment",
 }
 MODEL_KEYS = ("model_name", "description", "tags")
-# Families of SheepRL's algorithms -> their keys; what stands below a key is theirs too.
-KEYS: dict[tuple[str, ...], str] = {
-    ("sac", "droq", "sac_ae", "dreamer", "p2e"): """
-        algo.replay_ratio algo.learning_starts algo.per_rank_pretrain_steps algo.per_rank_gradient_steps
-        algo.cnn_keys.decoder algo.mlp_keys.decoder algo.actor.optimizer algo.critic.optimizer""",
-    ("sac", "droq", "sac_ae"): """
-        algo.tau algo.hidden_size algo.alpha algo.actor.hidden_size algo.critic.hidden_size algo.critic.n
-        algo.critic.target_network_frequency buffer.sample_next_obs""",
-    ("droq",): "algo.critic.dropout",
-    ("sac_ae",): """
-        algo.decoder algo.encoder.tau algo.encoder.features_dim algo.encoder.optimizer algo.actor.network_frequency""",
-    ("sac_ae", "dreamer"): "algo.cnn_channels_multiplier algo.encoder.cnn_channels_multiplier",
-    ("ppo_recurrent",): "algo.rnn algo.reset_recurrent_state_on_done algo.per_rank_num_batches",
-    ("ppo_recurrent", "dreamer", "p2e"): "algo.per_rank_sequence_length",
-    ("dreamer", "p2e"): """
-        algo.world_model algo.horizon algo.lmbda algo.unimix algo.hafner_initialization algo.cnn_act algo.cnn_layer_norm
-        algo.mlp_layer_norm algo.normalize_actions algo.replay_context algo.loss_scales algo.norm_eps algo.cnn_stages
-        algo.cnn_kernel_size algo.player algo.train_every algo.optimizer.agc algo.optimizer.agc_pmin
-        algo.optimizer.warmup algo.actor.cls algo.actor.ent_coef algo.actor.objective_mix algo.actor.min_std
-        algo.actor.max_std algo.actor.init_std algo.actor.clip_gradients algo.actor.unimix algo.actor.action_clip
-        algo.actor.moments algo.actor.outscale algo.actor.expl_amount algo.actor.expl_min algo.actor.expl_decay
-        algo.actor.max_step_expl_decay algo.critic.tau algo.critic.bins algo.critic.clip_gradients algo.critic.outscale
-        algo.critic.per_rank_target_network_update_freq algo.critic.slow_regularizer algo.critic.replay_loss
-        algo.critic.replay_grad buffer.type buffer.prioritize_ends""",
-    ("p2e",): """
-        algo.ensembles algo.intrinsic_reward_multiplier algo.critics_exploration algo.actor_exploration
-        algo.critic_exploration buffer.load_from_exploration checkpoint.exploration_ckpt_path""",
-}
-
-
-def refuse_other_algorithms(tree: Mapping[str, Any]) -> None:
-    """Refuse keys of SheepRL's other algorithms in a resolved config: a `UserError` that says whose they are."""
-    name = at(tree, "algo.name")
-    if name not in ALGORITHMS:
-        return  # that is told when the config is built
-    own = [f"{argument.key}." for argument in (*arguments(RunConfig), *arguments(ALGORITHMS[name].Config, "algo."))]
-    for families, key in ((families, key) for families, theirs in KEYS.items() for key in theirs.split()):
-        value = at(tree, key, REQUIRED)
-        while isinstance(value, Mapping) and value:  # the first key below it
-            part, value = next(iter(value.items()))
-            key = f"{key}.{part}"
-        if value is not REQUIRED and not any(mine.startswith(f"{key}.") for mine in own):
-            there = any(known.startswith(families) for known in ALGORITHMS)
-            raise UserError(
-                f"{key}={spell(value)}: SheepRL's key of {', '.join(families)}"
-                f"{'' if there else ', not there yet'}; {name} has no such key"
-            )
 
 
 def name_classes(tree: Tree) -> None:
-    """Replace every class string of a resolved config, in place, by its name here; others are a `UserError`."""
+    """Replace every class string of a resolved config, in place, by its name here; others are a `UserError`, of all."""
+    mistakes = Mistakes()
     for place, rewrite in _REWRITES.items():
         if isinstance(node := at(tree, place), dict):
-            rewrite(node, place)
+            with mistakes.noted():
+                rewrite(node, place)
     for place, (table, dropped) in CLASSES.items():
         if isinstance(node := at(tree, place), dict) and not (place == "env.wrapper" and _is_own(node.get("_target_"))):
             if "_target_" in node:
-                name = _look_up(f"{place}._target_", node.pop("_target_"), table)
-                node |= {"name": name} if isinstance(table, Mapping) else {}
+                with mistakes.noted():
+                    name = _look_up(f"{place}._target_", node.pop("_target_"), table)
+                    node |= {"name": name} if isinstance(table, Mapping) else {}
             for key in dropped:
                 node.pop(key, None)
     if isinstance(tree.get("metric"), dict) and tree["metric"].get("logger", "") is None:
         tree["metric"]["logger"] = {"name": "none"}
-    for key, value in _targets(tree):
-        if key == "env.wrapper._target_":  # the user's own, with its arguments
-            plugins.refuse_foreign(key, value)
-            continue
-        raise UserError(f"{key}={spell(value)}: no class can be named here, and none is imported; take the key out")
+    for key, node in [*_targets(tree)]:
+        with mistakes.noted():
+            if key == "env.wrapper._target_":  # the user's own, with its arguments
+                plugins.refuse_foreign(key, node["_target_"])
+                continue
+            value = spell(node.pop("_target_"))
+            raise UserError(f"{key}={value}: no class can be named here, and none is imported; take the key out")
+    mistakes.tell()
 
 
 def _is_own(target: Any) -> bool:
@@ -143,12 +101,12 @@ def _is_own(target: Any) -> bool:
     return isinstance(target, str) and re.fullmatch(r"(?!gym\.|gymnasium\.)\w+(\.\w+)+", target) is not None
 
 
-def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every `_target_` that is left anywhere, with its dotted key."""
+def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Tree]]:
+    """The dotted key of every `_target_` that is left anywhere, and what it stands in."""
+    if isinstance(value, dict) and "_target_" in value:
+        yield f"{prefix}_target_", value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        if key == "_target_":
-            yield f"{prefix}{key}", item
         yield from _targets(item, f"{prefix}{key}.")
 
 
@@ -168,7 +126,7 @@ def _algorithm(node: Tree, place: str) -> None:
         if isinstance(part, dict) and isinstance(part.get("dense_act"), str):
             part["dense_act"] = _activation(part["dense_act"])
     if isinstance(node.get("compile"), dict):
-        node["compile"] = _compile(node["compile"], f"{place}.compile")
+        node["compile"] = _compile(node.pop("compile"), f"{place}.compile")
     if images := at(node, "cnn_keys.encoder"):
         raise UserError(
             f"{place}.cnn_keys.encoder={spell(images)}: image keys are not there yet; "
@@ -201,7 +159,7 @@ def _env(node: Tree, place: str) -> None:
     elif isinstance(wrapper, dict):
         target, own = wrapper.get("_target_"), node.get("id")
         if isinstance(target, str) and target in ENVS_NOT_YET:
-            missing = f"{ENVS_NOT_YET[target]} is not there yet; `shepherd envs` lists what is"
+            missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists what is"
             raise UserError(f"{place}.wrapper._target_={target}: {missing}")
         if wrapper.get("id", own) != own and not _is_own(target):
             raise UserError(
@@ -220,8 +178,9 @@ def _fabric(node: Tree, place: str) -> None:
 
 
 def _aggregator(node: Tree, place: str) -> None:
-    if isinstance(metrics := node.get("metrics"), dict):
-        node["metrics"] = {name: _reduction(value, f"{place}.metrics.{name}") for name, value in metrics.items()}
+    if isinstance(node.get("metrics"), dict):
+        metrics = node.pop("metrics").items()
+        node["metrics"] = {name: _reduction(value, f"{place}.metrics.{name}") for name, value in metrics}
 
 
 def _reduction(value: Any, key: str) -> str:

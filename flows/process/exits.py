@@ -16,11 +16,11 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def told(command: Callable[[], int]) -> int:
-    """The exit code that a command gives; a mistake of the user is a sentence and 2, a failure a sentence and 1."""
+    """The exit code that a command gives: 2 after the user's mistakes, a sentence each, 1 after a failure, another."""
     try:
         return command()
     except UserError as error:
-        print(f"shepherd: {error}", file=sys.stderr)
+        print(*(f"shepherd: {mistake}" for mistake in error.mistakes), sep="\n", file=sys.stderr)
         return 2
     except RunError as error:
         print(f"shepherd: failed: {error}", file=sys.stderr)

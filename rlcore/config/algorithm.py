@@ -21,12 +21,16 @@ class AlgorithmConfig:
     name: str = arg(REQUIRED, "the algorithm")
     total_steps: int = arg(REQUIRED, "the budget in policy steps: rows of all environments together", low=1)
     run_test: bool = arg(True, "the last evaluation (evaluation.final_episodes)")
-    compile: Any = arg("auto", "compile optimizer steps ahead of time (CPU): true, false, or auto, where that pays")
+    compile: Any = arg(
+        "auto",
+        "compile optimizer steps ahead of time (CPU): true, false, or auto, where that pays",
+        choices=("auto", True, False),
+    )
 
     def check(self, prefix: str) -> None:
         """Refuse values that contradict each other; `prefix` is the dotted place of this group, for messages."""
-        if self.compile_mode != "auto" and not isinstance(self.compile_mode, bool):
-            raise UserError(f"{prefix}compile={self.compile_mode}: must be one of auto, true, false")
+        if self.compile != "auto" and not isinstance(self.compile, bool):  # Python takes 1 for true
+            raise UserError(f"{prefix}compile={self.compile}: must be one of auto, true, false")
 
     def check_with(self, run: RunConfig) -> None:
         """Refuse what is impossible beside the other groups of the config; a UserError names the keys."""
@@ -55,11 +59,6 @@ class AlgorithmConfig:
     def annealed(self) -> tuple[str, ...]:
         """The keys that make something depend on how long the run is to be."""
         return ()
-
-    @property
-    def compile_mode(self) -> Any:
-        """What `compile` says: "auto", True or False."""
-        return self.compile.get("enabled") if isinstance(self.compile, dict) else self.compile
 
     def iterations(self, width: int) -> int:
         """Iterations in the budget for so many environments, all ranks together: whole ones, at least one."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.errors import UserError
+from rlcore.errors import Mistakes, Unset, UserError
 
 REQUIRED = object()
 
@@ -174,31 +174,41 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
         An instance of `cls`.
 
     Raises:
-        UserError: an unknown key, a wrong type, a value out of range, a missing required key.
+        UserError: an unknown key, a wrong type, a value out of range, a missing required key; all that there are.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{prefix.rstrip('.')}={spell(values)}: this is a group of keys, not a single value")
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    fields, mistakes = {f.name: f for f in dataclasses.fields(cls)}, Mistakes()
     for key in values:
         if key not in fields:
-            known = [prefix + name for name in fields]
-            hint = nearest(prefix + str(key), known) or f"; known here: {', '.join(sorted(fields))}"
-            raise UserError(f"unknown key {prefix + str(key)!r} (value {spell(values[key])!r}){hint}")
+            mistakes.note(_unknown(cls, prefix, str(key), values[key]))
     hints = typing.get_type_hints(cls)
     ready: dict[str, Any] = {}
     for name, field in fields.items():
         full_key = prefix + name
-        if name not in values or values[name] is REQUIRED or values[name] == "???":
-            if _default(field) is REQUIRED:
-                raise UserError(f"{full_key} is required: {field.metadata.get('help', '')}")
-            continue
-        ready[name] = convert(values[name], hints[name], full_key)
-        _within(full_key, ready[name], field.metadata, hints[name])
+        with mistakes.noted():
+            if name not in values or values[name] is REQUIRED or values[name] == "???":
+                if _default(field) is REQUIRED:
+                    raise Unset(f"{full_key} is required: {field.metadata.get('help', '')}")
+                continue
+            ready[name] = convert(values[name], hints[name], full_key)
+            _within(full_key, ready[name], field.metadata, hints[name])
+    mistakes.tell()
     config = cls(**ready)
     check = getattr(config, "check", None)
     if check is not None:
         check(prefix)
     return config
+
+
+def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
+    """The mistake of a key that a config does not have: with its like, here or, of the same name, deeper."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    deeper = [argument.key for argument in arguments(cls, prefix)]
+    hint = (
+        nearest(prefix + key, [prefix + name for name in names], deeper) or f"; known here: {', '.join(sorted(names))}"
+    )
+    return UserError(f"unknown key {prefix + key!r} (value {spell(value)!r}){hint}")
 
 
 def convert(value: Any, annotation: Any, key: str) -> Any:
@@ -340,24 +350,38 @@ def defaults(cls: type) -> dict[str, Any]:
     return tree
 
 
-# What Stable-Baselines3 and CleanRL call a key, and its name here.
+# What Stable-Baselines3, CleanRL and rl8 call a key, and its name here.
 OTHER_WORDS = {
     "learning_rate": "lr",
     "n_steps": "rollout_steps",
     "num_steps": "rollout_steps",
+    "horizon": "rollout_steps",
     "n_epochs": "update_epochs",
+    "num_sgd_iters": "update_epochs",
     "batch_size": "per_rank_batch_size",
+    "sgd_minibatch_size": "per_rank_batch_size",
     "clip_range": "clip_coef",
+    "clip_param": "clip_coef",
+    "dual_clip_param": "dual_clip",
+    "entropy_coeff": "ent_coef",
+    "entropy_coeff_schedule": "ent_coef_schedule",
+    "vf_coeff": "vf_coef",
+    "target_kl_div": "target_kl",
+    "accumulate_grads": "accumulate_minibatches",
+    "normalize_rewards": "normalize_reward",
     "total_timesteps": "total_steps",
     "n_envs": "num_envs",
     "env_id": "id",
 }
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing."""
-    names = [str(k) for k in known]
-    meant = OTHER_WORDS.get(str(word).rpartition(".")[2])
-    same = [name for name in names if name.rpartition(".")[2] == meant]
+def nearest(word: str, known: Iterable[str], deeper: Iterable[str] = ()) -> str:
+    """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing.
+
+    A dotted key means one of the same last part first, also one of `deeper`, which are else not offered.
+    """
+    names, last = [str(k) for k in known], str(word).rpartition(".")[2]
+    meant = (last, OTHER_WORDS.get(last))
+    same = [name for name in (*names, *deeper) if name.rpartition(".")[2] in meant]
     match = difflib.get_close_matches(str(word), same or names, n=1, cutoff=0.0 if same else 0.6)
     return f"; did you mean {match[0]!r}?" if match else ""

@@ -31,14 +31,14 @@ def unsupported_setting(config: RunConfig) -> str | None:
 def check(config: RunConfig) -> None:
     """Refuse `algo.compile=true` beside a setting that is never compiled; the UserError names both keys."""
     setting = unsupported_setting(config)
-    if config.algo.compile_mode is True and setting:
+    if config.algo.compile is True and setting:
         raise UserError(f"algo.compile=true: there is no compiled step with {setting}, or take algo.compile=auto")
 
 
 def check_compiler(config: RunConfig) -> None:
     """Refuse `algo.compile=true` on a machine that cannot compile; the UserError says why, and what to install."""
     missing = missing_requirement()
-    if config.algo.compile_mode is True and missing:
+    if config.algo.compile is True and missing:
         raise UserError(f"algo.compile=true: {missing}, or take algo.compile=auto")
 
 
@@ -63,7 +63,7 @@ def decide(config: RunConfig, saved: dict[str, Any] | None) -> str:
     Raises:
         UserError: it must be compiled, and that is impossible here.
     """
-    mode, setting = config.algo.compile_mode, unsupported_setting(config)
+    mode, setting = config.algo.compile, unsupported_setting(config)
     before = saved["learning"]["compile"] if saved is not None else None
     if mode is not False and setting and before == AHEAD_OF_TIME:
         raise UserError(f"this run began with a compiled step, which there is not with {setting}")

@@ -13,7 +13,7 @@ from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS, RunConfig
 from rlcore.config.schema import build, nearest, plain, spell
-from rlcore.errors import UserError
+from rlcore.errors import Mistakes, UserError
 from rlcore.optim import when_to_compile
 from rlcore.store.directory import RunDirectory
 
@@ -22,7 +22,7 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     """The checked configuration of a run from plain values, as from YAML.
 
     `algo` becomes the `Config` of the algorithm that `algo.name` names. A `UserError` names an unknown key, a
-    wrong type, an impossible value or combination.
+    wrong type, an impossible value or combination; all of them are told at once.
     """
     plugins.load()
     plugins.require(values.get("plugins") or ())
@@ -32,21 +32,27 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
         raise UserError(f"no algorithm chosen: name a preset, as exp=ppo; algorithms: {', '.join(ALGORITHMS)}")
     if name not in ALGORITHMS:
         raise UserError(f"algo.name={name}: not an algorithm here{nearest(str(name), ALGORITHMS)}")
-    module = ALGORITHMS[name]
-    _refuse_keys_of_others(name, algo)
-    config = build(RunConfig, dict(values) | {"algo": None})
-    config = dataclasses.replace(config, algo=build(module.Config, algo, "algo."))
+    module, mistakes = ALGORITHMS[name], Mistakes()
+    config: Any = None
+    keys: Any = None
+    with mistakes.noted():
+        config = build(RunConfig, dict(values) | {"algo": None})
+    owned = _owned_by_others(name, algo)
+    for key, owners in owned.items():
+        mistakes.note(UserError(f"algo.{key}={spell(algo[key])}: a key of {', '.join(owners)}; {name} has no such key"))
+    with mistakes.noted():
+        keys = build(module.Config, {key: value for key, value in algo.items() if key not in owned}, "algo.")
+    mistakes.tell()
+    config = dataclasses.replace(config, algo=keys)
     cross_check(config)
     return config
 
 
-def _refuse_keys_of_others(name: str, algo: Mapping[str, Any]) -> None:
-    """Refuse a key that the algorithm does not have and another one here has: no slip of the pen."""
+def _owned_by_others(name: str, algo: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Keys that the algorithm does not have and others here have, no slips of the pen: key -> whose."""
     keys = {other: {field.name for field in dataclasses.fields(module.Config)} for other, module in ALGORITHMS.items()}
-    for key in algo:
-        owners = [other for other, known in keys.items() if key in known]
-        if owners and name not in owners:
-            raise UserError(f"algo.{key}={spell(algo[key])}: a key of {', '.join(owners)}; {name} has no such key")
+    owners = {key: [other for other, known in keys.items() if key in known] for key in algo}
+    return {key: found for key, found in owners.items() if found and name not in found}
 
 
 def config_of(run: RunDirectory) -> RunConfig:

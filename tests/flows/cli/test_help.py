@@ -66,6 +66,10 @@ def test_a_word_that_fits_no_key_is_told(words, part):
         train_help(words)
 
 
+def test_what_is_allowed_can_be_listed_for_compile():
+    assert "Allowed: one of auto, true, false" in " ".join(train_help(["algo.compile"]).split())
+
+
 def test_help_names_a_users_own_preset_and_its_file(tmp_path, monkeypatch):
     own = tmp_path / "exp" / "mine.yaml"
     own.parent.mkdir()

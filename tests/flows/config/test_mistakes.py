@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from flows.config import yaml_files
+from flows.config.absent_keys import KEYS, WHOSE, refuse_absent_keys
 from flows.config.compose import compose
-from flows.config.sheeprl_names import KEYS, refuse_other_algorithms
 from rlcore.errors import UserError
 
 
@@ -53,7 +53,7 @@ MISTAKES = [
     ("total_steps=100", ["total_steps", "100"]),
     ("sed=1", ["'sed'", "'1'", "'seed'"]),
     ("algos=ppo", ["'algos'", "'ppo'", "'algo'"]),
-    ("fabrik.accelerator=cuda", ["fabrik.accelerator", "cuda", "'fabric'"]),
+    ("fabrik.accelerator=cuda", ["fabrik.accelerator", "cuda", "'fabric.accelerator'"]),
     ("metric.aggregator.metrics.Loss/value_loss=median", ["Loss/value_loss", "median", "'mean'"]),
     ("metric.logger.name=tensorbord", ["metric.logger.name", "tensorbord", "'tensorboard'"]),
     ("algo.gamma=1.5", ["algo.gamma", "1.5", "<= 1"]),
@@ -120,6 +120,19 @@ MISTAKES = [
     ("buffer.sample_next_obs=true", ["buffer.sample_next_obs=true", "sac"]),
     ("buffer.prioritize_ends=true", ["buffer.prioritize_ends=true", "dreamer"]),
     ("checkpoint.exploration_ckpt_path=x", ["checkpoint.exploration_ckpt_path=x", "p2e"]),
+    # Keys that they have, and no counterpart of: told as such, where the nearest match would mislead.
+    ("env.restart_on_exception=true", ["env.restart_on_exception=true", "SheepRL's key, not there yet"]),
+    ("algo.shuffle=false", ["algo.shuffle=false", "rl8's key", "not there yet"]),
+    ("algo.model=mine", ["algo.model=mine", "rl8's key", "not there yet"]),
+    ("algo.enable_amp=true", ["algo.enable_amp=true", "rl8's key", "fabric.precision=bf16-mixed"]),
+    ("algo.num_sgd_iters=4", ["algo.num_sgd_iters", "'algo.update_epochs'"]),
+    ("algo.sgd_minibatch_size=64", ["algo.sgd_minibatch_size", "'algo.per_rank_batch_size'"]),
+    # Keys one floor too high, and a file's name where keys are.
+    ("algo.lr=1e-3", ["algo.lr", "'algo.optimizer.lr'"]),
+    ("gamma=0.9", ["'gamma'", "'algo.gamma'"]),
+    ("algo.optimizer=sgd", ["algo.optimizer=sgd", "type optim=sgd"]),
+    ("metric.logger=csv", ["metric.logger=csv", "type logger=csv"]),
+    ("algo.optimizer=lion", ["algo.optimizer=lion", "as optim=adam"]),
     # Several values, in each of Hydra's forms.
     ("exp_name=a,b", ["exp_name=a,b", "several values"]),
     ("algo.gamma=choice(0.9,0.99)", ["algo.gamma=choice(0.9,0.99)", "several values"]),
@@ -170,12 +183,52 @@ def test_a_wrong_choice_of_files_is_told(overrides, parts):
         assert part in sentence
 
 
+def test_mistakes_are_told_all_at_once_and_those_that_outweigh_others_first():
+    """The environment that is not there comes before what its config would need, and one cause is told once."""
+    with pytest.raises(UserError) as caught:
+        compose(["exp=ppo", "algo.gama=0.9", "algo.dense_act=x", "algo.replay_ratio=1", "seed=-1", "env=dmc"])
+    first, *others = [str(mistake) for mistake in caught.value.mistakes]
+    assert first.startswith("env=dmc: SheepRL's dmc is not there yet")
+    assert sorted(sentence.split("=")[0].split(" (")[0] for sentence in others) == [
+        "algo.dense_act",  # and not the three keys that take its value
+        "algo.replay_ratio",
+        "seed",
+        "unknown key 'algo.gama'",
+    ]
+    assert str(caught.value).splitlines() == [first, *others]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    ["env.id=MsPacmanNoFrameskip-v4", "env.wrapper._target_=gymnasium.wrappers.AtariPreprocessing", "env=atari"],
+)
+def test_an_environment_that_is_not_there_is_told_before_its_keys(environment):
+    with pytest.raises(UserError) as caught:
+        compose(["exp=ppo", "algo.cnn_keys.encoder=[rgb]", environment])
+    first, second = [str(mistake) for mistake in caught.value.mistakes]
+    assert first.startswith(environment)
+    assert second.startswith("algo.cnn_keys.encoder=")
+
+
+def test_what_is_required_is_told_only_where_nothing_else_is_wrong():
+    sentence = told(["exp=default", "algo=ppo", "env=gym", "algo.gama=1"])
+    assert "algo.gama" in sentence
+
+
+def test_no_plugin_is_advised_where_its_package_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    target = "env.wrapper._target_=mine_is_not_there.Env"
+    assert "plugins=" not in told(["exp=ppo", target])
+    (tmp_path / "mine_is_not_there.py").write_text("raise AssertionError('imported')")
+    assert "plugins=[mine_is_not_there]" in told(["exp=ppo", target])
+
+
 def test_no_nearest_match_is_offered_for_a_key_of_another_algorithm(files_read_once):
     assert "did you mean" not in told(["exp=ppo", "algo.replay_ratio=1"])
     assert told(["exp=a2c", "algo.clip_coef=0.1"]) == "algo.clip_coef=0.1: a key of ppo; a2c has no such key"
 
 
-@pytest.mark.parametrize("place", " ".join(KEYS.values()).split())
+@pytest.mark.parametrize("place", [*" ".join(KEYS.values()).split(), *WHOSE])
 def test_every_listed_key_is_refused_where_no_algorithm_here_has_it(place):
     tree = {"algo": {"name": "ppo"}}
     *groups, last = place.split(".")
@@ -183,12 +236,12 @@ def test_every_listed_key_is_refused_where_no_algorithm_here_has_it(place):
     for group in groups:
         node = node.setdefault(group, {})
     node[last] = 1
-    with pytest.raises(UserError, match=re.escape(f"{place}=1: SheepRL's key of")):
-        refuse_other_algorithms(tree)
+    with pytest.raises(UserError, match=re.escape(f"{place}=1: ") + "(SheepRL|rl8)'s key"):
+        refuse_absent_keys(tree)
 
 
 def test_a_key_that_the_algorithm_has_is_never_anothers():
-    refuse_other_algorithms(compose(["exp=ppo"])[1])
+    refuse_absent_keys(compose(["exp=ppo"])[1])
 
 
 # A user's own file exp/mine.yaml, and what the sentence about it must name.

@@ -39,11 +39,9 @@ def test_auto_stays_what_it_was() -> None:
             assert decide(config(total_steps), {"learning": {"compile": before}}) == before
 
 
-def test_true_and_false_are_obeyed_and_a_mapping_is_its_enabled() -> None:
+def test_true_and_false_are_obeyed() -> None:
     assert decide(config(64, algo__compile=True), None) == AHEAD_OF_TIME
-    assert decide(config(64, algo__compile={"enabled": True}), None) == AHEAD_OF_TIME
     assert decide(config(algo__compile=False), None) == EAGER
-    assert decide(config(algo__compile={"enabled": False}), None) == EAGER
 
 
 UNSUPPORTED: list[tuple[str, Any]] = [
