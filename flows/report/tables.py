@@ -14,6 +14,7 @@ from flows.report.sentences import duration, number
 from flows.report.terminal import table
 from rlcore.store.directory import RunDirectory
 
+APPROXIMATE = "intervals are normal approximations: an end may lie beyond what a return can be"
 HEAD = ("policy", "episodes", "mean return", "95 % interval", "min", "max")
 
 
@@ -43,6 +44,7 @@ def summary_markdown(summary: Mapping[str, Any]) -> str:
         f"| {' | '.join(HEAD)} |",
         "| :-- | --: | --: | :-: | --: | --: |",
         *([f"| {' | '.join(row)} |" for row in rows] or ["| not evaluated | | | | | |"]),
+        *(["", APPROXIMATE] if _beyond(summary.get("eval") or {}) else []),
         "",
         "| | |",
         "| :-- | :-- |",
@@ -57,7 +59,14 @@ def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | N
     if not rows:
         return "  not evaluated"
     policies = [(*row[:2], Text(row[2], "green" if row[0] in evaluations else ""), *row[3:]) for row in rows]
-    return Padding.indent(table(HEAD, policies, numbers=HEAD[1:], rule=True), 2)
+    made = Padding.indent(table(HEAD, policies, numbers=HEAD[1:], rule=True), 2)
+    return Group(made, Text(f"  {APPROXIMATE}", "dim")) if _beyond(evaluations) else made
+
+
+def _beyond(evaluations: Mapping[str, Any]) -> bool:
+    """Whether an interval reaches beyond all returns that were seen, as 500.3 on CartPole, which ends at 500."""
+    known = [result for result in evaluations.values() if result and result.get("returns")]
+    return any(r["ci95"][0] < min(r["returns"]) or r["ci95"][1] > max(r["returns"]) for r in known)
 
 
 def _evaluation_rows(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[tuple[str, ...]]:

@@ -107,6 +107,16 @@ def test_columns_are_aligned_whatever_the_numbers(printed: Printed) -> None:
         assert all(row[end - 1] != " " and row[end : end + 1] in ("", " ") for end in ends)
 
 
+def test_an_interval_beyond_every_return_is_told_to_be_an_approximation(printed: Printed) -> None:
+    """Of 99 episodes at CartPole's limit and one of 470 the mean is 499.7, and Student's t says 499.1 to 500.3."""
+    near = GREEDY | {"mean": 499.7, "ci95": [499.1, 500.3], "returns": [500.0] * 99 + [470.0]}
+    said = "intervals are normal approximations: an end may lie beyond what a return can be"
+    assert said in printed(evaluation_table({"greedy": near, "stochastic": SAMPLED}, BASELINE, "runs/cart"))
+    assert said in summary_markdown(SUMMARY | {"eval": {"greedy": near}})
+    assert "approximation" not in printed(evaluation_table({"stochastic": SAMPLED}, BASELINE, "runs/cart"))
+    assert "approximation" not in summary_markdown(SUMMARY)
+
+
 def test_parts_that_a_run_has_not_come_to_are_said_to_be_missing(run: RunDirectory, printed: Printed) -> None:
     empty = {"greedy": None, "stochastic": None}
     bare = SUMMARY | {"eval": empty, "baseline": {"mean": None}, "model": None, "video": None, "checkpoint": None}
