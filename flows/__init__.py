@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def load_policy(path_or_uri: str | Path) -> Policy:
-    """A trained policy, ready for `predict(obs)`.
+    """A trained policy, ready for `predict(obs)`, or `step(obs, carry)` where it remembers.
 
     Args:
         path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`.

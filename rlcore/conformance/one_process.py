@@ -16,7 +16,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain
 from rlcore.conformance.trainings import bits, fresh, parameters, run, trained
 from rlcore.data.arrivals import tensor
-from rlcore.data.carry import tensors
+from rlcore.data.carry import fitted, mapped, named
 from rlcore.functional.noise import Noise
 from rlcore.judge.policy import Policy
 from rlcore.optim.optimizer import Optimizer
@@ -89,20 +89,31 @@ def acting_changes_nothing(config: RunConfig) -> None:
 
 
 def a_loaded_policy_acts_alike(config: RunConfig) -> None:
-    """What evaluation, films and serving build of config, environment and state says what the trained agent says."""
+    """What evaluation, films and serving build of config, environment and state says what the trained agent says.
+
+    For two steps, between which what is remembered goes through JSON, as a server's client hands it back.
+    """
     training = trained(config)
     agent, spec = training.learner.agent, training.envs.spec
     description = {"algo": plain(config.algo), "distribution": config.distribution.type, "spec": spec.to_json()}
     state = nested_state.decode(*nested_state.encode(training.learner.state_dict()))
     assert "agent" in state, "the learner's state has no part 'agent', the agent's own, of which a policy is loaded"
     policy = Policy(description, state["agent"])
-    assert training.collector.arrival is not None
-    obs, count = training.collector.arrival.obs, config.env.num_envs
-    with torch.no_grad():
-        opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
-        expected = agent.to_env(agent.act(agent.initial(count), _obs(training), opens, None, True)[1]).cpu()
-    taken = policy.predict({key: np.asarray(rows) for key, rows in obs.items()})
-    assert np.allclose(taken, expected, rtol=1e-3, atol=1e-5), "a policy that was loaded takes other actions"
+    count, device = config.env.num_envs, training.fabric.device
+    form, held = mapped(lambda part: part.to(device), agent.initial(count)), policy.remembered(count)
+    carry, obs = form, _obs(training)
+    for opens in (np.ones(count, bool), np.zeros(count, bool)):
+        with torch.no_grad():
+            carry, action, _ = agent.act(carry, obs, torch.from_numpy(opens).to(device), None, True)
+            expected = agent.to_env(action).cpu()
+        given = {key: rows.cpu().numpy() for key, rows in obs.items()}
+        answer = policy.exchange(given | {"is_first": opens} | held) if held else {"action": policy.predict(given)}
+        taken, held = answer.pop("action"), {name: part.tolist() for name, part in answer.items()}
+        assert np.allclose(taken, expected, rtol=1e-3, atol=1e-5), "a policy that was loaded takes other actions"
+        for name, part in named(fitted(form, carry)).items():
+            assert np.allclose(held[name], part.cpu(), rtol=1e-3, atol=1e-5), (
+                f"a policy that was loaded has another {name}"
+            )
 
 
 def greedy_is_deterministic(config: RunConfig) -> None:
@@ -129,8 +140,9 @@ def an_episodes_start_forgets(config: RunConfig) -> None:
     with torch.no_grad():
         fresh = agent.act(agent.initial(count), obs, opens, None, True)
         later = agent.act(training.collector.carry, obs, opens, None, True)
-    pairs = zip([fresh[1], *tensors(fresh[0])], [later[1], *tensors(later[0])], strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs), "an episode begins with what the last one left in the carry"
+    one, other = ({"action": action} | named(carry) for carry, action, _ in (fresh, later))
+    same = one.keys() == other.keys() and all(torch.equal(part, other[name]) for name, part in one.items())
+    assert same, "an episode begins with what the last one left in the carry"
 
 
 def no_global_generator_is_used(config: RunConfig) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, check_budget, fresh, parameters
-from rlcore.data.carry import tensors
+from rlcore.data.carry import named
 from rlcore.optim import machine_code, package
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
@@ -58,7 +58,7 @@ def _collected(training: Training) -> dict[str, Tensor]:
 
     def extend(steps: Steps, last: Steps) -> None:
         parts = {"the action": steps.action} | {f"extra {key}": value for key, value in steps.extras.items()}
-        parts |= {f"carry tensor {i}": value for i, value in enumerate(tensors(last.carry))}
+        parts |= named(last.carry)
         rows.update({name: value.clone() for name, value in parts.items()})
         type(training.buffer).extend(training.buffer, steps, last)
 

@@ -12,7 +12,7 @@ import torch
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import build
-from rlcore.data.carry import restored, tensors
+from rlcore.data.carry import fitted, mapped, named
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.spec import ArraySpec, EnvSpec
@@ -57,7 +57,7 @@ class Policy:
         return self.agent.initial(batch_size)
 
     def predict(self, obs: Any, greedy: bool = True) -> np.ndarray:
-        """Actions for observations that each open an episode, in the environment's own form.
+        """Actions for observations, in the environment's own form, of a policy that remembers nothing.
 
         Args:
             obs: one observation or a batch of them: an array where the environment gives an array (key `state`),
@@ -68,14 +68,20 @@ class Policy:
             One action or a batch of them, as the observations were given.
 
         Raises:
-            UserError: a key is missing, of another shape or not finite; names it and what was expected.
+            UserError: a key is missing, of another shape or not finite; names it and what was expected. Or the policy
+                remembers, and would forget from one call to the next: names `step`.
         """
+        if names := [*self.remembered(1)]:
+            raise UserError(
+                f"this policy remembers ({', '.join(names)}) and would begin an episode at each call of predict; "
+                "use action, carry = policy.step(obs, carry), with carry=None at an episode's start"
+            )
         return self.step(obs, greedy=greedy)[0]
 
     def step(
         self, obs: Any, carry: Carry | None = None, is_first: Any = None, greedy: bool = True
     ) -> tuple[np.ndarray, Carry]:
-        """As `predict`, for policies that remember: gives the carry to be handed in with the next observations.
+        """As `predict`, for every policy: gives the carry that is to be handed in with the next observations.
 
         Args:
             obs: as for `predict`.
@@ -99,15 +105,16 @@ class Policy:
         opens = np.full(count, carry is None) if is_first is None else np.asarray(is_first, dtype=bool).reshape(-1)
         if len(opens) != count:
             raise UserError(f"is_first: expected one value an observation, {count}, got {len(opens)}")
+        form = self.initial(count)
         with torch.no_grad():
             carry, action, _ = self.agent.act(
-                self.initial(count) if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
+                form if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
             )
             result = self.agent.to_env(action).numpy()
-        return (result[0] if single[0] else result), carry
+        return (result[0] if single[0] else result), fitted(form, carry)
 
     def remembered(self, batch_size: int) -> dict[str, np.ndarray]:
-        """The carry at the start of so many episodes as arrays [B, ...], `carry_0` and on; {} where it is ()."""
+        """The carry at the start of so many episodes as arrays [B, ...] named as `carry.lstm.0`; {} where it is ()."""
         return self._named(self.initial(batch_size))
 
     def exchange(self, given: Mapping[str, Any], greedy: bool = True) -> dict[str, np.ndarray]:
@@ -127,7 +134,7 @@ class Policy:
         if missing := [name for name in names if given.get(name) is None]:
             raise UserError(f"{missing[0]!r} is missing; a policy that remembers takes {', '.join(names)}")
         opens = np.asarray(given["is_first"], dtype=bool).reshape(-1)
-        form, parts = self.initial(len(opens)), []
+        form, parts = self.initial(len(opens)), list[torch.Tensor]()
         for name, fresh in self._named(form).items():
             if np.shape(given[name]) != fresh.shape:
                 raise UserError(f"{name!r}: expected shape {fresh.shape}, got {np.shape(given[name])}")
@@ -135,11 +142,12 @@ class Policy:
             if parts[-1].isnan().any():  # a null in JSON is NaN by now, and would stay in what is remembered
                 raise UserError(f"{name!r}: expected numbers, got nan; hand in what the last call gave")
         obs = {key: given[key] for key in self.obs_keys if key in given}
-        action, carry = self.step(obs, restored(form, parts), opens, greedy)
+        left = iter(parts)
+        action, carry = self.step(obs, mapped(lambda _: next(left), form), opens, greedy)
         return {"action": action, **self._named(carry)}
 
     def _named(self, carry: Carry) -> dict[str, np.ndarray]:
-        return {f"carry_{i}": part.numpy() for i, part in enumerate(tensors(carry))}
+        return {name: part.numpy() for name, part in named(carry).items()}
 
     def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:
         if key not in given:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlcore.data.carry import mapped, tensors
+from rlcore.data.carry import fitted, mapped, named
 from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
 from rlcore.optim import machine_code
@@ -85,7 +85,7 @@ class CompiledActing:
 
     Args:
         agent: whose parameters and buffers are read anew at every `begin`.
-        carry: its carry; the form counts.
+        carry: its carry, in the form of a fresh one.
         obs: key -> [B, ...]; shapes and types count.
         context: what the agent was made from.
         autocast: entered around the agent.
@@ -141,7 +141,7 @@ class CompiledActing:
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, noise: Sequence[Tensor]
     ) -> Iterator[Tensor]:
         if self.form != ():
-            yield from (part.contiguous() for part in tensors(carry))
+            yield from (part.contiguous() for part in named(carry).values())
         for key in self.keys:
             yield obs[key].contiguous()
         yield is_first
@@ -156,8 +156,8 @@ class CompiledActing:
                 action, taken, extras, carry = functional_call(reading, held, rest)
             self._names = list(extras)
             # A carry keeps the form that it began with: machine code is for one type and layout.
-            kept = [new.to(old.dtype).contiguous() for new, old in zip(tensors(carry), tensors(self.form), strict=True)]
-            return action, taken, *extras.values(), *kept
+            kept = named(fitted(self.form, carry)).values()
+            return action, taken, *extras.values(), *(part.contiguous() for part in kept)
 
         return function
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlcore.data.arrivals import Room, answer, as_steps, columns, copied, from_columns
-from rlcore.data.carry import mapped, restored, tensors
+from rlcore.data.carry import fitted, mapped
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.functional.noise import Noise
 from rlcore.judge.random_agent import RandomAgent
@@ -60,7 +60,8 @@ class Collector:
         self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
         self.seconds = 0.0  # of the last collect
         self.arrival: Arrival | None = None
-        self.carry = self._fresh_carry()
+        self._form = mapped(lambda part: part.to(self.device), agent.initial(envs.num_envs))
+        self.carry = self._form
         self._room: Room | None = None
         self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
         self._compile_for = compile_for
@@ -119,7 +120,8 @@ class Collector:
     def _act(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """What the agent says, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
         with self._precision():
-            self.carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
+            carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
+        self.carry = fitted(self._form, carry)
         return action, self.agent.to_env(action), extras
 
     def _act_compiled(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -133,9 +135,6 @@ class Collector:
         taken = random.to_env(random.act((), {}, is_first, self.prefill)[1]).to(self.device)
         action = self.agent.from_env(taken)
         return action, self.agent.to_env(action), {}
-
-    def _fresh_carry(self) -> Any:
-        return mapped(lambda part: part.to(self.device), self.agent.initial(self.envs.num_envs))
 
     def _precision(self) -> AbstractContextManager[Any]:
         return self.autocast()
@@ -155,7 +154,7 @@ class Collector:
         return {
             "envs": self.envs.state_dict(),
             "arrival": None if self.arrival is None else columns(self.arrival),
-            "carry": tensors(self.carry),
+            "carry": self.carry,
             "rng": self.rng.state_dict(),
             "prefill": None if self.prefill is None else self.prefill.state_dict(),
             "compiled": self.compiled,
@@ -169,7 +168,7 @@ class Collector:
         device = getattr(self.envs, "device", None)  # of environments that give tensors
         rows = state["arrival"] and {k: v if device is None else v.to(device) for k, v in state["arrival"].items()}
         self.arrival = None if rows is None else from_columns(rows)
-        self.carry = restored(self._fresh_carry(), state["carry"])
+        self.carry = fitted(self._form, state["carry"])
         self.rng.load_state_dict(state["rng"])
         if self.prefill is not None and state.get("prefill") is not None:
             self.prefill.load_state_dict(state["prefill"])

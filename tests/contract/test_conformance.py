@@ -18,14 +18,16 @@ from rlcore.algorithms.actor_critic import Agent
 from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
+from rlcore.data.carry import named
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize
+from rlcore.judge import policy
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 from rlcore.train.training import Training
 from tests.contract.test_registry import ENVS, SETTINGS
-from tests.probes import q_learning
+from tests.probes import q_learning, recurrent
 
 
 def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
@@ -47,8 +49,12 @@ def test_they_are_general_a_replay_memory_two_losses_and_a_nested_carry_keep_the
     check: Callable[[RunConfig], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
-    settings = build(q_learning.Config, {"total_steps": 400, "learning_starts": 12, "size": 10}, "algo.")
-    check(RunConfig(algo=settings, env=EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=12), seed=0))
+    check(q_learning_config())
+
+
+def q_learning_config(**changes: Any) -> RunConfig:
+    settings = build(q_learning.Config, {"total_steps": 400, "learning_starts": 12, "size": 10} | changes, "algo.")
+    return RunConfig(algo=settings, env=EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=12), seed=0)
 
 
 def unseeded(self: Noise, *shape: int) -> Tensor:
@@ -164,6 +170,20 @@ def test_a_carry_that_outlives_its_episode_is_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Agent, "act", remembering)
     with pytest.raises(AssertionError, match="what the last one left in the carry"):
         conformance.an_episodes_start_forgets(config("a2c", "CartPole-v1"))
+
+
+def test_serving_that_puts_a_carry_under_another_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when what `act` writes as {c, h} is read in the order of `initial`, {h, c}."""
+
+    def by_position(self: policy.Policy, carry: Any) -> dict[str, np.ndarray]:
+        return dict(zip(named(self.initial(1)), [part.numpy() for part in named(carry).values()], strict=True))
+
+    recurrent.use(monkeypatch, recurrent.TwoCounts)
+    conformance.a_loaded_policy_acts_alike(q_learning_config())
+    monkeypatch.setattr(policy, "fitted", lambda form, carry: carry)
+    monkeypatch.setattr(policy.Policy, "_named", by_position)
+    with pytest.raises(AssertionError, match=r"a policy that was loaded has another carry\.h"):
+        conformance.a_loaded_policy_acts_alike(q_learning_config())
 
 
 def test_a_compiled_step_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

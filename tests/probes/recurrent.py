@@ -37,7 +37,18 @@ class Agent(q_learning.Agent):
         return {"lstm": state, "age": [age + 1], "odd": ~odd}, (age % self.count)[:, None], {}
 
 
-def use(monkeypatch: pytest.MonkeyPatch) -> None:
+class TwoCounts(q_learning.Agent):
+    """Counts an episode's rows by ones under `h` and by tens under `c`; `act` writes them in another order."""
+
+    def initial(self, batch_size: int) -> dict[str, Tensor]:
+        return {"h": torch.zeros(batch_size), "c": torch.zeros(batch_size)}
+
+    def act(self, carry: Any, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False) -> Any:
+        h, c = (carry[key] * ~is_first for key in ("h", "c"))
+        return {"c": c + 10, "h": h + 1}, (h % self.count).long()[:, None], {"h": h, "c": c}
+
+
+def use(monkeypatch: pytest.MonkeyPatch, agent: type[nn.Module] = Agent) -> None:
     """Let `algo.name=q_learning` be this."""
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
-    monkeypatch.setattr(q_learning, "Agent", Agent)
+    monkeypatch.setattr(q_learning, "Agent", agent)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.data.carry import mapped, restored, tensors
+from rlcore.data.carry import fitted, mapped, named
 from rlcore.functional.noise import Noise
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
@@ -28,7 +28,7 @@ class Remembering:
 
     def act(self, carry: Memory, obs: Any, is_first: Tensor, rng: Any, greedy: bool) -> Any:
         fresh = self.initial(len(is_first))
-        kept = iter(tensors(fresh))
+        kept = iter(named(fresh).values())
 
         def next_(old: Tensor) -> Tensor:
             keep = ~is_first.bool().reshape(-1, *[1] * (old.dim() - 1))
@@ -48,11 +48,11 @@ def collector() -> Collector:
 def test_a_nested_carry_is_on_the_batch_in_the_checkpoint_and_forgets_at_an_episodes_start() -> None:
     whole, first = collector(), collector()
     steps, last = whole.collect(5)
-    assert tensors(steps.carry)[0].sum() == 0 and tensors(last.carry)[0].min() > 0
+    assert steps.carry.hidden.sum() == 0 and last.carry.hidden.min() > 0
     counts = steps.extras["count"]
     assert (counts[steps.is_first.bool()] == 1).all() and counts.max() > 1
     after, _ = whole.collect(4)
-    assert [t.tolist() for t in tensors(after.carry)] == [t.tolist() for t in tensors(last.carry)]
+    assert str(named(after.carry)) == str(named(last.carry))
     first.collect(5)
     second = collector()
     second.load_state_dict(nested_state.decode(*nested_state.encode(first.state_dict())))
@@ -61,8 +61,41 @@ def test_a_nested_carry_is_on_the_batch_in_the_checkpoint_and_forgets_at_an_epis
     assert torch.equal(again.extras["count"], after.extras["count"])
 
 
-def test_a_carry_of_another_form_is_refused() -> None:
-    form = Remembering().initial(3)
-    assert restored(form, tensors(mapped(lambda t: t + 1, form))).hidden.sum() == 3
-    with pytest.raises(ValueError, match=r"a carry of \[\[3, 1\]\] where"):
-        restored(form, [torch.zeros(3, 1)])
+class Swapping(Remembering):
+    """As PyTorch's LSTM: (h, c) at first; what `act` gives has the same keys in another order."""
+
+    def initial(self, batch_size: int) -> Any:
+        return {"h": torch.zeros(batch_size), "c": torch.zeros(batch_size)}
+
+    def act(self, carry: Any, obs: Any, is_first: Tensor, rng: Any, greedy: bool) -> Any:
+        h, c = (carry[key] * ~is_first for key in ("h", "c"))
+        return {"c": c + 10, "h": h + 1}, h.long()[:, None], {"h": h, "c": c}
+
+
+def test_a_saved_carry_goes_back_to_its_keys_whatever_order_they_were_written_in() -> None:
+    whole, first = (Collector(CountingEnvs((4, 5)), Swapping(), Noise(0, "policy")) for _ in range(2))
+    whole.collect(3)
+    expected, _ = whole.collect(1)
+    assert expected.extras["h"].tolist() == [[3, 3]] and expected.extras["c"].tolist() == [[30, 30]]
+    first.collect(3)
+    second = Collector(CountingEnvs((4, 5)), Swapping(), Noise(0, "policy"))
+    second.load_state_dict(nested_state.decode(*nested_state.encode(first.state_dict())))
+    again, _ = second.collect(1)
+    assert all(torch.equal(again.extras[key], expected.extras[key]) for key in ("h", "c"))
+
+
+def test_a_carry_is_brought_into_the_form_of_a_fresh_one_and_another_form_is_refused() -> None:
+    form = Memory(torch.zeros(3, 1), {"pair": (torch.zeros(3, 2), torch.zeros(3)), "bits": torch.zeros(3).bool()})
+    given = [torch.ones(3, 1).double(), {"bits": torch.ones(3).bool(), "pair": [torch.ones(3, 2), torch.ones(3)]}]
+    carry = fitted(form, given)
+    assert list(named(carry)) == ["carry.hidden", "carry.cell.pair.0", "carry.cell.pair.1", "carry.cell.bits"]
+    assert isinstance(carry, Memory) and isinstance(carry.cell["pair"], tuple) and carry.hidden.dtype == torch.float32
+    assert all(part.all() for part in named(carry).values())
+    for other, sentence in (
+        ([given[0]], r"carry is a sequence of 1 where the agent's `initial` gives a sequence of 2"),
+        ([given[0], {"pair": ()}], r"carry.1 is a dict of 'pair' where .* gives a dict of 'bits', 'pair'"),
+        ([torch.ones(2, 1), given[1]], r"carry.0 is a tensor \[2, 1\] where .* gives a tensor \[3, 1\]"),
+        (None, "carry is a NoneType where"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            fitted(form, other)

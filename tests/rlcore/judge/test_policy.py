@@ -158,25 +158,29 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
     agent = q_learning.Agent(config, spec, "auto", torch.Generator().manual_seed(0))
     policy = Policy({"algo": plain(config), "distribution": "auto", "spec": spec.to_json()}, agent.state_dict())
     held, carry = policy.remembered(3), None
-    assert list(held) == ["carry_0"] and not held["carry_0"].any()
+    assert list(held) == ["carry.age.0"] and not held["carry.age.0"].any()
     for opens in ([1, 1, 1], [0, 0, 0], [0, 1, 0]):
         first = np.array(opens, bool)
         answer = policy.exchange({"state": OBS[:3], "is_first": first, **held})
         action, carry = policy.step(OBS[:3], carry, first)
         held = {key: value for key, value in answer.items() if key != "action"}
         assert answer["action"].tolist() == action.tolist()
-    assert held["carry_0"].tolist() == carry["age"][0].tolist() == [[3], [1], [3]]
+    assert held["carry.age.0"].tolist() == carry["age"][0].tolist() == [[3], [1], [3]]
     signature = signature_of(policy).to_dict()
     assert list(example_of(policy)) == [part["name"] for part in json.loads(signature["inputs"])]
-    assert [part["name"] for part in json.loads(signature["outputs"])] == ["action", "carry_0"]
-    with pytest.raises(UserError, match="'carry_0' is missing; a policy that remembers takes is_first, carry_0"):
+    assert [part["name"] for part in json.loads(signature["outputs"])] == ["action", "carry.age.0"]
+    with pytest.raises(
+        UserError, match="'carry.age.0' is missing; a policy that remembers takes is_first, carry.age.0"
+    ):
         policy.exchange({"state": OBS[:3], "is_first": first})
-    with pytest.raises(UserError, match=r"'carry_0': expected shape \(2, 1\), got \(3, 1\)"):
+    with pytest.raises(UserError, match=r"'carry.age.0': expected shape \(2, 1\), got \(3, 1\)"):
         policy.exchange({"state": OBS[:2], "is_first": first[:2], **held})
     with pytest.raises(UserError, match="is_first: expected one value an observation, 2, got 3"):
         policy.exchange({"state": OBS[:2], "is_first": first, **held})
-    with pytest.raises(UserError, match="'carry_0': expected numbers, got nan"):
-        policy.exchange({"state": OBS[:3], "is_first": first, "carry_0": held["carry_0"] + np.nan})
+    with pytest.raises(UserError, match="'carry.age.0': expected numbers, got nan"):
+        policy.exchange({"state": OBS[:3], "is_first": first, "carry.age.0": held["carry.age.0"] + np.nan})
+    with pytest.raises(UserError, match=r"remembers \(carry.age.0\).* use action, carry = policy.step\(obs, carry\)"):
+        policy.predict(OBS[:3])
     assert policy.step(OBS[:3], carry, [0, 1, 0])[1]["age"][0].tolist() == [[4], [1], [4]]  # 0 and 1 are bools, too
 
 

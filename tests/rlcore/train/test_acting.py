@@ -14,7 +14,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.actor_critic import Agent
 from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
 from rlcore.config.schema import build
-from rlcore.data.carry import tensors
+from rlcore.data.carry import named
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.optim import machine_code
@@ -22,7 +22,7 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.train.acting import Given, Recorder
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
-from tests.probes import q_learning
+from tests.probes import q_learning, recurrent
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +52,9 @@ def same(plain: Training, compiled: Training) -> None:
         for a, b in ((one.action, two.action), *((one.extras[k], two.extras[k]) for k in one.extras)):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
         assert all(torch.equal(one.obs[key], two.obs[key]) for key in one.obs)
-        for a, b in zip(tensors(last.carry), tensors(end.carry), strict=True):
-            assert torch.equal(a, b)
+        held = named(end.carry)
+        assert named(last.carry).keys() == held.keys()
+        assert all(torch.equal(part, held[name]) for name, part in named(last.carry).items())
         for each, steps, arrival in ((plain, one, last), (compiled, two, end)):
             each.buffer.extend(steps, arrival)
             for batch in each.buffer.batches(each._due):
@@ -73,6 +74,12 @@ def test_what_is_traced_acts_as_the_agent_does_after_every_update(env_id: str, d
 
 def test_a_nested_carry_and_other_noise_go_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
+    settings: dict[str, Any] = {"algo": "q_learning", "learning_starts": 0}
+    same(*(training("CartPole-v1", compiled, **settings) for compiled in (False, True)))
+
+
+def test_what_a_carry_holds_under_a_key_stays_there_when_acting_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    recurrent.use(monkeypatch, recurrent.TwoCounts)
     settings: dict[str, Any] = {"algo": "q_learning", "learning_starts": 0}
     same(*(training("CartPole-v1", compiled, **settings) for compiled in (False, True)))
 
