@@ -16,12 +16,10 @@ from flows.runs.check import prepared
 from flows.sweeps.jobs import Hands, Job
 from flows.sweeps.settings import merged
 from flows.sweeps.space import Params, of_overrides, typed
-from flows.sweeps.trial import Training
+from flows.sweeps.trial import Training, otherwise
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
 from rlcore.errors import RunError, UserError
-from rlcore.store.fingerprint import differences
-from rlcore.store.run_config import config_of, learning_half
 
 PLACES = ("run_dir", "run_name")
 
@@ -124,10 +122,8 @@ def _points(overrides: Sequence[str]) -> Iterator[Params]:
 
 
 def _refuse_other(training: Training, config: RunConfig, name: str) -> None:
-    if not training.run.config.exists():
-        return
-    before, now = learning_half(config_of(training.run)), learning_half(config)
-    for key, old, new in differences(before, now):
+    if training.run.config.exists() and (other := otherwise(training.run, config)):
+        key, old, new = other
         raise UserError(
             f"{key}={spell(new)}: {short_path(training.run_dir)} of group {name} learned with {spell(old)}; choose "
             "another group"

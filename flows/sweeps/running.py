@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC
 from pathlib import Path
 
+from flows.config.compose import compose
 from flows.process.leases import alone
 from flows.process.signals import still_terminable
+from flows.report.command_lines import short_path
 from flows.sweeps.check import check_plan, first_config
 from flows.sweeps.deployed import DeployedHands
 from flows.sweeps.driving import Sweep
@@ -17,6 +19,7 @@ from flows.sweeps.folder import SweepFolder, refuse_password
 from flows.sweeps.jobs import Job
 from flows.sweeps.local import here
 from flows.sweeps.settings import LATER, Plan, changed, plan
+from flows.sweeps.trial import otherwise
 from flows.workers.artifacts import share_shown
 from flows.workers.flow_run import on_worker, supervised
 from rlcore.config.schema import plain, spell
@@ -103,7 +106,20 @@ def _made(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) 
 
 
 def start(sweep: Sweep, job: Job) -> None:
-    """Begin a job of a sweep, or go on with it."""
+    """Begin a job of a sweep, or go on with it; a `UserError` where a folder of it holds another training.
+
+    A study that was lost, and asks again, may mean other trials than the folders that are left.
+    """
+    for training in job.trainings:
+        if not training.run.config.exists():
+            continue
+        if other := otherwise(training.run, compose(training.overrides)[0], judged=True):
+            key, old, new = other
+            raise UserError(
+                f"{key}={spell(new)}: {short_path(training.run_dir)} was trained with {spell(old)}, so it is not "
+                f"{job.label.partition(':')[0]} of this study; move {short_path(training.run_dir.parent)} away, or "
+                "choose another sweep.name"
+            )
     sweep.hands.start(job)
 
 

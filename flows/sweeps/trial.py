@@ -12,9 +12,13 @@ import numpy as np
 
 from flows.compare import statistics
 from flows.sweeps.settings import SweepConfig, merged
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import plain
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE, last_event, read_events
+from rlcore.store.fingerprint import differences
+from rlcore.store.run_config import config_of, learning_half
 
 # Set for every trial, unless the user has: what only costs time where nobody looks at a single run.
 LEAN = (
@@ -69,6 +73,22 @@ class Training:
     @property
     def _events(self) -> list[dict[str, Any]]:
         return list(read_events(self.run.events))
+
+
+def otherwise(run: RunDirectory, config: RunConfig, judged: bool = False) -> tuple[str, Any, Any] | None:
+    """A key in which a run that is there learned with another value than a config has: key, its value, the config's.
+
+    `judged`: also one that decides how it was judged, or where it ended.
+    """
+
+    def deciding(of: RunConfig, init_from: str | None) -> dict[str, Any]:
+        half = learning_half(of) | {"init_from": init_from}
+        return half | ({part: plain(getattr(of, part)) for part in ("evaluation", "early_stop")} if judged else {})
+
+    there = config_of(run)
+    given = run.read_identity().get("init_from", {}).get("given", there.init_from)  # an alias is kept as a folder
+    found = differences(deciding(there, given), deciding(config, config.init_from))
+    return next(found, None)
 
 
 def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[Training]:

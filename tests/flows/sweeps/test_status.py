@@ -40,11 +40,13 @@ def test_a_sweep_that_is_there_is_read_and_not_a_byte_written(swept: SweepFolder
 
 
 def test_a_study_that_is_opened_to_be_read_cannot_be_written(swept: SweepFolder, tmp_path: Path) -> None:
-    folder, plan = made(tmp_path, "mine", *FEW[1:], "sweep.trials=9")
-    study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
-    assert study is not None and len(study.trials) == 3
+    folder, plan = made(tmp_path, "mine", *FEW[1:], "sweep.trials=4")
+    at = folder.storage(plan), folder.study_name(plan)
+    assert Study(plan, *at).ask() == 3
+    study = Study.there(plan, *at)
+    assert study is not None and study.unfinished() == [3]
     with pytest.raises(RunError, match=r"cannot be noted \(attempt to write a readonly database\).*sweep resume mine$"):
-        study.ask()
+        study.tell(3, "fail", sentence="not to be noted")
 
 
 @pytest.mark.parametrize(("mode", "said"), [("batch", "asks for the same trials"), ("async", "need not be the same")])

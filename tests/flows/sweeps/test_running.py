@@ -1,0 +1,67 @@
+"""A trial's folder is compared with its trial's parameters before it is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.config.compose import compose
+from flows.runs.create import create_run
+from flows.sweeps.driving import Sweep
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.jobs import Job
+from flows.sweeps.running import start
+from flows.sweeps.settings import merged
+from rlcore.errors import UserError
+from tests.flows.sweeps.fake import Hands, made
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    folder: SweepFolder = made(tmp_path, "mine", "sweep.trials=3", "sweep.sampler=random")[0]
+    sweep = Sweep(folder, folder.read())
+    sweep.hands = Hands(sweep, 2, 0)
+    assert sweep.study.ask() == 0
+    return sweep
+
+
+def trained(job: Job, *instead: str) -> None:
+    """Make the run of a job's folder from its overrides and others."""
+    line = merged(job.trainings[0].overrides, instead)
+    create_run(*compose(line), line)
+
+
+def test_a_folder_with_the_training_of_its_trial_is_taken(sweep: Sweep) -> None:
+    job = sweep.job(0)
+    trained(job, "metric.log_every=77", "num_threads=2")  # neither learned nor judged by
+    start(sweep, job)
+    assert sweep.hands.busy
+
+
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        ("algo.optimizer.lr=0.0024", r"^algo.optimizer.lr=\S+: mine/trial_0000/seed_\d+ was trained with 0.0024, so"),
+        ("evaluation.episodes=3", r"^evaluation.episodes=10: .* was trained with 3, so it is not trial 0 of"),
+    ],
+)
+def test_a_folder_with_another_training_is_refused_by_name(sweep: Sweep, instead: str, said: str) -> None:
+    job = sweep.job(0)
+    trained(job, instead)
+    with pytest.raises(UserError, match=said):
+        start(sweep, job)
+    assert not sweep.hands.busy
+
+
+def test_weights_that_were_kept_as_a_folder_are_those_of_their_alias(sweep: Sweep, tmp_path: Path) -> None:
+    job = sweep.job(0)
+    line = job.trainings[0].overrides
+    alias = "models:/ppo-CartPole-v1@champion"
+    source = {"given": alias, "uri": alias, "path": str(tmp_path / "kept"), "digest": "d"}
+    create_run(*compose([*line, f"init_from={tmp_path / 'kept'}"]), line, source)
+    job.trainings[0] = type(job.trainings[0])(job.trainings[0].run_dir, (*line, f"init_from={alias}"))
+    start(sweep, job)
+    assert sweep.hands.busy
