@@ -74,6 +74,11 @@ def alone(name: str, note: Path, refusal: str = "") -> Iterator[None]:
         keeper.join(time_left(PARTING))  # a server that is away takes a minute to be given up; the lease then runs out
 
 
+def held_elsewhere(note: Path) -> bool:
+    """Whether a lease was noted last on another machine, whose lock this one may not see, and was not given back."""
+    return _noted(note).get("host", socket.gethostname()) != socket.gethostname()
+
+
 class _Lease:
     def __init__(self, name: str, note: Path) -> None:
         self._name, self._note = f"shepherd-{name}", note
@@ -149,18 +154,19 @@ class _Lease:
 
     def _free_dead(self, client: SyncPrefectClient) -> None:
         """Give back what a process of this machine left that was killed: the caller has its lock file now."""
-        noted = self._noted()
+        noted = _noted(self._note)
         if noted.get("host") == socket.gethostname():
             client.release_concurrency_slots_with_lease(UUID(noted["lease"]))
 
     def _holder(self) -> str:
-        return f"a process on {self._noted().get('host', 'another machine')}"
+        return f"a process on {_noted(self._note).get('host', 'another machine')}"
 
-    def _noted(self) -> dict[str, Any]:
-        try:
-            return json.loads(self._note.read_text())
-        except (OSError, ValueError):
-            return {}
+
+def _noted(note: Path) -> dict[str, Any]:
+    try:
+        return json.loads(note.read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 @contextmanager

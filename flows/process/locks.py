@@ -27,6 +27,16 @@ def locked(path: Path, *, shared: bool = False, refusal: str = "") -> Iterator[N
         yield
 
 
+def taken(path: Path) -> bool:
+    """Whether some process holds a lock file just now; changes nothing, and does not wait."""
+    with suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not see each other
+        except BlockingIOError:
+            return True
+    return False
+
+
 def _holders(path: Path) -> list[str]:
     """Other processes of this user that have a file open: pid and what was typed."""
     import psutil  # for a refusal only

@@ -19,6 +19,7 @@ from flows.process.signals import let_go_of_dead_outputs
 from rlcore.system.lifeline import alive
 
 LOOK_EVERY = 1.0  # seconds
+WORKER = "SHEPHERD_WORKER"  # set in the environment of all that flows.workers.worker starts
 
 
 @contextmanager

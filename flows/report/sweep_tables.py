@@ -63,6 +63,8 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("study", status["lost"]))
     if status["confirmed"]:
         found.append(("confirmation", status["confirmed"]["words"]))
+    if status.get("go_on"):
+        found.append(("not driven", f"go on with {status['go_on']}"))
     return found
 
 

@@ -6,10 +6,13 @@ The sweep's flow looks at their states and at their event logs, which lie on sto
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import UUID
 
 from flows.config.compose import compose
 from flows.process.network import outages_survived
+from flows.process.signals import time_left
 from flows.runs.listeners import tell
 from flows.runs.pruning import prune
 from flows.settings import configure_environment
@@ -23,9 +26,10 @@ configure_environment()  # Prefect reads its settings when it is imported
 from prefect.client.orchestration import get_client  # noqa: E402
 from prefect.client.schemas.objects import FlowRun, StateType  # noqa: E402
 from prefect.deployments import run_deployment  # noqa: E402
-from prefect.states import Scheduled  # noqa: E402
+from prefect.states import Cancelled, Cancelling, Scheduled  # noqa: E402
 
 LOOK_EVERY = 2.0  # seconds
+PARTING, PARTING_LOOK = 20.0, 0.5  # seconds that a cancelled sweep waits for its trials, and between two looks at them
 
 
 class DeployedHands:
@@ -71,6 +75,20 @@ class DeployedHands:
         job, end = self._ended.pop(0)
         tell("ended", {"label": job.label, "number": job.number, **end._asdict()})
         return job, end
+
+    def cancel(self) -> None:
+        """Cancel what runs, and wait until it has written its checkpoints, as long as an interrupted process may."""
+        waiting = set(self._running.values())
+        deadline = time.monotonic() + time_left(PARTING)
+        with get_client(sync_client=True) as client:
+            for flow_run in waiting:
+                # One that waits for a worker has no process that Prefect would have to end first.
+                waits = (state := client.read_flow_run(flow_run).state) is not None and state.is_scheduled()
+                client.set_flow_run_state(flow_run, Cancelled() if waits else Cancelling(), force=waits)
+            while waiting and time.monotonic() < deadline:
+                time.sleep(PARTING_LOOK)
+                states = {flow_run: client.read_flow_run(flow_run).state for flow_run in waiting}
+                waiting = {flow_run for flow_run, state in states.items() if state is None or not state.is_final()}
 
     def _look(self, job: Job, flow_run: FlowRun) -> None:
         """Tell a run to end where the pruner wants it; go on to the job's next run; see how it ended."""
@@ -118,3 +136,17 @@ class DeployedHands:
 
     def _end(self, job: Job, end: End) -> None:
         self._ended.append((job, end))
+
+
+@contextmanager
+def cancelled_with(flow_run: UUID, hands: DeployedHands) -> Iterator[None]:
+    """Inside the `with`, cancel what hands have begun where the flow run of their sweep is cancelled."""
+    try:
+        yield
+    except BaseException:
+        with outages_survived():
+            with get_client(sync_client=True) as client:
+                state = client.read_flow_run(flow_run).state
+            if state is not None and (state.is_cancelling() or state.is_cancelled()):
+                hands.cancel()
+        raise

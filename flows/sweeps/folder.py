@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.process.locks import locked
+from flows.process.leases import held_elsewhere
+from flows.process.locks import locked, taken
 from flows.report.command_lines import sweep_resume_command
 from flows.settings import DATABASE, database_url, sweeps_folder
 from flows.sweeps.settings import NAME, Plan, SweepConfig
@@ -40,6 +41,7 @@ class SweepFolder:
         self.plan_file = self.path / "sweep.json"
         self.confirmed = self.path / "confirmed.json"
         self.workers_log = self.path / "workers.log"
+        self.lease = self.path / "lease"
 
     @staticmethod
     def existing(name: str) -> SweepFolder:
@@ -156,6 +158,11 @@ class SweepFolder:
         """Be the one process that drives the sweep inside; `UserError` where another one is."""
         with locked(self.path / "lock", refusal=f"is driving sweep {self.name}; wait for it"):
             yield
+
+    @property
+    def driven(self) -> bool:
+        """Whether some process drives it just now, or did last on another machine, as far as can be seen here."""
+        return taken(self.path / "lock") or held_elsewhere(self.lease)
 
     def _noted(self) -> dict[str, Any]:
         return json.loads(self.plan_file.read_text())

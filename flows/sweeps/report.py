@@ -25,6 +25,7 @@ from rlcore.system.durable import write_synced
 from rlcore.system.secrets import redacted
 
 log = logging.getLogger(__name__)
+ENDED = ("complete", "pruned", "fail")
 
 
 def status(folder: SweepFolder) -> dict[str, Any]:
@@ -32,14 +33,18 @@ def status(folder: SweepFolder) -> dict[str, Any]:
 
     Keys: name; wanted, how many trials there are to be; trials {number, state, params, value, env_steps}; saved, the
     env steps that pruning did; best, one of the trials; confirmed, as `flows.sweeps.confirm` writes it; lost, where the
-    study is gone a sentence on what is left.
+    study is gone a sentence on what is left; go_on, the command line that goes on with a sweep that is not over where
+    nobody drives it, else None.
     """
     plan = folder.read()
     try:
         study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
     except UserError as error:
         raise UserError(f"{error}; once that is mended, go on with: {folder.resume_command}") from None
-    return _status(folder, plan, study)
+    found = _status(folder, plan, study)
+    ended = sum(trial["state"] in ENDED for trial in found["trials"]) == found["wanted"]
+    over = ended and (found["best"] is None or not plan.config.confirm_seeds or found["confirmed"] is not None)
+    return found | {"go_on": None if over or folder.driven else folder.resume_command}
 
 
 def report(sweep: Sweep) -> dict[str, Any]:

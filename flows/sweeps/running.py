@@ -13,7 +13,7 @@ from flows.process.leases import alone
 from flows.process.signals import still_terminable
 from flows.report.command_lines import short_path
 from flows.sweeps.check import check_plan, first_config
-from flows.sweeps.deployed import DeployedHands
+from flows.sweeps.deployed import DeployedHands, cancelled_with
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder, refuse_password
 from flows.sweeps.jobs import Job
@@ -75,8 +75,9 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
                 client.update_flow_run(context.flow_run.id, name=f"sweep {folder.name}", tags=[folder.name, algo])
             with share_shown(f"sweep-{folder.name}", f"trials of sweep {folder.name}", sweep.plan.size):
                 if log:
-                    sweep.hands = DeployedHands(sweep, "gpu" if accelerator else "default")
-                    yield sweep
+                    sweep.hands = hands = DeployedHands(sweep, "gpu" if accelerator else "default")
+                    with cancelled_with(context.flow_run.id, hands):
+                        yield sweep
                     return
                 device = first_config(sweep.plan).fabric.accelerator
                 with here(sweep.config.workers, device, folder.workers_log, sweep.review) as sweep.hands:
@@ -85,7 +86,7 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
 
 def _alone(folder: SweepFolder) -> AbstractContextManager[None]:
     """The place of the one process on any machine that drives a sweep."""
-    return alone(f"sweep-{folder.id}", folder.path / "lease", f"is driving sweep {folder.name}; wait for it")
+    return alone(f"sweep-{folder.id}", folder.lease, f"is driving sweep {folder.name}; wait for it")
 
 
 def _made(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) -> SweepFolder:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from flows.config.compose import compose
 from flows.process.leases import alone
-from flows.process.parents import leaving_with
+from flows.process.parents import WORKER, leaving_with
 from flows.process.signals import TrainingInterrupted, interrupted, still_terminable, terminable
 from flows.report.sentences import describe
 from flows.runs.change import change_run
@@ -225,5 +225,6 @@ def supervised(log: Log) -> Iterator[None]:
             log.info(sentence)
             last[0] = now
 
-    with leaving_with("prefect", "flows.workers.worker"), listening(listener):
+    # A worker that was killed while this process started is above it no more.
+    with leaving_with("prefect", "flows.workers.worker", certain=WORKER in os.environ), listening(listener):
         yield

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from flows.config.search_path import BUILT_IN, config_folders
@@ -205,7 +206,13 @@ def _worker(limit: int, gpu: str = "") -> Server:
     """The worker of a GPU, or that of pool local, with as many places."""
     name, pool = (f"worker-gpu-{gpu}", "gpu") if gpu else ("worker-local", "local")
     command = (sys.executable, "-m", "flows.workers.restart", "flows.workers.worker", "--pool", pool)
-    options = ("--name", f"{name}-{os.uname().nodename}", "--limit", str(limit), *(() if gpu else ("--watch",)))
+    options = (
+        "--name",
+        f"{name}-{os.uname().nodename}",
+        "--limit",
+        str(limit),
+        *(() if gpu else ("--watch", f"{time.time():.0f}")),
+    )
     # The heartbeat is the sign of life that a flow run gives (flows.workers.worker).
     variables = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
     # It works in `home()`; a user's plugins and configs may lie here.

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import optuna
 import pytest
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Completed, Crashed, Failed, Running, State
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Running, Scheduled, State
 
 from flows.sweeps import deployed
 from flows.sweeps import study as study_module
@@ -35,6 +35,7 @@ class Pool:
         self.runs: dict[UUID, FlowRun] = {}
         self.keys: dict[str, UUID] = {}
         self.names: list[str] = []
+        self.looks = 0  # at flow runs that are being cancelled: their processes end at the fourth
         self.crashes, self.broken = crashes or {}, broken
         self.sweep: Sweep
 
@@ -48,13 +49,18 @@ class Pool:
 
     def read_flow_run(self, flow_run: UUID) -> FlowRun:
         run = self.runs[flow_run]
+        if run.state is not None and run.state.is_cancelling():
+            self.looks += 1
+            run.state = Cancelled() if self.looks > 3 else run.state
         if run.state is not None and run.state.is_running():
             run.state = self.step(run)
         return run
 
     def set_flow_run_state(self, flow_run: UUID, state: State, force: bool) -> None:
-        assert force and state.is_scheduled()
-        self.runs[flow_run].state = Running()
+        if state.is_scheduled():
+            assert force
+            state = Running()
+        self.runs[flow_run].state = state
 
     def step(self, run: FlowRun) -> State:
         number = self.names.index(run.name)
@@ -135,3 +141,31 @@ def test_a_driver_that_is_gone_leaves_flow_runs_that_the_next_takes_up(
     again = came_to(drive_pool(folder, pool, monkeypatch))
     assert [trial[:5] for trial in again] == [trial[:5] for trial in whole]
     assert len(pool.runs) == 6
+
+
+def cancelled_in_between(
+    folder: Any, pool: Pool, monkeypatch: pytest.MonkeyPatch, sweeps: State, raised: BaseException
+) -> list[str]:
+    """A sweep whose driver is told to end when it has begun two trials; what became of their flow runs."""
+    monkeypatch.setattr(deployed, "PARTING_LOOK", 0.0)
+    own = FlowRun(id=uuid4(), flow_id=uuid4(), name="sweep", state=sweeps)
+    sweep = drive_pool(folder, pool, monkeypatch, stop_after=2)
+    waits = list(pool.runs.values())[1]
+    waits.state = Scheduled()
+    pool.runs[own.id] = own
+    with pytest.raises(type(raised)), deployed.cancelled_with(own.id, sweep.hands):  # pyright: ignore[reportArgumentType]
+        raise raised
+    return [run.state.type.value for run in pool.runs.values() if run.state and run is not own]
+
+
+def test_a_cancelled_sweep_cancels_its_trials_and_ends_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(tmp_path, "cancelled", *FEW)[0]
+    assert cancelled_in_between(folder, Pool(), monkeypatch, Cancelling(), KeyboardInterrupt()) == ["CANCELLED"] * 2
+
+
+def test_the_trials_of_a_sweep_that_lost_its_worker_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = made(tmp_path, "lost", *FEW)[0]
+    states = cancelled_in_between(folder, Pool(), monkeypatch, Crashed(), KeyboardInterrupt())
+    assert states == ["RUNNING", "SCHEDULED"]

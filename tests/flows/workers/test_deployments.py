@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from dotenv import dotenv_values
 
 from flows.config.compose import compose
 from flows.report.sentences import result_line
@@ -32,7 +27,9 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
 from tests.flows.compare.runs import group_of
-from tests.processes import ROOT, changed, count, digest, environment, finish_here, free_port, wait_for
+from tests.flows.workers.site import Site
+from tests.kills import workers
+from tests.processes import changed, count, digest, finish_here, wait_for
 from tests.soaking import soak
 from tests.stores import furnish, query
 
@@ -64,98 +61,9 @@ LONG = changed(
 SLOW = {"SHEPHERD_PLUGINS": "tests.faults.faulty_envs", "FAULT": "slow:step:4000"}
 
 
-class Site:
-    """A checkout's servers under a home of their own."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        for name in ("pyproject.toml", "flows", "rlcore", "conf"):
-            (home / name).symlink_to(ROOT / name)
-        self.variables = environment(
-            home, SHEPHERD_PREFECT_PORT=str(free_port()), SHEPHERD_MLFLOW_PORT=str(free_port()), **SLOW
-        )
-
-    def servers(self, command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "flows.workers.up", command],
-            cwd=self.home,
-            env=self.variables,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def dotenv(self) -> dict[str, str | None]:
-        return dotenv_values(self.home / ".env")
-
-    def ask(self, path: str, **body: Any) -> Any:
-        url = f"http://127.0.0.1:{self.variables['SHEPHERD_PREFECT_PORT']}/api/{path}"
-        login = base64.b64encode(str(self.dotenv()["PREFECT_API_AUTH_STRING"]).encode()).decode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Basic {login}"}
-        request = Request(url, json.dumps(body).encode() if body else None, headers)
-        for pause in (1, 2, 4, 8, 0):  # 503: SQLite is busy; Prefect's own client tries again as well
-            try:
-                with urlopen(request, timeout=30) as answer:
-                    return json.load(answer)
-            except HTTPError as error:
-                if error.code != 503 or not pause:
-                    raise
-                time.sleep(pause)
-        return None
-
-    def submit(self, *overrides: str, **more: str) -> str:
-        return self.start("train-ppo/default", overrides=list(overrides), **more)
-
-    def start(self, name: str, **parameters: Any) -> str:
-        deployment = self.ask(f"deployments/name/{name}")["id"]
-        return self.ask(
-            f"deployments/{deployment}/create_flow_run", parameters=parameters, state={"type": "SCHEDULED"}
-        )["id"]
-
-    def state(self, flow_run: str) -> tuple[str, str]:
-        state = self.ask(f"flow_runs/{flow_run}")["state"]
-        return state["type"], state["message"] or ""
-
-    def ended(self, flow_run: str, seconds: float = 300) -> tuple[str, str]:
-        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-        return wait_for(lambda: (s := self.state(flow_run))[0] in final and s, "the end", seconds, every=0.3)
-
-    def prefect(self, *words: str, code: int = 0) -> str:
-        """A `prefect` command, as a user types it with the variables of .env loaded, that ends with that code."""
-        command = [str(Path(sys.executable).with_name("prefect")), *words]
-        loaded = {name: value for name, value in self.dotenv().items() if value is not None}
-        own = self.variables | loaded | {"PREFECT_HOME": str(self.home / ".shepherd/prefect")}
-        done = subprocess.run(command, cwd=self.home, env=own, capture_output=True, text=True, timeout=300)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout
-
-    def told(self, flow_run: str) -> str:
-        """The log of a flow run."""
-        entries = self.ask("logs/filter", logs={"flow_run_id": {"any_": [flow_run]}}, limit=200, offset=0)
-        return "\n".join(entry["message"] for entry in entries)
-
-    def run(self, flow_run: str) -> RunDirectory:
-        def made() -> list[RunDirectory]:
-            runs = (RunDirectory(path.parent) for path in (self.home / "runs").rglob("run.json"))
-            return [run for run in runs if run.read_identity().get("flow_run") == flow_run]
-
-        return wait_for(made, "the run directory", every=0.1)[0]
-
-    def trained(self, flow_run: str) -> RunDirectory:
-        """The run, once it has a checkpoint."""
-        run = self.run(flow_run)
-        wait_for(lambda: count(run, "checkpoint"), "a checkpoint", every=0.05)
-        return run
-
-    def processes(self, word: str) -> list[int]:
-        """Those of this home that have the word in their command line."""
-        return [p.pid for p in processes.processes(self.home) if word in " ".join(p.words)]
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("site"))
+    site = Site(tmp_path_factory.mktemp("site"), **SLOW)
     (site.home / ".env").write_text("SHEPHERD_LOCAL_LIMIT=3\n")
     furnish(site.home)
     site.servers("up")
@@ -315,6 +223,26 @@ def test_a_comparison_ends_in_its_verdict(site: Site) -> None:
     assert kinds == {"markdown": 1, "image": 5}
 
 
+def test_a_sweep_ends_by_itself_though_its_worker_is_killed(site: Site) -> None:
+    """Once while a trial is about to run, once while one runs; tests/kills/workers.py does it twenty times each."""
+    seed = int.from_bytes(os.urandom(4))
+    record = workers.killed(site, ["pending", "running"], seed, 0)
+    assert not record["wrong"], record
+
+
+@soak
+def test_a_cancelled_sweep_ends_when_its_trials_have(site: Site) -> None:
+    long = changed(LONG, "exp=ppo", "algo.gamma=choice(0.9,0.99)", "sweep.trials=2", "sweep.workers=1")
+    flow_run = site.start("sweep-ppo/default", overrides=[*long, "sweep.name=cancelled", "sweep.confirm_seeds=0"])
+    begun = wait_for(lambda: workers.trials_of(site, "cancelled"), "a trial", every=0.3)
+    wait_for(lambda: site.state(begun[0]["id"])[0] == "RUNNING", "a trial that runs", every=0.3)
+    site.prefect("flow-run", "cancel", flow_run)
+    assert site.ended(flow_run, 60)[0] == "CANCELLED"
+    assert [run["state_type"] for run in workers.trials_of(site, "cancelled")] == ["CANCELLED"]
+    runs = [RunDirectory(path.parent) for path in (site.home / "runs/sweeps/cancelled").rglob("run.json")]
+    assert [run.taken() for run in runs] == [False]
+
+
 def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(site: Site, pair: Pair) -> None:
     site.prefect("flow-run", "cancel", pair.cancelled)
     assert site.ended(pair.cancelled, 60)[0] == "CANCELLED"
@@ -367,6 +295,20 @@ def test_training_goes_on_while_the_server_is_away(site: Site) -> None:
     assert site.ended(flow_run)[0] == "COMPLETED"
     assert run.read_summary()["status"] == "finished"
     assert count(run, "resume") == 0
+
+
+@soak
+def test_a_training_can_be_cancelled_after_the_server_was_away(site: Site) -> None:
+    flow_run = site.submit(*LONG)
+    run = site.run(flow_run)
+    wait_for(lambda: count(run, "metrics"), "the training", every=0.3)
+    for pid in site.processes("prefect server start") + site.processes("prefect.server"):
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(70)  # Prefect's worker asks for the last time after fifty
+    site.servers("up")
+    site.prefect("flow-run", "cancel", flow_run)
+    assert site.ended(flow_run, 60)[0] == "CANCELLED"
+    assert not run.taken()
 
 
 @soak

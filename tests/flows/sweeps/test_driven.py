@@ -1,0 +1,62 @@
+"""`shepherd sweep status` of a sweep that nobody drives names what goes on with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from flows.report.sweep_tables import facts
+from flows.sweeps import study as study_module
+from flows.sweeps.driving import Sweep
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.report import status
+from rlcore.store.directory import write_json
+from tests.flows.sweeps.fake import drive, made
+
+FEW = ["sweep.trials=2", "sweep.batch=2", "sweep.pruner=none"]
+
+
+@pytest.fixture(autouse=True)
+def databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[str, Any] = {}
+    memory = optuna.storages.InMemoryStorage
+    for name in ("open_storage", "open_to_read"):
+        monkeypatch.setattr(study_module, name, lambda url: there.setdefault(url, memory()))
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[SweepFolder]:
+    folder = made(tmp_path, f"driven_{tmp_path.name}", *FEW, "sweep.confirm_seeds=0")[0]
+    Sweep(folder, folder.read()).study.ask()
+    yield folder
+
+
+def test_a_sweep_that_nobody_drives_is_told_with_what_goes_on(begun: SweepFolder) -> None:
+    assert ("not driven", f"go on with {begun.resume_command}") in facts(status(begun))
+    with begun.driving():
+        assert status(begun)["go_on"] is None
+    assert status(begun)["go_on"] == begun.resume_command
+
+
+def test_a_sweep_that_another_machine_drives_is_left_alone(begun: SweepFolder) -> None:
+    begun.lease.write_text(json.dumps({"host": "far-away", "lease": "1"}))
+    assert status(begun)["go_on"] is None
+    begun.lease.unlink()
+    assert status(begun)["go_on"] == begun.resume_command
+
+
+def test_a_sweep_that_is_over_wants_nobody(tmp_path: Path) -> None:
+    trials = made(tmp_path, f"over_{tmp_path.name}", *FEW, "sweep.confirm_seeds=0")[0]
+    drive(trials)
+    assert status(trials)["go_on"] is None
+    confirmed = made(tmp_path, f"confirmed_{tmp_path.name}", *FEW)[0]
+    drive(confirmed)
+    found = status(confirmed)
+    assert found["go_on"] == confirmed.resume_command  # its winner is not confirmed
+    write_json(confirmed.confirmed, {"trial": found["best"]["number"], "words": "better"})
+    assert status(confirmed)["go_on"] is None

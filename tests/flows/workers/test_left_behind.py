@@ -1,0 +1,143 @@
+"""What killed workers left: given back, gone on with, cancelled; not what lives, nor what crashes again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.states import Cancelling, Crashed, Pending, Running
+
+from flows.workers import worker as worker_module
+from flows.workers.left_behind import CRASHES, begin_again, go_on_with_sweeps, led_here
+from flows.workers.silence import LIMIT, LIMIT_TAKEN, Sign, ending, last_signs
+
+NOTE = "taken by worker w of pool local on here"
+THEN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Api:
+    """Prefect's, in memory: the states of each flow run, the last one its own; and when each gave a heartbeat."""
+
+    def __init__(self, *histories: Sequence[State], heartbeats: dict[int, datetime] | None = None) -> None:
+        self.states = {uuid4(): list(states) for states in histories}
+        self.heartbeats = {list(self.states)[number]: when for number, when in (heartbeats or {}).items()}
+
+    async def read_flow_run(self, flow_run: UUID) -> FlowRun:
+        return FlowRun(id=flow_run, flow_id=uuid4(), state=self.states[flow_run][-1])
+
+    async def read_flow_runs(self, flow_run_filter: Any, **_: Any) -> list[FlowRun]:
+        wanted = flow_run_filter.state.type.any_
+        return [await self.read_flow_run(run) for run, states in self.states.items() if states[-1].type in wanted]
+
+    async def read_flow_run_states(self, flow_run: UUID) -> list[State]:
+        return self.states[flow_run]
+
+    async def set_flow_run_state(self, flow_run: UUID, state: State, force: bool = False) -> None:
+        self.states[flow_run].append(state)
+
+    async def read_events(self, of_run: Any, limit: int) -> Any:
+        run = UUID(of_run.resource.id[0].removeprefix("prefect.flow-run."))
+        event = type("Event", (), {"occurred": self.heartbeats.get(run)})
+        return type("Page", (), {"events": [event] if run in self.heartbeats else []})
+
+    @property
+    def now(self) -> list[str]:
+        return [states[-1].type.value for states in self.states.values()]
+
+
+@pytest.fixture
+def process() -> Iterator[UUID]:
+    """A process of this machine that belongs to a flow run, whose id this is."""
+    flow_run = uuid4()
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=os.environ | {"PREFECT__FLOW_RUN_ID": str(flow_run)}, **pipes) as lives:
+        assert lives.stdout is not None
+        lives.stdout.readline()
+        yield flow_run
+        lives.kill()
+
+
+def test_what_a_killed_worker_had_taken_waits_for_a_worker_again(process: UUID) -> None:
+    mine, foreign = Pending(message=NOTE), Pending(message=NOTE.replace("worker w", "worker v"))
+    api = Api([mine], [foreign], [mine], [mine], [Running(message=NOTE)])
+    left, _, has, lives, _ = api.states
+    api.states = {process if run == lives else run: states for run, states in api.states.items()}
+    asyncio.run(begin_again(api, NOTE, {has}.__contains__))  # pyright: ignore[reportArgumentType]
+    assert api.now == ["SCHEDULED", "PENDING", "PENDING", "PENDING", "RUNNING"]
+    assert [state.type.value for state in api.states[left]] == ["PENDING", "SCHEDULED"]
+
+
+def test_a_flow_run_is_known_by_the_processes_that_lead_it(process: UUID) -> None:
+    assert process in led_here()
+    assert uuid4() not in led_here()
+
+
+def crashes(*minutes: float) -> list[State]:
+    return [Crashed(timestamp=THEN + timedelta(minutes=minute)) for minute in minutes]
+
+
+def test_a_sweep_that_crashed_goes_on_by_itself_but_not_for_ever() -> None:
+    within, often = crashes(*range(0, 10 * CRASHES, 10)), crashes(*range(0, 10 * CRASHES + 10, 10))
+    seldom = crashes(*range(0, 70 * (CRASHES + 1), 70))
+    before = crashes(-1)
+    api = Api(within, often, seldom, before, [Running()])
+    asyncio.run(go_on_with_sweeps(api, THEN))  # pyright: ignore[reportArgumentType]
+    assert api.now == ["SCHEDULED", "CRASHED", "SCHEDULED", "CRASHED", "RUNNING"]
+    said = next(iter(api.states.values()))[-1].message
+    assert said == f"goes on by itself after crash {CRASHES} of {CRASHES} in an hour"
+
+
+def test_what_nobody_leads_is_known_in_every_state_and_ends_as_it_was_to() -> None:
+    late = THEN + timedelta(seconds=50)
+    taken, cancelled = Pending(timestamp=THEN), Cancelling(timestamp=THEN)
+    api = Api([Running()], [Running()], [taken], [cancelled], [cancelled], heartbeats={0: late, 4: late})
+    signs = asyncio.run(last_signs(api))  # pyright: ignore[reportArgumentType]
+    runs, silent, pending, gone, stopping = api.states
+    assert signs == {
+        runs: Sign(late, LIMIT),
+        pending: Sign(THEN, LIMIT_TAKEN),
+        gone: Sign(THEN, LIMIT),
+        stopping: Sign(late, LIMIT),  # its process still lives
+    }
+    assert silent not in signs
+    ends = [asyncio.run(ending(api, run)) for run in (runs, pending, gone)]  # pyright: ignore[reportArgumentType]
+    assert [state.type.value for state in ends] == ["CRASHED", "CRASHED", "CANCELLED"]
+
+
+@pytest.mark.parametrize("status", [None, 503])
+def test_a_cancellation_is_heard_after_an_outage(status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's own look ends for good after three failures; its workers then train on what is cancelled."""
+    request = httpx.Request("POST", "http://127.0.0.1:9/api")
+    away = httpx.ConnectError("refused", request=request)
+    fails = httpx.HTTPStatusError("busy", request=request, response=httpx.Response(503, request=request))
+    looks = iter([fails if status else away] * 12)
+    run = FlowRun(id=uuid4(), flow_id=uuid4(), state=Cancelling())
+
+    async def read_flow_runs(**_: Any) -> list[FlowRun]:
+        for failure in looks:
+            raise failure
+        return [run]
+
+    async def scene() -> UUID:
+        heard: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
+        observer = worker_module.FlowRunCancellingObserver(lambda one: heard.done() or heard.set_result(one), 0.001)
+        observer._client = type("Client", (), {"read_flow_runs": staticmethod(read_flow_runs)})()  # pyright: ignore[reportAttributeAccessIssue]
+        observer.add_in_flight_flow_run_id(run.id)
+        observer._start_polling_task(type("Consumer", (), {"cancelled": bool, "exception": lambda: away}))  # pyright: ignore[reportArgumentType]
+        assert observer._polling_task is not None
+        over, _ = await asyncio.wait({heard, observer._polling_task}, return_when=asyncio.FIRST_COMPLETED)
+        assert heard in over, "it is looked for no more"
+        observer._polling_task.cancel()
+        return heard.result()
+
+    assert asyncio.run(scene()) == run.id
