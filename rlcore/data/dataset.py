@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from rlcore.types import Steps
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+    from rlcore.spec import ActionSpec, ArraySpec
+    from rlcore.types import Agent, Context
 
 
 def as_tensordict(steps: Steps) -> TensorDict:
@@ -38,8 +41,58 @@ def from_tensordict(rows: TensorDict) -> Steps:
     return Steps(dict(obs.items()), action, reward, terminated, truncated, is_first, said)
 
 
+@torch.no_grad()
+def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Steps, Steps]:
+    """Rows of a dataset as this rank's collector would have handed them out, for a memory to begin with.
+
+    The recordings of the dataset's environments are laid one behind the other, cut into pieces of equal length, and
+    each environment of each rank gets one. A recording and a piece begin with `is_first`, so nothing is learned across.
+
+    Args:
+        rows: [T, K] of any number of environments, `action` in the environment's form.
+        agent: whose form the actions are to have.
+        context: of the training: what its environments are, how many, on how many ranks.
+
+    Returns:
+        Steps [T', B] on the CPU and the arrival [B] after them, as `Buffer.extend` takes them.
+
+    Raises:
+        UserError: the rows are of another environment, or too few.
+    """
+    spec, flat = context.spec, rows.transpose(0, 1).reshape(-1)
+    columns = {f"obs/{key}": _column(flat, ("obs", key), f"observation {key!r}", spec.obs[key]) for key in spec.obs}
+    columns |= {flag: flat.get(flag).clone() for flag in FLAGS}
+    columns["is_first"][:: len(rows)] = True
+    taken = _column(flat, "action", "actions", spec.action)
+    columns["action"] = agent.from_env(taken.to(context.fabric.device)).cpu()
+    if context.config.env.clip_rewards:
+        columns["reward"].tanh_()
+    width, ranks = context.num_envs, context.ranks
+    length = len(taken) // (width * ranks.size)
+    if length < 2:
+        raise UserError(f"the dataset has {len(taken)} rows, too few for {width * ranks.size} environments")
+    of_rank = slice(ranks.rank * width * length, (ranks.rank + 1) * width * length)
+    pieces = {name: rows[of_rank].unflatten(0, (width, length)).transpose(0, 1) for name, rows in columns.items()}
+    pieces["is_first"][0] = True
+    steps, last = ({name: piece[at].contiguous() for name, piece in pieces.items()} for at in (slice(-1), -1))
+    return as_steps(steps, steps["action"]), as_steps(last, last["action"])
+
+
+def _column(rows: TensorDict, key: Any, what: str, spec: ArraySpec | ActionSpec) -> torch.Tensor:
+    """Rows [N, ...] of a key in the environment's dtype; a UserError where they are not of its shape, or not there."""
+    column = rows.get(key, None)
+    if column is None:
+        raise UserError(f"the dataset has no {what}; it has {', '.join(map(str, rows.get('obs').keys()))}")
+    if column.shape[1:] != spec.shape:
+        shapes = f"{list(column.shape[1:])}, the environment's are {list(spec.shape)}"
+        raise UserError(f"the dataset has {what} of shape {shapes}")
+    return column.to(getattr(torch, spec.dtype))
+
+
 def load_dataset(folder: Path | str) -> TensorDict:
     """The dataset that `collect` wrote, as `runs/mine/dataset`: [T, B]; `action` is in the environment's form.
+
+    `as_collected` makes of it what a memory can begin with.
 
     A UserError, naming the file, where there is none or a byte has changed.
     """

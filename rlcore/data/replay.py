@@ -56,7 +56,7 @@ class Replay:
         self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
         self.rng = context.generator("replay")
         self.rows: dict[str, Tensor] = {}
-        self._ended = np.zeros(0, bool)  # [R, B]: an episode ended with the row
+        self._resets = np.zeros(0, bool)  # [R, B]: the step from the row only resets
         self.written = 0  # rows of every environment, of all time
         self.taken = 0  # batches handed out
         self._newest = 0  # policy steps of the last `extend`, of all ranks
@@ -82,13 +82,16 @@ class Replay:
         slots = self._slots(self.written, self.written + count)
         for key, rows in self.rows.items():
             rows[slots.to(self.device)] = columns[key].to(self.device)
-        self._ended[slots.numpy()] = (columns["terminated"] | columns["truncated"]).cpu().numpy()
+        ended, opens = columns["terminated"] | columns["truncated"], columns["is_first"]
+        self._resets[slots.numpy()] = ended.cpu().numpy()
+        # Of rows from elsewhere, a dataset's say, the last before an episode opens need not have ended one.
+        self._resets[(slots - 1).numpy() % self._room] |= opens.cpu().numpy()
         self.written += count
 
     def _make_room(self, columns: dict[str, Tensor]) -> None:
         for key, value in sorted(columns.items()):  # in the same order also when they come from a file
             self.rows[key] = torch.zeros((self._room, *value.shape[1:]), dtype=value.dtype, device=self.device)
-        self._ended = np.zeros((self._room, columns["reward"].shape[1]), bool)
+        self._resets = np.zeros((self._room, columns["reward"].shape[1]), bool)
 
     def _slots(self, begin: int, end: int) -> Tensor:
         return torch.arange(begin, end) % self._room
@@ -110,8 +113,8 @@ class Replay:
         choices = self.written - self.length + 1 - oldest
         picked = self.rng.integers(0, choices * width, self.batch_size)
         if self.length == 1:
-            while (ended := self._ended[(oldest + picked // width) % self._room, picked % width]).any():
-                picked[ended] = self.rng.integers(0, choices * width, int(ended.sum()))
+            while (resets := self._resets[(oldest + picked // width) % self._room, picked % width]).any():
+                picked[resets] = self.rng.integers(0, choices * width, int(resets.sum()))
         slots = (oldest + picked // width + np.arange(self.length + 1)[:, None]) % self._room
         row, env = (_sent(torch.from_numpy(indices), self.device) for indices in (slots, picked % width))
         drawn = {key: _sent(rows[row, env], self.target) for key, rows in self.rows.items()}

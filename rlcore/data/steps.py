@@ -19,7 +19,7 @@ class Transitions:
         reward: [T, B] float32, of the step.
         terminated: [T, B] bool; the step ended in an absorbing state.
         done: [T, B] bool; the step ended its episode in any way.
-        weight: [T, B] float32; 0 for the step that only resets, else 1.
+        weight: [T, B] float32; 0 for the step that only resets (to a row that opens an episode), else 1.
     """
 
     reward: Tensor
@@ -31,10 +31,11 @@ class Transitions:
 def transitions(batch: Batch) -> Transitions:
     """What the step from each row to the next brought; what arrived with row t+1 belongs to step t."""
     steps, last = batch.steps, batch.last
+    # Where rows of one recording follow those of another, no end stands before the row that opens an episode.
+    reset = steps.terminated | steps.truncated | shifted(steps.is_first, last.is_first)
+    done = shifted(reset, last.terminated | last.truncated) & ~reset
     terminated = shifted(steps.terminated, last.terminated)
-    done = terminated | shifted(steps.truncated, last.truncated)
-    reset = steps.terminated | steps.truncated
-    return Transitions(shifted(steps.reward, last.reward), terminated, done & ~reset, (~reset).float())
+    return Transitions(shifted(steps.reward, last.reward), terminated, done, (~reset).float())
 
 
 def shifted(rows: Tensor, last: Tensor) -> Tensor:

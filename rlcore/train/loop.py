@@ -20,6 +20,7 @@ class Loop:
     """
 
     def __init__(self, context: Context, envs: VectorEnv) -> None:
+        self.context = context
         config, rank, device = context.config, context.ranks.rank, context.fabric.device
         # Layers of torch draw from its global generator before `init` fills them.
         with torch.random.fork_rng(devices=[]):

@@ -19,13 +19,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
+from rlcore.data.dataset import as_collected, load_dataset
+from rlcore.data.rollout import Rollout
 from rlcore.envs.card import environment_card
 from rlcore.envs.vector.make import make_vector_env
-from rlcore.errors import RunError
+from rlcore.errors import RunError, UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
 from rlcore.store import checkpoint
@@ -36,6 +38,9 @@ from rlcore.train.loop import Loop
 from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
 from rlcore.train.rehearsal import rehearse
 from rlcore.types import Context, Episode, Metrics, Ranks, State, VectorEnv
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 OnIteration = Callable[[list[Metrics]], bool]
 
@@ -139,6 +144,22 @@ class Training(Loop):
             yield Iteration(self.policy_steps, self.env_steps, means, episodes)
             if self.config.dry_run:
                 return
+
+    def remember(self, dataset: Path | str | TensorDict) -> None:
+        """Let a replay memory begin with a dataset, before the first iteration; no gradient step is owed for its rows.
+
+        Args:
+            dataset: a folder that `collect` wrote, or rows [T, K] of `rlcore.data.dataset`, their actions in the
+                environment's form.
+
+        Raises:
+            UserError: training has begun, the algorithm keeps no memory, or the dataset is of another environment.
+        """
+        if self.policy_steps or isinstance(self.buffer, Rollout):
+            why = "training has begun" if self.policy_steps else f"{self.config.algo.name} keeps no memory"
+            raise UserError(f"remember(dataset): {why}; a replay memory begins with it, before the first iteration")
+        rows = load_dataset(dataset) if isinstance(dataset, (str, Path)) else dataset
+        self.buffer.extend(*as_collected(rows, self.learner.agent, self.context))
 
     # Judging and keeping ----------------------------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant("log_scan one round short", "discounted_scan", swap("A < B", "2 * A < B"), SCAN),
     Mutant("reward one row late", "transitions", swap("shifted(A.reward, B)", "A.reward"), GAE),
     Mutant("termination one row late", "transitions", swap("shifted(A.terminated, B)", "A.terminated"), GAE),
-    Mutant("truncation one row late", "transitions", swap("shifted(A.truncated, B)", "A.truncated"), GAE),
+    Mutant("end of an episode one row late", "transitions", swap("shifted(reset, B)", "reset"), GAE),
     Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
     # Annealing.
     Mutant("learning rate not annealed", "ActorCriticLearner.coefficients", swap("A.set_lr(B)", "None"), ANNEALING),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from lightning_fabric import Fabric
 
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
-from rlcore.data.dataset import as_tensordict, from_tensordict
+from rlcore.data.dataset import as_collected, as_tensordict, from_tensordict
 from rlcore.data.replay import Replay
+from rlcore.data.steps import transitions
+from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
+from rlcore.spec import ArraySpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
@@ -25,10 +29,13 @@ from tests.rlcore.train.test_collect import Counter
 LENGTHS = (2, 3, 5)
 
 
-def memory(**how: Any) -> Replay:
+def context_of() -> Context:
     config = RunConfig(algo=build(q_learning.Config, {"total_steps": 100}, "algo."), env=EnvConfig(id="x"), seed=1)
-    context = Context(config, CountingEnvs(LENGTHS).spec, Fabric(accelerator="cpu"), Alone(), len(LENGTHS))
-    return Replay(context, **{"size": 50, "batch_size": 64, "ratio": 1.0} | how)
+    return Context(config, CountingEnvs(LENGTHS).spec, Fabric(accelerator="cpu"), Alone(), len(LENGTHS))
+
+
+def memory(**how: Any) -> Replay:
+    return Replay(context_of(), **{"size": 50, "batch_size": 64, "ratio": 1.0} | how)
 
 
 def filled(replay: Replay, rollouts: int, length: int = 4) -> Collector:
@@ -113,6 +120,83 @@ def test_a_memory_that_was_saved_goes_on_as_if_it_had_not() -> None:
     pairs = list(zip(drawn(one, 5), drawn(other, 5), strict=True))
     assert all(torch.equal(a.steps.obs["state"], b.steps.obs["state"]) for a, b in pairs)
     assert nested_state.encode(one.state_dict()) == nested_state.encode(other.state_dict())
+
+
+class Shifted(Counter):
+    """Says an environment's 10 to 13 as -20 to -17."""
+
+    def from_env(self, action: torch.Tensor) -> torch.Tensor:
+        return action[:, None] - 30
+
+
+def recorded(rows: int, *lengths: int) -> Any:
+    """A dataset [rows, B] as `load_dataset` gives it: actions are the environments' own; its episodes begin at 100."""
+    envs = CountingEnvs(lengths)
+    envs.episode += 100
+    steps, _ = Collector(envs, Counter(), Noise(1, "policy")).collect(rows)
+    steps.action = steps.action[..., 0] + 10
+    return as_tensordict(steps)
+
+
+@pytest.mark.parametrize("length", [1, 6])
+@pytest.mark.parametrize("lengths", [LENGTHS, (4,), (2, 9, 4, 7, 3)], ids=["as wide", "narrower", "wider"])
+def test_a_memory_that_begins_with_a_dataset_learns_from_no_step_that_nobody_took(
+    lengths: tuple[int, ...], length: int
+) -> None:
+    replay, context = memory(size=200, length=length, batch_size=2_000), context_of()
+    rows = recorded(19, *lengths)
+    steps, last = as_collected(rows, Shifted(), context)
+    assert steps.reward.shape == ((19 * len(lengths)) // 3 - 1, 3)
+    replay.extend(steps, last)
+    filled(replay, 5)
+    (batch,) = drawn(replay)
+    state, step = torch.cat([batch.steps.obs["state"], batch.last.obs["state"][None]]), transitions(batch)
+    counts = step.weight > 0
+    assert length > 1 or counts.all()
+    same = (state[1:, :, :2] == state[:-1, :, :2]).all(-1) & (state[1:, :, 2] == state[:-1, :, 2] + 1)
+    assert torch.equal(same, counts) and counts.sum() > 1_000
+    old = state[:-1, :, 1] >= 100
+    assert (old & counts).any() and (~old & counts).any()
+    assert (batch.steps.action[old] < 0).all() and (batch.steps.action[~old] >= 0).all()
+    seen = {tuple(row) for row in state[:-1][counts & old].tolist()}
+    there = {tuple(row) for row in rows["obs", "state"].reshape(-1, 3).tolist()}
+    assert seen <= there and len(seen) > len(there) / 2
+
+
+def test_a_memory_with_a_seam_goes_on_after_a_checkpoint_as_if_it_had_not(tmp_path: Path) -> None:
+    one, other = memory(size=64), memory(size=64)
+    one.extend(*as_collected(recorded(30, *LENGTHS), Shifted(), context_of()))
+    collector = filled(one, 3)
+    other.load_state_dict(checkpoint.load(checkpoint.save(tmp_path, 1, one.state_dict(), {}))[0])
+    more = collector.collect(4)
+    for replay in (one, other):
+        replay.extend(*more)
+    for a, b in zip(drawn(one, 5), drawn(other, 5), strict=True):
+        assert torch.equal(a.steps.obs["state"], b.steps.obs["state"])
+
+
+def test_two_ranks_share_a_dataset() -> None:
+    rows, parts = recorded(20, 2, 3, 5, 7), []
+    for rank in (0, 1):
+        ranks = dataclasses.make_dataclass("Ranks", ["rank", "size"])(rank, 2)
+        parts.append(as_collected(rows, Shifted(), dataclasses.replace(context_of(), ranks=ranks))[0])
+    first, second = ({tuple(row) for row in part.obs["state"].reshape(-1, 3).tolist()} for part in parts)
+    assert parts[0].reward.shape == (12, 3) and not first & second
+
+
+def test_a_dataset_of_another_environment_is_refused_by_what_differs() -> None:
+    rows, context = recorded(9, 2, 3, 5), context_of()
+    spec = context.spec
+    array = ArraySpec((4,), "float32")
+    for change, sentence in (
+        ({"obs": {"rgb": array}}, "no observation 'rgb'; it has state"),
+        ({"obs": {"state": array}}, r"observation 'state' of shape \[3\], the environment's are \[4\]"),
+        ({"action": dataclasses.replace(spec.action, shape=(2,))}, r"actions of shape \[\], .* \[2\]"),
+    ):
+        with pytest.raises(UserError, match=f"^the dataset has {sentence}"):
+            as_collected(rows, Shifted(), dataclasses.replace(context, spec=dataclasses.replace(spec, **change)))
+    with pytest.raises(UserError, match="^the dataset has 3 rows, too few for 3 environments"):
+        as_collected(rows[:1], Shifted(), context)
 
 
 def test_rows_are_seen_as_a_tensordict_in_the_order_of_time() -> None:

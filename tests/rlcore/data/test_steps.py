@@ -38,5 +38,17 @@ def test_an_end_that_arrived_with_row_zero_makes_it_a_reset_row() -> None:
     assert step.weight[0].tolist() == [1, 0]
 
 
+def test_a_row_before_one_that_opens_an_episode_is_a_reset_whether_or_not_an_end_is_on_record() -> None:
+    """As where a dataset, or a memory filled from one, goes from one recording to the next: column 1, rows 1 to 2."""
+    example = batch()
+    example.steps.is_first[2, 1] = True
+    step = transitions(example)
+    assert step.weight.tolist() == [[1, 1], [1, 0], [0, 1], [1, 1]]
+    assert step.done.tolist() == [[0, 1], [1, 0], [0, 0], [0, 1]]  # what was going on is cut short, not ended
+    assert step.terminated.tolist() == [[0, 0], [1, 0], [0, 0], [0, 0]]
+    example.last.is_first[0] = True
+    assert transitions(example).weight[-1].tolist() == [0, 1]
+
+
 def test_shifted_appends_the_arrival() -> None:
     assert shifted(torch.tensor([[1], [2], [3]]), torch.tensor([4])).tolist() == [[2], [3], [4]]

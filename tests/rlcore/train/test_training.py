@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
+from flows.stages.collect import collect
+from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.a2c import learner as a2c
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
+from rlcore.config.schema import build, plain
+from rlcore.data.dataset import load_dataset
+from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
+from rlcore.store.directory import RunDirectory, write_json
 from rlcore.train.training import Training
+from tests.probes import q_learning
 
 CARD = {"tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
 
@@ -68,6 +75,30 @@ def test_what_was_collected_and_not_learned_from_is_not_saved(tmp_path: Path) ->
     one.collect()
     with pytest.raises(Exception, match=r"update\(\) before saving"):
         one.save(tmp_path)
+
+
+def test_a_replay_memory_begins_with_the_dataset_that_collect_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
+    algo = build(q_learning.Config, {"total_steps": 400, "size": 100, "learning_starts": 8}, "algo.")
+    config = RunConfig(algo=algo, env=EnvConfig(id="CartPole-v1", num_envs=2), seed=0)
+    run = RunDirectory(tmp_path)
+    run.make("", {}, yaml.safe_dump(plain(config)))
+    write_json(run.card, CARD | {"spec": Training(config, CARD).envs.spec.to_json()})
+    collect(run)
+    one = Training(config, CARD)
+    one.remember(run.dataset)
+    rows = load_dataset(run.dataset)["obs", "state"].reshape(-1, 4)
+    for _ in range(6):
+        one.collect()
+        assert len(one.update()) == (4 if one.policy_steps > 8 else 0)  # none is owed for the dataset's rows
+    held = {tuple(row) for row in one.buffer.remembered()["obs", "state"].reshape(-1, 4).tolist()}
+    assert len(held & {tuple(row) for row in rows.tolist()}) > 100
+    with pytest.raises(UserError, match=r"^remember\(dataset\): training has begun; a replay memory begins with it"):
+        one.remember(run.dataset)
+    with pytest.raises(UserError, match=r"^remember\(dataset\): a2c keeps no memory"):
+        training().remember(run.dataset)
 
 
 def test_a_state_of_two_ranks_is_not_continued_by_one() -> None:
