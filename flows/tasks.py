@@ -29,7 +29,7 @@ from flows.stages.train import boundaries as train_boundaries
 from flows.stages.train import train as train_stage
 from flows.workers import artifacts
 from rlcore.envs.card import card_key
-from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, UserError
+from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
 from rlcore.store.run_config import config_of
@@ -50,14 +50,15 @@ VERSION = f"{rlcore.__version__}+{commit()[:10]}"
 def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
     """Whether a failure may pass by itself: a killed process does, a mistake in the config or a NaN never.
 
-    Nor does an environment that would do the same again, or a full disk, for which the trainer has waited by then.
+    Nor does an environment that would do the same again, memory that is short, or a full disk, for which the trainer
+    has waited by then.
     """
     return may_pass(state.result(raise_on_failure=False))
 
 
 def may_pass(failure: Any) -> bool:
     """Whether a failure may pass by itself; tells of one that is tried again."""
-    lasting = isinstance(failure, (UserError, EnvironmentFault, DiskFault, SameAgain))
+    lasting = isinstance(failure, (UserError, EnvironmentFault, DiskFault, OutOfMemory, SameAgain))
     worth = isinstance(failure, EnvironmentLost) or not lasting
     if worth:
         tell("stage", {"doing": f"{failure}; trying again", "failure": True})

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rlcore.system.secrets import redacted
+
+KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # no fault of code sends these
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class Sentence(Exception):
@@ -73,8 +78,20 @@ class RunError(Sentence):
     """A run that cannot go on (a faulty environment, a NaN, a full disk), told in one sentence. Exit code 1."""
 
 
-class DiskFault(RunError):
+class MachineFault(RunError):
+    """What a run needs and the machine does not give. It is not the run's doing: another time all may be well."""
+
+
+class DiskFault(MachineFault):
     """A disk that does not take what is written to it: full, read-only, broken. It may pass by itself."""
+
+
+class OutOfMemory(MachineFault):
+    """Memory that is not there, of the processor or of a GPU."""
+
+
+class Killed(MachineFault):
+    """A process that somebody ended by a signal: the kernel where memory is short, a service manager, a person."""
 
 
 class EnvironmentFault(RunError):
@@ -83,6 +100,25 @@ class EnvironmentFault(RunError):
 
 class EnvironmentLost(EnvironmentFault):
     """An environment's process died or hung: unlike other faults this may pass, so a run may try again by itself."""
+
+
+def death(code: int, sentence: str) -> RunError:
+    """The error of a process that ended with a code nobody asked for: `Killed` by a signal that others send."""
+    return (Killed if -code in KILLS else RunError)(sentence)
+
+
+def machine_fault(error: BaseException) -> MachineFault | None:
+    """The fault of the machine that an exception of Python, PyTorch or the system stands for; None where of none."""
+    if isinstance(error, MachineFault):
+        return error
+    if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+        return DiskFault(f"{error.filename or 'a file'}: {error.strerror}")
+    out_of_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    # torch's class for GPUs is a RuntimeError; its allocator of the processor's memory has none of its own.
+    torchs = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    if out_of_memory or (isinstance(error, RuntimeError) and torchs):
+        return OutOfMemory(f"out of memory ({first_line(error) or type(error).__name__})")
+    return None
 
 
 def first_line(error: BaseException) -> str:

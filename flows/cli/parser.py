@@ -163,6 +163,8 @@ def _add_sweep(group: Any) -> None:
     command = _add(group, "sweep resume", "flows.cli.sweep:resume", "go on with a sweep")
     command.add_argument("name", help="of the sweep")
     command.add_argument("overrides", nargs="*", default=[], help="sweep.trials, sweep.workers or sweep.confirm_seeds")
+    about = "take trials that have failed up again, from their last checkpoints"
+    command.add_argument("--failed", action="store_true", help=about)
     command = _add(group, "sweep status", "flows.cli.sweep:status", "what a sweep has come to so far")
     command.add_argument("name", help="of the sweep")
     command.add_argument("--json", action="store_true", dest="as_json", help="for a program")

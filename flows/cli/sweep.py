@@ -21,7 +21,7 @@ from rlcore.config.schema import arguments, plain, spell
 USAGE = """\
 usage: shepherd sweep [sweep=PRESET] [sweep.KEY=VALUE ...] [key=value ...]
        shepherd sweep status NAME [--json]
-       shepherd sweep resume NAME [sweep.trials=N ...]
+       shepherd sweep resume NAME [--failed] [sweep.trials=N ...]
 
 Find good hyperparameters, then train the best beside the default configuration on fresh seeds.
 
@@ -42,13 +42,13 @@ def sweep(overrides: Sequence[str]) -> None:
         _drive(*new_sweep(overrides))
 
 
-def resume(name: str, overrides: Sequence[str]) -> None:
-    """Go on with a sweep."""
+def resume(name: str, overrides: Sequence[str], failed: bool = False) -> None:
+    """Go on with a sweep; with `failed` also with its trials that have failed."""
     check_servers()
     with _soon():
         from flows.sweeps.running import changed_sweep  # Prefect
 
-        _drive(*changed_sweep(name, overrides))
+        _drive(*changed_sweep(name, overrides, failed))
 
 
 @contextmanager

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from flows.process.signals import farewell
-from rlcore.errors import DiskFault, RunError, UserError
+from rlcore.errors import DISK_FAULTS, DiskFault, MachineFault, RunError, UserError
 from rlcore.system.secrets import redacted
-
-DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def told(command: Callable[[], int]) -> int:
@@ -41,9 +38,11 @@ def told(command: Callable[[], int]) -> int:
 
 @contextmanager
 def continued_with(command: str) -> Iterator[None]:
-    """Name the command that goes on when a signal, or a disk that takes no more, ends what is inside the `with`."""
+    """Name the command that goes on when a signal, or a fault of the machine, ends what is inside the `with`."""
     farewell(f"shepherd: interrupted; continue with: {command}")
     try:
         yield
     except DiskFault as fault:
         raise DiskFault(f"{fault}; once the disk takes it, continue with: {command}") from None
+    except MachineFault as fault:
+        raise type(fault)(f"{fault}; continue with: {command}") from None

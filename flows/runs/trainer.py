@@ -15,7 +15,7 @@ from typing import Any
 from flows.process.signals import TrainingInterrupted, interrupted, time_left
 from flows.runs.listeners import tell
 from flows.runs.warm import start_trainer
-from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, RunError, UserError
+from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, RunError, UserError, death
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import stopped
 from rlcore.train.boundary import Boundary
@@ -24,7 +24,7 @@ GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a check
 LOOK_EVERY = 1.0  # seconds
 SILENCE = 30.0  # seconds without a sign of life that are no cause for alarm; it gives one every 2 s
 START_SILENCE = 180.0  # seconds, the same before it is ready
-FAILURES = {kind.__name__: kind for kind in (UserError, DiskFault, EnvironmentFault, EnvironmentLost)}
+FAILURES = {kind.__name__: kind for kind in (UserError, DiskFault, OutOfMemory, EnvironmentFault, EnvironmentLost)}
 OnProgress = Callable[[dict[str, Any]], None]
 
 
@@ -132,8 +132,8 @@ class Trainer:
                 raise TrainingInterrupted
         code = self.process.wait()
         self._close()
-        death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        raise RunError(f"the trainer {death}; its output is in {self.run.log}")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise death(code, f"the trainer {how}; its output is in {self.run.log}")
 
     def _line(self) -> bytes | None:
         """The next line that the trainer says, None when it has ended; `EnvironmentLost` where it hung."""

@@ -13,7 +13,7 @@ from flows.report.sentences import between, number, signed
 from flows.runs.change import change_run
 from flows.runs.listeners import tell
 from flows.sweeps.driving import Sweep
-from flows.sweeps.jobs import Job
+from flows.sweeps.jobs import FAULTS, Job
 from flows.sweeps.settings import merged
 from flows.sweeps.space import typed
 from flows.sweeps.study import CONFIRMATION
@@ -27,7 +27,7 @@ QUIET = ("env.capture_video=false",)  # unless the user wants it
 
 def confirm(sweep: Sweep) -> Iterator[Job]:
     """The runs of the confirmation to be started, each as soon as there is a hand free, until all have ended."""
-    failures: list[str] = []
+    failures: list[RunError] = []
     wanted = sides(sweep)
     if wanted:
         tell("phase", {"doing": "confirmation", "total": 2 * len(wanted["winner"])})
@@ -39,7 +39,7 @@ def confirm(sweep: Sweep) -> Iterator[Job]:
     while sweep.hands.busy:
         _wait(sweep, failures)
     if failures:
-        raise RunError(f"the winner of sweep {sweep.folder.name} is not confirmed: {failures[0]}")
+        raise type(failures[0])(f"the winner of sweep {sweep.folder.name} is not confirmed: {failures[0]}")
 
 
 def sides(sweep: Sweep) -> dict[str, list[Training]]:
@@ -103,7 +103,7 @@ def interval(winner: Sequence[float], default: Sequence[float]) -> tuple[float, 
     return float(found.low), float(found.high)
 
 
-def _wait(sweep: Sweep, failures: list[str]) -> None:
+def _wait(sweep: Sweep, failures: list[RunError]) -> None:
     job, end = sweep.hands.wait()
-    if end.state == "failed":
-        failures.append(f"{job.label}: {end.sentence}")
+    if end.state in ("failed", "unfinished"):
+        failures.append(FAULTS.get(end.fault, RunError)(f"{job.label}: {end.sentence}"))

@@ -15,8 +15,9 @@ from typing import Any
 from flows.process.signals import time_left
 from flows.runs.warm import start_warm
 from flows.sweeps import WORKER
-from flows.sweeps.jobs import DEATHS, End
+from flows.sweeps.jobs import DEATHS, End, stopped_by
 from flows.sweeps.trial import Training
+from rlcore.errors import death
 
 GRACE = 22.0  # seconds that a worker gets to have its trainer write a checkpoint
 OnEvaluation = Callable[[], bool]  # whether to go on
@@ -58,7 +59,7 @@ class Crew:
                 if not self._ending.is_set():
                     on_progress({"doing": f"{worker.death}; going on from the last checkpoint"})
             assert isinstance(worker, _Worker)
-            return End("interrupted") if self._ending.is_set() else End("failed", worker.death)
+            return End("interrupted") if self._ending.is_set() else worker.end_of_job
         finally:
             self._idle.put(worker)
 
@@ -88,6 +89,11 @@ class _Worker:
         return self.process.poll() is None
 
     @property
+    def end_of_job(self) -> End:
+        """How a job ended over which it died."""
+        return stopped_by(death(self.process.wait(), self.death))
+
+    @property
     def death(self) -> str:
         """How it died, for a sentence."""
         code = self.process.wait()
@@ -107,10 +113,9 @@ class _Worker:
                 self._say({"go_on": on_evaluation()})
             elif event in ("progress", "stage"):
                 on_progress(said)
-            elif event == "failed":
-                return End("failed", said["sentence"])
             elif event == "ended":
-                return End("pruned" if training.state == "pruned" else "over")
+                end = End(**said)
+                return End("pruned") if end.state == "over" and training.state == "pruned" else end
         return None
 
     def end(self, interrupt: bool) -> None:

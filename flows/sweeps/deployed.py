@@ -17,8 +17,9 @@ from flows.runs.listeners import tell
 from flows.runs.pruning import prune
 from flows.settings import configure_environment
 from flows.sweeps.driving import Sweep
-from flows.sweeps.jobs import DEATHS, End, Job
+from flows.sweeps.jobs import DEATHS, FAULTS, End, Job
 from flows.sweeps.trial import Training
+from rlcore.errors import Killed
 from rlcore.store.directory import RunDirectory
 
 configure_environment()  # Prefect reads its settings when it is imported
@@ -73,7 +74,8 @@ class DeployedHands:
                 for job, flow_run in tuple(self._running.items()):
                     self._look(job, client.read_flow_run(flow_run))
         job, end = self._ended.pop(0)
-        tell("ended", {"label": job.label, "number": job.number, **end._asdict()})
+        if end.state != "unfinished":
+            tell("ended", {"label": job.label, "number": job.number, "state": end.state, "sentence": end.sentence})
         return job, end
 
     def cancel(self) -> None:
@@ -108,7 +110,9 @@ class DeployedHands:
             self._retry(flow_run.id)
         else:
             del self._running[job]
-            self._end(job, End("failed", state.message or state.type.value))
+            fault = Killed.__name__ if state.type == StateType.CRASHED else state.name if state.name in FAULTS else ""
+            end = End("unfinished" if fault else "failed", state.message or state.type.value, fault)
+            self._end(job, end)
 
     def _submitted(self, job: Job, training: Training) -> UUID:
         """The flow run that trains a run: asked for again, it is the same one."""

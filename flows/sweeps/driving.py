@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from flows.report.sweep_tables import short_names, short_value
 from flows.runs.listeners import tell
+from flows.sweeps.faults import Faults
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Hands, Job
 from flows.sweeps.settings import Plan, merged
@@ -50,8 +51,11 @@ class Sweep:
             return any(self.study.report(job.number, step, score) for step, score in reported(job.trainings))
 
     def tell(self, job: Job, end: End) -> None:
-        """Note what a trial came to."""
+        """Note what a trial came to; one that a fault of the machine has ended comes to nothing yet."""
         assert job.number is not None
+        if end.state == "unfinished":
+            tell("job", {"label": job.label, "number": job.number, "doing": f"unfinished: {end.sentence}"})
+            return
         state, value, sentence = {"over": "complete", "pruned": "pruned"}.get(end.state, "fail"), None, end.sentence
         if state == "complete":
             try:
@@ -78,15 +82,24 @@ class Sweep:
 def trials(sweep: Sweep) -> Iterator[Job]:
     """The trials to be started, each as soon as there is a hand free for it, until all have ended.
 
-    Those come first that an earlier driver had begun. In batch mode the others wait for the batch before.
+    Those come first that an earlier driver had begun. In batch mode the others wait for the batch before. A trial whose
+    processes were killed, or whose memory was not there, is tried once more by itself when all others have ended. What
+    faults of the machine leave unfinished all the same, a `MachineFault` tells at the end.
     """
     study, begun = sweep.study, sweep.study.unfinished()
+    faults = Faults(study, sweep.folder.resume_command)
     while True:
-        while sweep.hands.free:
+        while sweep.hands.free and not faults.full:
             number = begun.pop(0) if begun else study.ask()
             if number is None:
                 break
             yield sweep.job(number)
         if not sweep.hands.busy:
-            return
-        sweep.tell(*sweep.hands.wait())
+            number = faults.again()
+            if number is None:
+                break
+            yield sweep.job(number)
+        job, end = sweep.hands.wait()
+        assert job.number is not None
+        sweep.tell(job, faults.judge(job.number, end))
+    faults.tell()

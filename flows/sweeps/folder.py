@@ -58,7 +58,8 @@ class SweepFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
         self.storage(plan)  # refuses another one than before
-        noted = {"id": identity, "runs": str(runs), "storage": redacted(self._chosen_storage(plan))}
+        noted: dict[str, Any] = {"copies": self.copies} if self.copies else {}
+        noted |= {"id": identity, "runs": str(runs), "storage": redacted(self._chosen_storage(plan))}
         noted |= dataclasses.asdict(plan)
         for place in (self.plan_file, runs / "sweep.json"):
             write_json(place, noted)
@@ -145,9 +146,22 @@ class SweepFolder:
             )
         return address or f"sqlite:///{self.path / 'study.db'}"
 
-    def study_name(self, plan: Plan) -> str:
-        """What the study is called: in a database of several sweeps, also of other checkouts, not by the name alone."""
-        return f"{self.name} {self.id}" if self._chosen_storage(plan) else self.name
+    def study_name(self, plan: Plan, copies: int | None = None) -> str:
+        """What the study is called, or its n-th copy: by more than the name in a database of several checkouts."""
+        name = f"{self.name} {self.id}" if self._chosen_storage(plan) else self.name
+        copies = self.copies if copies is None else copies
+        return f"{name} ({copies + 1})" if copies else name
+
+    @property
+    def copies(self) -> int:
+        """How often its study was copied, to do failed trials again."""
+        return self._noted().get("copies", 0) if self.plan_file.exists() else 0
+
+    def note_copies(self, count: int) -> None:
+        """Have the study be its n-th copy from now on."""
+        noted = self._noted() | {"copies": count}
+        for place in (self.plan_file, self.runs / "sweep.json"):
+            write_json(place, noted)
 
     @staticmethod
     def _chosen_storage(plan: Plan) -> str:

@@ -92,7 +92,7 @@ def unfinished(group: Group, hands: Hands) -> Iterator[Job]:
 
     def wait() -> None:
         job, end = hands.wait()
-        if end.state == "failed":
+        if end.state in ("failed", "unfinished"):
             failures.append(f"{job.label}: {end.sentence}")
 
     for training in group.trainings:

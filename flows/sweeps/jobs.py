@@ -6,15 +6,28 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from flows.sweeps.trial import Training
+from rlcore.errors import DiskFault, Killed, MachineFault, OutOfMemory, machine_fault
 
+FAULTS: dict[str, type[MachineFault]] = {kind.__name__: kind for kind in (DiskFault, OutOfMemory, Killed)}
 DEATHS = 3  # of workers that one job survives: what kills every one of them is the job
 
 
 class End(NamedTuple):
-    """How a job ended: "over", "pruned", "failed" (with the sentence) or "interrupted"."""
+    """How a job ended: "over", "pruned", "failed", "interrupted", or "unfinished" by a fault of the machine.
+
+    Of one that failed or is unfinished there is a sentence, and of the latter the fault, a name of `FAULTS`.
+    """
 
     state: str
     sentence: str = ""
+    fault: str = ""
+
+
+def stopped_by(error: Exception) -> End:
+    """How a job ended that an exception has ended."""
+    fault = machine_fault(error)
+    sentence = str(fault or error) or type(error).__name__
+    return End("unfinished", sentence, type(fault).__name__) if fault else End("failed", sentence)
 
 
 class Job:

@@ -15,10 +15,11 @@ from flows.runs.warm import warm_trainers
 from flows.stages.summary import summarise
 from flows.sweeps import WORKER
 from flows.sweeps.crew import Crew
-from flows.sweeps.jobs import End, Job
+from flows.sweeps.jobs import End, Job, stopped_by
 from flows.sweeps.trial import Training
 from flows.tasks import VERSION
 from flows.workers.up import visible_gpus
+from rlcore.errors import Killed
 from rlcore.train.boundary import Boundary
 
 from prefect import task  # isort: skip - flows.tasks sets the environment that it reads
@@ -60,13 +61,21 @@ class LocalHands:
         """The next job that ends, and how."""
         job = self._ended.get()
         self._busy -= 1
-        end = self._ends.pop(job, End("failed", "Prefect could not run its task; the log says why"))
-        tell("ended", {"label": job.label, "number": job.number, **end._asdict()})
+        lost = End("unfinished", "Prefect could not run its task; the log says why", Killed.__name__)
+        end = self._ends.pop(job, lost)
+        if end.state != "unfinished":
+            tell("ended", {"label": job.label, "number": job.number, "state": end.state, "sentence": end.sentence})
         return job, end
 
     def train(self, job: Job) -> End:
         """Do a job: what its log says already is not done again."""
-        self._ends[job] = end = self._end_of(job)
+        try:
+            end = self._end_of(job)
+        except Exception as error:
+            end = stopped_by(error)
+            if end.state == "failed":
+                raise
+        self._ends[job] = end
         return end
 
     def _end_of(self, job: Job) -> End:
@@ -118,7 +127,7 @@ options: dict[str, Any] = {"task_run_name": _called, "cache_policy": NO_CACHE, "
 def _train(hands: LocalHands, job: Job) -> Any:
     """One job."""
     end = hands.train(job)
-    return Failed(message=end.sentence) if end.state == "failed" else end.state
+    return Failed(message=end.sentence) if end.state in ("failed", "unfinished") else end.state
 
 
 def _note_pruned(training: Training) -> None:

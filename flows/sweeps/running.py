@@ -19,6 +19,7 @@ from flows.sweeps.folder import SweepFolder, refuse_password
 from flows.sweeps.jobs import Job
 from flows.sweeps.local import here
 from flows.sweeps.settings import LATER, Plan, changed, plan
+from flows.sweeps.study import Study
 from flows.sweeps.trial import otherwise
 from flows.workers.artifacts import share_shown
 from flows.workers.flow_run import on_worker, supervised
@@ -47,15 +48,30 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
     return config.algo.name, folder
 
 
-def changed_sweep(name: str, overrides: Sequence[str]) -> tuple[str, SweepFolder]:
-    """A sweep that is there, with other settings where they are given, and the algorithm whose flow it is."""
+def changed_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> tuple[str, SweepFolder]:
+    """A sweep that is there, with other settings where they are given, and the algorithm whose flow it is.
+
+    With `failed`, its trials that have failed are to be done again.
+    """
     folder = SweepFolder.existing(name)
     there = folder.read()
     with folder.driving():
         made = dataclasses.replace(there, config=changed(there.config, overrides))
         config = check_plan(made)
         folder.write(made, folder.runs)
+        if failed:
+            _take_up_failed(folder, made)
     return config.algo.name, folder
+
+
+def _take_up_failed(folder: SweepFolder, plan: Plan) -> None:
+    """Have the sweep go on in a copy of its study in which the failed trials have only been asked."""
+    study, copies = Study(plan, folder.storage(plan), folder.study_name(plan)), folder.copies + 1
+    if not study.failed():
+        raise UserError(f"--failed: no trial of sweep {folder.name} has failed")
+    study.copy(folder.study_name(plan, copies))
+    folder.note_copies(copies)  # from here on the copy counts, whatever becomes of this process
+    study.delete()
 
 
 @contextmanager

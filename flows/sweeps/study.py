@@ -95,6 +95,24 @@ class Study:
         """Numbers of the trials that were asked and came to nothing yet."""
         return [trial.number for trial in self.trials if not trial.state.is_finished()]
 
+    def failed(self) -> list[int]:
+        """Numbers of the trials that have failed."""
+        return [trial.number for trial in self.trials if trial.state == self._optuna.trial.TrialState.FAIL]
+
+    def copy(self, name: str) -> None:
+        """Copy the study, with failed trials as they were when asked: of one that has ended Optuna changes nothing."""
+        failed = self.failed()
+        with self._watched("its study cannot be copied"):
+            if name in self._optuna.get_all_study_names(self._database):  # half a copy, of a process that was killed
+                self._optuna.delete_study(study_name=name, storage=self._database)
+            copy = self._optuna.create_study(storage=self._database, study_name=name, direction="maximize")
+            copy.add_trials([asked_only(trial) if trial.number in failed else trial for trial in self.trials])
+
+    def delete(self) -> None:
+        """Delete the study, of which there is a copy."""
+        with self._watched("the study before the copy cannot be deleted"):
+            self._optuna.delete_study(study_name=self._study.study_name, storage=self._database)
+
     def params(self, number: int) -> Params:
         """The values of a trial, in the order of the space."""
         return meant(self.space, self.trials[number])
@@ -161,6 +179,14 @@ class Study:
             for key, note in notes.items():
                 self._database.set_trial_user_attr(trial._trial_id, key, note)
             self._database.set_trial_state_values(trial._trial_id, states[state.upper()], values)
+
+    def count_fault(self, number: int) -> int:
+        """Note that a fault of the machine has ended a trial; how often by now."""
+        trial = self.trials[number]
+        count = trial.user_attrs.get("faults", 0) + 1
+        with self._written():
+            self._database.set_trial_user_attr(trial._trial_id, "faults", count)
+        return count
 
     def best(self) -> FrozenTrial | None:
         """The complete trial of the highest value, the earlier one of two; None without one."""

@@ -2,7 +2,7 @@
 
 It is told and tells in lines of JSON. In: `{"train": {run_dir, overrides, judged}}`, and to a question
 `{"go_on": true|false}`. Out: `ready`; of a training `progress`, `stage`, `evaluated` (the question, where `judged`); at
-its end `ended` or `failed`. A signal ends it with a checkpoint, and the end of its parent at once.
+its end `ended`, with how (`flows.sweeps.jobs.End`). A signal ends it with a checkpoint, the end of its parent at once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from flows.process.signals import CODE, TrainingInterrupted, terminable
 from flows.runs.create import new_run
 from flows.runs.listeners import listening
 from flows.runs.pruning import judged_by
+from flows.sweeps.jobs import stopped_by
 from flows.train import training_flow
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
@@ -47,9 +48,9 @@ class Worker:
             except Exception as error:
                 if not isinstance(error, UserError):
                     traceback.print_exc()
-                self._tell("failed", sentence=str(error) or type(error).__name__, mistake=isinstance(error, UserError))
+                self._tell("ended", **stopped_by(error)._asdict())
             else:
-                self._tell("ended")
+                self._tell("ended", state="over")
 
     def _train(self, run_dir: str, overrides: list[str], judged: bool) -> None:
         """The training flow's function on a run, new or half-done."""

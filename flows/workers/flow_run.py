@@ -29,7 +29,7 @@ from flows.runs.trainer import expect_trainer, released, resumes
 from flows.settings import configure_environment, home
 from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.workers.artifacts import progress_shown
-from rlcore.errors import UserError
+from rlcore.errors import MachineFault, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.secrets import redacted
 
@@ -92,6 +92,8 @@ def ending_in_a_sentence(body: Body) -> Body:
             # Prefect makes an exception of its own of the state as the process ends, and logs that.
             logging.getLogger("prefect.flow_runs").addFilter(lambda record: record.exc_info is None)
             return Failed(message=str(error))
+        except MachineFault as fault:
+            return Failed(name=type(fault).__name__, message=str(fault))  # a sweep tells it from what a trial did wrong
         return Completed(message=made["result"], data=made)
 
     return flow  # pyright: ignore[reportReturnType]

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.errors import RunError, UserError, first_line
+from rlcore.errors import RunError, UserError, first_line, machine_fault
 from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import large_imports, without_compiler
 
@@ -201,8 +201,9 @@ class Trainer:
         except UserError as error:
             self.say("error", sentence=str(error), kind="UserError", exit=2)
             return 2
-        except Exception as error:
-            if not isinstance(error, RunError):
+        except Exception as raised:
+            error = machine_fault(raised) or raised
+            if not isinstance(raised, RunError):
                 with contextlib.suppress(OSError):  # the log may lie on the full disk that this is about
                     traceback.print_exc()
             sentence = str(error) if isinstance(error, RunError) else self._where(error)

@@ -40,6 +40,7 @@ HEAVY = frozenset(
         "rich",
         "safetensors",
         "scipy",
+        "sqlalchemy",
         "tensorboard",
         "torch",
         "uvicorn",

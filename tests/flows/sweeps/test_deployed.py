@@ -19,6 +19,7 @@ from flows.sweeps import study as study_module
 from flows.sweeps.deployed import DeployedHands
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.jobs import DEATHS
+from rlcore.errors import Killed
 from rlcore.store.directory import write_json
 from tests.flows.sweeps.fake import EVALUATIONS, came_to, drive, evaluate, made
 
@@ -123,8 +124,12 @@ def test_a_pool_comes_to_the_trials_that_this_machine_comes_to(tmp_path: Path, m
 def test_a_crashed_flow_run_is_retried_and_one_that_always_crashes_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = Pool(crashes={0: 2, 1: DEATHS + 1}, broken=(2,))
-    sweep = drive_pool(made(tmp_path, "crashes", *FEW, "sweep.pruner=none")[0], pool, monkeypatch)
+    pool = Pool(crashes={0: 2, 1: 10**9}, broken=(2,))
+    folder = made(tmp_path, "crashes", *FEW, "sweep.pruner=none")[0]
+    with pytest.raises(Killed, match="trial 1 is unfinished"):
+        drive_pool(folder, pool, monkeypatch)
+    assert pool.crashes[1] == 10**9 - 2 * (DEATHS + 1)  # and once more by itself
+    sweep = drive_pool(folder, pool, monkeypatch)
     states = [trial.state.name for trial in sweep.study.trials]
     assert states[:3] == ["COMPLETE", "FAIL", "FAIL"]
     assert sweep.study.trials[2].user_attrs["sentence"] == "algo.gamma=2: must be <= 1"

@@ -1,0 +1,154 @@
+"""Faults of the machine leave a trial unfinished; what they left, and what has failed, is taken up again."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from flows.sweeps import study as study_module
+from flows.sweeps.driving import Sweep, trials
+from flows.sweeps.faults import ATTEMPTS
+from flows.sweeps.folder import SweepFolder
+from flows.sweeps.jobs import End, Job, stopped_by
+from flows.sweeps.running import changed_sweep
+from rlcore.errors import DiskFault, EnvironmentLost, Killed, RunError, UserError, death
+from tests.flows.sweeps.fake import Hands, came_to, drive, made
+
+FEW = [
+    "sweep.trials=6",
+    "sweep.batch=2",
+    "sweep.sampler=random",
+    "sweep.pruner=none",
+    "sweep.confirm_seeds=0",
+    "sweep.seed=3",
+]
+FULL = stopped_by(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x"))
+KILLED = stopped_by(death(-9, "worker 77 was killed by signal 9"))
+
+
+@pytest.fixture(autouse=True)
+def databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[str, Any] = {}
+    memory = optuna.storages.InMemoryStorage
+    monkeypatch.setattr(study_module, "open_storage", lambda url: there.setdefault(url, memory()))
+
+
+class Faulty(Hands):
+    """Hands with which a trial ends by a fault, as often as `faults` says of its number; notes who trains beside it."""
+
+    def __init__(self, sweep: Sweep, places: int, faults: dict[int, list[End]]) -> None:
+        super().__init__(sweep, places, 0)
+        self.faults = faults
+        self.beside: dict[str, int] = {}
+
+    def start(self, job: Job) -> None:
+        super().start(job)
+        self.beside[f"{job.number}, {Counter(self.started)[job.label]}"] = len(self.running) - 1
+
+    def do(self, job: Job) -> End:
+        assert job.number is not None
+        ends = self.faults.get(job.number)
+        return ends.pop(0) if ends else super().do(job)
+
+
+def driven(folder: SweepFolder, faults: dict[int, list[End]]) -> tuple[Sweep, Faulty]:
+    sweep = Sweep(folder, folder.read())
+    sweep.hands = hands = Faulty(sweep, 2, faults)
+    for job in trials(sweep):
+        hands.start(job)
+    return sweep, hands
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> list[tuple[Any, ...]]:
+    """The trials of the sweep that nothing disturbs; none of them fails."""
+    found = came_to(drive(made(tmp_path, "whole", *FEW)[0], 2))
+    assert {state for _, state, *_ in found} == {"COMPLETE"}
+    return found
+
+
+def values(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [trial[:5] for trial in found]  # without how often it was tried
+
+
+def test_a_full_disk_leaves_trials_unfinished_and_no_other_is_begun(tmp_path: Path, whole: Any) -> None:
+    folder = made(tmp_path, "full", *FEW)[0]
+    with pytest.raises(DiskFault, match=r"^trial 2 is unfinished: runs/x: No space left on device$"):
+        driven(folder, {2: [FULL], 3: [FULL]})
+    there = Sweep(folder, folder.read()).study
+    assert [trial.state.name for trial in there.trials] == ["COMPLETE", "COMPLETE", "RUNNING", "RUNNING"]
+    assert values(came_to(driven(folder, {})[0])) == values(whole)  # once it takes what is written
+
+
+def test_what_was_killed_is_tried_again_by_itself(tmp_path: Path, whole: Any) -> None:
+    sweep, hands = driven(made(tmp_path, "once", *FEW)[0], {2: [KILLED]})
+    assert values(came_to(sweep)) == values(whole)
+    assert hands.beside["2, 2"] == 0
+
+
+def test_what_is_killed_again_and_again_stays_unfinished_and_at_last_has_failed(tmp_path: Path, whole: Any) -> None:
+    folder, faults = made(tmp_path, "always", *FEW)[0], {1: [KILLED] * ATTEMPTS}
+    with pytest.raises(Killed, match="trial 1 is unfinished: worker 77 was killed by signal 9"):
+        driven(folder, faults)
+    assert Sweep(folder, folder.read()).study.unfinished() == [1]
+    sweep, _ = driven(folder, faults)
+    assert [trial.state.name for trial in sweep.study.trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 4]
+    said = sweep.study.trials[1].user_attrs["sentence"]
+    assert "for the 3rd time" in said and "sweep resume always --failed" in said
+
+
+def test_failed_trials_are_taken_up_again_and_no_other(tmp_path: Path, whole: Any) -> None:
+    folder, plan = made(tmp_path, "failed", *FEW)
+    sweep, _ = driven(folder, {1: [End("failed", "an environment that was not there")]})
+    assert sweep.study.failed() == [1]
+    before = sweep.study._study.study_name
+    changed_sweep("failed", [], failed=True)
+    sweep, hands = driven(folder, {})
+    assert [label.partition(":")[0] for label in hands.started] == ["trial 1"]
+    assert values(came_to(sweep)) == values(whole)
+    assert sweep.study._study.study_name == f"{before} (2)"
+    assert optuna.get_all_study_names(sweep.study._database) == [f"{before} (2)"]
+    folder.write(plan, folder.runs)  # as every resume does
+    assert folder.study_name(plan) == f"{before} (2)"
+    with pytest.raises(UserError, match=r"^--failed: no trial of sweep failed has failed$"):
+        changed_sweep("failed", [], failed=True)
+
+
+def test_half_a_copy_of_a_study_is_made_anew(tmp_path: Path) -> None:
+    sweep, _ = driven(made(tmp_path, "half", *FEW)[0], {0: [End("failed", "a fault")]})
+    sweep.study.copy("half (2)")
+    sweep.study.copy("half (2)")
+    (copy,) = (s for s in optuna.get_all_study_summaries(sweep.study._database) if s.study_name == "half (2)")
+    assert copy.n_trials == 6
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "fault"),
+    [
+        (DiskFault("full"), "unfinished", "DiskFault"),
+        (OSError(errno.EROFS, "read-only"), "unfinished", "DiskFault"),
+        (OSError(errno.ENOMEM, "no memory"), "unfinished", "OutOfMemory"),
+        (MemoryError(), "unfinished", "OutOfMemory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+            "unfinished",
+            "OutOfMemory",
+        ),
+        (death(-15, "the trainer was killed by signal 15"), "unfinished", "Killed"),
+        (death(-11, "the trainer was killed by signal 11"), "failed", ""),  # a fault of code
+        (death(1, "the trainer ended with code 1"), "failed", ""),
+        (OSError(errno.ENOENT, "no such file"), "failed", ""),
+        (EnvironmentLost("environment 3 hung"), "failed", ""),
+        (RunError("not finite after 512 env steps"), "failed", ""),
+        (UserError("algo.gamma=2: must be <= 1"), "failed", ""),
+    ],
+)
+def test_what_is_the_machines_fault_and_what_is_not(error: Exception, state: str, fault: str) -> None:
+    end = stopped_by(error)
+    assert (end.state, end.fault) == (state, fault) and end.sentence
