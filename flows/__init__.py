@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlcore.judge.policy import Policy
@@ -30,4 +31,31 @@ def load_policy(path_or_uri: str | Path) -> Policy:
     return load(path_or_uri)
 
 
-__all__ = ["load_policy"]
+def main(function: Callable[[Any], Any]) -> Callable[[], Any]:
+    """Decorate a script's function of its config, in place of `hydra.main`: it is called without arguments.
+
+    The config is that of the script's own command line, which is the one of `shepherd train`.
+    """
+    from flows.cli.script import main as made  # every command imports flows first
+
+    return made(function)
+
+
+def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Train, from a script of one's own, as SheepRL's function of this name.
+
+    Args:
+        cfg: a whole config, as `main` or `hydra.main` hand it over; None: that of the script's own command line.
+
+    Returns:
+        The run's summary.
+
+    Raises:
+        UserError: mistakes of the config.
+    """
+    from flows.cli.script import run as train  # every command imports flows first
+
+    return train(cfg)
+
+
+__all__ = ["load_policy", "main", "run"]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from flows.cli.other_commands import refuse_other_commands
+from flows.cli.other_commands import translated
 from flows.cli.parser import HELP, parse, parser
+from flows.config.search_path import VARIABLES
 from flows.process.exits import told
 from flows.process.signals import CODE, farewell, terminable
 from flows.settings import configure_environment, read_dotenv
@@ -51,8 +53,13 @@ def _run(arguments: list[str]) -> int:
     if not words:
         parser().print_help()
         return 2
-    refuse_other_commands(words)
-    calls, values = parse(words)
+    line = translated(words)
+    if line.words != words:
+        print(f"shepherd: this stands for: {line}", *plugins.as_typed(modules), file=sys.stderr)
+    if line.search_path:
+        variable = VARIABLES[0]
+        os.environ[variable] = ";".join(filter(None, (line.search_path, os.environ.get(variable))))
+    calls, values = parse(line.words)
     read_dotenv() if calls == HELP else configure_environment()  # help reads nothing but the config
     plugins.name(modules)
     module, _, name = calls.partition(":")

@@ -61,6 +61,17 @@ def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dic
     return _composed_from(file, OmegaConf.load, overrides)  # as Hydra reads files: 1e-3 is a number
 
 
+def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
+    """As `compose`, from a config that `hydra.main` or a user's own program has put together, interpolations kept."""
+    from omegaconf import OmegaConf
+
+    with _LOCK, _told_at_once() as mistakes:
+        plugins.load()
+        yaml_files.register_resolvers()
+        whole: Any = tree  # a DictConfig, whose interpolations are kept, or plain
+        return _checked(_merged(OmegaConf.create(whole), Typed(), mistakes), mistakes)
+
+
 def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
     """The content of a parameter file, `params.yaml`: every key, interpolations kept.
 

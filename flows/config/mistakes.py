@@ -40,9 +40,14 @@ def not_an_option(group: str, name: str, options: Collection[str]) -> str:
     choose = f"; choose one of {', '.join(sorted(set(options) - {'default'}) or options)}"
     if name in ("", "???"):
         return f"{group}={name}: no name given{choose}"
-    if {name, name.partition("_")[0]} & NOT_YET.get(group, frozenset()):
+    if is_of_sheeprl(group, name):
         return f"{group}={name}: SheepRL's {name} is not there yet{choose}"
     return f"{group}={name}: no such file in the group {group}{nearest(name, options) or choose}"
+
+
+def is_of_sheeprl(group: str, name: str) -> bool:
+    """Whether SheepRL has a file of that name, for which there is none here yet."""
+    return bool({name, name.partition("_")[0]} & NOT_YET.get(group, frozenset()))
 
 
 def of_files(error: Exception, asked: str, groups: Mapping[str, Collection[str]]) -> str:

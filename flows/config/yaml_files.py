@@ -98,9 +98,10 @@ def register_resolvers() -> None:
     """The functions of interpolations that OmegaConf does not bring: `${now:%Y-%m-%d}`, `${run_root:}`."""
     from omegaconf import OmegaConf
 
-    if not OmegaConf.has_resolver("now"):
+    if not OmegaConf.has_resolver("now"):  # Hydra's own is the same
         # Cached: one run has one time, wherever its config mentions it.
         OmegaConf.register_new_resolver("now", lambda pattern: datetime.now().strftime(pattern), use_cache=True)
+    if not OmegaConf.has_resolver("run_root"):
         OmegaConf.register_new_resolver("run_root", run_root)
 
 
