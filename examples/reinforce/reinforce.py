@@ -86,7 +86,8 @@ class Learner:
         """-log π(a|s) (G - b(s)) + (b(s) - G)², summed over rows [N] of weight [N]; the weight; means for the log."""
         baseline = self.agent.critic(features).squeeze(-1)
         logprob = self.agent.head.policy(self.agent.head(self.agent.actor(features))).logprob(action)
-        policy, value = -logprob * (returns - baseline.detach()) @ weight, (baseline - returns).square() @ weight
+        policy = -(logprob * (returns - baseline.detach())).dot(weight)
+        value = (baseline - returns).square().dot(weight)
         sums, count = {"Loss/policy_loss": policy.detach(), "Loss/value_loss": value.detach()}, weight.sum()
         return policy + value, count, {name: summed / count for name, summed in sums.items()}
 

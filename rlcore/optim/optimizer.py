@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,8 +32,9 @@ class Optimizer:
 
     The gradient is of the module's own parameters and of nothing else; gradients and weights are summed over the
     minibatches of a step and over all ranks, divided once, and clipped by the global norm. Parameters and the rule's
-    memory are one vector each. Compiled, loss, gradient, clipping and step are one function, built for the shapes of
-    the first minibatch; what changes between steps comes in as tensors, so that schedules build nothing.
+    memory are one vector each. Under mixed precision the loss is computed in it, as acting is. Compiled, loss, gradient,
+    clipping and step are one function, built for the shapes of the first minibatch; what changes between steps comes in
+    as tensors, so that schedules build nothing.
 
     Args:
         module: its parameters are trained; it is brought to the context's device and precision.
@@ -59,8 +61,10 @@ class Optimizer:
     ) -> None:
         fabric, self.ranks = context.fabric, context.ranks
         self.loss, self.config, self.max_grad_norm, self.reduction = loss, config, max_grad_norm, reduction
-        convert = fabric.strategy.precision.convert_module
-        self.module, *self.uses = (fabric.to_device(convert(each)) for each in (module, *uses))
+        precision = fabric.strategy.precision
+        self.module, *self.uses = (fabric.to_device(precision.convert_module(each)) for each in (module, *uses))
+        # As acting: nothing in the loss says so. Of true precision it would only make new tensors coarse.
+        self.autocast: Any = fabric.autocast if precision.precision.endswith("mixed") else nullcontext
         self.parameters = FlatParameters(self.module)
         # All that the loss may read beside what is trained: other modules, frozen parameters, buffers.
         self._held = Held([self.module, *self.uses], self.parameters.tensors)
@@ -69,7 +73,7 @@ class Optimizer:
         self._lr = math.nan
         self.set_lr(config.lr)
         # float16 alone: steps with an overflow are skipped and the scale lowered, so such a gradient is no fault.
-        self.scales_loss = getattr(fabric.strategy.precision, "scaler", None) is not None
+        self.scales_loss = getattr(precision, "scaler", None) is not None
         self.scale, self.growing = torch.tensor(SCALE if self.scales_loss else 1.0), 0
         self.compiled = context.compiled
         self.whole = self.compiled and accumulate == 1 and self.ranks.size == 1  # compiled from loss to step
@@ -141,8 +145,9 @@ class Optimizer:
             self._lr, self.lr = lr, torch.tensor(lr, dtype=torch.float64)
 
     def _gradient(self, inputs: Sequence[Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        total, weight, means = self.loss(*inputs)
-        scaled = total * self.scale.to(total) if self.scales_loss else total
+        with self.autocast():
+            total, weight, means = self.loss(*inputs)
+        scaled = total.float() * self.scale.to(total.device) if self.scales_loss else total
         parts = torch.autograd.grad(scaled, self.parameters.tensors, materialize_grads=True)
         return self.parameters.joined(parts), weight, means
 
@@ -204,7 +209,8 @@ class Optimizer:
 
             def value(named: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
                 parts = {f"members.0.{name}": part for name, part in named.items()} | borrowed
-                total, weight, means = functional_call(objective, parts, given)
+                with self.autocast():
+                    total, weight, means = functional_call(objective, parts, given)
                 self._names = list(means)
                 return total, (weight, list(means.values()))
 

@@ -21,7 +21,7 @@ PPO_NORMALIZED = (*PPO, True)
 LOSS, UPDATE, PREPARE = "a2c.Learner.loss", "a2c.Learner.update", "ActorCriticLearner.prepare"
 MUTANTS = (
     # The policy's gradient.
-    Mutant("advantage of the wrong sign", LOSS, swap("-(A * B)", "A * B"), BASE),
+    Mutant("advantage of the wrong sign", LOSS, swap("-(A * B).dot(C)", "(A * B).dot(C)"), BASE),
     Mutant(
         "value gradient through the advantage",
         LOSS,
@@ -57,9 +57,9 @@ MUTANTS = (
     Mutant("ent_coef dropped", LOSS, given(ent_coef="0"), BASE),
     # Which rows count, and how much.
     Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
-    Mutant("reset rows counted in the policy loss", LOSS, swap("-A @ samples.weight", "-A.sum()"), PPO),
-    Mutant("reset rows counted in the value loss", LOSS, swap("A.square() @ B", "A.square().sum()"), PPO),
-    Mutant("reset rows counted in the entropy", LOSS, swap("A.entropy() @ B", "A.entropy().sum()"), PPO),
+    Mutant("reset rows counted in the policy loss", LOSS, swap("-A.dot(samples.weight)", "-A.sum()"), PPO),
+    Mutant("reset rows counted in the value loss", LOSS, swap("A.square().dot(B)", "A.square().sum()"), PPO),
+    Mutant("reset rows counted in the entropy", LOSS, swap("A.entropy().dot(B)", "A.entropy().sum()"), PPO),
     Mutant("reset rows counted in the mean", LOSS, swap("A.weight.sum()", "A.weight.new_tensor(len(value))"), PPO),
     Mutant("sum in place of the mean", "Optimizer._step", swap('A == "mean"', 'A == "sum"'), PLAIN),
     Mutant("one part of the rollout only", UPDATE, swap("A.chunk(self.parts)", "A.chunk(self.parts)[:1]"), CHUNKS),

@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant("log-probability without the std", "Normal.logprob", swap("self.log_std", "0"), NORMAL),
     Mutant("entropy of a normal without the std", "Normal.entropy", swap("self.log_std", "0 * self.log_std"), NORMAL),
     # Means, minibatches, the optimizer.
-    Mutant("padding counted in the losses", LOSS, swap("A.entropy() @ weight", "A.entropy().sum()"), BASE),
+    Mutant("padding counted in the losses", LOSS, swap("A.entropy().dot(weight)", "A.entropy().sum()"), BASE),
     Mutant("sum instead of mean", "Optimizer._step", swap('A == "mean"', 'A == "sum"'), RAW),
     Mutant("one epoch only", "minibatches", given(epochs="1"), BASE),
     Mutant(

@@ -40,12 +40,11 @@ class Learner(ActorCriticLearner):
     def loss(self, ent_coef: float, *columns: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """-log π(aₜ|sₜ) Âₜ + c (Vₜ - Rₜ)² - β H, summed over samples with columns [N, ...]; weight; means."""
         samples = Samples._make(columns)
-        with self.autocast():
-            parameters, value = self.agent(samples.features)
+        parameters, value = self.agent(samples.features)
         policy = self.agent.head.policy(parameters)
-        policy_sum = -(policy.logprob(samples.action) * samples.advantage) @ samples.weight
-        value_sum = (value - samples.returns).square() @ samples.weight
-        entropy_sum = policy.entropy() @ samples.weight
+        policy_sum = -(policy.logprob(samples.action) * samples.advantage).dot(samples.weight)
+        value_sum = (value - samples.returns).square().dot(samples.weight)
+        entropy_sum = policy.entropy().dot(samples.weight)
         total = policy_sum + self.config.vf_coef * value_sum - ent_coef * entropy_sum
         sums = {"Loss/policy_loss": policy_sum, "Loss/value_loss": value_sum, "Loss/entropy_loss": -entropy_sum}
         count = samples.weight.sum()

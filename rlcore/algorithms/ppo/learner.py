@@ -67,15 +67,14 @@ class Learner(ActorCriticLearner):
         The minibatch: rows [M] of the columns [N, ...] of `Samples`, with weights and advantages [M] of their own.
         """
         config, samples = self.config, Samples._make((*columns, weight)).rows(rows, weight)
-        with self.autocast():
-            parameters, value = self.agent(samples.features)
+        parameters, value = self.agent(samples.features)
         policy = self.agent.head.policy(parameters)
         log_ratio = policy.logprob(samples.action) - samples.old_logprob
         ratio = log_ratio.exp()
         clip_value = clip_coef if config.clip_vloss else None
-        policy_sum = policy_loss(ratio, advantage, clip_coef, config.dual_clip) @ weight
-        value_sum = value_loss(value, samples.old_value, samples.returns, clip_value) @ weight
-        entropy_sum = policy.entropy() @ weight
+        policy_sum = policy_loss(ratio, advantage, clip_coef, config.dual_clip).dot(weight)
+        value_sum = value_loss(value, samples.old_value, samples.returns, clip_value).dot(weight)
+        entropy_sum = policy.entropy().dot(weight)
         total = policy_sum + config.vf_coef * value_sum - ent_coef * entropy_sum
         with torch.no_grad():  # k3 of Schulman 2020, joschu.net/blog/kl-approx.html
             approx_kl, clipped = (ratio - 1) - log_ratio, ((ratio - 1).abs() > clip_coef).to(weight)
@@ -84,8 +83,8 @@ class Learner(ActorCriticLearner):
                 "Loss/policy_loss": policy_sum,
                 "Loss/value_loss": value_sum,
                 "Loss/entropy_loss": -entropy_sum,
-                "Info/approx_kl": approx_kl @ weight,
-                "Info/clip_fraction": clipped @ weight,
+                "Info/approx_kl": approx_kl.dot(weight),
+                "Info/clip_fraction": clipped.dot(weight),
             }
         return total, weight.sum(), {name: value.detach() / count for name, value in sums.items()}
 

@@ -249,6 +249,36 @@ def test_modules_that_a_loss_uses_are_of_the_networks_precision(compiled: bool) 
             slow.lerp_(fast, 0.5)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("uncompiled")
+def test_under_mixed_precision_a_loss_that_says_nothing_of_it_is_computed_in_it_as_acting_is(compiled: bool) -> None:
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
+    seen: list[torch.dtype] = []
+
+    def loss(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        y = module(x)
+        seen.append(y.dtype)
+        each = y.float().square().sum(-1)
+        total = each.dot(torch.ones(len(each)))  # sums over samples stay float32
+        return total, torch.tensor(float(len(x))), {"loss": total.detach()}
+
+    norms: dict[str, float] = {}
+    for precision in ("32-true", "bf16-mixed"):
+        torch.manual_seed(0)
+        module = nn.Linear(3, 4)
+        plain = copy.deepcopy(module)
+        optimizer = Optimizer(module, loss, PLAIN, context(fabric(precision), compiled=compiled))
+        assert optimizer.accumulate(x)["loss"].dtype == torch.float32
+        norms[precision] = optimizer.apply().item()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+            expected = plain(x).float().square().sum() / len(x)
+        expected.backward()
+        gradient = torch.cat([p.grad.flatten() for p in plain.parameters()])
+        assert norms[precision] == pytest.approx(gradient.norm().item(), rel=1e-6)
+    assert set(seen) == {torch.float32, torch.bfloat16}
+    assert norms["bf16-mixed"] != pytest.approx(norms["32-true"], rel=1e-6)
+
+
 @pytest.mark.usefixtures("uncompiled")
 def test_a_module_that_is_not_declared_is_no_constant_of_the_compiled_step() -> None:
     actor, critic = linear(), linear()
