@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 # Inputs -> the loss summed over samples [], the samples' summed weight [], means for the log: name -> [].
 Loss = Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
-# Of float16, as torch.amp.GradScaler has them: first scale, steps until it doubles.
-SCALE, GROWTH = 2.0**16, 2000
+SCALE, GROWTH = 2.0**16, 2000  # of float16, as in torch.amp.GradScaler: first scale, steps until it doubles
 
 
 class Optimizer:
@@ -32,9 +31,8 @@ class Optimizer:
 
     The gradient is of the module's own parameters and of nothing else; gradients and weights are summed over the
     minibatches of a step and over all ranks, divided once, and clipped by the global norm. Parameters and the rule's
-    memory are one vector each. Under mixed precision the loss is computed in it, as acting is. Compiled, loss, gradient,
-    clipping and step are one function, built for the shapes of the first minibatch; what changes between steps comes in
-    as tensors, so that schedules build nothing.
+    memory are one vector each. Under mixed precision the loss is computed in it, as acting is. Compiled, loss to step
+    are one function, built for the first minibatch's shapes; what changes comes in as tensors: schedules build nothing.
 
     Args:
         module: its parameters are trained; it is brought to the context's device and precision.
@@ -63,7 +61,7 @@ class Optimizer:
         self.loss, self.config, self.max_grad_norm, self.reduction = loss, config, max_grad_norm, reduction
         precision = fabric.strategy.precision
         self.module, *self.uses = (fabric.to_device(precision.convert_module(each)) for each in (module, *uses))
-        # As acting: nothing in the loss says so. Of true precision it would only make new tensors coarse.
+        # Of true precision it would only make new tensors coarse.
         self.autocast: Any = fabric.autocast if precision.precision.endswith("mixed") else nullcontext
         self.parameters = FlatParameters(self.module)
         # All that the loss may read beside what is trained: other modules, frozen parameters, buffers.
@@ -102,8 +100,9 @@ class Optimizer:
             self._pending.append((gradient, weight))
             return means
         given = self._given(inputs)
-        layout = [(i.shape, i.dtype) for i in given[-len(inputs) :]]
-        assert layout == self._layout, "the compiled step was built for other shapes"
+        assert [(i.shape, i.dtype) for i in given[-len(inputs) :]] == self._layout, (
+            "the compiled step was built for other shapes"
+        )
         assert self._function is not None
         made = self._function(given)
         means = dict(zip(self._names, made[len(made) - len(self._names) :], strict=True))
@@ -199,8 +198,7 @@ class Optimizer:
         self._began = self.compiled
 
     def _make(self, example: list[Tensor], inputs: int) -> None:
-        modules = nn.ModuleList([self.module, *self.uses])
-        objective = Reading(modules, self.loss)
+        objective = Reading(nn.ModuleList([self.module, *self.uses]), self.loss)
         held, states = self._held.names, len(self._state())
 
         def function(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -229,8 +227,8 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """What the rule remembers, how many steps it has taken and in which way; and float16's scale."""
-        state: dict[str, Any] = {"slots": dict(self.slots), "count": self.count, "lr": self.lr, "compiled": self._began}
-        return state | ({"scale": self.scale, "growing": self.growing} if self.scales_loss else {})
+        scaling = {"scale": self.scale, "growing": self.growing} if self.scales_loss else {}
+        return {"slots": dict(self.slots), "count": self.count, "lr": self.lr, "compiled": self._began, **scaling}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
