@@ -69,7 +69,8 @@ def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
         plugins.load()
         yaml_files.register_resolvers()
         whole: Any = tree  # a DictConfig, whose interpolations are kept, or plain
-        return _checked(_merged(OmegaConf.create(whole), Typed(), mistakes), mistakes)
+        composed: Any = OmegaConf.create(whole)
+        return _checked(_merged(composed, Typed(), mistakes), mistakes)
 
 
 def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
