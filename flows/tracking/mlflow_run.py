@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,6 @@ UPLOADS = ".mlflow/uploads.json"
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
 NOTE = "mlflow.note.content"  # MLflow's name for a run's description
-STAMP = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)_(.+)")  # of the run names that we choose
 
 
 def bring(run: RunDirectory, events: list[Event]) -> str:
@@ -95,11 +93,9 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], events: list[Event]) -> Run:
     start = next((int(e["time"] * 1000) for e in events if e["kind"] == "start"), None)
-    # MLflow cuts long names at their end, where ours tell one run from another; the time comes last there.
-    name = STAMP.sub(r"\2 \1", tree["run_name"] or run.path.name)
     experiment = tree["metric"]["logger"]["experiment_name"] or tree["exp_name"]
     experiment = _experiment(client, experiment or f"{tree['algo']['name']}_{tree['env']['id']}", store_uri(tree))
-    return client.create_run(experiment, start_time=start, tags=_tags(run, tree), run_name=name)
+    return client.create_run(experiment, start_time=start, tags=_tags(run, tree), run_name=run.name)
 
 
 def _experiment(client: MlflowClient, name: str, uri: str) -> str:

@@ -137,7 +137,8 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
     elif flow_run and not any(override.startswith(PLACE) for override in overrides):
         assert flow_run.created is not None  # its server says it
         # The same at every attempt, and another for each of two flow runs that start in the same second.
-        typed.append(f"run_name={flow_run.created.astimezone(UTC):%Y-%m-%d_%H-%M-%S}_{str(flow_run.id)[-8:]}")
+        stamp = f"{flow_run.created.astimezone(UTC):%Y-%m-%d_%H-%M-%S}_{str(flow_run.id)[-8:]}"
+        typed.append(f"run_name=${{exp_name}}_${{seed}}_{stamp}")
     composed = compose(typed)
     _check_algorithm(algo, composed[0].algo.name)
     run = RunDirectory(Path(composed[0].run_dir).absolute())
@@ -193,12 +194,11 @@ def _mirrored(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> I
 
 
 def _name(flow_run: FlowRun, run: RunDirectory) -> None:
-    """Call and tag the flow run by environment and seed, which its parameters need not name.
+    """Call the flow run as its run and tag it by environment and seed, which its parameters need not name.
 
     What a sweep has started is called by its trial.
     """
-    config = run.read_config()
-    name = f"{config['env']['id']} seed {config['seed']} {run.read_identity()['run_id'][:6]}"
+    config, name = run.read_config(), run.name
     labels = [config["algo"]["name"], config["env"]["id"], f"seed={config['seed']}"]
     if flow_run.parent_task_run_id:
         name, labels = flow_run.name, [*flow_run.tags, *labels]

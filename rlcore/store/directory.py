@@ -60,6 +60,17 @@ class RunDirectory:
         """config.yaml as plain values; `rlcore.store.run_config.build_config` makes the checked config of them."""
         return yaml.load(self.config.read_text(), READER)
 
+    @property
+    def name(self) -> str:
+        """The run's one name, for people and other programs: `run_name` where its folder is called by that.
+
+        Else its folder's, and of one of several seeds (`seed_3`) the two folders above it: sweep, trial, seed.
+        """
+        chosen = Path(self.read_config()["run_name"] or self.path.name).parts
+        place = self.path.absolute().parts
+        depth = len(chosen) if place[-len(chosen) :] == chosen else 3 if place[-1].startswith("seed_") else 1
+        return "/".join(place[-depth:])
+
     def read_card(self) -> dict[str, Any]:
         """The environment card, as `rlcore.envs.card.environment_card` gives it."""
         return json.loads(self.card.read_text())

@@ -170,7 +170,7 @@ def test_history_names_algorithm_environment_and_seed(
     assert len(flow) == 1
     name, run_name, tags, version, state = flow[0]
     assert (name, state) == ("train-ppo", "COMPLETED")
-    assert run_name.startswith("CartPole-v1 seed 42")
+    assert run_name == finished[0].name == finished[0].path.name  # and so it is called in MLflow
     assert set(json.loads(tags)) == {"ppo", "CartPole-v1", "seed=42"}
     assert version.startswith("0.1.0+")
     tasks = query(home, "select name, task_version from task_run where name like 'make-env%'")

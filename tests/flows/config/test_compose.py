@@ -147,7 +147,7 @@ def test_buffer_size_follows_the_rollout():
 def test_names_and_folders_follow_algorithm_environment_time_and_seed():
     config, _ = compose(["exp=ppo", "env.id=Acrobot-v1", "seed=7"])
     assert config.exp_name == "ppo_Acrobot-v1"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_ppo_Acrobot-v1_7", config.run_name)
+    assert re.fullmatch(r"ppo_Acrobot-v1_7_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", config.run_name)
     assert config.run_dir == f"runs/ppo/Acrobot-v1/{config.run_name}"
 
 

@@ -258,19 +258,19 @@ def test_results_are_the_description_unless_a_person_wrote_one(home: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("chosen", "shown"),
+    ("folder", "chosen", "shown"),
     [
-        ("2026-11-22_01-23-09_cartpole_lr_2", "cartpole_lr_2 2026-11-22_01-23-09"),
-        ("longer rollouts", "longer rollouts"),
-        (None, "run"),
+        ("ppo_CartPole-v1_42_2026-11-22", "ppo_CartPole-v1_42_2026-11-22", "ppo_CartPole-v1_42_2026-11-22"),
+        ("acro", "ppo_CartPole-v1_42_2026-11-22", "acro"),
+        ("mine/lr=1", "mine/lr=1", "mine/lr=1"),
+        ("first/trial_0003/seed_7", "ppo_CartPole-v1_7_2026-11-22", "first/trial_0003/seed_7"),
+        ("run", None, "run"),
     ],
 )
-def test_a_run_is_named_by_what_tells_it_from_others_first(
-    home: Path, tmp_path: Path, chosen: str | None, shown: str
-) -> None:
-    run = synthetic_run(tmp_path / "run", f"named-{chosen}", run_name=chosen)
+def test_a_run_is_called_as_its_folder(home: Path, tmp_path: Path, folder: str, chosen: str | None, shown: str) -> None:
+    run = synthetic_run(tmp_path / folder, f"named-{folder}-{chosen}", run_name=chosen)
     info = connect(tracking_uri()).get_run(bring(run)).info
-    assert info.run_name == shown
+    assert info.run_name == run.name == shown
     assert info.user_id == user()
 
 

@@ -55,6 +55,11 @@ def test_a_retried_flow_run_whose_run_is_gone_makes_the_same_run_again(overrides
     assert learned_on(again) == ("Acrobot-v1", 7)
 
 
+def test_a_run_made_on_a_worker_is_called_as_one_made_by_hand() -> None:
+    run = _run_of("ppo", ACROBOT, "", flow_run(1))
+    assert run.name == run.path.name == "ppo_Acrobot-v1_7_2026-11-22_12-00-00_00000001"
+
+
 def test_the_time_zone_of_a_worker_does_not_move_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     run = _run_of("ppo", ACROBOT, "", flow_run(1))
     monkeypatch.setenv("TZ", "Asia/Tokyo")
