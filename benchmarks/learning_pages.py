@@ -46,7 +46,7 @@ def verdict(figures: dict[str, Any]) -> str:
     """How many seeds reach each gate."""
     return ", ".join(
         f"{reached(gate)} of {len(gate['returns'])} seeds at {number(gate['at_least'])} or above after "
-        f"{gate['env_steps']:,} steps"
+        f"{gate['policy_steps']:,} steps"
         for gate in figures["gates"]
     )
 
@@ -54,12 +54,12 @@ def verdict(figures: dict[str, Any]) -> str:
 def page(algorithm: str, figures: dict[str, Any]) -> str:
     """The page of an algorithm."""
     presets = {k: f for k, f in figures.items() if f["algorithm"] == algorithm and not f["variant"]}
-    columns = ("preset", "environment", "env steps", "mark", "seeds that reach it", "IQM of the seeds", "peers")
+    columns = ("preset", "environment", "policy steps", "mark", "seeds that reach it", "IQM of the seeds", "peers")
     lines = [f"# {algorithm.upper()}: what the presets reach", "", INTRODUCTION, "", *head(columns)]
     for of in presets.values():
         for gate in of["gates"]:
             shown = f"**{reached(gate)} of {len(gate['returns'])}**"
-            cells = [f"`{of['preset']}`", of["env"], f"{gate['env_steps']:,}", number(gate["at_least"]), shown]
+            cells = [f"`{of['preset']}`", of["env"], f"{gate['policy_steps']:,}", number(gate["at_least"]), shown]
             lines.append(row([*cells, interval(gate["returns"]), of["about"]]))
     for name, of in presets.items():
         lines += ["", *section(name, of)]
@@ -72,7 +72,7 @@ def page(algorithm: str, figures: dict[str, Any]) -> str:
 def section(name: str, of: dict[str, Any]) -> list[str]:
     """One preset: its command, the return of each seed, the picture."""
     where = f"{of['machine']}, {of['day']}, code and config {of['digest']}"
-    by_seed = [f"after {gate['env_steps']:,} steps {listed(gate['returns'])}" for gate in of["gates"]]
+    by_seed = [f"after {gate['policy_steps']:,} steps {listed(gate['returns'])}" for gate in of["gates"]]
     return [
         f"## {of['env']}",
         "",
@@ -81,7 +81,7 @@ def section(name: str, of: dict[str, Any]) -> list[str]:
         f"By seed: {'; '.join(by_seed)}. The policy that each run chose by its own evaluations: "
         f"{listed(of['chosen'])}. Training took {of['cpu_s']:.0f} processor seconds a seed ({where}).",
         "",
-        f"![Return against env steps, each seed and their interquartile mean]({name}.png)",
+        f"![Return against steps of training, each seed and their interquartile mean]({name}.png)",
     ]
 
 

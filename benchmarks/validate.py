@@ -46,7 +46,7 @@ LEAN = (*QUICK, "metric.logger.name=none", "log_root=runs/validate")
 
 @dataclass(frozen=True)
 class Case:
-    """A preset, or a variant of exp=ppo: its return at the end of a run and, where asked, after so many env steps."""
+    """A preset, or a variant of exp=ppo: its return at the end of a run and, where asked, after so many steps."""
 
     overrides: str
     at_least: float
@@ -120,7 +120,7 @@ def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) 
         "env": config.env.id,
         "command": shlex.join(["shepherd", "train", *case.overrides.split(), words[-2], f"group={name}"]),
         "gates": [
-            {"env_steps": steps, "at_least": mark, "returns": [judged(run, steps) for run in runs]}
+            {"policy_steps": steps, "at_least": mark, "returns": [judged(run, steps) for run in runs]}
             for steps, mark in gates
         ],
         "chosen": [record.final for record in records],
@@ -141,10 +141,10 @@ def digest(learned: dict[str, Any]) -> str:
 
 
 def judged(run: RunDirectory, steps: int) -> float:
-    """Mean greedy return of the newest policy of at most so many env steps; where it was played, it is read."""
+    """Mean greedy return of the newest policy of at most so many policy steps; where it was played, it is read."""
     path = next((path for path in checkpoint.newest_first(run.checkpoints) if int(path.name) <= steps), None)
     if path is None:
-        raise RunError(f"{run.path}: no checkpoint of {steps:,} env steps; its folder is to be removed")
+        raise RunError(f"{run.path}: no checkpoint of {steps:,} policy steps; its folder is to be removed")
     written = run.evaluations / f"last-{path.name}-{EPISODES}.json"
     if not written.exists():
         write_json(written, {"greedy": evaluate_checkpoint(run, path, EPISODES)})
@@ -152,7 +152,7 @@ def judged(run: RunDirectory, steps: int) -> float:
 
 
 def draw(name: str, records: Sequence[Record]) -> None:
-    """Returns against env steps: each run, the interquartile mean, its band."""
+    """Returns against policy steps: each run, the interquartile mean, its band."""
     both = {
         "greedy evaluations": [np.array(record.evaluations, dtype=float) for record in records],
         "training, sampled actions": [np.array(record.training, dtype=float) for record in records],
@@ -160,7 +160,7 @@ def draw(name: str, records: Sequence[Record]) -> None:
     found = {what: curves.curve_of([[(x, y, False) for x, y in map(np.transpose, of)]]) for what, of in both.items()}
     drawn = {what: curve for what, curve in found.items() if curve is not None}
     with matplotlib.rc_context(pictures.STYLE):
-        picture = pictures.curves_picture(drawn, name, records[0].task, "env steps", "return")
+        picture = pictures.curves_picture(drawn, name, records[0].task, "policy steps", "return")
     (RESULTS / f"{name}.png").write_bytes(picture.png)
 
 

@@ -38,10 +38,10 @@ def reproduce(source: str, run_dir: str = "") -> Any:
         collect(run)
         for at in as_far_as_the_original(RunDirectory(run), boundaries(run, registers=False)):
             if "checkpoint" in at.due:
-                checkpoint(run, at.env_steps)
-                verify(run, at.env_steps)  # ends the flow where the bits differ
+                checkpoint(run, at.policy_steps)
+                verify(run, at.policy_steps)  # ends the flow where the bits differ
             if "evaluate" in at.due:
-                evaluate(run, at.env_steps)
+                evaluate(run, at.policy_steps)
         evaluate(run, final=True)
         return verdict(run)
 

@@ -166,14 +166,14 @@ def _train(run: str) -> dict[str, Any]:
 
 
 @stage_task("checkpoint")
-def checkpoint(run: str, env_steps: int) -> dict[str, Any] | None:
-    """Make the trainer's state durable; None where the trainer had died and stands elsewhere than at `env_steps`."""
-    return checkpoint_stage(RunDirectory(run), env_steps)
+def checkpoint(run: str, policy_steps: int) -> dict[str, Any] | None:
+    """Make the trainer's state durable; None where the trainer had died and stands elsewhere than at `policy_steps`."""
+    return checkpoint_stage(RunDirectory(run), policy_steps)
 
 
 @stage_task("evaluate")
-def _evaluate(run: str, env_steps: int | None, final: bool) -> dict[str, Any] | None:
-    return evaluate_stage(RunDirectory(run), env_steps, final=final)
+def _evaluate(run: str, policy_steps: int | None, final: bool) -> dict[str, Any] | None:
+    return evaluate_stage(RunDirectory(run), policy_steps, final=final)
 
 
 @stage_task("register-model")
@@ -191,14 +191,15 @@ def summary(run: str) -> dict[str, Any]:
     results = summary_stage(directory)
     if FlowRunContext.get():
         artifacts.show_results(directory, results, directory.curve)
-    return {"run_dir": run, "result": result_line(results)} | {k: results[k] for k in ("status", "env_steps", "model")}
+    told = {key: results[key] for key in ("status", "policy_steps", "model")}
+    return {"run_dir": run, "result": result_line(results), **told}
 
 
 @stage_task("verify")
-def _verify(run: str, env_steps: int) -> dict[str, Any] | None:
+def _verify(run: str, policy_steps: int) -> dict[str, Any] | None:
     from flows.stages.verify import verify as verify_stage  # torch
 
-    return verify_stage(RunDirectory(run), env_steps)
+    return verify_stage(RunDirectory(run), policy_steps)
 
 
 @stage_task("verdict")
@@ -209,9 +210,9 @@ def verdict(run: str) -> dict[str, Any]:
     return verdict_stage(RunDirectory(run))
 
 
-def verify(run: str, env_steps: int) -> None:
+def verify(run: str, policy_steps: int) -> None:
     """Hold a reproduction's checkpoint against its original's; `Departed`, which ends the flow, where they differ."""
-    result = _verify(run, env_steps)
+    result = _verify(run, policy_steps)
     if result is not None:
         tell("stage", {"doing": result["sentence"]})
         if not result["same"]:
@@ -247,7 +248,7 @@ def boundaries(run: str, *, registers: bool = True) -> Iterator[Boundary]:
     return train_boundaries(RunDirectory(run), lambda: Boundary(**_train(run)))
 
 
-def evaluate(run: str, env_steps: int | None = None, *, final: bool = False) -> None:
+def evaluate(run: str, policy_steps: int | None = None, *, final: bool = False) -> None:
     """Judge the present policy; at the end, unless that is done or not wanted, the run's chosen checkpoint."""
     if not final or not judged(RunDirectory(run)):
-        _evaluate(run, env_steps, final)
+        _evaluate(run, policy_steps, final)

@@ -40,16 +40,16 @@ def training_flow(algo: str) -> Flow[..., Any]:
             accelerator: `fabric.accelerator` where the overrides do not set it; the pool's own, usually left as it is.
 
         Returns:
-            run_dir, status, env_steps, model, and the result in a sentence.
+            run_dir, status, policy_steps, model, and the result in a sentence.
         """
         with leading(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, mirror
             make_env(run)
             collect(run)
             for at in boundaries(run):  # the train task, until training is done or pruned
                 if "checkpoint" in at.due:
-                    checkpoint(run, at.env_steps)
+                    checkpoint(run, at.policy_steps)
                 if "evaluate" in at.due:
-                    evaluate(run, at.env_steps)
+                    evaluate(run, at.policy_steps)
             if at.done:  # and not a sweep's trial that was not worth going on
                 evaluate(run, final=True)
                 register_model(run)

@@ -307,7 +307,7 @@ class Learner(Protocol):
 
 
 class Buffer(Protocol):
-    """Where steps wait for the learner. Rollout hands each out once; Replay owes ratio x env steps batches."""
+    """Where steps wait for the learner. Rollout hands each out once; Replay owes ratio x policy steps batches."""
 
     def extend(self, steps: Steps, last: Steps) -> None:
         """Take T new rows and the arrival after them."""

@@ -18,6 +18,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     from flows.report.terminal import show  # rich
     from rlcore.judge.film import film
     from rlcore.judge.final import evaluate_checkpoint  # torch
+    from rlcore.store.checkpoint import manifest  # numpy
 
     run, path = locate(source, checkpoint)
     results = {}
@@ -28,8 +29,9 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
                 run, path, episodes, greedy=mode == "greedy", round=round, on_progress=telling
             )
     recorded = film(run, path, "evaluation.mp4") if video else None
-    written = run.evaluations / f"{path.name}-round{round}-{episodes}.json"
-    place = {"env_steps": int(path.name), "checkpoint": str(path.relative_to(run.path))}
+    steps = manifest(path)["policy_steps"]
+    written = run.evaluations / f"{steps}-round{round}-{episodes}.json"
+    place = {"policy_steps": steps, "checkpoint": str(path.relative_to(run.path))}
     write_json(written, place | {"round": round, "video": recorded} | results)
     show(evaluation_table(results, run.read_baseline(), short_path(path)))
     where = f", video {short_path(run.path / recorded)}" if recorded else ""
@@ -52,7 +54,7 @@ def enjoy(source: str, episodes: int) -> None:
 
 
 def locate(source: str, checkpoint: str | None = None) -> tuple[RunDirectory, Path]:
-    """The run and checkpoint that SOURCE means: of a run the named one (latest, best, env steps) or the chosen one."""
+    """The run and checkpoint that SOURCE means: of a run the named one (latest, best, a number) or the chosen one."""
     from rlcore.store import checkpoint as checkpoints  # numpy
 
     path, registered = Path(source).absolute(), source.startswith("models:/")

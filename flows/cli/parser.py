@@ -86,7 +86,7 @@ def parser() -> Parser:
     command.add_argument("source", help=SOURCE)
     about = "episodes, greedy and stochastic each (100)"
     command.add_argument("--episodes", type=int, default=100, metavar="N", help=about)
-    command.add_argument("--checkpoint", help="latest, best or a number of env steps (the run's chosen one)")
+    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
     about = "set of evaluation seeds (1: the run's own last evaluation)"
     command.add_argument("--round", type=int, default=1, help=about)
     command.add_argument("--video", action="store_true", help="also record one greedy episode")

@@ -60,7 +60,7 @@ class Line(NamedTuple):
 
 
 class Progress:
-    """Shows how far training (to `total_steps` env steps), an evaluation or a comparison is.
+    """Shows how far training (to `total_steps` policy steps), an evaluation or a comparison is.
 
     On a terminal the line is rewritten in place; elsewhere whole lines without control characters are written: of
     training one for each 5 % or 10 s, of other work one for each 10 s, and in the long run one for each twentieth of
@@ -78,10 +78,10 @@ class Progress:
         self._training: Line | None = None
         self._work: Line | None = None  # what goes on beside training
         self._began = (0.0, 0)  # when that began, and how much of it was done then
-        self._rate: float | None = None  # env steps a second of late
-        self._last = (0, 0.0)  # env steps and elapsed seconds of the last update
+        self._rate: float | None = None  # policy steps a second of late
+        self._last = (0, 0.0)  # policy steps and elapsed seconds of the last update
         self._written = -math.inf  # when a line was last written
-        self._steps_written = 0  # the env steps in the last line on training
+        self._steps_written = 0  # the policy steps in the last line on training
         self._closed = False
 
     def update(self, steps: int, episode_return: float | None, steps_per_second: float, elapsed: float) -> None:

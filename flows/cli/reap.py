@@ -18,7 +18,7 @@ from flows.workers.servers import check_servers
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 
-HEAD = ("run", "state", "env steps", "goes on with")
+HEAD = ("run", "state", "policy steps", "goes on with")
 
 
 def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, as_json: bool = False) -> int:
@@ -70,7 +70,7 @@ def _brought(one: Gone) -> dict[str, Any]:
         "run_id": run.read_identity()["run_id"],
         "state": one.state,
         "marked": one.marked,
-        "env_steps": int(newest.name) if newest else 0,
+        "policy_steps": int(newest.name) if newest else 0,
         "mlflow": bring_or_note(run),
         "resume": _resume_command(run),
     }
@@ -87,9 +87,9 @@ def _resume_command(run: RunDirectory) -> str:
 
 
 def _show(told: Sequence[dict[str, Any]], away: dict[str, str], runs: int, folders: Sequence[str]) -> None:
-    rows = [(short_path(Path(t["run_dir"])), t["state"], f"{t['env_steps']:,}", t["resume"]) for t in told]
+    rows = [(short_path(Path(t["run_dir"])), t["state"], f"{t['policy_steps']:,}", t["resume"]) for t in told]
     if rows:
-        show(table(HEAD, rows, numbers=("env steps",)))
+        show(table(HEAD, rows, numbers=("policy steps",)))
     else:
         print(f"{runs} runs in {', '.join(folders)}: none whose process is gone")
     for behind in (t["run_dir"] for t in told if not t["mlflow"]):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-HEAD = ("name", "version", "aliases", "env steps", "greedy mean", "decision", "registered", "run directory")
-NUMBERS = ("version", "env steps", "greedy mean")
+HEAD = ("name", "version", "aliases", "policy steps", "greedy mean", "decision", "registered", "run directory")
+NUMBERS = ("version", "policy steps", "greedy mean")
 
 
 def list_versions(name: str | None = None) -> None:
@@ -63,7 +63,11 @@ def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
     aliases = sorted(client.get_registered_model(name).aliases.items())
     for version in reversed(registry.versions_of(client, name)):
         tags, own = version.tags, str(version.version)
-        steps, mean, folder = tags.get("env_steps"), tags.get("eval_mean"), tags.get("run_dir")
+        steps, mean, folder = (
+            tags.get("policy_steps", tags.get("env_steps")),
+            tags.get("eval_mean"),
+            tags.get("run_dir"),
+        )
         yield (
             name,
             own,

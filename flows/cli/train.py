@@ -51,7 +51,7 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
             change_run(run, overrides)
         summary = run.read_summary()
         if summary.get("status") in COMPLETE:
-            print(f"{run_dir}: finished already ({summary['env_steps']:,} env steps); nothing to do")
+            print(f"{run_dir}: finished already ({summary['policy_steps']:,} policy steps); nothing to do")
         else:
             _flow(run)
 
@@ -89,7 +89,7 @@ def _flow(run: RunDirectory) -> None:
 
     config = run.read_config()
     newest = newest_good(run.checkpoints)  # says which were skipped
-    going_on = f" · continues at {int(newest.name):,} env steps" if newest else ""
+    going_on = f" · continues at {int(newest.name):,} policy steps" if newest else ""
     if newest is None and run.events.exists():
         going_on = " · no checkpoint yet: from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"

@@ -19,7 +19,7 @@ from flows.compare.statistics import Interval
 
 ALL = "all environments"
 AGGREGATES = {"iqm": statistics.iqm, "mean": statistics.mean, "median": statistics.median}
-EFFORT = ("env_steps", "updates", "wall_s", "cpu_s")
+EFFORT = ("policy_steps", "updates", "wall_s", "cpu_s")
 NEAR = 0.9  # the default threshold, of the way from 0 to 1, where Gymnasium names none
 
 
@@ -39,7 +39,7 @@ class Comparison:
         task_level: of the intervals of `by_task`: 95 %, of all pairs on all environments together.
         by_task: task -> every two sides on it, in returns; empty where there is one environment.
         thresholds: task -> return.
-        arrivals: task -> side -> env steps of each run at the threshold, None where it was not reached.
+        arrivals: task -> side -> policy steps of each run at the threshold, None where it was not reached.
         cost: task -> side -> what of EFFORT is known, the mean over runs.
         config: key -> side -> values, where sides differ.
         notes: what a reader must know.
@@ -153,7 +153,7 @@ def _gap(normalised: Sequence[NDArray[np.float64]], rng: np.random.Generator) ->
 def _cost(records: Sequence[Record]) -> dict[str, float]:
     """The mean over runs of what training took; without what not every run says."""
     of: dict[str, Callable[[Record], float | None]] = {name: lambda r, name=name: r.effort.get(name) for name in EFFORT}
-    of["env_steps"] = lambda r: float(r.env_steps)
+    of["policy_steps"] = lambda r: float(r.policy_steps)
     known = {name: [take(record) for record in records] for name, take in of.items()}
     return {
         name: float(np.mean([v for v in all_ if v is not None])) for name, all_ in known.items() if None not in all_

@@ -24,7 +24,7 @@ class Curve:
     """A side along training.
 
     Attributes:
-        x: [P] env steps, seconds or share of the budget.
+        x: [P] policy steps, seconds or share of the budget.
         band: interquartile mean [P] and its 95 % interval.
         runs: each run by itself.
     """
@@ -35,7 +35,7 @@ class Curve:
 
 
 def against_steps(made: Comparison, side: str, task: str) -> Curve | None:
-    """Returns against env steps; None where runs have too few points."""
+    """Returns against policy steps; None where runs have too few points."""
     return curve_of([[_steps(made, record) for record in made.selection.counted[side][task]]])
 
 

@@ -147,13 +147,13 @@ def _arrivals(made: Comparison) -> str:
             cells = [f"{len(there)} of {len(steps)}", f"{middle:,.0f}" if middle < float("inf") else "half never do"]
             cells += [f"{there[0]:,}", f"{there[-1]:,}"] if there else ["–", "–"]
             rows.append([escape(task), f"{number(made.thresholds[task])}", _side(made, side), *cells])
-    head = ["environment", "return", "side", "runs that reach it", "median env steps", "fastest", "slowest"]
+    head = ["environment", "return", "side", "runs that reach it", "median policy steps", "fastest", "slowest"]
     words = f"Env steps at the first point ({made.measure.curve_words}) at or above the threshold."
     return _table(head, rows, set(head[1:]) - {"side"}) + f'<p class="soft">{words}</p>\n'
 
 
 def _cost(made: Comparison) -> str:
-    spell = {"env_steps": "{:,.0f}", "updates": "{:,.0f}"}
+    spell = {"policy_steps": "{:,.0f}", "updates": "{:,.0f}"}
     rows = []
     for task, sides in made.cost.items():
         for side, cost in sides.items():
@@ -161,11 +161,11 @@ def _cost(made: Comparison) -> str:
                 (spell[name].format(cost[name]) if name in spell else duration(cost[name]))
                 if name in cost
                 else "unknown"
-                for name in ("env_steps", "updates", "wall_s", "cpu_s")
+                for name in ("policy_steps", "updates", "wall_s", "cpu_s")
             ]
-            rate = f"{cost['env_steps'] / cost['wall_s']:,.0f}" if cost.get("wall_s") else "unknown"
+            rate = f"{cost['policy_steps'] / cost['wall_s']:,.0f}" if cost.get("wall_s") else "unknown"
             rows.append([escape(task), _side(made, side), *cells, rate])
-    head = ["environment", "side", "env steps", "updates", "wall time", "processor time", "env steps a second"]
+    head = ["environment", "side", "policy steps", "updates", "wall time", "processor time", "policy steps a second"]
     return _table(head, rows, set(head[2:])) + '<p class="soft">Means over runs; of training alone.</p>\n'
 
 
@@ -185,7 +185,13 @@ def _runs(made: Comparison) -> str:
     for side, tasks in made.selection.counted.items():
         for task, records in tasks.items():
             for record, value in zip(records, made.values[side][task], strict=True):
-                cells = [escape(task), str(record.seed), number(float(value)), f"{record.env_steps:,}", record.status]
+                cells = [
+                    escape(task),
+                    str(record.seed),
+                    number(float(value)),
+                    f"{record.policy_steps:,}",
+                    record.status,
+                ]
                 rows.append([_side(made, side), *cells, escape(record.commit), f"<code>{escape(record.place)}</code>"])
     out = [
         [
@@ -193,16 +199,16 @@ def _runs(made: Comparison) -> str:
             escape(r.task),
             str(r.seed),
             "–",
-            f"{r.env_steps:,}",
+            f"{r.policy_steps:,}",
             escape(why),
             escape(r.commit),
             f"<code>{escape(r.place)}</code>",
         ]
         for name, r, why in made.selection.left_out
     ]
-    head = ["side", "environment", "seed", "value", "env steps", "state", "commit", "where"]
-    left = f"<p>Left out:</p>{_table(head, out, {'seed', 'value', 'env steps'})}" if out else ""
-    table = _table(head, rows, {"seed", "value", "env steps"})
+    head = ["side", "environment", "seed", "value", "policy steps", "state", "commit", "where"]
+    left = f"<p>Left out:</p>{_table(head, out, {'seed', 'value', 'policy steps'})}" if out else ""
+    table = _table(head, rows, {"seed", "value", "policy steps"})
     return f"<details><summary>{len(rows)} runs that count</summary>{table}</details>{left}\n"
 
 

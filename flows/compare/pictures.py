@@ -66,7 +66,7 @@ def _learning(made: Comparison) -> Iterator[Picture]:
         mark = f"_{number_ + 1}" if len(made.tasks) > 1 else ""
         by_steps = {side: curves.against_steps(made, side, task) for side in sides}
         by_time = {side: curves.against_time(made, side, task) for side in sides}
-        yield from _curves(by_steps, f"curve_steps{mark}", f"{task}, against env steps", "env steps", "return")
+        yield from _curves(by_steps, f"curve_steps{mark}", f"{task}, against policy steps", "policy steps", "return")
         yield from _curves(by_time, f"curve_time{mark}", f"{task}, against wall time", "seconds", "return")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-Line = list[tuple[int, float]]  # (env_steps, value), ascending
+Line = list[tuple[int, float]]  # (policy_steps, value), ascending
 FOLDER_TAG = "shepherd.run_dir"
 DONE = ("finished", "stopped_early")
 NOT_FINITE = "not finite"
@@ -80,7 +80,7 @@ class Record:
         return task_of(self.config)
 
     @property
-    def env_steps(self) -> int:
+    def policy_steps(self) -> int:
         """Where its last point stands."""
         return max((line[-1][0] for line in self.lines.values() if line), default=0)
 
@@ -96,7 +96,7 @@ class Record:
 
     @property
     def clock(self) -> Line:
-        """Seconds of training against env steps."""
+        """Seconds of training against policy steps."""
         return self.lines.get(WALL, [])
 
     @property

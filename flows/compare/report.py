@@ -18,9 +18,19 @@ from rlcore.errors import UserError
 from rlcore.store.directory import write_json, write_text
 from rlcore.store.series import RETURN, WHILE_TRAINING
 
-RUN_COLUMNS = ["side", "environment", "seed", "status", "counted", "value", "final_greedy_mean", "env_steps", "budget"]
+RUN_COLUMNS = [
+    "side",
+    "environment",
+    "seed",
+    "status",
+    "counted",
+    "value",
+    "final_greedy_mean",
+    "policy_steps",
+    "budget",
+]
 RUN_COLUMNS += ["updates", "wall_s", "cpu_s", "baseline_mean", "commit", "run"]
-POINT_COLUMNS = ["side", "environment", "seed", "run", "metric", "env_steps", "wall_s", "value"]
+POINT_COLUMNS = ["side", "environment", "seed", "run", "metric", "policy_steps", "wall_s", "value"]
 
 
 class Report(NamedTuple):
@@ -84,7 +94,17 @@ def _runs(made: Comparison) -> Iterator[list[Any]]:
     for side, r in _all(made):
         effort = [r.effort.get(name) for name in ("updates", "wall_s", "cpu_s")]
         value = values.get(r.run_id)
-        about = [side, r.task, r.seed, r.status, str(value is not None).lower(), value, r.final, r.env_steps, r.budget]
+        about = [
+            side,
+            r.task,
+            r.seed,
+            r.status,
+            str(value is not None).lower(),
+            value,
+            r.final,
+            r.policy_steps,
+            r.budget,
+        ]
         yield [*about, *effort, r.baseline, r.commit, r.place]
 
 

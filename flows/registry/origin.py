@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 KEPT = ("config.yaml", "config_overrides.txt", "lineage.json")
 
 
-def origin(uri: str, folder: Path) -> tuple[Path, int]:
-    """The folder that tells how to make a version again, and the env steps of its checkpoint.
+def origin(uri: str, folder: Path) -> tuple[Path, str]:
+    """The folder that tells how to make a version again, and the digest of its checkpoint.
 
     It is the version's run where that is still on this machine; else `folder`, with the files of KEPT from MLflow. A
     `UserError` where neither has them.
     """
     version = version_at(uri)
     tags = version.tags
-    if not {"run_dir", "run_id", "env_steps"} <= tags.keys():
+    if not {"run_dir", "run_id", "checkpoint_digest"} <= tags.keys():
         raise UserError(f"{uri}: not registered by this project, so there is no lineage of it")
     run = RunDirectory(tags["run_dir"])
     if run.config.exists() and run.read_identity()["run_id"] == tags["run_id"]:
-        return run.path, int(tags["env_steps"])
+        return run.path, tags["checkpoint_digest"]
     _download(uri, version, folder)
-    return folder, int(tags["env_steps"])
+    return folder, tags["checkpoint_digest"]
 
 
 def _download(uri: str, version: ModelVersion, folder: Path) -> None:

@@ -164,5 +164,5 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
         client.log_model_artifacts(model_id, str(files))
     outputs = client.get_run(run_id).outputs
     if model_id not in [output.model_id for output in (outputs.model_outputs if outputs else ())]:
-        client.log_outputs(run_id, [LoggedModelOutput(model_id, step=policy.description["env_steps"])])
+        client.log_outputs(run_id, [LoggedModelOutput(model_id, step=policy.description["policy_steps"])])
     client.finalize_logged_model(model_id, "READY")

@@ -42,7 +42,7 @@ def learning_curve(run: RunDirectory) -> Path:
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
     _draw_training(panels[0], events)
     if judged := evaluations(events):
-        steps, label = [e["env_steps"] for e in judged], "greedy evaluation, 95 % interval"
+        steps, label = [e["policy_steps"] for e in judged], "greedy evaluation, 95 % interval"
         _draw_intervals(panels[0], steps, [e["greedy"] for e in judged], VERMILION, "o", 5.5, label)
     _frame(figure, panels[0])
     _draw_baseline(panels, events)
@@ -93,7 +93,7 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
     axes.tick_params(axis="both", length=0)
     _open_frame(axes, "top", "right", "left")
     episodes = final[modes[0]]["episodes"] if modes else 0
-    axes.set_xlabel(f"final, {episodes:,} episodes\nat {final['env_steps']:,} env steps", fontsize=9, color=INK)
+    axes.set_xlabel(f"final, {episodes:,} episodes\nat {final['policy_steps']:,} policy steps", fontsize=9, color=INK)
     middle = sum(axes.get_ylim()) / 2
     for x, mode in enumerate(modes):
         mean, (low, high) = final[mode]["mean"], final[mode]["ci95"]
@@ -133,7 +133,7 @@ def _frame(figure: Figure, axes: Axes) -> None:
     """Label the axes, start that of steps at 0, and put the legend above the plot, where it covers no data."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.set_xlabel("env steps", color=INK)
+    axes.set_xlabel("policy steps", color=INK)
     axes.set_ylabel("episode return", color=INK)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _minus(f"{value:,.6g}")))
     _open_frame(axes, "top", "right")

@@ -11,9 +11,9 @@ def describe(kind: str, facts: dict[str, Any]) -> str | None:
         return f"random baseline: {_mean(facts)}"
     if kind == "evaluation" and facts.get("final"):
         modes = [f"{mode} {_mean(facts[mode])}" for mode in ("greedy", "stochastic") if facts.get(mode)]
-        return f"final evaluation of checkpoint {facts['env_steps']:,}: {'; '.join(modes)}"
+        return f"final evaluation of checkpoint {facts['policy_steps']:,}: {'; '.join(modes)}"
     if kind == "evaluation":
-        return f"evaluation at {facts['env_steps']:,} env steps: greedy {_mean(facts['greedy'])}"
+        return f"evaluation at {facts['policy_steps']:,} policy steps: greedy {_mean(facts['greedy'])}"
     if kind == "stage":
         return str(facts["doing"])
     if kind == "work":
@@ -37,7 +37,7 @@ def result_line(summary: dict[str, Any]) -> str:
     modes = [f"{mode} {_mean(result)}" for mode, result in summary["eval"].items() if result]
     model = summary["model"]
     made = f"{model['name']} version {model['version']} ({', '.join(model['aliases'])})" if model else "not registered"
-    return "; ".join([*modes, f"{summary['env_steps']:,} env steps", made])
+    return "; ".join([*modes, f"{summary['policy_steps']:,} policy steps", made])
 
 
 def _mean(result: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ def status_table(status: Mapping[str, Any]) -> Group:
     trials = status["trials"]
     complete = sorted((t for t in trials if t["state"] == "complete"), key=lambda t: (-t["value"], t["number"]))
     keys = list(dict.fromkeys(key for trial in trials for key in trial["params"]))
-    head = ("trial", "value", "env steps", *short_names(keys).values())
+    head = ("trial", "value", "policy steps", *short_names(keys).values())
     rows = [_row(trial, keys) for trial in complete[:BEST]]
     parts: list[RenderableType] = ["", Text(f"sweep {status['name']}", "bold"), ""]
     if rows:
@@ -34,16 +34,16 @@ def status_table(status: Mapping[str, Any]) -> Group:
 
 def group_table(name: str, runs: Sequence[RunDirectory], middle: Callable[[list[float]], float]) -> Group:
     """The runs of a group with what each came to, and the middle (IQM) of their returns."""
-    head, rows, means = ("run", "status", "env steps", "greedy mean", "model"), [], []
+    head, rows, means = ("run", "status", "policy steps", "greedy mean", "model"), [], []
     for run in runs:
         summary = run.read_summary()
         greedy, model = (summary.get("eval") or {}).get("greedy"), summary.get("model")
         means += [greedy["mean"]] if greedy else []
-        steps = f"{summary['env_steps']:,}" if summary else "-"
+        steps = f"{summary['policy_steps']:,}" if summary else "-"
         version = f"version {model['version']}" if model and model["version"] else "-"
         mean = number(greedy["mean"]) if greedy else "-"
         rows.append((run.path.name, summary.get("status", "-"), steps, mean, version))
-    made = Padding.indent(table(head, rows, numbers=("env steps", "greedy mean"), rule=True), 2)
+    made = Padding.indent(table(head, rows, numbers=("policy steps", "greedy mean"), rule=True), 2)
     said = f"  IQM {number(middle(means))} over {len(means)} runs" if means else "  no run was evaluated"
     return Group("", Text(f"group {name}", "bold"), "", made, "", said, f"  in {short_path(runs[0].path.parent)}")
 
@@ -55,8 +55,8 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     said = ", ".join(f"{count} {'failed' if state == 'fail' else state}" for state, count in counts.items() if count)
     found = [("trials", f"{len(trials)} of {status['wanted']}{f': {said}' if said else ''}")]
     if saved := status["saved"]:
-        share = saved / (saved + sum(trial["env_steps"] for trial in trials))
-        found.append(("pruning saved", f"{saved:,} env steps, {share:.0%} of what all trials would have taken"))
+        share = saved / (saved + sum(trial["policy_steps"] for trial in trials))
+        found.append(("pruning saved", f"{saved:,} policy steps, {share:.0%} of what all trials would have taken"))
     if failed := next((t for t in trials if t["state"] == "fail"), None):
         found.append(("first failure", f"trial {failed['number']}: {failed.get('sentence', '')}"))
     if status["lost"]:
@@ -81,7 +81,7 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
 
 def _row(trial: Mapping[str, Any], keys: list[str]) -> tuple[str, ...]:
     values = (short_value(trial["params"].get(key)) if key in trial["params"] else "-" for key in keys)
-    return (str(trial["number"]), number(trial["value"]), f"{trial['env_steps']:,}", *values)
+    return (str(trial["number"]), number(trial["value"]), f"{trial['policy_steps']:,}", *values)
 
 
 def short_value(value: Any) -> str:

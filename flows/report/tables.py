@@ -92,11 +92,12 @@ def _facts(summary: Mapping[str, Any], run: RunDirectory) -> list[tuple[str, str
 
 
 def _effort(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    rate, model = summary["env_steps_per_s"], summary.get("model") or {}
+    rate, model = summary["policy_steps_per_s"], summary.get("model") or {}
+    steps = f"{summary['policy_steps']:,} ({summary['env_steps']:,} env steps)"
     speed = f"{rate:,.0f} steps/s" if rate is not None else "not trained yet"
     aliases = f" ({', '.join(model['aliases'])})" if model.get("aliases") else ""
     return [
-        ("env steps", f"{summary['env_steps']:,} in {summary['updates']:,} updates"),
+        ("policy steps", f"{steps} in {summary['updates']:,} updates"),
         ("time", f"{duration(summary['wall_s'])} ({speed}; processor {duration(summary['cpu_s'])})"),
         ("model", f"{model['name']} version {model['version']}{aliases}" if model.get("name") else "not registered"),
     ]

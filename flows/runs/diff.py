@@ -21,7 +21,7 @@ ATTEMPTS = 5  # a run that is being trained may remove the checkpoint just chose
 def diff(first: str, second: str) -> int:
     """Compare the learning parts of two checkpoints and print what was found; 0 where every bit is the same, else 1.
 
-    A run directory stands for its newest good checkpoint at an env step both have.
+    A run directory stands for its newest good checkpoint after as many policy steps as both have.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -54,11 +54,11 @@ def _beyond(whole: Path, place: Path) -> str | None:
         return None
     wrong = checkpoint.damage(newest, with_chunks=False)
     damaged = f", damaged: {wrong}" if wrong else ""
-    return f"  {short_path(whole)} has come to {newest.name} env steps{damaged}; compared at {place.name}"
+    return f"  {short_path(whole)} has come to {newest.name} policy steps{damaged}; compared at {place.name}"
 
 
 def _places(first: Path, second: Path) -> tuple[Path, Path]:
-    """The checkpoints to compare; where no env step is in common and there is a reason for it, the newest."""
+    """The checkpoints to compare; where no moment is in common and there is a reason for it, the newest."""
     try:
         return compare.common(first, second)
     except compare.NothingInCommonError:
@@ -82,11 +82,9 @@ def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterat
 def _reasons(first: Path, second: Path) -> list[str]:
     """What the two fingerprints and environment cards say of why the bits may differ."""
     said = []
-    if first.name != second.name:
-        spent = [checkpoint.load(place)[0]["ranks"]["0"]["collector"]["policy_steps"] for place in (first, second)]
-        same = f"other episodes after the same {spent[0]:,} policy steps"
-        moments = same if spent[0] == spent[1] else "they are of different moments"
-        said.append(f"  {moments}: {first.name} and {second.name} env steps")
+    moments = [checkpoint.manifest(place)["policy_steps"] for place in (first, second)]
+    if moments[0] != moments[1]:
+        said.append(f"  they are of different moments: {moments[0]} and {moments[1]} policy steps")
     for half, meaning in MEANING.items():
         differing = _differing(half, *_fingerprints(first, second))
         said += [f"  {key}: {before} and {after}; {meaning}" for key, before, after in differing]

@@ -74,9 +74,9 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
     """All that a result was made from, and what it came to: with config.yaml, what it takes to have it again.
 
     What run.json says (code, host, seed, where it started from), the `machine` it trained on (device, threads,
-    versions, plugins), the keys that it `learned` with and their hash, how it `compile`s, `dataset_digest`, and by env
-    steps the `checkpoints` {digest, tensors, policy_steps} and the mean returns of `evaluations`. `fingerprint` is that
-    of its newest checkpoint.
+    versions, plugins), the keys that it `learned` with and their hash, how it `compile`s, `dataset_digest`, and by
+    policy steps the `checkpoints` {digest, tensors, env_steps} and the mean returns of `evaluations`. `fingerprint` is
+    that of its newest checkpoint.
     """
     events = list(read_events(run.events))
     judged = [event for event in events if event["kind"] == "evaluation"]
@@ -88,21 +88,30 @@ def whole_lineage(run: RunDirectory, fingerprint: Mapping[str, Any]) -> dict[str
         "compile": fingerprint.get("learning", {}).get("compile"),
         "dataset_digest": dataset_digest(run),
         "checkpoints": {
-            str(event["env_steps"]): {
+            str(event["policy_steps"]): {
                 "digest": event["digest"],
                 "tensors": event.get("tensors", ""),
-                "policy_steps": event.get("policy_steps"),
+                "env_steps": event.get("env_steps"),
             }
             for event in events
             if event["kind"] == "checkpoint" and "digest" in event
         },
         "evaluations": {
-            ("last" if event["final"] else str(event["env_steps"])): {
+            ("last" if event["final"] else str(event["policy_steps"])): {
                 mode: event[mode]["mean"] for mode in ("greedy", "stochastic") if event.get(mode)
             }
             for event in judged
         },
     }
+
+
+def by_policy_steps(told: dict[str, Any]) -> dict[str, Any]:
+    """A lineage that was written down; where an earlier version told it by env steps, by policy steps."""
+    steps = {key: str(of["policy_steps"]) for key, of in told["checkpoints"].items() if of.get("policy_steps")}
+    renamed = {
+        part: {steps.get(key, key): of for key, of in told[part].items()} for part in ("checkpoints", "evaluations")
+    }
+    return {**told, **renamed}
 
 
 def dataset_digest(run: RunDirectory) -> str:

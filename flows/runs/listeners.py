@@ -18,7 +18,7 @@ _listeners: list[Listener] = []
 def listening(listener: Listener) -> Iterator[None]:
     """Have `listener(kind, facts)` called inside the `with`.
 
-    Kinds: `progress` {env_steps, return, elapsed} after an iteration; `work` {doing, done, total} in what takes long;
+    Kinds: `progress` {policy_steps, return, elapsed} after an iteration; `work` {doing, done, total} of long work;
     `stage` {doing}, a sentence; `baseline`, `checkpoint`, `evaluation` and `registered` with what the stage made.
     Of many runs: `job` {label, number}, with the progress of one of them or {doing}; `ended` {label, number, state,
     sentence}; `trial` {number, label, state, value, sentence}; `phase` {doing, total}, when other jobs begin.

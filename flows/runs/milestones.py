@@ -46,7 +46,7 @@ def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
 
 def note_end(run: RunDirectory, boundary: Boundary) -> None:
     """Write that training is done, or has been pruned."""
-    here = {"env_steps": boundary.env_steps, "status": STATUS.get(boundary.reason or "", "finished")}
+    here = {"policy_steps": boundary.policy_steps, "status": STATUS.get(boundary.reason or "", "finished")}
     noted = last_event(read_events(run.events), "end")
     if noted is None or not here.items() <= noted.items():  # it may have been interrupted after it had finished
         EventLog(run.events).append("end", **here, reason=boundary.reason)
@@ -57,6 +57,6 @@ def note_broken_off(run: RunDirectory, status: str, reason: str) -> None:
     events = list(read_events(run.events))
     if ending(events) is not None:
         return
-    steps = [event["env_steps"] for event in events if event["kind"] in ("metrics", "checkpoint")]
+    steps = [event["policy_steps"] for event in events if event["kind"] in ("metrics", "checkpoint")]
     with suppress(RunError):  # on a full disk, say: what ended training is told, not that it could not be noted
-        EventLog(run.events).append("end", status=status, env_steps=max(steps, default=0), reason=reason)
+        EventLog(run.events).append("end", status=status, policy_steps=max(steps, default=0), reason=reason)

@@ -16,7 +16,7 @@ from flows.config.compose import compose_existing
 from flows.registry.origin import origin
 from flows.runs.check import prepared
 from flows.runs.create import create_run
-from flows.runs.lineage import code_diff_hash, code_version, host, whole_lineage
+from flows.runs.lineage import by_policy_steps, code_diff_hash, code_version, host, whole_lineage
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
 from rlcore.errors import UserError
@@ -36,7 +36,7 @@ class Original:
     Attributes:
         source: what the user called it.
         run_dir: its run, "" where that is not on this machine.
-        until: env steps of the last checkpoint that is compared.
+        until: policy steps of the last checkpoint that is compared.
         lineage: as `flows.runs.lineage.whole_lineage` gives it.
     """
 
@@ -48,7 +48,8 @@ class Original:
     @staticmethod
     def of(again: RunDirectory) -> Original:
         """What a reproduction is of."""
-        return Original(**json.loads((again.path / NOTE).read_text()))
+        noted = json.loads((again.path / NOTE).read_text())
+        return Original(**{**noted, "lineage": by_policy_steps(noted["lineage"])})
 
 
 def restored(source: str, run_dir: str = "") -> RunDirectory:
@@ -85,16 +86,16 @@ def restored(source: str, run_dir: str = "") -> RunDirectory:
 def _found(source: str, kept: Path) -> tuple[Original, Path]:
     """The original, and the folder with its config.yaml."""
     if source.startswith("models:/"):
-        folder, until = origin(source, kept)
+        folder, digest = origin(source, kept)
     else:
-        folder, until = RunDirectory.existing(source).path.absolute(), 0
+        folder, digest = RunDirectory.existing(source).path.absolute(), None
     run = RunDirectory(folder)
     local = run.identity.exists()
-    lineage = _lineage_of(run) if local else json.loads(run.lineage.read_text())
-    steps = [int(name) for name in lineage["checkpoints"]]
-    if not steps or (until and until not in steps):
+    lineage = _lineage_of(run) if local else by_policy_steps(json.loads(run.lineage.read_text()))
+    steps = [int(name) for name, of in lineage["checkpoints"].items() if digest in (None, of["digest"])]
+    if not steps:
         raise UserError(f"{source}: its log tells of no checkpoint, so there is nothing to compare a second run with")
-    return Original(source, str(folder) if local else "", until or max(steps), lineage), folder
+    return Original(source, str(folder) if local else "", max(steps), lineage), folder
 
 
 def _lineage_of(run: RunDirectory) -> dict[str, Any]:

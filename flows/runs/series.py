@@ -2,8 +2,8 @@
 
     policy/            the chosen checkpoint's policy, as `flows.load_policy` reads it
     metrics.json       final returns beside the random baseline; no times, so equal runs have equal metrics
-    training.csv       env_steps, episode_return, episode_length: one row a window of metric.log_every
-    evaluations.csv    env_steps, greedy_mean, ci95_low, ci95_high: one row an evaluation while training
+    training.csv       policy_steps, episode_return, episode_length: one row a window of metric.log_every
+    evaluations.csv    policy_steps, greedy_mean, ci95_low, ci95_high: one row an evaluation while training
     model.json         name, version, aliases and the decision on the champion
 
 DVC keeps, compares and plots these files. Written again, they are the same.
@@ -32,9 +32,9 @@ def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
     series = lines(events)
     lengths = dict(series.get(LENGTH, ()))
     windows = [[steps, value, lengths.get(steps)] for steps, value in series.get(RETURN, ())]
-    write_text(folder / "training.csv", _table(["env_steps", "episode_return", "episode_length"], windows))
-    rows = [[e["env_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in evaluations(events)]
-    write_text(folder / "evaluations.csv", _table(["env_steps", "greedy_mean", "ci95_low", "ci95_high"], rows))
+    write_text(folder / "training.csv", _table(["policy_steps", "episode_return", "episode_length"], windows))
+    rows = [[e["policy_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in evaluations(events)]
+    write_text(folder / "evaluations.csv", _table(["policy_steps", "greedy_mean", "ci95_low", "ci95_high"], rows))
     shutil.rmtree(folder / "policy", ignore_errors=True)  # its files may be links into DVC's cache
     export_policy(run, run.path / summary["checkpoint"], folder / "policy")
     figures = {
@@ -42,7 +42,9 @@ def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
         for name, result in {**summary["eval"], "random_baseline": summary["baseline"]}.items()
         if result
     }
-    write_json(folder / "metrics.json", {key: summary[key] for key in ("env_steps", "updates")} | figures)
+    write_json(
+        folder / "metrics.json", {key: summary[key] for key in ("policy_steps", "env_steps", "updates")} | figures
+    )
     return folder
 
 

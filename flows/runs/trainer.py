@@ -54,7 +54,7 @@ class Trainer:
             return
         self._tell("begin")
         try:
-            self.env_steps: int = self._until("ready")["env_steps"]
+            self.policy_steps: int = self._until("ready")["policy_steps"]
         except KeyboardInterrupt:
             self.interrupt()  # nobody holds it yet, so nobody else could end it
             raise
@@ -64,11 +64,11 @@ class Trainer:
         """Train to the next boundary that the config sets."""
         self._tell("advance")
         said = self._until("boundary", on_progress)
-        self.env_steps = said["env_steps"]
-        return Boundary(said["env_steps"], tuple(said["due"]), said["done"], said["reason"])
+        self.policy_steps = said["policy_steps"]
+        return Boundary(said["policy_steps"], tuple(said["due"]), said["done"], said["reason"])
 
     def checkpoint(self) -> dict[str, Any]:
-        """Make the state durable; {path, env_steps, digest}."""
+        """Make the state durable; {path, policy_steps, digest}."""
         self._tell("checkpoint")
         return self._until("checkpoint")
 
@@ -170,10 +170,10 @@ def live(run: RunDirectory) -> Trainer | None:
 
 
 def standing(run: RunDirectory) -> int:
-    """Env steps at which the run's trainer stands or, where there is none, would go on from its checkpoints."""
+    """Policy steps at which the run's trainer stands or, where there is none, would go on from its checkpoints."""
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.ready:
-        return trainer.env_steps
+        return trainer.policy_steps
     from rlcore.store.checkpoint import newest_first  # numpy, which who only drives a trainer need not wait for
 
     return int(next((path.name for path in newest_first(run.checkpoints)), 0))
@@ -184,7 +184,7 @@ def resumes(run: RunDirectory) -> str:
     from rlcore.store.checkpoint import newest_good  # numpy
 
     newest = newest_good(run.checkpoints)
-    return f"from its checkpoint at {int(newest.name):,} env steps" if newest else "from the beginning"
+    return f"from its checkpoint at {int(newest.name):,} policy steps" if newest else "from the beginning"
 
 
 def trainer_for(run: RunDirectory) -> Trainer:

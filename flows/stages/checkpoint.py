@@ -9,13 +9,13 @@ from flows.runs.trainer import trainer_for
 from rlcore.store.directory import RunDirectory
 
 
-def checkpoint(run: RunDirectory, env_steps: int | None = None) -> dict[str, Any] | None:
-    """Make the run's present state durable (a new run's first weights too); gives path, env_steps, digest.
+def checkpoint(run: RunDirectory, policy_steps: int | None = None) -> dict[str, Any] | None:
+    """Make the run's present state durable (a new run's first weights too); gives path, policy_steps, digest.
 
-    None where the trainer had died and another one stands elsewhere than at `env_steps`: train again.
+    None where the trainer had died and another one stands elsewhere than at `policy_steps`: train again.
     """
     trainer = trainer_for(run)
-    if env_steps not in (None, trainer.env_steps):
+    if policy_steps not in (None, trainer.policy_steps):
         return None
     saved = trainer.checkpoint()
     tell("checkpoint", saved)

@@ -12,10 +12,10 @@ from rlcore.store.events import last_event, read_events
 from rlcore.store.run_config import config_of
 
 
-def evaluate(run: RunDirectory, env_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
-    """Judge the policy that is being trained; gives env_steps and the figures without the single returns.
+def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
+    """Judge the policy that is being trained; gives policy_steps and the figures without the single returns.
 
-    None where the trainer had died and another one stands elsewhere than at `env_steps`: train again. `final`: judge
+    None where the trainer had died and another one stands elsewhere than at `policy_steps`: train again. `final`: judge
     the chosen checkpoint, greedily and sampling, and leave evaluations/, media/, summary.json and results/.
     """
     made: dict[str, Any] = {}
@@ -24,17 +24,17 @@ def evaluate(run: RunDirectory, env_steps: int | None = None, *, final: bool = F
 
         event = _finally(run)
         write_results(run, summary(run))
-        made["evaluation"] = str(run.evaluations / f"{event['env_steps']}.json")
+        made["evaluation"] = str(run.evaluations / f"{event['policy_steps']}.json")
     else:
         trainer = trainer_for(run)
-        if env_steps not in (None, trainer.env_steps):
+        if policy_steps not in (None, trainer.policy_steps):
             return None
         event = trainer.evaluate()
     tell("evaluation", event)
     for mode in ("greedy", "stochastic"):
         if event.get(mode):
             made[mode] = {key: value for key, value in event[mode].items() if key != "returns"}
-    return {"env_steps": event["env_steps"], "final": final, **made}
+    return {"policy_steps": event["policy_steps"], "final": final, **made}
 
 
 def _finally(run: RunDirectory) -> dict[str, Any]:

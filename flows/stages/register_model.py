@@ -76,7 +76,7 @@ def _create_version(
     config, facts = config_of(run), manifest(checkpoint)
     chosen_tags = registry.agent_settings(config).get("tags") or {}
     tags = {key: redacted(spell(value)) for key, value in chosen_tags.items()}
-    tags |= {"env_steps": str(facts["env_steps"]), "seed": str(config.seed)}
+    tags |= {"policy_steps": str(facts["policy_steps"]), "seed": str(config.seed)}
     tags |= {key: spell(value) for key, value in lineage(run).items()}
     tags |= {"checkpoint_digest": facts["digest"]}
     tags |= {"run_dir": str(run.path.absolute()), "checkpoint": checkpoint.relative_to(run.path).as_posix()}
@@ -123,7 +123,8 @@ def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, An
     """The version's figures and how it does against the random policy, or what is missing to say so."""
     events = list(read_events(run.events))
     baseline, judged = last_event(events, "baseline"), last_event(events, "evaluation", final=True)
-    if judged is not None and str(judged["env_steps"]) == checkpoint.name and judged["greedy"]["episodes"] >= EPISODES:
+    here = checkpoint.relative_to(run.path).as_posix()
+    if judged is not None and judged.get("checkpoint") == here and judged["greedy"]["episodes"] >= EPISODES:
         result = judged["greedy"]
     else:
         # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.

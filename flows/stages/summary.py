@@ -27,16 +27,17 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
     if newest is None:
         raise RunError(f"{run.path}: no checkpoint to summarise (checkpoint.save_last=false?)")
     path, _, bookkeeping = newest
-    env_steps, wall = int(path.name), bookkeeping["wall_s"]
+    policy_steps, wall = checkpoint.manifest(path)["policy_steps"], bookkeeping["wall_s"]
     final, model = last_event(events, "evaluation", final=True), last_event(events, "registered")
-    judged = json.loads((run.evaluations / f"{final['env_steps']}.json").read_text()) if final else {}
+    judged = json.loads((run.evaluations / f"{final['policy_steps']}.json").read_text()) if final else {}
     results = {
         **{key: identity[key] for key in ("run_id", "algo", "env_id", "seed")},
-        "env_steps": env_steps,
+        "policy_steps": policy_steps,
+        "env_steps": bookkeeping.get("env_steps", int(path.name)),  # by which earlier versions called a checkpoint
         "updates": bookkeeping["updates"],
         "wall_s": round(wall, 3),
         "cpu_s": round(bookkeeping["cpu_s"], 3),
-        "env_steps_per_s": round(env_steps / wall, 1) if wall > 0 else None,
+        "policy_steps_per_s": round(policy_steps / wall, 1) if wall > 0 else None,
         "eval": {mode: judged.get(mode) for mode in ("greedy", "stochastic")},
         "baseline": baseline and {key: baseline[key] for key in ("mean", "std", "ci95", "episodes", "returns")},
         "checkpoint": judged.get("checkpoint", str(path.relative_to(run.path))),

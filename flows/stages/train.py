@@ -31,14 +31,14 @@ def boundaries(run: RunDirectory, advance: Callable[[], Boundary] | None = None)
     while True:
         at = advance() if advance else train(run)
         yield at
-        if at.done and standing(run) == at.env_steps:
+        if at.done and standing(run) == at.policy_steps:
             break
         if not at.done and pruned(run, at):
-            tell("stage", {"doing": f"pruned at {at.env_steps:,} env steps"})
+            tell("stage", {"doing": f"pruned at {at.policy_steps:,} policy steps"})
             return
     note_end(run, at)
     if at.reason in ("target_return", "plateau"):
-        tell("stage", {"doing": f"stopped early at {at.env_steps:,} env steps: early_stop, {at.reason}"})
+        tell("stage", {"doing": f"stopped early at {at.policy_steps:,} policy steps: early_stop, {at.reason}"})
 
 
 def to_the_end(run: RunDirectory) -> Boundary:
@@ -46,8 +46,8 @@ def to_the_end(run: RunDirectory) -> Boundary:
     at = None
     for at in boundaries(run):
         if "checkpoint" in at.due:
-            checkpoint(run, at.env_steps)
+            checkpoint(run, at.policy_steps)
         if "evaluate" in at.due:
-            evaluate(run, at.env_steps)
+            evaluate(run, at.policy_steps)
     assert at is not None
     return at

@@ -26,7 +26,7 @@ def name_what_differs(run: RunDirectory) -> None:
     """Tell, before a reproduction trains, what is not here as it was for the original."""
     original = Original.of(run)
     found = list(differences_here(run))
-    about = f"again: {original.source}, to {original.until:,} env steps, in {short_path(run.path)}"
+    about = f"again: {original.source}, to {original.until:,} policy steps, in {short_path(run.path)}"
     tell("stage", {"doing": f"{about}; {'differs here:' if found else 'nothing differs here from what is on record'}"})
     for sentence in found:
         tell("stage", {"doing": f"  {sentence}"})
@@ -37,54 +37,40 @@ def as_far_as_the_original(run: RunDirectory, boundaries: Iterable[Boundary]) ->
     until = Original.of(run).until
     for at in boundaries:
         yield at
-        if at.env_steps >= until and not at.done:
+        if at.policy_steps >= until and not at.done:
             note_broken_off(run, "interrupted", "the original came no further")
             return
 
 
-def verify(run: RunDirectory, env_steps: int) -> dict[str, Any] | None:
-    """Compare the checkpoint at `env_steps` with the original's: {env_steps, digest, original, same, sentence}.
+def verify(run: RunDirectory, policy_steps: int) -> dict[str, Any] | None:
+    """Compare the checkpoint at `policy_steps` with the original's: {policy_steps, digest, original, same, sentence}.
 
-    Those of the same env steps, or of the same policy steps: a run that departs has other episodes, and so has taken
-    other actions by then. None where one of them has none there: written at a signal, or the trainer died and has not
-    come there again.
+    None where one of them has none there: written at a signal, or the trainer died and has not come there again.
     """
     original = Original.of(run)
     kept = original.lineage["checkpoints"]
-    now = last_event(read_events(run.events), "checkpoint", env_steps=env_steps)
-    if now is None:
+    now = last_event(read_events(run.events), "checkpoint", policy_steps=policy_steps)
+    then = kept.get(str(policy_steps))
+    if now is None or then is None:
         return None
-    steps = str(env_steps) if str(env_steps) in kept else _at_policy_steps(kept, now.get("policy_steps"))
-    if steps is None:
-        return None
-    then = kept[steps]
-    result = {"env_steps": env_steps, "digest": now["digest"], "original": then["digest"]}
+    result = {"policy_steps": policy_steps, "digest": now["digest"], "original": then["digest"]}
     if now["digest"] == then["digest"]:
-        return result | {"same": True, "sentence": f"identical at {env_steps:,} env steps"}
-    first = f"env_steps, which were {int(steps):,} after as many policy steps: other episodes"
-    if int(steps) == env_steps:
-        first = _first_difference(original, then["tensors"], now["tensors"], run.checkpoints / steps)
-    same = [int(other) for other in kept if int(other) < min(env_steps, int(steps))]
+        return result | {"same": True, "sentence": f"identical at {policy_steps:,} policy steps"}
+    first = _first_difference(original, then, now["tensors"], run.checkpoints / str(policy_steps))
+    same = [int(other) for other in kept if int(other) < policy_steps]
     since = f"; at {max(same):,} it was the same" if same else ""
-    sentence = f"different at {env_steps:,} env steps: first in {first}{since}"
+    sentence = f"different at {policy_steps:,} policy steps: first in {first}{since}"
     result |= {"same": False, "first": first, "sentence": sentence}
     write_json(run.path / VERDICT, {"identical": False, "of": original.lineage["run_id"], "segments": [result]})
     return result
 
 
-def _at_policy_steps(kept: dict[str, Any], policy_steps: int | None) -> str | None:
-    """The env steps of the checkpoint after so many policy steps; logs of earlier versions do not tell them."""
-    if policy_steps is None:
-        return None
-    return next((steps for steps, there in kept.items() if there.get("policy_steps") == policy_steps), None)
-
-
-def _first_difference(original: Original, then: str, now: str, ours: Path) -> str:
+def _first_difference(original: Original, told: dict[str, Any], now: str, ours: Path) -> str:
     """The first entry of the learning state that differs, with its values where the original's checkpoint is kept."""
-    theirs = Path(original.run_dir, "checkpoints", ours.name)
-    if original.run_dir and theirs.exists() and not checkpoint.damage(theirs):
+    theirs = original.run_dir and checkpoint.find(Path(original.run_dir, "checkpoints"), int(ours.name))
+    if theirs and not checkpoint.damage(theirs):
         return str(next(compare.differences(theirs, ours)))
-    names = compare.tensor_names(checkpoint.load(ours)[0])
+    then, names = told["tensors"], compare.tensor_names(checkpoint.load(ours)[0])
     if not then:
         return "an entry that the original's log, of an earlier version, does not tell"
     if len(then) != len(now):
@@ -103,7 +89,7 @@ def verdict(run: RunDirectory) -> dict[str, Any]:
     original, lineage = Original.of(run), whole_lineage(run, {})
     common = [steps for steps in original.lineage["checkpoints"] if steps in lineage["checkpoints"]]
     if not common:
-        raise RunError(f"{run.path}: no checkpoint at the env steps of {original.source}'s, so nothing was compared")
+        raise RunError(f"{run.path}: no checkpoint at the policy steps of {original.source}'s, so nothing was compared")
     last = max(common, key=int)
     differing = [key for key in ("evaluations", "dataset_digest") if not _agrees(key, original.lineage, lineage)]
     tensors = len(lineage["checkpoints"][last]["tensors"]) // 8
@@ -111,11 +97,11 @@ def verdict(run: RunDirectory) -> dict[str, Any]:
         "identical": not differing,
         "of": original.lineage["run_id"],
         "tensors": tensors,
-        "segments": [{"env_steps": int(steps), **lineage["checkpoints"][steps], "same": True} for steps in common],
+        "segments": [{"policy_steps": int(steps), **lineage["checkpoints"][steps], "same": True} for steps in common],
         "differing": differing,
     }
     write_json(run.path / VERDICT, result)
-    where = f"{tensors} tensors at {len(common)} checkpoints, the last at {int(last):,} env steps"
+    where = f"{tensors} tensors at {len(common)} checkpoints, the last at {int(last):,} policy steps"
     if differing:
         raise Departed(f"the same {where}, but other {' and '.join(differing)}: does the environment draw by itself?")
     return {"run_dir": str(run.path), "identical": True, "tensors": tensors, "result": f"identical, {where}"}

@@ -62,7 +62,7 @@ class Sweep:
                 value = iqm([training.value(self.config) for training in job.trainings])
             except RunError as error:
                 state, sentence = "fail", str(error)
-        notes = {"env_steps": sum(training.env_steps for training in job.trainings)}
+        notes = {"policy_steps": sum(training.policy_steps for training in job.trainings)}
         with self._one:
             self.study.tell(job.number, state, value, **notes | ({"sentence": sentence} if sentence else {}))
         trial = self.study.trials[job.number]

@@ -133,5 +133,5 @@ def _train(hands: LocalHands, job: Job) -> Any:
 def _note_pruned(training: Training) -> None:
     """Have a run that was to end when its driver was killed say so."""
     if training.state == "begun":
-        note_end(training.run, Boundary(training.env_steps, (), False, "pruned"))
+        note_end(training.run, Boundary(training.policy_steps, (), False, "pruned"))
         summarise(training.run)

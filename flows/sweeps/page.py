@@ -70,12 +70,12 @@ def markdown(status: Mapping[str, Any], definition: str, command: str) -> str:
 
 def _trials(trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None) -> str:
     keys = list(dict.fromkeys(key for trial in trials for key in trial["params"]))
-    head = ["trial", "state", "value", "env steps", *short_names(keys).values()]
+    head = ["trial", "state", "value", "policy steps", *short_names(keys).values()]
     lines = ["".join(f"<th>{_text(title)}</th>" for title in head)]
     for trial in trials:
         said = number(trial["value"]) if trial["value"] is not None else "-"
         values = [short_value(trial["params"].get(key, "-")) for key in keys]
-        cells = [str(trial["number"]), trial["state"], said, f"{trial['env_steps']:,}", *values]
+        cells = [str(trial["number"]), trial["state"], said, f"{trial['policy_steps']:,}", *values]
         kind = "best" if trial == best else trial["state"]
         title = f" title='{_text(trial['sentence'])}'" if "sentence" in trial else ""
         lines.append(f"<tr class={kind}{title}>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}")

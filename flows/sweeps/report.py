@@ -31,10 +31,10 @@ ENDED = ("complete", "pruned", "fail")
 def status(folder: SweepFolder) -> dict[str, Any]:
     """What a sweep has come to so far; may be asked while it is driven, and writes nothing.
 
-    Keys: name; wanted, how many trials there are to be; trials {number, state, params, value, env_steps}; saved, the
-    env steps that pruning did; best, one of the trials; confirmed, as `flows.sweeps.confirm` writes it; lost, where the
-    study is gone a sentence on what is left; go_on, the command line that goes on with a sweep that is not over where
-    nobody drives it, else None.
+    Keys: name; wanted, how many trials there are to be; trials {number, state, params, value, policy_steps}; saved, the
+    policy steps that pruning did; best, one of the trials; confirmed, as `flows.sweeps.confirm` writes it; lost, where
+    the study is gone a sentence on what is left; go_on, the command line that goes on with a sweep that is not over
+    where nobody drives it, else None.
     """
     plan = folder.read()
     try:
@@ -92,8 +92,8 @@ def definition(config: SweepConfig) -> str:
 
 
 def _so_far(folder: SweepFolder, number: int) -> int:
-    """Env steps of a trial that is at work, all of its runs together."""
-    return sum(Training(place, ()).env_steps for place in folder.trial(number).glob("seed_*"))
+    """Policy steps of a trial that is at work, all of its runs together."""
+    return sum(Training(place, ()).policy_steps for place in folder.trial(number).glob("seed_*"))
 
 
 def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, A
             "state": trial.state.name.lower(),
             "params": meant(plan.space, trial),
             "value": trial.value,
-            "env_steps": trial.user_attrs.get("env_steps", _so_far(folder, trial.number)),
+            "policy_steps": trial.user_attrs.get("policy_steps", _so_far(folder, trial.number)),
             **({"sentence": trial.user_attrs["sentence"]} if "sentence" in trial.user_attrs else {}),
         }
         for trial in (study.trials if study else ())
@@ -112,8 +112,8 @@ def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, A
     confirmed = json.loads(folder.confirmed.read_text()) if folder.confirmed.exists() else None
     if confirmed and (best is None or confirmed["trial"] != best.number):
         confirmed = None  # of an earlier winner
-    whole = [row["env_steps"] for row in rows if row["state"] == "complete"]
-    pruned = [row["env_steps"] for row in rows if row["state"] == "pruned"]
+    whole = [row["policy_steps"] for row in rows if row["state"] == "complete"]
+    pruned = [row["policy_steps"] for row in rows if row["state"] == "pruned"]
     return {
         "name": folder.name,
         "wanted": plan.size,

@@ -50,9 +50,9 @@ class Training:
         return "pruned" if status == "pruned" else "over" if status in COMPLETE else "begun"
 
     @property
-    def env_steps(self) -> int:
-        """Actions taken so far, as far as its log tells."""
-        return max((e["env_steps"] for e in self._events if e["kind"] in ("metrics", "checkpoint")), default=0)
+    def policy_steps(self) -> int:
+        """Taken so far, as far as its log tells."""
+        return max((e["policy_steps"] for e in self._events if e["kind"] in ("metrics", "checkpoint")), default=0)
 
     @property
     def scores(self) -> list[float]:

@@ -73,7 +73,7 @@ class Worker:
         """Whether the driver wants the training to end here."""
         if "evaluate" not in at.due:
             return False
-        self._tell("evaluated", env_steps=at.env_steps)
+        self._tell("evaluated", policy_steps=at.policy_steps)
         line = sys.stdin.readline()
         return bool(line) and not json.loads(line)["go_on"]
 

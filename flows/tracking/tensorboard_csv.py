@@ -17,14 +17,14 @@ from rlcore.store.series import Event, points
 
 
 def bring_csv(run: RunDirectory, events: list[Event]) -> Path:
-    """Bring metrics.csv up to date: a row per env_steps, ascending, a column per metric, in a cell the last point."""
+    """Bring metrics.csv up to date: a row a step, ascending, a column per metric, in a cell the last point."""
     names: dict[str, None] = {}
     cells: dict[int, dict[str, Any]] = {}
     for name, value, _, step in points(events):
         names[name] = None
-        cells.setdefault(step, {"env_steps": step})[name] = repr(value)
+        cells.setdefault(step, {"policy_steps": step})[name] = repr(value)
     text = io.StringIO()
-    writer = csv.DictWriter(text, ["env_steps", *names], restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, ["policy_steps", *names], restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(cells[step] for step in sorted(cells))
     return _bring(run, run.path / "metrics.csv", text.getvalue().encode())

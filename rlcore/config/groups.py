@@ -145,7 +145,7 @@ class MetricConfig:
     """What is logged, when."""
 
     log_level: int = arg(1, "0: no metrics; 1: all", choices=(0, 1))
-    log_every: int = arg(5000, "env steps in one point", low=1)
+    log_every: int = arg(5000, "policy steps in one point", low=1)
     disable_timer: bool = arg(False, "no Time/* metrics")
     sync_on_compute: bool = arg(False, "average metrics over ranks", unused=ALL_RANKS)
     aggregator: AggregatorConfig = arg(AggregatorConfig(), "reductions")

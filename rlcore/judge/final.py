@@ -9,7 +9,7 @@ from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.film import film
 from rlcore.judge.play import OnProgress, part_of
 from rlcore.judge.policy import load_policy
-from rlcore.store.checkpoint import chosen
+from rlcore.store.checkpoint import chosen, manifest
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
 from rlcore.store.patience import patiently
@@ -54,15 +54,16 @@ def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -
         on_progress: called with the number of episodes that have ended, and of all in both modes.
 
     Returns:
-        The evaluation event: env_steps, final, greedy, stochastic, checkpoint, video.
+        The evaluation event: policy_steps, final, greedy, stochastic, checkpoint, video.
     """
     config, path = config_of(run), chosen(run)
     episodes, results = config.evaluation.final_episodes, {}
     for index, mode in enumerate(("greedy", "stochastic")):
         told = on_progress and part_of(on_progress, index, 2)
         results[mode] = evaluate_checkpoint(run, path, episodes, greedy=mode == "greedy", on_progress=told)
-    env_steps = int(path.name)
+    policy_steps = manifest(path)["policy_steps"]
     video = film(run, path) if config.env.capture_video else None
     fields = {"checkpoint": str(path.relative_to(run.path)), "video": video, **results}
-    patiently(lambda: write_json(run.evaluations / f"{env_steps}.json", {"env_steps": env_steps, **fields}))
-    return patiently(lambda: EventLog(run.events).append("evaluation", env_steps=env_steps, final=True, **fields))
+    place = run.evaluations / f"{policy_steps}.json"
+    patiently(lambda: write_json(place, {"policy_steps": policy_steps, **fields}))
+    return patiently(lambda: EventLog(run.events).append("evaluation", policy_steps=policy_steps, final=True, **fields))

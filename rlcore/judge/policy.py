@@ -31,7 +31,7 @@ class Policy:
     """An agent with the shapes it expects.
 
     Args:
-        description: `algo` (its config as plain values), `distribution`, `plugins`, `spec`, `env_steps`, `digest`.
+        description: `algo` (its config as plain values), `distribution`, `plugins`, `spec`, `policy_steps`, `digest`.
         state: the agent's state_dict.
         seed: of the noise of sampled actions.
     """
@@ -187,7 +187,7 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
         "distribution": config["distribution"]["type"],
         "plugins": config.get("plugins", []),
         "spec": run.read_card()["spec"],
-        "env_steps": manifest["env_steps"],
+        "policy_steps": manifest["policy_steps"],
         "digest": manifest["digest"],
     }
 

@@ -16,12 +16,11 @@ from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint.chunks import digest as chunk_digest
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import read_events
 from rlcore.types import Chunk
 
 
 class NothingInCommonError(UserError):
-    """Two runs without a good checkpoint at the same env steps."""
+    """Two runs without a good checkpoint after as many policy steps."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ def common(first: Path, second: Path) -> tuple[Path, Path]:
         second: likewise.
 
     Returns:
-        Two checkpoints: those named, or the newest that verify at a moment both runs have: after as many policy
-        steps, as their logs tell them, or at the same env step.
+        Two checkpoints: those named, or the newest that verify after as many policy steps.
 
     Raises:
         NothingInCommonError: the runs have no such moment in common.
@@ -67,15 +65,12 @@ def common(first: Path, second: Path) -> tuple[Path, Path]:
     there = [_checkpoints(place) for place in (first, second)]
     if all((place / "manifest.json").exists() for place in (first, second)):
         return next(iter(there[0].values())), next(iter(there[1].values()))
-    spent = [_policy_steps(place) for place in (first, second)]
-    for one in sorted(there[0], reverse=True):
-        for other in sorted(there[1], reverse=True):
-            pair = there[0][one], there[1][other]
-            alike = one == other or (one in spent[0] and spent[0][one] == spent[1].get(other))
-            if alike and all(checkpoint.damage(path) is None for path in pair):
-                return pair
+    for moment in sorted(there[0].keys() & there[1].keys(), reverse=True):
+        pair = there[0][moment], there[1][moment]
+        if all(checkpoint.damage(path) is None for path in pair):
+            return pair
     raise NothingInCommonError(
-        f"{first} and {second}: no good checkpoint at the same env steps; they have {_list(there[0])} and "
+        f"{first} and {second}: no good checkpoint after the same policy steps; they have {_list(there[0])} and "
         f"{_list(there[1])} (checkpoint.keep_last=null keeps all)"
     )
 
@@ -85,19 +80,20 @@ def _checkpoints(place: Path) -> dict[int, Path]:
         wrong = checkpoint.damage(place)
         if wrong:
             raise UserError(f"checkpoint {place}: {wrong}")
-        return {int(place.name): place}
+        return {checkpoint.manifest(place)["policy_steps"]: place}
     run = RunDirectory.existing(place)
-    found = {int(path.name): path for path in checkpoint.newest_first(run.checkpoints)}
+    found = {_policy_steps(path): path for path in checkpoint.newest_first(run.checkpoints)}
     if not found:
         raise UserError(f"{place}: no checkpoint yet")
     return found
 
 
-def _policy_steps(place: Path) -> dict[int, int]:
-    """Env steps -> policy steps of the checkpoints that a run's log tells of; {} of a checkpoint by itself."""
-    log = RunDirectory(place).events
-    events = read_events(log) if log.exists() else ()
-    return {e["env_steps"]: e["policy_steps"] for e in events if e["kind"] == "checkpoint" and "policy_steps" in e}
+def _policy_steps(path: Path) -> int:
+    """After how many a checkpoint was written; of a damaged one, which is passed over later, what its name says."""
+    try:
+        return checkpoint.manifest(path)["policy_steps"]
+    except UserError:
+        return int(path.name)
 
 
 def _list(choices: Mapping[int, Path]) -> str:

@@ -28,7 +28,7 @@ class RunDirectory:
 
         config.yaml, config_overrides.txt, run.json (run id), env_card.json, events.jsonl, summary.json, lineage.json
         run.log, lock; code.diff, where the code was not that of its commit
-        dataset/  checkpoints/<env_steps>/  evaluations/<env_steps>.json  media/
+        dataset/  checkpoints/<policy_steps>/  evaluations/<policy_steps>.json  media/
         set_aside/<run id>/: runs that this folder held before
 
     Args:
@@ -82,7 +82,9 @@ class RunDirectory:
 
     def read_summary(self) -> dict[str, Any]:
         """The summary, or an empty dict before the run has ended."""
-        return json.loads(self.summary.read_text()) if self.summary.exists() else {}
+        told = json.loads(self.summary.read_text()) if self.summary.exists() else {}
+        # Earlier versions have env steps, a few in a hundred less, alone.
+        return {key.replace("env_steps", "policy_steps"): value for key, value in told.items()} | told
 
     def read_identity(self) -> dict[str, Any]:
         """What was fixed when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""

@@ -1,19 +1,23 @@
 """The event log: append-only JSON lines, the truth that MLflow, TensorBoard and the pictures are made from.
 
-Kinds, each with `kind` and `time` (seconds since 1970) and, where it belongs to a moment of training, `env_steps`:
+Kinds, each with `kind` and `time` (seconds since 1970) and, where it belongs to a moment of training, `policy_steps`
+and beside them `env_steps`, the actions among those (rlcore/train/collect.py):
 
     start       run_id, algo, env_id, seed             once
-    resume      env_steps                              a later process continued from that checkpoint
+    resume      policy_steps                           a later process continued from that checkpoint
     baseline    mean, std, ci95, episodes              the random policy
-    metrics     env_steps, values {name: number}       one window of metric.log_every
-    evaluation  env_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
+    metrics     policy_steps, values {name: number}    one window of metric.log_every
+    evaluation  policy_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
                 metrics and evaluations while training: wall_s, seconds of training so far (metric.disable_timer: none)
-    checkpoint  env_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
+    checkpoint  policy_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
     registered  name, version, aliases
-    end         status (finished, stopped_early, dry_run, pruned, interrupted, failed, died), env_steps, reason
+    end         status (finished, stopped_early, dry_run, pruned, interrupted, failed, died), policy_steps, reason
 
-After a kill the same point may be written twice; readers keep the first of each (kind, env_steps, final): training is
-exact, so both say the same but for times. A final evaluation over another number of episodes is another point.
+After a kill the same point may be written twice; readers keep the first of each (kind, policy_steps, final): training
+is exact, so both say the same but for times. A final evaluation over another number of episodes is another point.
+
+Earlier versions wrote `env_steps` alone, but for checkpoints. There readers get the policy steps of the checkpoint at
+these env steps, which every evaluation has, and elsewhere the env steps in their stead, a few in a hundred less.
 
 What a kill may leave at the end, a part of a line, is dropped. A line in the middle that is no event is the disk's
 doing: it is skipped, and said with its number. Nothing that is learned hangs on it: the state, with the evaluations
@@ -37,10 +41,10 @@ from rlcore.system.durable import make_directory, sync_directory
 
 # What readers rely on; a line without it is no event.
 FIELDS: dict[str, dict[str, type]] = {
-    "metrics": {"env_steps": int, "values": dict},
-    "evaluation": {"env_steps": int, "final": bool, "greedy": dict},  # with a mean
-    "checkpoint": {"env_steps": int},
-    "resume": {"env_steps": int},
+    "metrics": {"policy_steps": int, "values": dict},
+    "evaluation": {"policy_steps": int, "final": bool, "greedy": dict},  # with a mean
+    "checkpoint": {"policy_steps": int},
+    "resume": {"policy_steps": int},
     "end": {"status": str},
 }
 COMPLETE = ("finished", "stopped_early", "dry_run")  # statuses of a training that came to its end
@@ -66,7 +70,7 @@ def ending(events: Iterable[Event]) -> Event | None:
             ended = event
         elif ended is not None:
             again = event["kind"] == "resume" and ended["status"] not in COMPLETE
-            beyond = event["kind"] in ("metrics", "checkpoint") and event["env_steps"] > ended["env_steps"]
+            beyond = event["kind"] in ("metrics", "checkpoint") and event["policy_steps"] > ended["policy_steps"]
             ended = None if again or beyond else ended
     return ended
 
@@ -152,32 +156,37 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
         return
     seen: set[tuple[Any, ...]] = set()
     judged: tuple[Any, ...] | None = None
+    moments: dict[Any, int] = {}  # env steps -> policy steps, of checkpoints
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        event = _event(line)
+        event = _event(line, moments)
         if event is None:
             _tell(path, number)
             continue
         if event["kind"] == "evaluation" and event["final"]:
             # Against the last one alone: asked for 100, 1,000 and again 100 episodes, the last 100 count.
-            before, judged = judged, (event["env_steps"], event["greedy"].get("episodes"))
+            before, judged = judged, (event["policy_steps"], event["greedy"].get("episodes"))
             if judged == before:
                 continue
         elif event["kind"] in ("metrics", "evaluation"):
-            point = (event["kind"], event["env_steps"])
+            point = (event["kind"], event["policy_steps"])
             if point in seen:
                 continue
             seen.add(point)
         yield event
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
-    """The event that a line is, or None."""
+def _event(line: bytes, moments: dict[Any, int]) -> dict[str, Any] | None:
+    """The event that a line is, or None; `moments` has the checkpoints before it, and gets one that it tells of."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
         return None
+    if isinstance(taken := event.get("env_steps"), int):
+        event.setdefault("policy_steps", moments.get(taken, taken))
+        if event["kind"] == "checkpoint":
+            moments[taken] = event["policy_steps"]
     if not all(isinstance(event.get(name), kind) for name, kind in FIELDS.get(event["kind"], {}).items()):
         return None
     return None if event["kind"] == "evaluation" and not isinstance(event["greedy"].get("mean"), int | float) else event

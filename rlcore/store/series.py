@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 Event = dict[str, Any]
-Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, env steps
+Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, policy steps
 
 RETURN, LENGTH = "Rewards/rew_avg", "Game/ep_len_avg"  # of the episodes that ended in a window while training
 BASELINE = "Evaluation/baseline_mean"
@@ -20,7 +20,7 @@ def points(events: Iterable[Event]) -> Iterator[Point]:
     """Every metric point of an event log, in its order; what was written twice after a kill comes once."""
     seen: set[tuple[str, int, float]] = set()
     for event in events:
-        step, when = int(event.get("env_steps", 0)), int(event["time"] * 1000)
+        step, when = int(event.get("policy_steps", 0)), int(event["time"] * 1000)
         for name, value in _values(event).items():
             # A window may end where an evaluation comes, a moment later: the clock is told once a step.
             point = (name, step, 0.0 if name == WALL else value)
@@ -30,7 +30,7 @@ def points(events: Iterable[Event]) -> Iterator[Point]:
 
 
 def lines(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
-    """The same by metric: (env_steps, value), ascending."""
+    """The same by metric: (policy_steps, value), ascending."""
     found: dict[str, list[tuple[int, float]]] = {}
     for name, value, _, step in points(events):
         found.setdefault(name, []).append((step, value))

@@ -16,13 +16,13 @@ class Boundary:
     """A moment between two iterations at which something is due.
 
     Attributes:
-        env_steps: taken so far.
+        policy_steps: taken so far.
         due: of "checkpoint" and "evaluate", in that order; an evaluation is always of a checkpoint.
         done: training is over.
         reason: why, when done: "finished", "dry_run", "target_return" or "plateau".
     """
 
-    env_steps: int
+    policy_steps: int
     due: tuple[str, ...]
     done: bool
     reason: str | None
@@ -39,22 +39,21 @@ def budget(config: RunConfig) -> int:
     return config.algo.iterations(config.width) * config.algo.collect_length * config.width
 
 
-def boundary_at(config: RunConfig, before: int, after: int, env_steps: int, reason: str | None) -> Boundary:
-    """The boundary at `env_steps`.
+def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str | None) -> Boundary:
+    """The boundary at `policy_steps`.
 
     Args:
         config: says how often what is due.
         before: policy steps at the boundary before; what lay between is due now.
-        after: policy steps now. At the end of the budget all of `algo.total_steps` has been passed: what would have
-            come in the rest, which makes no whole iteration, comes here.
-        env_steps: actions taken so far, by which checkpoints and evaluations are called.
+        policy_steps: now; checkpoints and evaluations are called by them. At the end of the budget all of
+            `algo.total_steps` has been passed: what would have come in the rest, which makes no whole iteration, comes
+            here.
         reason: why training is over, or None.
 
     Returns:
         What is due, and whether training is over.
     """
-    if reason == "finished":
-        after = max(after, config.algo.total_steps)
+    after = max(policy_steps, config.algo.total_steps) if reason == "finished" else policy_steps
 
     def passed(every: int) -> bool:
         return after // every > before // every
@@ -64,17 +63,17 @@ def boundary_at(config: RunConfig, before: int, after: int, env_steps: int, reas
     if reason is not None:
         save, evaluate = config.checkpoint.save_last or evaluate, evaluate and reason != "dry_run"
     due = tuple(name for name, is_due in (("checkpoint", save), ("evaluate", evaluate)) if is_due)
-    return Boundary(env_steps, due, reason is not None, reason)
+    return Boundary(policy_steps, due, reason is not None, reason)
 
 
-def why_over(config: RunConfig, iterations: int, env_steps: int, scores: Mapping[int, float]) -> str | None:
+def why_over(config: RunConfig, iterations: int, policy_steps: int, scores: Mapping[int, float]) -> str | None:
     """Why training is over, or None where it is not.
 
     Args:
         config: total_steps, dry_run and early_stop.
         iterations: done so far.
-        env_steps: actions taken so far.
-        scores: mean returns of the evaluations by env steps; those beyond `env_steps` do not count.
+        policy_steps: taken so far.
+        scores: mean returns of the evaluations by policy steps; those beyond `policy_steps` do not count.
 
     Returns:
         "finished", "dry_run", "target_return", "plateau" or None.
@@ -84,7 +83,7 @@ def why_over(config: RunConfig, iterations: int, env_steps: int, scores: Mapping
     if config.dry_run and iterations:
         return "dry_run"
     # A log may reach beyond the checkpoint that was resumed.
-    return _stopped_early(config.early_stop, [scores[at] for at in sorted(scores) if at <= env_steps])
+    return _stopped_early(config.early_stop, [scores[at] for at in sorted(scores) if at <= policy_steps])
 
 
 def _stopped_early(rule: EarlyStopConfig, scores: list[float]) -> str | None:

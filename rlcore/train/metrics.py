@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class MetricsWindow:
-    """Collects until `metric.log_every` env steps are full. Its content is bookkeeping: it changes no weight.
+    """Collects until `metric.log_every` policy steps are full. Its content is bookkeeping: it changes no weight.
 
     Args:
         config: when to log, and how values are reduced.
@@ -51,26 +51,26 @@ class MetricsWindow:
             self.values.setdefault("Rewards/rew_avg", []).append(episode.ret)
             self.values.setdefault("Game/ep_len_avg", []).append(float(episode.length))
 
-    def due(self, env_steps: int) -> bool:
-        """Whether a point is due at `env_steps`."""
-        return env_steps // self.config.log_every > self.start_steps // self.config.log_every
+    def due(self, policy_steps: int) -> bool:
+        """Whether a point is due at `policy_steps`."""
+        return policy_steps // self.config.log_every > self.start_steps // self.config.log_every
 
-    def close(self, env_steps: int, updates: int) -> Metrics:
-        """The point at `env_steps`, after `updates` gradient steps in all; the window starts anew."""
+    def close(self, policy_steps: int, updates: int) -> Metrics:
+        """The point at `policy_steps`, after `updates` gradient steps in all; the window starts anew."""
         chosen = self.config.aggregator.metrics
         values = self._numbers()
         point = {name: REDUCTIONS[chosen.get(name, "mean")](numbers) for name, numbers in values.items()}
         if broken := {name: value for name, value in point.items() if not math.isfinite(value)}:
-            raise RunError(f"not finite after {updates} updates and {env_steps} env steps: {broken}")
+            raise RunError(f"not finite after {updates} updates and {policy_steps} policy steps: {broken}")
         self._check(chosen, point)
         if not self.config.disable_timer:
             for phase, name, amount in (
-                ("collect", "Time/sps_env_interaction", env_steps - self.start_steps),
+                ("collect", "Time/sps_env_interaction", policy_steps - self.start_steps),
                 ("train", "Time/sps_train", updates - self.start_updates),
             ):
                 if self.seconds[phase] > 0:
                     point[name] = amount / self.seconds[phase]
-        self.values, self.start_steps, self.start_updates = {}, env_steps, updates
+        self.values, self.start_steps, self.start_updates = {}, policy_steps, updates
         self.seconds = {"collect": 0.0, "train": 0.0}
         return point
 

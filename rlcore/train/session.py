@@ -21,6 +21,7 @@ from rlcore.store.events import EventLog, read_events
 from rlcore.store.fingerprint import fingerprint
 from rlcore.store.patience import patiently
 from rlcore.store.run_config import config_of
+from rlcore.store.series import evaluations
 from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
 from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.train.ranks import Followers
@@ -57,11 +58,7 @@ class Session:
         self.window = MetricsWindow(config.metric)
         self.stopwatch = Stopwatch()
         self.owed: list[str] = []
-        self.scores = {
-            e["env_steps"]: e["greedy"]["mean"]
-            for e in read_events(run.events)
-            if e["kind"] == "evaluation" and not e["final"]
-        }
+        self.scores = {e["policy_steps"]: e["greedy"]["mean"] for e in evaluations(read_events(run.events))}
         self.interrupted = False
         self._recent: list[float] = []  # returns of the newest 100 episodes
         self._return: float | None = None  # their mean
@@ -75,7 +72,7 @@ class Session:
             with earlier.reading():
                 self._continue(earlier.learning, earlier.bookkeeping)
             if earlier.own and self.training.ranks.rank == 0:
-                self.events.append("resume", env_steps=self.env_steps)
+                self.events.append("resume", **self._moment())
         elif self.config.init_from:
             self._initialise(self.config.init_from)
 
@@ -84,9 +81,11 @@ class Session:
         self.window.load_state_dict(bookkeeping["window"])
         self.stopwatch = Stopwatch(bookkeeping["wall_s"], bookkeeping["cpu_s"])
         self._remember([float(ret) for ret in bookkeeping.get("recent", ())])
-        # The log may have lost some to a disk fault, and may reach beyond this checkpoint.
-        self.scores = {int(steps): float(score) for steps, score in bookkeeping["scores"].items()} | self.scores
-        self.owed = [] if self.env_steps in self.scores else bookkeeping["owed"]
+        # The log may have lost some to a disk fault, and may reach beyond this checkpoint. Earlier versions, which did
+        # not put `env_steps` here, kept scores by those: the log alone tells by how many policy steps.
+        kept = bookkeeping["scores"] if "env_steps" in bookkeeping else {}
+        self.scores = {int(steps): float(score) for steps, score in kept.items()} | self.scores
+        self.owed = [] if self.policy_steps in self.scores else bookkeeping["owed"]
 
     def _initialise(self, source: str) -> None:
         """Weights and normalisers of another policy; optimizer, counters and environments start anew."""
@@ -97,9 +96,9 @@ class Session:
     # Training ---------------------------------------------------------------------------------------------------------
 
     @property
-    def env_steps(self) -> int:
-        """Actions taken so far."""
-        return self.training.env_steps
+    def policy_steps(self) -> int:
+        """Rows collected so far, by which everything is scheduled and called."""
+        return self.training.policy_steps
 
     @property
     def iterations(self) -> int:
@@ -110,8 +109,8 @@ class Session:
         """Train to the next boundary.
 
         Args:
-            on_progress: called after each iteration with env_steps, policy_steps, the mean return of recent episodes,
-                elapsed seconds.
+            on_progress: called after each iteration with policy_steps, those of the whole training, the mean return of
+                recent episodes, elapsed seconds.
 
         Returns:
             What is due there. After a resume, first what a killed process still owed.
@@ -119,8 +118,8 @@ class Session:
         reason = self._reason()
         if self.owed or reason is not None:
             due, self.owed = tuple(self.owed), []
-            return Boundary(self.env_steps, due, reason is not None, reason)
-        start, mark = self.training.policy_steps, clock()[0]
+            return Boundary(self.policy_steps, due, reason is not None, reason)
+        start, mark = self.policy_steps, clock()[0]
 
         def on_iteration(metrics: list[Metrics]) -> bool:
             nonlocal mark
@@ -133,7 +132,7 @@ class Session:
         self.followers.tell(f"advance {until}")
         with self.stopwatch.running(), self.followers.together():
             self.training.advance(until, on_iteration)
-        boundary = boundary_at(self.config, start, self.training.policy_steps, self.env_steps, self._reason())
+        boundary = boundary_at(self.config, start, self.policy_steps, self._reason())
         # Also when interrupted here: the resumed process pays first.
         self.owed = ["evaluate"] if "evaluate" in boundary.due else []
         return boundary
@@ -153,20 +152,18 @@ class Session:
         return [episode for episodes, _ in given for episode in episodes], any(stop for _, stop in given)
 
     def _account(self, metrics: list[Metrics], episodes: list[Episode], seconds: float, on_progress: Progress) -> None:
-        env_steps = self.env_steps
         self._remember([e.ret for e in episodes])
         collected = self.collector.seconds
         self.window.add(metrics, episodes)
         self.window.seconds["collect"] += collected
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None
-        if self.window.due(env_steps) or last:
-            point = self.window.close(env_steps, self.learner.updates)
+        if self.window.due(self.policy_steps) or last:
+            point = self.window.close(self.policy_steps, self.learner.updates)
             if self.config.metric.log_level:
-                patiently(lambda: self.events.append("metrics", env_steps=env_steps, values=point, **self._clock()))
-        spent, elapsed = self.training.policy_steps, self.stopwatch.wall
-        place = {"env_steps": env_steps, "policy_steps": spent, "total_steps": self.training.budget}
-        on_progress({**place, "return": self._return, "elapsed": elapsed})
+                patiently(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
+        place = {"policy_steps": self.policy_steps, "total_steps": self.training.budget}
+        on_progress({**place, "return": self._return, "elapsed": self.stopwatch.wall})
 
     def _remember(self, returns: list[float]) -> None:
         """Take in the returns of episodes that have ended; at most iterations of a short rollout there are none."""
@@ -175,7 +172,7 @@ class Session:
             self._return = sum(self._recent) / len(self._recent)
 
     def _reason(self) -> str | None:
-        return why_over(self.config, self.iterations, self.env_steps, self.scores)
+        return why_over(self.config, self.iterations, self.policy_steps, self.scores)
 
     # Saving and judging -----------------------------------------------------------------------------------------------
 
@@ -185,11 +182,11 @@ class Session:
         return self.card["tier"] != "boundary"
 
     def save(self) -> dict[str, Any]:
-        """Make the present state durable; returns {path, env_steps, digest}; RunError where a weight is not finite."""
+        """Make the present state durable: path, policy_steps, env_steps, digest. RunError: weights not finite."""
         self.followers.tell("save")
         with self.followers.together():
             learning = self.training.state_dict(self.run.checkpoints)
-        _check_finite(learning["learner"]["agent"], self.env_steps)
+        _check_finite(learning["learner"]["agent"], self.policy_steps)
         bookkeeping = {
             "fingerprint": self.fingerprint,
             "window": self.window.state_dict(),
@@ -199,28 +196,33 @@ class Session:
             "wall_s": self.stopwatch.wall,
             "cpu_s": self.stopwatch.cpu,
             "updates": self.learner.updates,
+            "env_steps": self.training.env_steps,
             "time": time.time(),
         }
         patiently(self.events.sync)
-        path = patiently(lambda: checkpoint.save(self.run.checkpoints, self.env_steps, learning, bookkeeping))
+        path = patiently(lambda: checkpoint.save(self.run.checkpoints, self.policy_steps, learning, bookkeeping))
         checkpoint.prune(self.run, self.config.checkpoint.keep_last, path)
         digest = checkpoint.manifest(path)["digest"]
-        saved = {"path": str(path.relative_to(self.run.path)), "env_steps": self.env_steps, "digest": digest}
+        saved = {"path": str(path.relative_to(self.run.path)), **self._moment(), "digest": digest}
         tensors = tensor_digests(learning)  # checkpoints are pruned; what each of them held stays known
-        moment = {"policy_steps": self.training.policy_steps}  # where two runs stand at the same of their schedule
-        patiently(lambda: self.events.append("checkpoint", **saved, **moment, tensors=tensors))
+        patiently(lambda: self.events.append("checkpoint", **saved, tensors=tensors))
         return saved
 
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
         """Judge the present policy greedily while training; the best so far names the best checkpoint."""
         greedy = self.training.evaluate(on_progress=on_progress)
-        earlier = [score for steps, score in self.scores.items() if steps < self.env_steps]
-        if (self.run.checkpoints / str(self.env_steps)).exists() and greedy["mean"] >= max(earlier, default=-math.inf):
-            patiently(lambda: checkpoint.name_best(self.run, self.env_steps))
-        self.scores[self.env_steps] = greedy["mean"]
+        earlier = [score for steps, score in self.scores.items() if steps < self.policy_steps]
+        here = checkpoint.find(self.run.checkpoints, self.policy_steps)
+        if here is not None and greedy["mean"] >= max(earlier, default=-math.inf):
+            patiently(lambda: checkpoint.name_best(self.run, here))
+        self.scores[self.policy_steps] = greedy["mean"]
         self.owed = []
-        fields: dict[str, Any] = {"env_steps": self.env_steps, "final": False, "greedy": greedy, **self._clock()}
+        fields: dict[str, Any] = {**self._moment(), "final": False, "greedy": greedy, **self._clock()}
         return patiently(lambda: self.events.append("evaluation", **fields))
+
+    def _moment(self) -> dict[str, int]:
+        """Where training stands, for an event: the counter that everything goes by, and the actions beside it."""
+        return {"policy_steps": self.policy_steps, "env_steps": self.training.env_steps}
 
     def _clock(self) -> dict[str, float]:
         """The seconds of training so far, for an event; curves are drawn against them."""
@@ -232,10 +234,12 @@ class Session:
         self.training.close()
 
 
-def _check_finite(state: Mapping[str, Any], env_steps: int) -> None:
+def _check_finite(state: Mapping[str, Any], policy_steps: int) -> None:
     """Refuse weights with NaN or infinity, which the update after this one would find to be broken."""
     for name, value in state.items():
         if isinstance(value, Mapping):
-            _check_finite(value, env_steps)
+            _check_finite(value, policy_steps)
         elif isinstance(value, Tensor) and not value.isfinite().all():
-            raise RunError(f"not finite after {env_steps} env steps: {name}; the checkpoints from before are untouched")
+            raise RunError(
+                f"not finite after {policy_steps} policy steps: {name}; the checkpoints from before are untouched"
+            )

@@ -4,9 +4,9 @@
 
 Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" | "finish" | "stop"}
                     `begin` comes first: until then it has imported what it needs, and read nothing of the run
-Events on stdout:   ready {env_steps, total_steps} · progress {env_steps, policy_steps, total_steps, return, elapsed}
-                    boundary {env_steps, due, done, reason} · checkpoint {path, env_steps, digest}
-                    evaluation {env_steps, final, greedy, ...} · stopped · interrupted {env_steps, path}
+Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps, total_steps, return, elapsed}
+                    boundary {policy_steps, due, done, reason} · checkpoint {path, policy_steps, digest}
+                    evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path}
                     doing {sentence} (before what takes long, and warnings) · error {sentence, kind, exit}
                     work {doing, done, total} (about every second of an evaluation: episodes)
                     alive (every few seconds, whatever else goes on)
@@ -124,7 +124,7 @@ class Trainer:
         from rlcore.train.session import Session
 
         self.session = Session(self.run)
-        self.say("ready", env_steps=self.session.env_steps, total_steps=self.session.training.budget)
+        self.say("ready", policy_steps=self.session.policy_steps, total_steps=self.session.training.budget)
         while True:
             command = self.commands.get()
             if command == "stop":
@@ -177,11 +177,13 @@ class Trainer:
         """Make the state durable after a signal; exit code 130."""
         self.interrupted = self.careful = True
         path = None
-        if self.session is not None and self.session.env_steps and self.session.savable:
+        if self.session is not None and self.session.policy_steps and self.session.savable:
             path = self.session.save()["path"]
         if self.session is not None:
-            self.session.events.append("end", env_steps=self.session.env_steps, status="interrupted", reason="signal")
-        self.say("interrupted", env_steps=self.session.env_steps if self.session else 0, path=path)
+            self.session.events.append(
+                "end", policy_steps=self.session.policy_steps, status="interrupted", reason="signal"
+            )
+        self.say("interrupted", policy_steps=self.session.policy_steps if self.session else 0, path=path)
         return 130
 
     def main(self) -> int:

@@ -219,9 +219,9 @@ class Training(Loop):
         self.iterations, self._waiting = state["iterations"], False
 
     def save(self, folder: Path | str) -> Path:
-        """Write a checkpoint `folder/<env_steps>`, whole, in the place of one of that name; returns it."""
+        """Write a checkpoint `folder/<policy_steps>`, whole, in the place of one of that name; returns it."""
         folder = Path(folder)
-        return checkpoint.save(folder, self.env_steps, self.state_dict(folder), {"time": time.time()}, replace=True)
+        return checkpoint.save(folder, self.policy_steps, self.state_dict(folder), {"time": time.time()}, replace=True)
 
     def load(self, path: Path | str) -> Training:
         """Continue from a checkpoint, or from the newest one in a folder; a UserError where there is no good one."""

@@ -73,7 +73,7 @@ def compiled(kind: str, **changes: Any) -> ppo.Learner:
     return one
 
 
-def rollout(agent: ppo.Agent, env_steps: int = 0) -> Batch:
+def rollout(agent: ppo.Agent, policy_steps: int = 0) -> Batch:
     """Noise as observations, with episodes that end: 6 rows that only reset."""
     rng = np.random.default_rng(1)
     obs = torch.from_numpy(rng.standard_normal((LENGTH + 1, ENVS, 4), dtype=np.float32))
@@ -85,11 +85,11 @@ def rollout(agent: ppo.Agent, env_steps: int = 0) -> Batch:
     extras = {key: torch.stack([e[key].detach() for _, _, e in said]) for key in ("logprob", "value")}
     reward = 10 * obs[..., 0]  # advantages large enough for ratios beyond every clip
     steps = Steps({"state": obs[:-1]}, action, reward[:-1], ended[:-1], none[:-1], none[:-1], extras)
-    return Batch(steps, Steps({"state": obs[-1]}, action[-1], reward[-1], ended[-1], none[-1], none[-1]), env_steps)
+    return Batch(steps, Steps({"state": obs[-1]}, action[-1], reward[-1], ended[-1], none[-1], none[-1]), policy_steps)
 
 
 def trained(one: ppo.Learner, updates: int = 2) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """Weights and metrics after updates at env steps 0, 400, …: annealing gives each other coefficients."""
+    """Weights and metrics after updates at policy steps 0, 400, …: annealing gives each other coefficients."""
     rng, metrics = streams.generator(0, "minibatch"), {}
     for update in range(updates):
         given = one.update(rollout(one.agent, 400 * update), rng)
@@ -198,7 +198,7 @@ def test_a_loss_that_is_not_finite_stops_the_run() -> None:
     batch.steps.reward[5, 1] = float("nan")
     window = MetricsWindow(MetricConfig())
     window.add([one.update(batch, streams.generator(0, "minibatch"))], [])
-    with pytest.raises(RunError, match="not finite after 8 updates and 72 env steps: .*Info/grad_norm"):
+    with pytest.raises(RunError, match="not finite after 8 updates and 72 policy steps: .*Info/grad_norm"):
         window.close(72, one.updates)
 
 

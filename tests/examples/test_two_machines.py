@@ -167,18 +167,18 @@ def all_there_once(machines: Machines, name: str, trials: Sequence[dict[str, Any
     """Every trial has ended, none was begun twice; the one that was disturbed has come to the bits it would have."""
     runs = machines.of(name)
     assert [(trial["number"], trial["state"]) for trial in trials] == [(n, "complete") for n in range(len(runs))]
-    assert [trial["env_steps"] for trial in trials] == [run.read_summary()["env_steps"] for run in runs]
+    assert [trial["policy_steps"] for trial in trials] == [run.read_summary()["policy_steps"] for run in runs]
     for run in runs:
         assert run.read_identity()["commit"] == machines.commit
         events = [*read_events(run.events)]
-        evaluated = Counter(event["env_steps"] for event in events if event["kind"] == "evaluation")
+        evaluated = Counter(event["policy_steps"] for event in events if event["kind"] == "evaluation")
         # One that is interrupted right after a checkpoint writes it again, the evaluation noted in it: the same bits.
-        saved = {(event["env_steps"], event["digest"]) for event in events if event["kind"] == "checkpoint"}
+        saved = {(event["policy_steps"], event["digest"]) for event in events if event["kind"] == "checkpoint"}
         assert len(evaluated) >= 4 and set(evaluated.values()) == {1}, (run.path, evaluated)
         assert len(saved) == len({steps for steps, _ in saved}) >= 12, (run.path, saved)
         assert run.read_summary()["status"] == "finished"
         assert not (run.path / ".lease").exists()
-    resumed = {run.path: [e["env_steps"] for e in read_events(run.events) if e["kind"] == "resume"] for run in runs}
+    resumed = {run.path: [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "resume"] for run in runs}
     assert resumed.pop(disturbed.path)[0] > 0
     assert not any(resumed.values()), resumed
     typed = disturbed.overrides.read_text().splitlines()

@@ -73,12 +73,12 @@ class Procedure:
         raise NotImplementedError
 
 
-def content(env_steps: int) -> dict[str, Any]:
-    return {"weight": torch.full((50,), float(env_steps)), "count": env_steps}
+def content(policy_steps: int) -> dict[str, Any]:
+    return {"weight": torch.full((50,), float(policy_steps)), "count": policy_steps}
 
 
 def good_checkpoints(run: RunDirectory) -> list[int]:
-    """Their env steps; each must hold what was saved at them, and nothing half-written may have a name."""
+    """Their policy steps; each must hold what was saved at them, and nothing half-written may have a name."""
     found = list(checkpoint.newest_first(run.checkpoints))
     for path in found:
         wrong = checkpoint.damage(path)
@@ -93,9 +93,9 @@ class Checkpoints(Procedure):
 
     def prepare(self) -> None:
         run = RunDirectory(self.folder)
-        for env_steps in (64, 128, 192):
-            checkpoint.save(run.checkpoints, env_steps, content(env_steps), {"time": 0})
-        checkpoint.name_best(run, 64)
+        for policy_steps in (64, 128, 192):
+            checkpoint.save(run.checkpoints, policy_steps, content(policy_steps), {"time": 0})
+        checkpoint.name_best(run, run.checkpoints / "64")
         leftover = run.checkpoints / ".256.tmp-1" / "learning"
         leftover.mkdir(parents=True)
         (leftover / "state.json").write_text("{")
@@ -105,7 +105,7 @@ class Checkpoints(Procedure):
         path = checkpoint.save(run.checkpoints, 256, content(256), {"time": 0})
         acknowledge("saved")
         checkpoint.prune(run, 2, path)
-        checkpoint.name_best(run, 256)
+        checkpoint.name_best(run, run.checkpoints / "256")
         acknowledge("best")
 
     def check(self, outcome: Outcome) -> None:
@@ -154,27 +154,27 @@ class Events(Procedure):
     def prepare(self) -> None:
         log = EventLog(self.folder / "events.jsonl")
         log.append("start", run_id="a")
-        log.append("metrics", env_steps=100, values={"x": 1.0})
+        log.append("metrics", policy_steps=100, values={"x": 1.0})
         with open(log.path, "a") as handle:
             handle.write('{"kind": "metrics", "env_st')
 
     def act(self, acknowledge: Acknowledge) -> None:
         log = EventLog(self.folder / "events.jsonl")
-        log.append("metrics", env_steps=200, values={"x": 1.0})
+        log.append("metrics", policy_steps=200, values={"x": 1.0})
         acknowledge("200")
         log.sync()
-        log.append("evaluation", env_steps=300, final=False, greedy={"mean": 1.0})
+        log.append("evaluation", policy_steps=300, final=False, greedy={"mean": 1.0})
         acknowledge("300")
 
     def check(self, outcome: Outcome) -> None:
-        points = [e.get("env_steps") for e in read_events(self.folder / "events.jsonl")]
+        points = [e.get("policy_steps") for e in read_events(self.folder / "events.jsonl")]
         assert points[:2] == [None, 100], points
         assert set(map(int, outcome.acknowledged)) <= set(points[2:]), (outcome, points)
         assert points[2:] in ([], [200], [200, 300]), points
 
     def check_again(self) -> None:
         path = self.folder / "events.jsonl"
-        assert [e.get("env_steps") for e in read_events(path)] == [None, 100, 200, 300]
+        assert [e.get("policy_steps") for e in read_events(path)] == [None, 100, 200, 300]
         assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
@@ -264,10 +264,10 @@ class SessionSave(Procedure):
         self.attempts = 0
         for _ in range(2):
             self.session.advance(lambda said: None)
-            self.digests[self.session.env_steps] = self.session.save()["digest"]
+            self.digests[self.session.policy_steps] = self.session.save()["digest"]
             self.session.evaluate()
         self.session.advance(lambda said: None)
-        self.steps = [*self.digests, self.session.env_steps]
+        self.steps = [*self.digests, self.session.policy_steps]
 
     def act(self, acknowledge: Acknowledge) -> None:
         self.session.scores.pop(self.steps[-1], None)  # as it was before the last attempt
@@ -279,15 +279,15 @@ class SessionSave(Procedure):
     def check(self, outcome: Outcome) -> None:
         there = good_checkpoints(self.run)
         assert there == self.steps or (there == self.steps[:2] and not outcome.acknowledged), there
-        for env_steps, digest in self.digests.items():
-            assert checkpoint.manifest(self.run.checkpoints / str(env_steps))["digest"] == digest
+        for policy_steps, digest in self.digests.items():
+            assert checkpoint.manifest(self.run.checkpoints / str(policy_steps))["digest"] == digest
         newest = checkpoint.manifest(self.run.checkpoints / str(there[-1]))
         assert not outcome.acknowledged or outcome.acknowledged[0] == newest["digest"]
         judged = self._judged()
         assert judged == self.steps or (judged == self.steps[:2] and "evaluated" not in outcome.acknowledged), judged
 
     def _judged(self) -> list[int]:
-        return [e["env_steps"] for e in read_events(self.run.events) if e["kind"] == "evaluation"]
+        return [e["policy_steps"] for e in read_events(self.run.events) if e["kind"] == "evaluation"]
 
     def check_again(self) -> None:
         assert self._judged() == self.steps
@@ -296,7 +296,7 @@ class SessionSave(Procedure):
         if self.attempts % 8:  # a session takes a while to build
             return
         resumed = Session(self.run)
-        assert (resumed.env_steps, resumed.owed) == (self.steps[-1], [])
+        assert (resumed.policy_steps, resumed.owed) == (self.steps[-1], [])
         assert sorted(resumed.scores) == self.steps
         resumed.close()
 

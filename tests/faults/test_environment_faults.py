@@ -160,7 +160,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     session.save()
     session.advance(lambda said: None)
     next(session.learner.agent.parameters()).data[0] = float("nan")
-    with pytest.raises(RunError, match=f"not finite after {session.env_steps} env steps: .*weight|bias"):
+    with pytest.raises(RunError, match=f"not finite after {session.policy_steps} policy steps: .*weight|bias"):
         session.save()
     assert len(list(checkpoint.newest_first(run.checkpoints))) == 1
     session.close()
@@ -179,10 +179,10 @@ def train_and_abandon(run, rng: random.Random | None) -> str:
     while True:
         session, last = Session(run), rng.randrange(100) if rng and dropped < 4 else 10**9
         assert not session.savable
-        start = session.env_steps
+        start = session.policy_steps
 
         def drop(said, start=start, last=last):
-            if said["env_steps"] - start > last:
+            if said["policy_steps"] - start > last:
                 raise Dropped
 
         try:

@@ -58,7 +58,7 @@ def test_a_killed_environment_process_is_named_and_the_run_goes_on_to_the_same_b
     run, killed = prepare(tmp_path / "run", "Faulty-v0", env__sync_env=False, **RUN), []
 
     def kill_one(kind: str, facts: dict[str, Any]) -> None:
-        if kind == "progress" and facts["env_steps"] > 300 and not killed:
+        if kind == "progress" and facts["policy_steps"] > 300 and not killed:
             killed.append(max(p.pid for p in processes(tmp_path) if p.kind == "worker"))
             os.kill(killed[0], signal.SIGKILL)
 

@@ -37,10 +37,10 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path / "outer" / "run")
 
 
-def save(run: RunDirectory, env_steps: int = 64) -> Path:
-    generator = torch.Generator().manual_seed(env_steps)
-    learning = {"weight": torch.randn(100, generator=generator), "rng": {"state": 2**127 + 1}, "count": env_steps}
-    return checkpoint.save(run.checkpoints, env_steps, learning, {"time": env_steps, "window": [1.5, None, "x"]})
+def save(run: RunDirectory, policy_steps: int = 64) -> Path:
+    generator = torch.Generator().manual_seed(policy_steps)
+    learning = {"weight": torch.randn(100, generator=generator), "rng": {"state": 2**127 + 1}, "count": policy_steps}
+    return checkpoint.save(run.checkpoints, policy_steps, learning, {"time": policy_steps, "window": [1.5, None, "x"]})
 
 
 def refusal(path: Path) -> str:
@@ -177,7 +177,7 @@ def test_a_file_that_changes_after_it_was_verified_changes_nothing(
 def test_the_format_before_is_refused_in_a_sentence(run: RunDirectory) -> None:
     path = save(run)
     manifest = json.loads((path / "manifest.json").read_bytes())
-    (path / "manifest.json").write_text(json.dumps({"format": 1, "env_steps": 64, "files": manifest["files"]}))
+    (path / "manifest.json").write_text(json.dumps({"format": 1, "policy_steps": 64, "files": manifest["files"]}))
     assert "manifest.json is of format 1, this version reads 2" in refusal(path)
 
 
@@ -226,7 +226,7 @@ def forge(path: Path, **contents: bytes) -> Path:
         (path / names[key]).write_bytes(content)
     files = {name: (path / name).read_bytes() for name in FILES}
     entries = {n: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for n, c in files.items()}
-    (path / "manifest.json").write_bytes(seal({"format": 2, "env_steps": int(path.name), "files": entries}))
+    (path / "manifest.json").write_bytes(seal({"format": 2, "policy_steps": int(path.name), "files": entries}))
     assert checkpoint.damage(path) is None
     return path
 
@@ -358,9 +358,9 @@ def test_a_manifest_that_names_other_files_is_refused(
         {"files": {name: {"size": 2**60, "sha256": "0"} for name in FILES}},
         {"files": {name: {"size": -1} for name in FILES}},
         {"files": {name: [1] for name in FILES}},
-        {"env_steps": None},
-        {"env_steps": 2**70},
-        {"env_steps": [64]},
+        {"policy_steps": None},
+        {"policy_steps": 2**70},
+        {"policy_steps": [64]},
         {"format": None},
         {"format": "2"},
         {"format": 10**50},

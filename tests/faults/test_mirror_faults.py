@@ -45,7 +45,7 @@ def stored(database: Path) -> list[tuple[str, int, float]]:
 
 def expected(run: RunDirectory) -> list[tuple[str, int, float]]:
     events = [e for e in read_events(run.events) if e["kind"] == "metrics"]
-    return sorted((name, e["env_steps"], value) for e in events for name, value in e["values"].items())
+    return sorted((name, e["policy_steps"], value) for e in events for name, value in e["values"].items())
 
 
 def elsewhere(folder: Path, uri: str) -> RunDirectory:
@@ -81,7 +81,7 @@ KILLED = """
         else:  # it had finished: more points, and less time
             longest *= 0.7
             from tests.flows.synthetic_runs import train_a_while
-            step = 1 + max((e.get("env_steps", 0) for e in read_events(RunDirectory(path).events)))
+            step = 1 + max((e.get("policy_steps", 0) for e in read_events(RunDirectory(path).events)))
             train_a_while(RunDirectory(path), step, step + 4000)
     sys.exit(mirror.main([path]))
 """

@@ -67,8 +67,8 @@ def test_a_killed_rank_ends_all_and_the_run_goes_on_to_the_same_bits(algo: str, 
     first, second = (learning["ranks"][rank]["collector"] for rank in ("0", "1"))
     assert first["rng"] != second["rng"] and first["policy_steps"] == second["policy_steps"] == 4096
     # One rank writes: every point is there once, and tells of both ranks' episodes and actions.
-    points = [e["env_steps"] for e in read_events(whole.events) if e["kind"] == "metrics"]
-    assert points == sorted(set(points)) and points[-1] == first["env_steps"] > 3500
+    points = [e["policy_steps"] for e in read_events(whole.events) if e["kind"] == "metrics"]
+    assert points == sorted(set(points)) and points[-1] == first["policy_steps"] > 3500
 
 
 def test_a_fault_in_another_rank_is_told_as_its_own_sentence(home: Path) -> None:

@@ -23,10 +23,10 @@ from tests.runs import prepare
 
 
 def trained(folder: Path, until: int = 256, **settings: Any) -> RunDirectory:
-    """A run with a checkpoint every 64 env steps that stands before its end."""
+    """A run with a checkpoint every 64 policy steps that stands before its end."""
     run = prepare(folder, **{"total_steps": 512, "checkpoint__every": 64, "checkpoint__keep_last": None} | settings)
     session = Session(run)
-    while session.env_steps < until:
+    while session.policy_steps < until:
         session.advance(lambda said: None)
         session.save()
     session.close()
@@ -118,7 +118,7 @@ def test_threads_and_subprocesses_may_change_on_resume(tmp_path: Path, capsys: p
     change_run(run, ["num_threads=2", "env.sync_env=false"])
     session = Session(run)
     try:
-        assert session.env_steps >= 256
+        assert session.policy_steps >= 256
         assert (session.config.num_threads, session.config.env.sync_env) == (2, False)
     finally:
         session.close()
@@ -190,7 +190,7 @@ def test_going_on_from_a_checkpoint_of_the_same_settings_may_train_longer(source
     make_env(run)
     session = Session(run)
     session.close()
-    assert session.env_steps == int(newest.name)
+    assert session.policy_steps == int(newest.name)
 
 
 def test_going_on_from_a_run_says_which_of_its_checkpoints_to_type(source: RunDirectory, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_init_from_a_run_names_one_checkpoint_of_it(tmp_path: Path) -> None:
     run = new_run(warm)
     kept = Path(yaml.safe_load(run.config.read_text())["init_from"])
     assert kept == checkpoint.resolve(source, "latest")
-    while session.env_steps == int(kept.name):  # what is owed comes first
+    while session.policy_steps == int(kept.name):  # what is owed comes first
         session.advance(lambda said: None)
     session.save()
     session.close()

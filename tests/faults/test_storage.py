@@ -99,7 +99,7 @@ def test_a_checkpoint_is_durable_before_its_name_and_the_log_before_both(tmp_pat
     session.advance(lambda said: None)
     second = session.save()
     session.close()
-    old, new = first["env_steps"], second["env_steps"]
+    old, new = first["policy_steps"], second["policy_steps"]
     temporary = f".{new}.tmp-{os.getpid()}"
     assert durable == [
         "events.jsonl",
@@ -164,7 +164,7 @@ def train(run: RunDirectory, limit: int | None = None) -> None:
 
 def points(run: RunDirectory) -> list[tuple[str, int]]:
     events = (e for e in read_events(run.events) if e["kind"] in ("metrics", "evaluation"))
-    return [(e["kind"], e["env_steps"]) for e in events]
+    return [(e["kind"], e["policy_steps"]) for e in events]
 
 
 def good(run: RunDirectory) -> set[str]:
@@ -238,11 +238,11 @@ def test_what_is_in_memory_is_saved_when_a_full_disk_has_space_again(
     run = prepare(tmp_path / "run")
     session = Session(run)
     session.advance(lambda said: None)
-    at = session.env_steps
+    at = session.policy_steps
     pauses = full_for(2, monkeypatch)
     saved = session.save()
     session.close()
-    assert (saved["env_steps"], session.env_steps) == (at, at)  # nothing was trained again
+    assert (saved["policy_steps"], session.policy_steps) == (at, at)  # nothing was trained again
     assert checkpoint.damage(run.path / saved["path"]) is None
     assert pauses == [1.0, 2.0]
     assert caplog.text.count("(No space left on device); older ones are untouched; trying again in") == 2

@@ -49,11 +49,11 @@ def synthetic_run(folder: Path, run_id: str, **changes: Any) -> RunDirectory:
 
 
 def train_a_while(run: RunDirectory, first: int, last: int, every: int = 100) -> None:
-    """Append a metrics event with three metrics every `every` env steps, from `first` to `last` exclusive."""
+    """Append a metrics event with three metrics every `every` policy steps, from `first` to `last` exclusive."""
     log = EventLog(run.events)
     for step in range(first, last, every):
         values = {"Rewards/rew_avg": float(step), "Loss/policy_loss": -step / 7, "Time/sps_train": 1e4}
-        log.append("metrics", env_steps=step, values=values)
+        log.append("metrics", policy_steps=step, values=values)
 
 
 CARTPOLE = {
@@ -155,7 +155,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
 def judged(run: RunDirectory) -> None:
     """Note a final evaluation of the checkpoint, so that no environment is needed to register it."""
     results = {"greedy": {"mean": 300.0, "std": 20.0, "ci95": [296.0, 304.0], "episodes": 100}}
-    EventLog(run.events).append("evaluation", env_steps=4096, final=True, **results)
+    EventLog(run.events).append("evaluation", policy_steps=4096, final=True, **results)
     write_json(run.evaluations / "4096.json", results)
 
 

@@ -148,7 +148,7 @@ def test_plots_hold_the_learning_curve_and_the_evaluations(repository: Repositor
     repository.dvc("plots", "show", "--out", "../plots")
     page = (repository.folder.parent / "plots/index.html").read_text()
     rows = (repository.run.path / "results/training.csv").read_text().splitlines()
-    assert rows[0] == "env_steps,episode_return,episode_length"
+    assert rows[0] == "policy_steps,episode_return,episode_length"
     assert len(rows) > 2
     assert all(f'"episode_return": "{row.split(",")[1]}"' in page for row in rows[1:])
     judged = (repository.run.path / "results/evaluations.csv").read_text().splitlines()[1:]
@@ -204,9 +204,9 @@ def test_a_stale_run_is_set_aside_whole_and_a_killed_repro_goes_on_to_the_same_b
     again.run.refuse_second_writer()
     events = list(read_events(again.run.events))
     assert [e["status"] for e in events if e["kind"] == "end"] == ["interrupted"]
-    saved = max(e["env_steps"] for e in events if e["kind"] == "checkpoint")
+    saved = max(e["policy_steps"] for e in events if e["kind"] == "checkpoint")
     again.dvc("repro", "train@CartPole-v1")
-    assert [e["env_steps"] for e in read_events(again.run.events) if e["kind"] == "resume"] == [saved]
+    assert [e["policy_steps"] for e in read_events(again.run.events) if e["kind"] == "resume"] == [saved]
     assert diff(str(aside.path), str(again.run.path)) == 0
 
 

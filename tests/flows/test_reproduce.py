@@ -75,7 +75,7 @@ def original(api: None, tmp_path_factory: pytest.TempPathFactory) -> RunDirector
 
 
 def digests(run: RunDirectory) -> dict[int, str]:
-    return {e["env_steps"]: e["digest"] for e in read_events(run.events) if e["kind"] == "checkpoint"}
+    return {e["policy_steps"]: e["digest"] for e in read_events(run.events) if e["kind"] == "checkpoint"}
 
 
 def typed(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -104,7 +104,7 @@ def test_a_run_is_made_again_to_the_same_bits(original: RunDirectory, capfd: pyt
     assert again.read_config()["group"] is None
     assert [e["kind"] for e in read_events(again.events)].count("registered") == 0
     verdict = json.loads((again.path / VERDICT).read_text())
-    assert (verdict["identical"], [s["env_steps"] for s in verdict["segments"]]) == (True, list(digests(original)))
+    assert (verdict["identical"], [s["policy_steps"] for s in verdict["segments"]]) == (True, list(digests(original)))
     # Once more is another folder; one that is named must be free.
     assert restored(str(original.path)).path == again.path.with_name("first_again2")
     with pytest.raises(UserError, match="a run is there already"):
@@ -150,7 +150,7 @@ def test_other_bits_end_it_at_the_first_segment_and_name_step_and_tensor(
     assert list(digests(again)) == [first]  # it went no further
     (sentence,) = (line for line in err.splitlines() if line.startswith("shepherd: failed: "))
     # The first entry in the order of the state: weights of a first layer, which every minibatch moves.
-    assert f"different at {first:,} env steps: first in learner/agent/actor.layers.0.weight" in sentence
+    assert f"different at {first:,} policy steps: first in learner/agent/actor.layers.0.weight" in sentence
     assert json.loads((again.path / VERDICT).read_text())["identical"] is False
 
 
@@ -215,13 +215,13 @@ def test_an_original_that_came_half_way_is_compared_up_to_there(original: RunDir
     half.events.write_text("".join(lines[: cut + 1]))
     again = restored(str(half.path))
     went = [Boundary(at, ("checkpoint",), at == steps[-1], None) for at in steps]
-    assert [at.env_steps for at in as_far_as_the_original(again, went)] == steps[:2]
+    assert [at.policy_steps for at in as_far_as_the_original(again, went)] == steps[:2]
     assert [e["status"] for e in read_events(again.events)] == ["interrupted"]
 
 
 def test_a_step_that_only_one_of_them_saved_is_no_difference(original: RunDirectory, tmp_path: Path) -> None:
     again = restored(str(original.path), str(tmp_path / "again"))
-    again.events.write_text('{"kind": "checkpoint", "time": 1.0, "env_steps": 77, "digest": "d", "tensors": ""}\n')
+    again.events.write_text('{"kind": "checkpoint", "time": 1.0, "policy_steps": 77, "digest": "d", "tensors": ""}\n')
     assert verify(again, 77) is None
     assert verify(again, min(digests(original))) is None
 
@@ -239,7 +239,7 @@ def test_weights_that_are_others_now_are_refused(original: RunDirectory, tmp_pat
     recorded: dict[str, Any] = child.read_identity()["init_from"]
     assert recorded["digest"]
     write_json(child.identity, child.read_identity() | {"init_from": recorded | {"digest": "0" * 64}})
-    child.events.write_text('{"kind": "checkpoint", "time": 1.0, "env_steps": 128, "digest": "d", "tensors": ""}\n')
+    child.events.write_text('{"kind": "checkpoint", "time": 1.0, "policy_steps": 128, "digest": "d", "tensors": ""}\n')
     with pytest.raises(UserError, match="it began with init_from=.* of digest 0000"):
         restored(str(child.path))
     assert not (tmp_path / "child_again").exists()
@@ -251,16 +251,3 @@ def test_a_run_without_a_checkpoint_is_a_mistake(original: RunDirectory, tmp_pat
     empty = new_run([*TINY, f"run_dir={tmp_path}/empty"])
     with pytest.raises(UserError, match="its log tells of no checkpoint"):
         restored(str(empty.path))
-
-
-def test_a_run_that_departs_has_taken_other_actions_by_then_and_is_told(original: RunDirectory, tmp_path: Path) -> None:
-    """Other episodes end at other moments: the same point of the schedule comes at other env steps."""
-    again = restored(str(original.path), str(tmp_path / "again"))
-    first, second, *_ = (e for e in read_events(original.events) if e["kind"] == "checkpoint")
-    there = [first, second | {"env_steps": second["env_steps"] - 7, "digest": "d"}]
-    again.events.write_text("".join(json.dumps(event) + "\n" for event in there))
-    assert (verify(again, first["env_steps"]) or {})["same"]
-    found = verify(again, second["env_steps"] - 7) or {}
-    assert not found["same"] and found["original"] == second["digest"]
-    assert f"which were {second['env_steps']:,} after as many policy steps" in found["sentence"]
-    assert f"at {first['env_steps']:,} it was the same" in found["sentence"]

@@ -240,7 +240,7 @@ def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_lar
     # Never judged while it trains: no checkpoint is the best, so the latest stands for the run.
     run = new_run(tmp_path / "longer", "algo.total_steps=512", "algo.anneal_lr=false", "evaluation.every=4096", name)
     before, trained = training.run_flow(run), final_digest(run)
-    first = before["env_steps"]
+    first = before["policy_steps"]
     assert 400 < first <= 512
     # Other episodes: judged again, and not trained.
     assert cli.main(["resume", str(run.path), "evaluation.final_episodes=7"]) == 0
@@ -250,7 +250,7 @@ def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_lar
     # The seeds of the environments are the same, and a greedy policy adds no noise: so are the first four episodes.
     assert after["eval"]["greedy"]["returns"][:4] == before["eval"]["greedy"]["returns"]
     assert [e["greedy"]["episodes"] for e in final_events(run)] == [4, 7]
-    assert (after["status"], after["env_steps"], final_digest(run)) == ("finished", first, trained)
+    assert (after["status"], after["policy_steps"], final_digest(run)) == ("finished", first, trained)
     assert cli.main(["resume", str(run.path)]) == 0
     assert len(final_events(run)) == 2
     # A larger budget: not finished until it has used it, and then with results of what it is now.
@@ -260,12 +260,12 @@ def test_a_finished_run_is_judged_again_on_other_episodes_and_goes_on_with_a_lar
     assert cli.main(["resume", str(run.path), "algo.total_steps=1024"]) == 0
     assert "finished already" not in capsys.readouterr().out
     summary, newest = run.read_summary(), checkpoint.resolve(run, "latest")
-    last = summary["env_steps"]
+    last = summary["policy_steps"]
     assert 512 < last <= 1024
     assert (summary["status"], newest.name) == ("finished", str(last))
     assert summary["checkpoint"] == final_events(run)[-1]["checkpoint"] == f"checkpoints/{last}"
-    assert [e["env_steps"] for e in final_events(run)] == [first, first, last]
-    ends = {(e["status"], e["env_steps"]) for e in read_events(run.events) if e["kind"] == "end"}
+    assert [e["policy_steps"] for e in final_events(run)] == [first, first, last]
+    ends = {(e["status"], e["policy_steps"]) for e in read_events(run.events) if e["kind"] == "end"}
     assert ends == {("finished", first), ("finished", last)}
     assert summary["model"]["version"] == 2
     version = connect(tracking_uri()).get_model_version("longer", "2")
@@ -285,7 +285,7 @@ def test_a_dry_run_registers_nothing_and_says_so(
     assert "not registered: dry_run=true" in said.err
     summary = run.read_summary()
     assert (summary["status"], summary["model"]) == ("dry_run", None)
-    assert summary["env_steps"] < 512
+    assert summary["policy_steps"] < 512
     assert [(e["status"], e["reason"]) for e in read_events(run.events) if e["kind"] == "end"] == [("dry_run",) * 2]
     assert cli.main(["stage", "register-model", str(run.path)]) == 0
     assert json.loads(capfd.readouterr().out)["version"] is None
@@ -315,11 +315,11 @@ def test_early_stop_ends_the_flow_with_a_judged_and_registered_model(
     # Evaluated after 256 and 512 steps: any return reaches 1 at the first, and none gains 1e6 at the second.
     run = new_run(tmp_path / reason, *rule, "evaluation.every=256", f"model_manager.models.agent.model_name={reason}")
     summary = training.run_flow(run)
-    judged = [e["env_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
+    judged = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
     assert len(judged) == {"target_return": 1, "plateau": 2}[reason]
     assert judged[-1] < 1024
-    assert (summary["status"], summary["env_steps"]) == ("stopped_early", judged[-1])
-    ends = [(e["status"], e["reason"], e["env_steps"]) for e in read_events(run.events) if e["kind"] == "end"]
+    assert (summary["status"], summary["policy_steps"]) == ("stopped_early", judged[-1])
+    ends = [(e["status"], e["reason"], e["policy_steps"]) for e in read_events(run.events) if e["kind"] == "end"]
     assert ends == [("stopped_early", reason, judged[-1])]
     assert summary["eval"]["greedy"]["episodes"] == 4
     assert summary["model"]["version"] == 1
@@ -354,7 +354,7 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
     run, killed = new_run(tmp_path / "killed"), []
 
     def kill_once(kind: str, facts: dict[str, Any]) -> None:
-        if kind == "progress" and facts["env_steps"] > 600 and not killed:
+        if kind == "progress" and facts["policy_steps"] > 600 and not killed:
             process = trainer_for(run).process
             killed.append(process.pid)
             process.kill()

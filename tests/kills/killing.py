@@ -54,7 +54,7 @@ class Reference:
 
     def steps(self, kind: str) -> list[int]:
         """Env steps of the events of one kind, while training."""
-        return [e["env_steps"] for e in read_events(self.run.events) if e["kind"] == kind and not e.get("final")]
+        return [e["policy_steps"] for e in read_events(self.run.events) if e["kind"] == kind and not e.get("final")]
 
 
 def run_to_end(run: RunDirectory, case: Case, home: Path) -> Reference:
@@ -136,7 +136,7 @@ def _wait_for_moment(
     process: subprocess.Popen[bytes], run: RunDirectory, reference: Reference, left: int, rng: np.random.Generator
 ) -> bool:
     """Wait for a drawn moment; False when the process has ended before it."""
-    reached = max((e["env_steps"] for e in read_events(run.events) if "env_steps" in e), default=0)
+    reached = max((e["policy_steps"] for e in read_events(run.events) if "policy_steps" in e), default=0)
     if left == 1 and reference.judged and rng.random() < 0.6:
         return _until(process, lambda: _has(run, "evaluation", final=True)) and _sleep(
             process, rng.uniform(0, 0.8 * reference.last)
@@ -149,19 +149,19 @@ def _wait_for_moment(
     within = ahead[: max(1, round(len(ahead) * 1.5 / (left + 0.5)))]
     target = int(rng.choice(within))
     if kind == "evaluation" and (judged := [s for s in reference.steps("evaluation") if s in within]):
-        return _until(process, lambda: _has(run, "checkpoint", env_steps=judged[0])) and _sleep(
+        return _until(process, lambda: _has(run, "checkpoint", policy_steps=judged[0])) and _sleep(
             process, rng.uniform(0, 2 * GAP)
         )
     if kind == "checkpoint" and (saved := [s for s in reference.steps("checkpoint") if s in within]):
         chosen = int(rng.choice(saved))
         before = max((s for s in reference.steps("metrics") if s < chosen), default=0)
-        if before > reached and not _until(process, lambda: _has(run, "metrics", env_steps=before)):
+        if before > reached and not _until(process, lambda: _has(run, "metrics", policy_steps=before)):
             return False
         writing = run.checkpoints / f".{chosen}.tmp-"
         return _until(
-            process, lambda: _exists(writing) or _has(run, "checkpoint", env_steps=chosen), CLOSE_LOOK
+            process, lambda: _exists(writing) or _has(run, "checkpoint", policy_steps=chosen), CLOSE_LOOK
         ) and _sleep(process, rng.uniform(0, WRITING))
-    return _until(process, lambda: _has(run, "metrics", env_steps=target)) and _sleep(process, rng.uniform(0, GAP))
+    return _until(process, lambda: _has(run, "metrics", policy_steps=target)) and _sleep(process, rng.uniform(0, GAP))
 
 
 def _sleep(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -246,7 +246,7 @@ def _record(run: RunDirectory) -> dict[str, Any]:
             event = json.loads(line)
             if event["kind"] not in ("metrics", "evaluation", "baseline"):
                 continue
-            point = json.dumps([event["kind"], event.get("env_steps", 0), bool(event.get("final"))])
+            point = json.dumps([event["kind"], event.get("policy_steps", 0), bool(event.get("final"))])
             said = _timeless(event)
             assert told.setdefault(point, said) == said, f"{point} was told twice, and differently"
     once = [e for e in read_events(run.events) if e["kind"] in ("metrics", "evaluation", "baseline")]

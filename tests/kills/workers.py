@@ -130,8 +130,8 @@ def wrong(site: Site, name: str) -> list[str]:
         found.append(f"{len(runs)} runs")
     for run in runs:
         events = [*read_events(run.events)]
-        evaluated = Counter(event["env_steps"] for event in events if event["kind"] == "evaluation")
-        saved = {(event["env_steps"], event["digest"]) for event in events if event["kind"] == "checkpoint"}
+        evaluated = Counter(event["policy_steps"] for event in events if event["kind"] == "evaluation")
+        saved = {(event["policy_steps"], event["digest"]) for event in events if event["kind"] == "checkpoint"}
         if run.read_summary()["status"] != "finished" or set(evaluated.values()) != {1} or len(evaluated) < 3:
             found.append(f"{run.path}: {run.read_summary()['status']}, evaluated {evaluated}")
         if len(saved) != len({steps for steps, _ in saved}):

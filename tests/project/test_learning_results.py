@@ -26,11 +26,11 @@ def test_every_case_is_a_config_whose_figures_are_of_its_environment_and_budget(
         config = compose(case.overrides.split())[0]
         if name in figures:
             assert figures[name]["env"] == config.env.id
-            assert figures[name]["gates"][-1]["env_steps"] == config.algo.total_steps
+            assert figures[name]["gates"][-1]["policy_steps"] == config.algo.total_steps
 
 
 @pytest.mark.parametrize(("returns", "passes"), [([1, 1, 1, 1, 0], True), ([1, 1, 1, 0, 0], False), ([1, 0], False)])
 def test_four_of_five_seeds_must_reach_a_mark(returns: list[float], passes: bool) -> None:
-    gate = {"env_steps": 1, "at_least": 1.0, "returns": returns}
+    gate = {"policy_steps": 1, "at_least": 1.0, "returns": returns}
     assert learning_pages.passed({"gates": [gate]}) is passes
     assert learning_pages.passed({"gates": [gate, gate | {"returns": [0, 0, 0, 0, 1]}]}) is False

@@ -1,9 +1,9 @@
 """Checkpoints: directories that are either whole and verified or not there.
 
-    checkpoints/<env_steps>/manifest.json           every file's size and SHA-256; format; env_steps; its own SHA-256
-                            learning/state.json     nested state, tensors replaced by their names
-                            learning/tensors.safetensors
-                            bookkeeping/state.json  times, metrics not yet logged, versions, the fingerprint
+    checkpoints/<policy_steps>/manifest.json        every file's size and SHA-256; format; policy_steps; its own SHA-256
+                               learning/state.json  nested state, tensors replaced by their names
+                               learning/tensors.safetensors
+                               bookkeeping/state.json  times, metrics not yet logged, versions, the fingerprint
     checkpoints/chunks/                             what never changes again: written once, referred to by manifests
     checkpoints/names.json                          which are `latest` and `best`; its own SHA-256
 
@@ -15,6 +15,7 @@ TMPDIR.
 from rlcore.store.checkpoint.chunks import chunks_of as chunks_of
 from rlcore.store.checkpoint.chunks import write_chunks as write_chunks
 from rlcore.store.checkpoint.names import chosen as chosen
+from rlcore.store.checkpoint.names import find as find
 from rlcore.store.checkpoint.names import load_newest as load_newest
 from rlcore.store.checkpoint.names import name_best as name_best
 from rlcore.store.checkpoint.names import newest_first as newest_first

@@ -64,11 +64,25 @@ def in_a_sentence(path: Path) -> Iterator[None]:
 
 
 def manifest(path: Path) -> dict[str, Any]:
-    """format, env_steps, files {name: {size, sha256}}, digest: SHA-256 over the learning part's names and hashes."""
+    """format, policy_steps, files {name: {size, sha256}}, digest: SHA-256 over the learning part's names and hashes."""
     with in_a_sentence(path):
         content = read_manifest(path)
+        if "policy_steps" not in content:
+            content["policy_steps"] = _learned_from(path, content)
     learned = {name: entry["sha256"] for name, entry in content["files"].items() if name.startswith("learning/")}
     return content | {"digest": hashlib.sha256(json.dumps(learned, sort_keys=True).encode()).hexdigest()}
+
+
+def _learned_from(path: Path, content: Mapping[str, Any]) -> int:
+    """The policy steps of a checkpoint that an earlier version called by its env steps."""
+    name = "learning/state.json"
+    state = json.loads(read_whole(path, name, content["files"][name]))
+    try:
+        for key in ("ranks", "0", "collector", "policy_steps"):
+            state = dict(state["items"])[key]
+    except KeyError:  # of a version that did not count them
+        return content["env_steps"]
+    return state
 
 
 def damage(path: Path, with_chunks: bool = True) -> str | None:
@@ -84,7 +98,10 @@ def damage(path: Path, with_chunks: bool = True) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """format, env_steps, files {name: {size, sha256}}; `Damage` where they are not what was written here."""
+    """format, policy_steps, files {name: {size, sha256}}; `Damage` where they are not what was written here.
+
+    Earlier versions have `env_steps` in place of policy_steps, and in the checkpoint's name.
+    """
     data = read(path, "manifest.json", None)
     try:
         content = unseal(data)
@@ -98,7 +115,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     files = content.get("files")
     if not isinstance(content.get("chunks", {}), dict):
         raise Damage("manifest.json is not what was written")
-    if not isinstance(files, dict) or set(files) != set(FILES) or str(content.get("env_steps")) != path.absolute().name:
+    steps = str(content.get("policy_steps", content.get("env_steps")))
+    if not isinstance(files, dict) or set(files) != set(FILES) or steps != path.absolute().name:
         raise Damage("manifest.json does not belong to it")
     return content
 

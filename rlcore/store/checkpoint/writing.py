@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 def save(
     directory: Path,
-    env_steps: int,
+    policy_steps: int,
     learning: Mapping[str, Any],
     bookkeeping: Mapping[str, Any],
     replace: bool = False,
@@ -36,7 +36,7 @@ def save(
 
     Args:
         directory: the run's `checkpoints` folder.
-        env_steps: names the checkpoint.
+        policy_steps: names the checkpoint.
         learning: nested dicts and lists of tensors, arrays, chunks and JSON values.
         bookkeeping: JSON values.
         replace: one of that name that verifies makes room; else it is kept, since a run comes to the same bits there.
@@ -47,13 +47,13 @@ def save(
     Raises:
         DiskFault: the disk refused; what was there before is untouched.
     """
-    final = directory / str(env_steps)
-    temporary = directory / f".{env_steps}.tmp-{os.getpid()}"
+    final = directory / str(policy_steps)
+    temporary = directory / f".{policy_steps}.tmp-{os.getpid()}"
     try:
         make_directory(directory)
         remove_leftovers(directory)
         if replace or not final.exists() or damage(final):
-            _write(temporary, env_steps, learning, bookkeeping)
+            _write(temporary, policy_steps, learning, bookkeeping)
             move_aside(final)
             os.rename(temporary, final)
         sync_directory(directory)  # also for one that is there: its writer may have died before this line
@@ -66,7 +66,7 @@ def save(
     return final
 
 
-def _write(folder: Path, env_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
+def _write(folder: Path, policy_steps: int, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
     from rlcore.store.checkpoint import nested_state  # torch
 
     chunks.write_chunks(folder.parent, learning)
@@ -83,7 +83,7 @@ def _write(folder: Path, env_steps: int, learning: Mapping[str, Any], bookkeepin
         write_synced(folder / name, content)
     entries = {name: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for name, c in files.items()}
     parts = [chunks.entry_of(chunk, folder.parent) for chunk in chunks.chunks_of(learning)]
-    manifest = {"format": FORMAT, "env_steps": env_steps, "files": entries}
+    manifest = {"format": FORMAT, "policy_steps": policy_steps, "files": entries}
     manifest |= {"chunks": {part["file"]: {k: part[k] for k in ("size", "sha256")} for part in parts}} if parts else {}
     write_synced(folder / "manifest.json", seal(manifest))
     for part in (folder / "learning", folder / "bookkeeping", folder):

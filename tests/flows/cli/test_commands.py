@@ -117,8 +117,8 @@ def test_ctrl_c_ends_training_with_a_checkpoint_and_says_how_to_go_on(trained: T
     told = list(read_events(trained.run.events))
     assert [e["status"] for e in told if e["kind"] == "end"] == ["interrupted", "finished"]
     begins = next(i for i, e in enumerate(told) if e["kind"] == "resume")
-    saved = [e["env_steps"] for e in told[:begins] if e["kind"] == "checkpoint"]
-    assert told[begins]["env_steps"] == saved[-1] < 6000
+    saved = [e["policy_steps"] for e in told[:begins] if e["kind"] == "checkpoint"]
+    assert told[begins]["policy_steps"] == saved[-1] < 6000
 
 
 def test_train_ends_with_the_results(trained: Trained) -> None:
@@ -134,8 +134,8 @@ def test_train_ends_with_the_results(trained: Trained) -> None:
 
 def test_summary_has_every_promised_field(trained: Trained) -> None:
     summary = trained.run.read_summary()
-    wanted = "run_id algo env_id seed env_steps updates wall_s cpu_s env_steps_per_s eval baseline checkpoint model"
-    assert set(wanted.split()) | {"fingerprint"} <= set(summary)
+    wanted = "run_id algo env_id seed policy_steps env_steps updates wall_s cpu_s policy_steps_per_s eval baseline"
+    assert set(wanted.split()) | {"checkpoint", "model", "fingerprint"} <= set(summary)
     for mode in ("greedy", "stochastic"):
         result = summary["eval"][mode]
         assert {"mean", "std", "ci95", "episodes", "returns"} <= set(result)
@@ -144,7 +144,7 @@ def test_summary_has_every_promised_field(trained: Trained) -> None:
     assert summary["model"] == {"name": "ppo-CartPole-v1", "version": 1, "aliases": ["challenger", "champion"]} or (
         summary["model"]["aliases"] == ["challenger"]
     )
-    assert 5000 < summary["env_steps"] <= 6000
+    assert 5000 < summary["policy_steps"] <= 6000
     assert summary["seed"] == 3
 
 
@@ -294,7 +294,7 @@ def test_stages_before_training_work_or_say_what_comes_first(home: Path, here: C
         done = here("stage", name, "runs/fresh")
         assert done.returncode == 0, (name, done.stderr)
     summary = RunDirectory(home / "runs/fresh").read_summary()
-    assert (summary["env_steps"], summary["env_steps_per_s"], summary["baseline"], summary["model"]) == (
+    assert (summary["policy_steps"], summary["policy_steps_per_s"], summary["baseline"], summary["model"]) == (
         0,
         None,
         None,
@@ -333,8 +333,8 @@ def test_ctrl_c_at_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, 
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
     done = here("stage", "train", folder)
     assert done.returncode == 0, done.stderr
-    assert 11_000 < json.loads(done.stdout)["env_steps"] <= 12_000  # rows that only reset are in the budget
-    assert [e["env_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [saved]
+    assert 11_000 < json.loads(done.stdout)["policy_steps"] <= 12_000  # rows that only reset are in the budget
+    assert [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [saved]
 
 
 MISTAKES: list[tuple[list[str], str]] = [

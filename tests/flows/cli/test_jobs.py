@@ -42,7 +42,7 @@ def ended(number: int | None, label: str = "", sentence: str = "") -> dict[str, 
 
 def trial(number: int, state: str, value: float | None, sentence: str = "") -> dict[str, Any]:
     facts = {"number": number, "label": f"trial {number}: lr=1", "state": state, "value": value, "sentence": sentence}
-    return facts | {"env_steps": 10}
+    return facts | {"policy_steps": 10}
 
 
 def test_the_line_says_how_many_have_ended_how_far_the_others_are_and_the_best() -> None:

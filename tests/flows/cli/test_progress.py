@@ -115,9 +115,9 @@ def test_a_note_stands_above_the_line() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(1_000, out, clock)
     progress.update(100, 1.0, 100.0, 1.0)
-    progress.note("evaluation at 100 env steps: greedy 21.0")
+    progress.note("evaluation at 100 policy steps: greedy 21.0")
     note, line = out.screen()
-    assert note == "evaluation at 100 env steps: greedy 21.0"
+    assert note == "evaluation at 100 policy steps: greedy 21.0"
     assert line.startswith("train ")
     assert "100/1,000" in line
 
@@ -265,7 +265,7 @@ def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: p
     run.config.write_text("algo: {total_steps: 1000}")
     with following(run):
         tell("progress", {"policy_steps": 100, "total_steps": 1000, "return": 1.0, "elapsed": 2.0})
-        tell("checkpoint", {"env_steps": 100})
+        tell("checkpoint", {"policy_steps": 100})
         tell("work", {"doing": "evaluation", "done": 3, "total": 10})  # too short for a line in a file
         tell("stage", {"doing": "stopped early"})
         tell("progress", {"policy_steps": 101, "total_steps": 1000, "return": None, "elapsed": 2.0})

@@ -75,7 +75,7 @@ def test_a_run_whose_process_is_killed_is_marked_everywhere_and_goes_on_as_ever(
     assert reap()["runs"] == []
     assert (run.events.read_bytes(), mlflow_status(home, run)) == (before, "RUNNING")
     end(process)
-    wanted = {"run_dir": str(run.path), "run_id": "killed", "state": "died", "env_steps": 4096, "mlflow": True}
+    wanted = {"run_dir": str(run.path), "run_id": "killed", "state": "died", "policy_steps": 4096, "mlflow": True}
     (told,) = reap()["runs"]
     assert told.items() >= (wanted | {"marked": False}).items()
     assert told["resume"].endswith("shepherd resume runs/ppo/one")
@@ -88,7 +88,7 @@ def test_a_run_whose_process_is_killed_is_marked_everywhere_and_goes_on_as_ever(
     assert cli.main(["reap"]) == 0
     assert "shepherd resume runs/ppo/one" in capsys.readouterr().out
     # It goes on: it has a process again, and MLflow says so.
-    EventLog(run.events).append("resume", env_steps=4096)
+    EventLog(run.events).append("resume", policy_steps=4096)
     bring(run)
     assert mlflow_status(home, run) == "RUNNING"
 
@@ -97,12 +97,12 @@ def test_runs_that_ended_with_a_word_or_are_elsewhere_are_left_alone(home: Path,
     runs = tmp_path / "runs"
     for status in ("interrupted", "failed"):
         run = synthetic_run(runs / status, status)
-        EventLog(run.events).append("end", status=status, env_steps=0, reason="signal")
+        EventLog(run.events).append("end", status=status, policy_steps=0, reason="signal")
     finished = checkpointed_run(runs / "finished", "finished", weights=2)
-    EventLog(finished.events).append("end", status="finished", env_steps=4096, reason="finished")
+    EventLog(finished.events).append("end", status="finished", policy_steps=4096, reason="finished")
     judged(finished)
     write_json(finished.summary, {"status": "finished"})
-    EventLog(finished.events).append("resume", env_steps=4096)  # judged once more
+    EventLog(finished.events).append("resume", policy_steps=4096)  # judged once more
     aside = synthetic_run(finished.set_aside / "older", "older")
     elsewhere = synthetic_run(runs / "elsewhere", "elsewhere")
     elsewhere.driver.write_text("pid 7 on another-machine")
@@ -128,7 +128,7 @@ def test_a_run_that_died_between_training_and_its_last_evaluation_is_told_and_st
 ) -> None:
     run = checkpointed_run(tmp_path / "runs/late", "late", weights=3)
     bring(run)
-    EventLog(run.events).append("end", status="finished", env_steps=4096, reason="finished")
+    EventLog(run.events).append("end", status="finished", policy_steps=4096, reason="finished")
     before = run.events.read_bytes()
     (told,) = reap()["runs"]
     assert (told["state"], told["run_id"]) == ("not judged", "late")
@@ -142,7 +142,7 @@ def test_a_run_whose_checkpoint_cannot_be_read_keeps_no_other_from_being_marked(
     manifest = torn.checkpoints / "4096/manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))  # of a later version
     checkpointed_run(tmp_path / "runs/b", "whole", weights=5)
-    assert [(one["run_id"], one["env_steps"], one["mlflow"]) for one in reap()["runs"]] == [
+    assert [(one["run_id"], one["policy_steps"], one["mlflow"]) for one in reap()["runs"]] == [
         ("torn", 0, True),
         ("whole", 4096, True),
     ]

@@ -9,7 +9,7 @@ from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
 from tests.flows.synthetic_runs import synthetic_run
 
-WHOLE = 4096  # env steps
+WHOLE = 4096  # policy steps
 
 
 def finished_run(
@@ -25,7 +25,7 @@ def finished_run(
     random: float = 20.0,
     **changes: Any,
 ) -> RunDirectory:
-    """A run whose evaluations climb from `random` to `value` in four equal stages, trained at 1,000 env steps a second.
+    """A run whose evaluations climb from `random` to `value` in four equal stages, trained at 1,000 steps a second.
 
     Args:
         folder: where.
@@ -51,14 +51,14 @@ def finished_run(
     log.append("baseline", mean=random, std=10.0, ci95=[random - 2, random + 2], episodes=100)
     for stage in range(1, 5):
         at, mean = steps * stage // 4, random + (value - random) * stage / 4
-        log.append("metrics", env_steps=at, values={"Rewards/rew_avg": mean - 5}, wall_s=at / 1000)
+        log.append("metrics", policy_steps=at, values={"Rewards/rew_avg": mean - 5}, wall_s=at / 1000)
         greedy = {"mean": mean, "std": 3.0, "ci95": [mean - 2, mean + 2], "episodes": 10}
-        log.append("evaluation", env_steps=at, final=False, greedy=greedy, wall_s=at / 1000)
+        log.append("evaluation", policy_steps=at, final=False, greedy=greedy, wall_s=at / 1000)
     if final:
         greedy = {"mean": value, "std": 3.0, "ci95": [value - 1, value + 1], "episodes": 100}
-        log.append("evaluation", env_steps=steps, final=True, greedy=greedy, checkpoint=f"checkpoints/{steps}")
+        log.append("evaluation", policy_steps=steps, final=True, greedy=greedy, checkpoint=f"checkpoints/{steps}")
     if status is not None:
-        log.append("end", env_steps=steps, status=status, reason=None)
+        log.append("end", policy_steps=steps, status=status, reason=None)
         machine = {"machine": {"device_name": "a processor"}}
         effort = {"updates": 640, "wall_s": steps / 1000, "cpu_s": steps / 900}
         write_json(run.summary, {"status": status, "fingerprint": machine} | effort)

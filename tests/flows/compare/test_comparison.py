@@ -111,7 +111,7 @@ def test_runs_that_did_not_end_are_said_and_resumed_before_new_seeds_are_trained
 def test_a_finished_run_whose_last_stages_were_done_again_is_finished(root: Path, compared: Compared) -> None:
     for name in ("one", "two"):
         for run in group_of(root, name, LOW):
-            EventLog(run.events).append("resume", env_steps=WHOLE)
+            EventLog(run.events).append("resume", policy_steps=WHOLE)
     assert verdict(compared("one", "two")).ranked
 
 
@@ -222,9 +222,9 @@ def test_the_value_is_the_final_evaluation_where_every_run_has_one_else_the_last
     group_of(root, "one", LOW)
     for seed, run in enumerate(group_of(root, "two", LOW)):  # the final one says other than the last while training
         EventLog(run.events).append(
-            "evaluation", env_steps=WHOLE, final=True, greedy={"mean": 7.0 + seed, "episodes": 5}
+            "evaluation", policy_steps=WHOLE, final=True, greedy={"mean": 7.0 + seed, "episodes": 5}
         )
-        EventLog(run.events).append("end", env_steps=WHOLE, status="finished")
+        EventLog(run.events).append("end", policy_steps=WHOLE, status="finished")
     made = compared("one", "two")
     assert made.values["two"]["CartPole-v1"].tolist() == [7.0 + seed for seed in range(10)]
     finished_run(root / "without", "two", 10, 100.0, final=False)
@@ -307,7 +307,7 @@ def test_cost_is_the_mean_of_a_run(root: Path, compared: Compared) -> None:
     group_of(root, "one", LOW)
     group_of(root, "two", HIGH)
     cost = compared("one", "two").cost["CartPole-v1"]["one"]
-    assert cost == pytest.approx({"env_steps": WHOLE, "updates": 640, "wall_s": WHOLE / 1000, "cpu_s": WHOLE / 900})
+    assert cost == pytest.approx({"policy_steps": WHOLE, "updates": 640, "wall_s": WHOLE / 1000, "cpu_s": WHOLE / 900})
 
 
 def test_curves_go_as_far_as_every_run_and_against_the_clock_too(root: Path, compared: Compared) -> None:
@@ -331,8 +331,10 @@ def test_a_run_that_stopped_early_keeps_its_last_value_and_shortens_no_curve(roo
     run = finished_run(root / "early", "one", 4, 500.0, status=None)
     lines = run.events.read_text().splitlines()
     run.events.write_text("\n".join(lines[:6]) + "\n")  # start, baseline, two windows and two evaluations
-    EventLog(run.events).append("evaluation", env_steps=WHOLE // 2, final=True, greedy={"mean": 260.0, "episodes": 9})
-    EventLog(run.events).append("end", env_steps=WHOLE // 2, status="stopped_early", reason="target_return")
+    EventLog(run.events).append(
+        "evaluation", policy_steps=WHOLE // 2, final=True, greedy={"mean": 260.0, "episodes": 9}
+    )
+    EventLog(run.events).append("end", policy_steps=WHOLE // 2, status="stopped_early", reason="target_return")
     group_of(root, "two", LOW)
     curve = against_steps(compared("one", "two"), "one", "CartPole-v1")
     assert curve is not None and curve.x[-1] == WHOLE

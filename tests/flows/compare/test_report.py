@@ -79,7 +79,7 @@ def test_the_page_tells_all_of_it_with_the_verdict_first(page: Page) -> None:
     for part in (
         "tuned is better than a<b>&c on CartPole-v1, beyond the noise.",
         "Learning curves",
-        "against env steps",
+        "against policy steps",
         "against wall time",
         "Probability of improvement",
         "optimality gap",
@@ -127,7 +127,7 @@ def test_tables_hold_every_run_and_point(out: Path) -> None:
     with open(out / "points.csv", newline="") as file:
         points = [row for row in csv.DictReader(file) if row["run"] == "runs/tuned_CartPole-v1_0"]
     evaluations = [row for row in points if row["metric"] == "Evaluation/greedy_mean"]
-    assert [int(row["env_steps"]) for row in evaluations] == [WHOLE // 4 * stage for stage in (1, 2, 3, 4)]
+    assert [int(row["policy_steps"]) for row in evaluations] == [WHOLE // 4 * stage for stage in (1, 2, 3, 4)]
     assert [float(row["wall_s"]) for row in evaluations] == [WHOLE / 4000 * stage for stage in (1, 2, 3, 4)]
     assert float(evaluations[-1]["value"]) == HIGH[0]
     assert len(points) == 8

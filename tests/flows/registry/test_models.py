@@ -163,7 +163,7 @@ def only_model(name: str, run: RunDirectory) -> Any:
     assert [output.model_id for output in mlflow_run.outputs.model_outputs] == [logged[0].model_id]
     assert json.loads(logged[0].tags["mlflow.modelVersions"]) == [{"name": name, "version": int(version.version)}]
     assert logged[0].status == "READY"
-    assert (version.tags["env_steps"], "decision" in version.tags) == ("4096", True)
+    assert (version.tags["policy_steps"], "decision" in version.tags) == ("4096", True)
     obs = np.random.default_rng(6).normal(size=(16, 4)).astype(np.float32)
     import mlflow
 
@@ -330,7 +330,7 @@ def test_lineage_and_decision_are_written_on_the_version(
     assert (tags["commit"], tags["dirty"], tags["lock_hash"]) == ("c0ffee", "false", "10c4")
     assert tags["checkpoint_digest"] == digest_of(run)
     assert len(tags["dataset_digest"]) == 64
-    assert tags["env_steps"] == "4096"
+    assert tags["policy_steps"] == "4096"
     assert float(tags["eval_mean"]) == pytest.approx(100.99)
     assert tags["decision"] == result["decision"]
     assert result["decision"] in version.description

@@ -34,10 +34,10 @@ def write_events(run: RunDirectory, windows: int = 6) -> None:
     log = EventLog(run.events)
     log.append("baseline", **BASELINE)
     for k in range(1, windows + 1):
-        log.append("metrics", env_steps=2_000 * k, values={"Rewards/rew_avg": 50.0 * k, "Loss/value_loss": 1.0})
+        log.append("metrics", policy_steps=2_000 * k, values={"Rewards/rew_avg": 50.0 * k, "Loss/value_loss": 1.0})
     for k in (2, 4):
         result = {"mean": 60.0 * k, "std": 5.0, "ci95": [60.0 * k - 9, 60.0 * k + 11], "episodes": 10}
-        log.append("evaluation", env_steps=2_000 * k, final=False, greedy=result)
+        log.append("evaluation", policy_steps=2_000 * k, final=False, greedy=result)
 
 
 def judge_finally(run: RunDirectory) -> None:
@@ -45,7 +45,7 @@ def judge_finally(run: RunDirectory) -> None:
         mode: {k: v for k, v in r.items() if k != "returns"}
         for mode, r in (("greedy", GREEDY), ("stochastic", SAMPLED))
     }
-    EventLog(run.events).append("evaluation", env_steps=8_000, final=True, **results)
+    EventLog(run.events).append("evaluation", policy_steps=8_000, final=True, **results)
 
 
 def words(figure: Figure) -> str:
@@ -75,10 +75,10 @@ def test_the_curve_says_what_it_shows(run: RunDirectory, figures: list[Figure]) 
     judge_finally(run)
     learning_curve(run)
     text = words(figures[0])
-    for wanted in ("PPO on CartPole-v1 · seed 42", "env steps", "episode return", "random\n22.3", "500.0", "482.9"):
+    for wanted in ("PPO on CartPole-v1 · seed 42", "policy steps", "episode return", "random\n22.3", "500.0", "482.9"):
         assert wanted in text
     assert "10,000" in text  # thousands
-    assert "final, 100 episodes\nat 8,000 env steps" in text
+    assert "final, 100 episodes\nat 8,000 policy steps" in text
     baseline = [line for line in figures[0].axes[0].lines if list(line.get_ydata()) == [22.3, 22.3]]
     assert len(baseline) == 1
     assert baseline[0].get_linestyle() == "--"
@@ -112,7 +112,7 @@ def test_the_curve_is_drawn_from_whatever_there_is(run: RunDirectory, parts: str
         log.append("baseline", **BASELINE)
     elif parts in ("training", "one point"):
         for k in range(1, 2 if parts == "one point" else 9):
-            log.append("metrics", env_steps=100 * k, values={"Rewards/rew_avg": -float(k)} if k % 2 else {})
+            log.append("metrics", policy_steps=100 * k, values={"Rewards/rew_avg": -float(k)} if k % 2 else {})
     elif parts == "no final":
         write_events(run)
     else:

@@ -20,11 +20,12 @@ SUMMARY: dict[str, Any] = {
     "algo": "ppo",
     "env_id": "CartPole-v1",
     "seed": 42,
-    "env_steps": 65_536,
+    "policy_steps": 65_536,
+    "env_steps": 65_313,
     "updates": 640,
     "wall_s": 75.2,
     "cpu_s": 71.0,
-    "env_steps_per_s": 871.5,
+    "policy_steps_per_s": 871.5,
     "eval": {"greedy": GREEDY, "stochastic": SAMPLED},
     "baseline": BASELINE,
     "checkpoint": "checkpoints/65536",
@@ -51,7 +52,7 @@ def test_the_results_tell_effort_model_and_where_things_are(
     text = re.sub(r"\x1b\[\d*m", "", printed(summary_table(SUMMARY, run, commands), columns=columns))
     for wanted in (
         "PPO on CartPole-v1 · seed 42",
-        "65,536 in 640 updates",
+        "65,536 (65,313 env steps) in 640 updates",
         "1:15 (872 steps/s; processor 1:11)",
         "ppo-CartPole-v1 version 3 (challenger, champion)",
         " runs/cart\n",

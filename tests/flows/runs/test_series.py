@@ -17,7 +17,8 @@ from tests.flows.synthetic_runs import checkpointed_run, digest_of
 
 GREEDY = {"mean": 90.0, "ci95": [89.0, 91.0], "returns": [90.0] * 100}
 SUMMARY: dict[str, Any] = {
-    "env_steps": 4096,
+    "policy_steps": 4096,
+    "env_steps": 4000,
     "updates": 64,
     "wall_s": 3.5,
     "eval": {"greedy": GREEDY, "stochastic": None},
@@ -30,10 +31,10 @@ def finished(folder: Path) -> RunDirectory:
     """A run with two windows (one in which no episode ended), an evaluation while training and the last one."""
     run = checkpointed_run(folder, "0" * 16, weights=3)
     log = EventLog(run.events)
-    log.append("metrics", env_steps=1000, values={"Rewards/rew_avg": 21.5, "Game/ep_len_avg": 21.5})
-    log.append("metrics", env_steps=2000, values={"Loss/value_loss": 3.0})
-    log.append("evaluation", env_steps=2048, final=False, greedy={"mean": 70.0, "ci95": [60.0, 80.0]})
-    log.append("evaluation", env_steps=4096, final=True, greedy=GREEDY)
+    log.append("metrics", policy_steps=1000, values={"Rewards/rew_avg": 21.5, "Game/ep_len_avg": 21.5})
+    log.append("metrics", policy_steps=2000, values={"Loss/value_loss": 3.0})
+    log.append("evaluation", policy_steps=2048, final=False, greedy={"mean": 70.0, "ci95": [60.0, 80.0]})
+    log.append("evaluation", policy_steps=4096, final=True, greedy=GREEDY)
     return run
 
 
@@ -45,12 +46,15 @@ def test_results_say_what_log_summary_and_checkpoint_say(tmp_path: Path) -> None
     run = finished(tmp_path / "run")
     folder = write_results(run, SUMMARY)
     assert folder == run.path / "results"
-    assert (folder / "training.csv").read_text() == "env_steps,episode_return,episode_length\n1000,21.5,21.5\n"
-    evaluations = "env_steps,greedy_mean,ci95_low,ci95_high\n2048,70.0,60.0,80.0\n"  # the last one is in metrics.json
+    assert (folder / "training.csv").read_text() == "policy_steps,episode_return,episode_length\n1000,21.5,21.5\n"
+    evaluations = (
+        "policy_steps,greedy_mean,ci95_low,ci95_high\n2048,70.0,60.0,80.0\n"  # the last one is in metrics.json
+    )
     assert (folder / "evaluations.csv").read_text() == evaluations
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics == {  # sampling was not judged; no times
-        "env_steps": 4096,
+        "policy_steps": 4096,
+        "env_steps": 4000,
         "updates": 64,
         "greedy": {"mean": 90.0, "ci95_low": 89.0, "ci95_high": 91.0},
         "random_baseline": {"mean": 22.0, "ci95_low": 20.0, "ci95_high": 24.0},

@@ -77,7 +77,7 @@ def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) ->
     trainer.stop()
     trainer = Trainer(run)
     assert trainer.advance().due == ("evaluate",)
-    assert trainer.evaluate()["env_steps"] == boundary.env_steps
+    assert trainer.evaluate()["policy_steps"] == boundary.policy_steps
     trainer.stop()
 
 
@@ -88,8 +88,8 @@ def test_sigterm_finishes_the_iteration_and_saves(tmp_path: Path) -> None:
     sent: list[int] = []
 
     def interrupt(said: dict[str, Any]) -> None:
-        if said["env_steps"] > 200 and not sent:  # once: a second signal ends it at once
-            sent.append(said["env_steps"])
+        if said["policy_steps"] > 200 and not sent:  # once: a second signal ends it at once
+            sent.append(said["policy_steps"])
             trainer.process.send_signal(signal.SIGTERM)
 
     with pytest.raises(TrainingInterrupted):
@@ -110,7 +110,7 @@ def test_interrupted_at_an_evaluation_the_same_evaluations_stop_it_at_the_same_s
     trainer = Trainer(run)
 
     def interrupt(said: dict[str, Any]) -> None:
-        if said["env_steps"] == moments[1]:  # one evaluation without gain has been counted
+        if said["policy_steps"] == moments[1]:  # one evaluation without gain has been counted
             trainer.process.send_signal(signal.SIGTERM)
 
     with pytest.raises(TrainingInterrupted):
@@ -126,7 +126,7 @@ def test_interrupted_at_an_evaluation_the_same_evaluations_stop_it_at_the_same_s
 
 
 def evaluations(run: RunDirectory) -> list[int]:
-    return [e["env_steps"] for e in read_events(run.events) if e["kind"] == "evaluation"]
+    return [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation"]
 
 
 def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_events_hold_every_point_once_after_a_kill(tmp_path: Path) -> None:
         handle.write('{"kind": "metrics", "env_st')  # torn
     train(run)
     trainer_for(run).stop()
-    points = [e["env_steps"] for e in read_events(run.events) if e["kind"] == "metrics"]
+    points = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "metrics"]
     assert points == sorted(set(points))
-    assert len(points) == 7  # 512 policy steps, of which some only reset
+    assert len(points) == 8
     assert all(json.loads(line) for line in run.events.read_text().splitlines())

@@ -74,11 +74,11 @@ class Hands:
 def evaluate(training: Training, params: dict[str, Any], number: int) -> None:
     """Write the events of an evaluation into a run's log, and at the last one its end."""
     seed = int(training.run_dir.name.removeprefix("seed_"))
-    events: list[dict[str, Any]] = [{"kind": "checkpoint", "env_steps": 100 * number}]
+    events: list[dict[str, Any]] = [{"kind": "checkpoint", "policy_steps": 100 * number}]
     greedy = {"mean": score(params, seed, number)}
-    events += [{"kind": "evaluation", "env_steps": 100 * number, "final": False, "greedy": greedy}]
+    events += [{"kind": "evaluation", "policy_steps": 100 * number, "final": False, "greedy": greedy}]
     if number == EVALUATIONS:
-        events.append({"kind": "end", "status": "finished", "env_steps": 100 * number})
+        events.append({"kind": "end", "status": "finished", "policy_steps": 100 * number})
     training.run_dir.mkdir(parents=True, exist_ok=True)
     with open(training.run.events, "a") as log:
         log.writelines(json.dumps({"time": 0.0, **event}) + "\n" for event in events)

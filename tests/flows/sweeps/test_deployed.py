@@ -116,7 +116,9 @@ def test_a_pool_comes_to_the_trials_that_this_machine_comes_to(tmp_path: Path, m
     here = came_to(drive(made(tmp_path, "here", *FEW)[0], 2))
     pool = Pool()
     there = came_to(drive_pool(made(tmp_path, "there", *FEW)[0], pool, monkeypatch))
-    assert [trial[:5] for trial in there] == [trial[:5] for trial in here]  # but for the env steps behind a late look
+    assert [trial[:5] for trial in there] == [
+        trial[:5] for trial in here
+    ]  # but for the policy steps behind a late look
     assert "PRUNED" in {trial[1] for trial in there}
     assert len(pool.runs) == 6 and all(run.state and run.state.is_final() for run in pool.runs.values())
 

@@ -17,7 +17,7 @@ SPACE = plan(["exp=ppo", "algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo
 
 def trial(number: int, state: str, value: float | None, lr: float, act: str, **more: Any) -> dict[str, Any]:
     params = {"algo.optimizer.lr": lr, "algo.dense_act": act}
-    return {"number": number, "state": state, "params": params, "value": value, "env_steps": 1000, **more}
+    return {"number": number, "state": state, "params": params, "value": value, "policy_steps": 1000, **more}
 
 
 TRIALS = [
@@ -62,4 +62,4 @@ def test_the_page_is_whole_and_nothing_of_a_trial_is_markup(tmp_path: Path) -> N
 def test_the_short_form_names_the_best_values() -> None:
     text = markdown(STATUS, "The value is a mean.", "shepherd train exp=mine_best")
     assert "| `algo.optimizer.lr` | 0.01 |" in text
-    assert "pruning saved: 800 env steps, 17%" in text  # 800 of the 4,000 that were taken and these
+    assert "pruning saved: 800 policy steps, 17%" in text  # 800 of the 4,000 that were taken and these

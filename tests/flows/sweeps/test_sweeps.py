@@ -106,7 +106,7 @@ def test_kills_of_trainer_worker_and_driver_change_no_trial_and_no_bit(site: Pat
     assert [trial["number"] for trial in killed["trials"]] == [0, 1, 2]
     assert killed["trials"] == whole["trials"]
     assert killed["best"] == whole["best"] and whole["best"] is not None
-    assert all(trial["env_steps"] > 0 for trial in whole["trials"])
+    assert all(trial["policy_steps"] > 0 for trial in whole["trials"])
     others = runs(site, WHOLE)
     for name, run in runs(site, KILLED).items():
         assert digest(run) == digest(others[name]), name
@@ -117,7 +117,7 @@ def test_a_killed_trial_went_on_from_its_checkpoint(site: Path) -> None:
     from rlcore.store.events import read_events
 
     resumed = [
-        e["env_steps"] for r in runs(site, KILLED).values() for e in read_events(r.events) if e["kind"] == "resume"
+        e["policy_steps"] for r in runs(site, KILLED).values() for e in read_events(r.events) if e["kind"] == "resume"
     ]
     assert len(resumed) >= 2
     assert max(resumed) > 0

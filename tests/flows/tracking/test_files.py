@@ -37,7 +37,7 @@ def bring(run: RunDirectory, name: str) -> Path:
 def train(run: RunDirectory, first: int, last: int) -> None:
     for k in range(first, last):
         values = {"Rewards/rew_avg": 10.0 * k, "Loss/policy_loss": -k / 8}
-        EventLog(run.events).append("metrics", env_steps=100 * k, values=values)
+        EventLog(run.events).append("metrics", policy_steps=100 * k, values=values)
 
 
 def tensorboard(run: RunDirectory) -> dict[str, list[tuple[int, float]]]:
@@ -87,15 +87,15 @@ def test_a_mirror_torn_by_a_kill_is_mended(run: RunDirectory) -> None:
 def test_a_mirror_that_says_something_else_is_replaced(run: RunDirectory) -> None:
     path = bring(run, "csv")
     whole = path.read_bytes()
-    path.write_bytes(b"env_steps,Rewards/rew_avg\n100,999\n")
+    path.write_bytes(b"policy_steps,Rewards/rew_avg\n100,999\n")
     bring(run, "csv")
     assert path.read_bytes() == whole
 
 
 def test_an_evaluation_and_the_final_one_of_the_same_step_are_both_there(run: RunDirectory) -> None:
     log = EventLog(run.events)
-    log.append("evaluation", env_steps=300, final=False, greedy=RESULT | {"mean": 30.0})
-    log.append("evaluation", env_steps=300, final=True, greedy=RESULT | {"mean": 40.0}, stochastic=RESULT)
+    log.append("evaluation", policy_steps=300, final=False, greedy=RESULT | {"mean": 30.0})
+    log.append("evaluation", policy_steps=300, final=True, greedy=RESULT | {"mean": 40.0}, stochastic=RESULT)
     bring(run, "tensorboard")
     shown = tensorboard(run)
     assert shown["Evaluation/greedy_mean"] == [(300, 30.0)]
@@ -104,17 +104,17 @@ def test_an_evaluation_and_the_final_one_of_the_same_step_are_both_there(run: Ru
     bring(run, "csv")
     last = rows(run)[-1]
     names = ("Evaluation/greedy_mean", "Test/cumulative_reward", "Test/cumulative_reward_stochastic")
-    assert (last["env_steps"], *(last[name] for name in names)) == ("300", "30.0", "40.0", "21.5")
+    assert (last["policy_steps"], *(last[name] for name in names)) == ("300", "30.0", "40.0", "21.5")
 
 
-def test_csv_has_one_row_per_env_steps_and_a_column_per_metric(run: RunDirectory) -> None:
-    EventLog(run.events).append("evaluation", env_steps=200, final=False, greedy=RESULT)
+def test_csv_has_one_row_per_policy_steps_and_a_column_per_metric(run: RunDirectory) -> None:
+    EventLog(run.events).append("evaluation", policy_steps=200, final=False, greedy=RESULT)
     for _ in range(2):
         bring(run, "csv")
     table = rows(run)
-    assert [row["env_steps"] for row in table] == ["0", "100", "200", "300"]
+    assert [row["policy_steps"] for row in table] == ["0", "100", "200", "300"]
     assert table[2] == {
-        "env_steps": "200",
+        "policy_steps": "200",
         "Evaluation/baseline_mean": "",
         "Rewards/rew_avg": "20.0",
         "Loss/policy_loss": "-0.25",
@@ -123,13 +123,13 @@ def test_csv_has_one_row_per_env_steps_and_a_column_per_metric(run: RunDirectory
 
 
 def test_csv_rows_ascend_though_the_last_evaluation_is_of_an_earlier_checkpoint(run: RunDirectory) -> None:
-    EventLog(run.events).append("evaluation", env_steps=150, final=True, greedy=RESULT)
+    EventLog(run.events).append("evaluation", policy_steps=150, final=True, greedy=RESULT)
     bring(run, "csv")
-    assert [row["env_steps"] for row in rows(run)] == ["0", "100", "150", "200", "300"]
+    assert [row["policy_steps"] for row in rows(run)] == ["0", "100", "150", "200", "300"]
 
 
 def test_csv_keeps_every_digit(run: RunDirectory) -> None:
-    EventLog(run.events).append("metrics", env_steps=900, values={"Loss/value_loss": 0.1 + 0.2})
+    EventLog(run.events).append("metrics", policy_steps=900, values={"Loss/value_loss": 0.1 + 0.2})
     bring(run, "csv")
     assert float(rows(run)[-1]["Loss/value_loss"]) == 0.1 + 0.2
 

@@ -128,7 +128,7 @@ def test_points_are_there_once_when_a_resumed_run_repeats_some(home: Path, tmp_p
     run = synthetic_run(tmp_path / "run", "resumed")
     train_a_while(run, 0, 800)
     bring(run)
-    EventLog(run.events).append("resume", env_steps=500)
+    EventLog(run.events).append("resume", policy_steps=500)
     train_a_while(run, 500, 1000)
     assert stored(home, bring(run)) == expected(0, 1000)
 
@@ -150,9 +150,9 @@ def test_an_update_asks_for_no_histories_and_brings_what_is_new(
     assert asked == []
     # The best checkpoint of a run that was given more steps may be an earlier one; it may be judged on more episodes.
     judged = [(2000, 100, 5.0), (1000, 100, 7.0), (1000, 200, 6.0)]
-    for env_steps, episodes, mean in judged:
+    for policy_steps, episodes, mean in judged:
         EventLog(run.events).append(
-            "evaluation", env_steps=env_steps, final=True, greedy={"mean": mean, "episodes": episodes}
+            "evaluation", policy_steps=policy_steps, final=True, greedy={"mean": mean, "episodes": episodes}
         )
         bring(run)
     bring(run)
@@ -182,14 +182,14 @@ def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home
     run = synthetic_run(tmp_path / "run", "whole", group="night shift", exp_name="cartpoles")
     log = EventLog(run.events)
     log.append("baseline", mean=22.5, std=1.0, ci95=[20.0, 25.0], episodes=100)
-    log.append("evaluation", env_steps=100, final=False, greedy={"mean": 50.0})
-    log.append("evaluation", env_steps=200, final=False, greedy={"mean": 60.0})
-    log.append("evaluation", env_steps=200, final=True, greedy={"mean": 480.0}, stochastic={"mean": 450.0})
-    log.append("end", status="stopped_early", env_steps=200, reason="target return")
+    log.append("evaluation", policy_steps=100, final=False, greedy={"mean": 50.0})
+    log.append("evaluation", policy_steps=200, final=False, greedy={"mean": 60.0})
+    log.append("evaluation", policy_steps=200, final=True, greedy={"mean": 480.0}, stochastic={"mean": 450.0})
+    log.append("end", status="stopped_early", policy_steps=200, reason="target return")
     run.media.mkdir()
     run.curve.write_bytes(b"\x89PNG")
     write_json(run.evaluations / "200.json", {"greedy": {"returns": [480.0]}})
-    write_json(run.summary, {"env_steps": 200})
+    write_json(run.summary, {"policy_steps": 200})
     mlflow_run = bring(run)
     assert stored(home, mlflow_run) == {
         ("Evaluation/baseline_mean", 0): [22.5],
@@ -226,11 +226,12 @@ SUMMARY = {
     "algo": "ppo",
     "env_id": "CartPole-v1",
     "seed": 5,
-    "env_steps": 4096,
+    "policy_steps": 4096,
+    "env_steps": 4000,
     "updates": 64,
     "wall_s": 2.0,
     "cpu_s": 2.0,
-    "env_steps_per_s": 2048.0,
+    "policy_steps_per_s": 2048.0,
     "eval": {"greedy": {"mean": 480.0, "ci95": [470.0, 490.0], "episodes": 100, "returns": [480.0]}},
     "baseline": None,
     "model": None,
@@ -292,9 +293,9 @@ def test_status_follows_interruption_and_resumption(home: Path, tmp_path: Path) 
     log, client = EventLog(run.events), connect(tracking_uri())
     seen = [client.get_run(bring(run)).info.status]
     for kind, fields in (
-        ("end", {"status": "interrupted", "env_steps": 10, "reason": "SIGTERM"}),
-        ("resume", {"env_steps": 10}),
-        ("end", {"status": "failed", "env_steps": 20, "reason": "NaN"}),
+        ("end", {"status": "interrupted", "policy_steps": 10, "reason": "SIGTERM"}),
+        ("resume", {"policy_steps": 10}),
+        ("end", {"status": "failed", "policy_steps": 20, "reason": "NaN"}),
     ):
         log.append(kind, **fields)
         seen.append(client.get_run(bring(run)).info.status)

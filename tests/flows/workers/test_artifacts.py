@@ -17,11 +17,12 @@ SUMMARY: dict[str, Any] = {
     "algo": "ppo",
     "env_id": "ALE/Pong-v5",
     "seed": 7,
-    "env_steps": 100,
+    "policy_steps": 100,
+    "env_steps": 97,
     "updates": 3,
     "wall_s": 1.0,
     "cpu_s": 1.0,
-    "env_steps_per_s": 100.0,
+    "policy_steps_per_s": 100.0,
     "eval": {"greedy": GREEDY, "stochastic": None},
     "baseline": {"mean": None},
     "model": None,
@@ -66,5 +67,5 @@ def test_a_server_that_is_away_costs_a_warning_and_no_training(
     (run.path / "config.yaml").write_text("algo: {total_steps: 100}\n")
     monkeypatch.setattr("prefect.artifacts.create_progress_artifact", away)
     with caplog.at_level(logging.WARNING), artifacts.progress_shown(run):
-        tell("progress", {"env_steps": 100})
+        tell("progress", {"policy_steps": 100})
     assert "not shown in Prefect: ConnectionError: nobody answers" in caplog.text

@@ -249,7 +249,7 @@ def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(s
     # No checkpoint was due: the one that is there was made because of the cancellation.
     saved = checkpoint.newest_good(pair.runs[0].checkpoints)
     assert saved is not None
-    goes_on = f"retry {pair.cancelled}` goes on from its checkpoint at {int(saved.name):,} env steps"
+    goes_on = f"retry {pair.cancelled}` goes on from its checkpoint at {int(saved.name):,} policy steps"
     assert goes_on in site.told(pair.cancelled)
     assert site.state(pair.orphaned)[0] == "RUNNING"
 
@@ -275,7 +275,7 @@ def test_a_flow_run_that_loses_its_worker_ends_and_is_retried_by_the_worker_that
     assert saved is not None
     site.prefect("flow-run", "retry", pair.orphaned)
     wait_for(lambda: count(run, "resume"), "the retry", every=0.1)
-    assert [e["env_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [int(saved.name)]
+    assert [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "resume"] == [int(saved.name)]
 
 
 @soak
@@ -329,8 +329,8 @@ def test_down_lets_a_training_write_its_checkpoint(site: Site, pair: Pair) -> No
     assert not site.processes("")
     saved = checkpoint.newest_good(run.checkpoints)
     assert saved is not None
-    last = [e for e in read_events(run.events) if "env_steps" in e][-1]
-    assert (last["kind"], last["status"], last["env_steps"]) == ("end", "interrupted", int(saved.name))
+    last = [e for e in read_events(run.events) if "policy_steps" in e][-1]
+    assert (last["kind"], last["status"], last["policy_steps"]) == ("end", "interrupted", int(saved.name))
     assert re.findall(
         r"`\S*shepherd resume (\S+) 'plugins=\[tests.faults.faulty_envs\]'` goes on from its checkpoint at ([\d,]+)",
         said,

@@ -10,13 +10,13 @@ from rlcore.functional.schedules import anneal, check_points, piecewise
 POINTS = ((0.0, 1.0), (100.0, 0.5), (300.0, 0.1))
 
 
-@pytest.mark.parametrize(("env_steps", "expected"), [(0, 2.0), (25, 1.5), (100, 0.0), (140, 0.0)])
-def test_anneal_goes_linearly_to_zero_and_stays(env_steps: int, expected: float) -> None:
-    assert anneal(2.0, env_steps, 100) == pytest.approx(expected)
+@pytest.mark.parametrize(("policy_steps", "expected"), [(0, 2.0), (25, 1.5), (100, 0.0), (140, 0.0)])
+def test_anneal_goes_linearly_to_zero_and_stays(policy_steps: int, expected: float) -> None:
+    assert anneal(2.0, policy_steps, 100) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    ("env_steps", "linear", "step"),
+    ("policy_steps", "linear", "step"),
     [
         (0, 1.0, 1.0),
         (50, 0.75, 1.0),
@@ -27,9 +27,9 @@ def test_anneal_goes_linearly_to_zero_and_stays(env_steps: int, expected: float)
         (9_999, 0.1, 0.1),
     ],
 )
-def test_piecewise_interpolates_or_holds(env_steps: int, linear: float, step: float) -> None:
-    assert piecewise(POINTS, env_steps, "linear") == pytest.approx(linear)
-    assert piecewise(POINTS, env_steps, "step") == pytest.approx(step)
+def test_piecewise_interpolates_or_holds(policy_steps: int, linear: float, step: float) -> None:
+    assert piecewise(POINTS, policy_steps, "linear") == pytest.approx(linear)
+    assert piecewise(POINTS, policy_steps, "step") == pytest.approx(step)
 
 
 def test_piecewise_holds_its_first_value_before_the_first_point() -> None:

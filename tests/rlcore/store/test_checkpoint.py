@@ -20,9 +20,9 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path)
 
 
-def save(run: RunDirectory, env_steps: int, number: float = 1.0) -> Path:
-    learning = {"learner": {"weight": torch.full((4,), number)}, "count": env_steps}
-    return checkpoint.save(run.checkpoints, env_steps, learning, {"time": 5})
+def save(run: RunDirectory, policy_steps: int, number: float = 1.0) -> Path:
+    learning = {"learner": {"weight": torch.full((4,), number)}, "count": policy_steps}
+    return checkpoint.save(run.checkpoints, policy_steps, learning, {"time": 5})
 
 
 def flip(path: Path) -> None:
@@ -136,16 +136,16 @@ def test_names_lead_to_checkpoints_and_a_wrong_one_lists_what_there_is(run: RunD
     assert checkpoint.resolve(run, 64).name == checkpoint.resolve(run, "64").name == "64"
     with pytest.raises(UserError, match="no best checkpoint yet; use latest or one of 128, 64"):
         checkpoint.resolve(run, "best")
-    checkpoint.name_best(run, 64)
+    checkpoint.name_best(run, run.checkpoints / "64")
     assert checkpoint.resolve(run, "best").name == "64"
     with pytest.raises(UserError, match="--checkpoint 65: must be latest, best or one of 128, 64"):
         checkpoint.resolve(run, 65)
 
 
 def test_pruning_keeps_the_newest_and_the_best(run: RunDirectory) -> None:
-    for env_steps in (64, 128, 1000, 2000):
-        save(run, env_steps)
-    checkpoint.name_best(run, 64)
+    for policy_steps in (64, 128, 1000, 2000):
+        save(run, policy_steps)
+    checkpoint.name_best(run, run.checkpoints / "64")
     checkpoint.prune(run, 2, run.checkpoints / "2000")
     assert sorted(int(p.name) for p in checkpoint.newest_first(run.checkpoints)) == [64, 1000, 2000]
     names = json.loads(run.names.read_text())
@@ -156,8 +156,8 @@ def test_pruning_keeps_the_newest_and_the_best(run: RunDirectory) -> None:
 
 def test_damaged_checkpoints_beyond_the_one_resumed_from_do_not_count_as_kept(run: RunDirectory) -> None:
     save(run, 64)
-    for env_steps in (128, 256):
-        flip(save(run, env_steps) / "learning/tensors.safetensors")
+    for policy_steps in (128, 256):
+        flip(save(run, policy_steps) / "learning/tensors.safetensors")
     checkpoint.prune(run, 1, save(run, 100))  # resumed from 64, interrupted at 100
     assert checkpoint.newest_good(run.checkpoints) == run.checkpoints / "100"
     checkpoint.prune(run, 1, save(run, 128))
@@ -169,11 +169,11 @@ def test_damaged_names_are_found_anew_from_the_event_log(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, content: bytes | None
 ) -> None:
     log = EventLog(run.events)
-    for env_steps, mean in ((64, 5.0), (128, 9.0), (256, 9.0), (512, 3.0)):
-        path = save(run, env_steps)
-        log.append("evaluation", env_steps=env_steps, final=False, greedy={"mean": mean})
-    log.append("evaluation", env_steps=512, final=True, greedy={"mean": 100.0})
-    checkpoint.name_best(run, 256)
+    for policy_steps, mean in ((64, 5.0), (128, 9.0), (256, 9.0), (512, 3.0)):
+        path = save(run, policy_steps)
+        log.append("evaluation", policy_steps=policy_steps, final=False, greedy={"mean": mean})
+    log.append("evaluation", policy_steps=512, final=True, greedy={"mean": 100.0})
+    checkpoint.name_best(run, run.checkpoints / "256")
     run.names.unlink() if content is None else run.names.write_bytes(content)
     checkpoint.prune(run, 1, path)
     assert [p.name for p in checkpoint.newest_first(run.checkpoints)] == ["512", "256"]
@@ -183,8 +183,8 @@ def test_damaged_names_are_found_anew_from_the_event_log(
 
 def test_any_flip_of_the_names_is_noticed(run: RunDirectory) -> None:
     save(run, 64), save(run, 128)
-    EventLog(run.events).append("evaluation", env_steps=64, final=False, greedy={"mean": 5.0})
-    checkpoint.name_best(run, 64)
+    EventLog(run.events).append("evaluation", policy_steps=64, final=False, greedy={"mean": 5.0})
+    checkpoint.name_best(run, run.checkpoints / "64")
     whole = run.names.read_bytes()
     for bit in range(8 * len(whole)):
         data = bytearray(whole)

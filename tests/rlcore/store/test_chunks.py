@@ -28,8 +28,8 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path)
 
 
-def save(directory: RunDirectory, env_steps: int, *chunks: Chunk) -> Path:
-    return checkpoint.save(directory.checkpoints, env_steps, {"replay": {"chunks": list(chunks)}}, {})
+def save(directory: RunDirectory, policy_steps: int, *chunks: Chunk) -> Path:
+    return checkpoint.save(directory.checkpoints, policy_steps, {"replay": {"chunks": list(chunks)}}, {})
 
 
 def files(directory: RunDirectory) -> set[str]:
@@ -97,7 +97,7 @@ def test_what_asks_for_no_chunk_reads_none(tmp_path: Path) -> None:
     directory = run(tmp_path)
     path = save(directory, 10, chunk(1), chunk(2))
     shutil.rmtree(directory.checkpoints / "chunks")
-    checkpoint.name_best(directory, 10)
+    checkpoint.name_best(directory, path)
     newest = checkpoint.load_newest(directory.checkpoints)
     assert newest is not None and newest[0] == path
     assert {checkpoint.resolve(directory), checkpoint.chosen(directory)} == {path}

@@ -23,8 +23,8 @@ STATE = {
 }
 
 
-def saved(folder: Path, state: dict[str, Any], env_steps: int = 8) -> Path:
-    return checkpoint.save(folder, env_steps, state, {"time": str(folder)})
+def saved(folder: Path, state: dict[str, Any], policy_steps: int = 8) -> Path:
+    return checkpoint.save(folder, policy_steps, state, {"time": str(folder)})
 
 
 def found(tmp_path: Path, changed: dict[str, Any]) -> list[Difference]:
@@ -69,8 +69,8 @@ def test_every_kind_of_entry_is_compared(tmp_path: Path, changed: dict[str, Any]
 def run_with(folder: Path, *steps: int) -> Path:
     folder.mkdir()
     (folder / "config.yaml").write_text("{}")
-    for env_steps in steps:
-        saved(folder / "checkpoints", STATE, env_steps)
+    for policy_steps in steps:
+        saved(folder / "checkpoints", STATE, policy_steps)
     return folder
 
 

@@ -15,14 +15,14 @@ def log(tmp_path: Path) -> EventLog:
     log = EventLog(tmp_path / "events.jsonl")
     log.append("start", run_id="r", algo="ppo", env_id="CartPole-v1", seed=1)
     log.append("baseline", mean=21.5, std=1.0, ci95=[20.0, 23.0], episodes=10)
-    log.append("metrics", env_steps=100, values={"Rewards/rew_avg": 30.0, "Loss/value_loss": 2.0}, wall_s=0.5)
-    log.append("evaluation", env_steps=100, final=False, greedy={"mean": 40.0, "ci95": [35.0, 45.0]}, wall_s=0.6)
+    log.append("metrics", policy_steps=100, values={"Rewards/rew_avg": 30.0, "Loss/value_loss": 2.0}, wall_s=0.5)
+    log.append("evaluation", policy_steps=100, final=False, greedy={"mean": 40.0, "ci95": [35.0, 45.0]}, wall_s=0.6)
     return log
 
 
-def test_a_line_has_the_points_of_its_metric_in_env_steps(log: EventLog) -> None:
-    log.append("evaluation", env_steps=200, final=False, greedy={"mean": 80.0}, wall_s=1.0)
-    log.append("evaluation", env_steps=100, final=True, greedy={"mean": 39.0}, stochastic={"mean": 36.0})
+def test_a_line_has_the_points_of_its_metric_in_policy_steps(log: EventLog) -> None:
+    log.append("evaluation", policy_steps=200, final=False, greedy={"mean": 80.0}, wall_s=1.0)
+    log.append("evaluation", policy_steps=100, final=True, greedy={"mean": 39.0}, stochastic={"mean": 36.0})
     assert lines(read_events(log.path)) == {
         "Evaluation/baseline_mean": [(0, 21.5)],
         "Rewards/rew_avg": [(100, 30.0)],
@@ -37,13 +37,13 @@ def test_a_line_has_the_points_of_its_metric_in_env_steps(log: EventLog) -> None
 
 def test_what_a_resumed_run_says_again_counts_once(log: EventLog) -> None:
     before = list(points(read_events(log.path)))
-    log.append("resume", env_steps=0)
-    log.append("metrics", env_steps=100, values={"Rewards/rew_avg": 30.0, "Loss/value_loss": 2.0}, wall_s=0.7)
-    log.append("evaluation", env_steps=100, final=False, greedy={"mean": 40.0, "ci95": [35.0, 45.0]}, wall_s=0.8)
+    log.append("resume", policy_steps=0)
+    log.append("metrics", policy_steps=100, values={"Rewards/rew_avg": 30.0, "Loss/value_loss": 2.0}, wall_s=0.7)
+    log.append("evaluation", policy_steps=100, final=False, greedy={"mean": 40.0, "ci95": [35.0, 45.0]}, wall_s=0.8)
     assert list(points(read_events(log.path))) == before
 
 
 def test_a_log_of_before_the_clock_has_no_times(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
-    log.append("metrics", env_steps=100, values={"Rewards/rew_avg": 1.0})
+    log.append("metrics", policy_steps=100, values={"Rewards/rew_avg": 1.0})
     assert set(lines(read_events(log.path))) == {"Rewards/rew_avg"}

@@ -50,14 +50,14 @@ def test_without_numbers_there_are_20_checkpoints_and_10_evaluations() -> None:
     ],
 )
 def test_what_was_passed_is_due(before: int, after: int, reason: str | None, due: tuple[str, ...]) -> None:
-    boundary = boundary_at(config(), before, after, 777, reason)
-    assert boundary == Boundary(777, due, reason is not None, reason)
+    boundary = boundary_at(config(), before, after, reason)
+    assert boundary == Boundary(after, due, reason is not None, reason)
 
 
 def test_the_last_checkpoint_may_be_left_out_unless_it_is_evaluated() -> None:
     run = config(checkpoint__save_last=False)
-    assert boundary_at(run, 900, 964, 940, "plateau").due == ()
-    assert boundary_at(run, 900, 960, 940, "finished").due == ("checkpoint", "evaluate")
+    assert boundary_at(run, 900, 964, "plateau").due == ()
+    assert boundary_at(run, 900, 960, "finished").due == ("checkpoint", "evaluate")
 
 
 @pytest.mark.parametrize(

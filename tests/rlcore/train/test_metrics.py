@@ -35,19 +35,19 @@ def test_reductions_are_the_ones_chosen(how: str, expected: float) -> None:
 def test_points_are_due_when_a_multiple_is_passed_however_long_an_iteration_is() -> None:
     one = window(log_every=100)
     due = []
-    for env_steps in (64, 128, 192, 256, 512):
-        due.append(one.due(env_steps))
+    for policy_steps in (64, 128, 192, 256, 512):
+        due.append(one.due(policy_steps))
         if due[-1]:
-            one.close(env_steps, 0)
+            one.close(policy_steps, 0)
     assert due == [False, True, False, True, True]
 
 
 def test_speed_counts_what_happened_in_the_window() -> None:
     one = window(disable_timer=False)
-    for env_steps, updates in ((100, 10), (300, 15)):
+    for policy_steps, updates in ((100, 10), (300, 15)):
         one.seconds["collect"] += 2.0
         one.seconds["train"] += 5.0
-        point = one.close(env_steps, updates)
+        point = one.close(policy_steps, updates)
     assert point == {"Time/sps_env_interaction": 100.0, "Time/sps_train": 1.0}
 
 
