@@ -1,44 +1,66 @@
-"""A sweep in MLflow: a run of its own with the figures and pictures, the runs of its trials below it."""
+"""A sweep's own run in MLflow, there from its beginning: figures and pictures, and below it the runs of its trials."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from flows.settings import tracking_uri
+from flows.process.signals import interrupted, time_left
 from flows.sweeps.folder import SweepFolder
-from flows.tracking.mlflow_store import connect, pages, prepare_store
+from flows.tracking.mlflow_run import experiment_of
+from flows.tracking.mlflow_store import reachable_store, store_uri, user
+from flows.tracking.mlflow_sweep import OF_SWEEP, PARENT, SWEEP, run_of_sweep, tagged
+from rlcore.errors import first_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-TAG, PARENT, NOTE = "shepherd.sweep", "mlflow.parentRunId", "mlflow.note.content"
-SUFFIXES = ("", "-winner", "-default")  # of the groups of a sweep's runs
+NOTE = "mlflow.note.content"
+PARTING = 5.0  # seconds in which a sweep that is broken off says so
+log = logging.getLogger(__name__)
+_making = threading.Lock()
 
 
-def bring(folder: SweepFolder, status: Mapping[str, Any], settings: Mapping[str, Any], note: str) -> str | None:
-    """Bring MLflow up to date with a sweep whose runs are there; gives the id of its run, None without runs there.
+@contextmanager
+def shown(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
+    """Have MLflow show a sweep as running inside the `with`; killed or failed where it is broken off.
+
+    The run is made in a thread, since MLflow takes seconds to import: nothing waits for it. A store that is away is
+    told at the sweep's end, when its figures are to be brought.
+
+    Args:
+        folder: the sweep's.
+        tree: config of one of its trials, which says where its runs are.
+    """
+    making = threading.Thread(target=_tried, args=(lambda: _run_of(folder, tree),), name="mlflow", daemon=True)
+    making.start()
+    try:
+        yield
+    except BaseException as error:
+        making.join(time_left(PARTING))
+        if not making.is_alive():
+            status = "FAILED" if isinstance(error, Exception) and not interrupted() else "KILLED"
+            _tried(lambda: _end(folder, tree, status))
+        raise
+
+
+def bring(
+    folder: SweepFolder, tree: Mapping[str, Any], status: Mapping[str, Any], settings: Mapping[str, Any], note: str
+) -> str:
+    """Bring MLflow up to date with a sweep that is over; gives the id of its run.
 
     What MLflow has already is not written again. The files of `folder.files` become artifacts.
     """
-    prepare_store(tracking_uri())
-    client = connect(tracking_uri())
-    places = [e.experiment_id for page in pages(client.search_experiments) for e in page]
-    children = [run for suffix in SUFFIXES for run in _runs(client, places, "group", folder.name + suffix)]
-    if not children:
-        return None
-    found = next(iter(_runs(client, places, TAG, folder.id)), None)
-    if found is None:
-        tags = {TAG: folder.id, "group": folder.name, "mlflow.source.name": "shepherd sweep"}
-        found = client.create_run(children[0].info.experiment_id, tags=tags, run_name=f"sweep {folder.name}")
+    client, found = _run_of(folder, tree)
     parent = found.info.run_id
-    for child in children:
-        if PARENT not in child.data.tags and child.info.run_id != parent:
+    for child in tagged(client, OF_SWEEP, folder.id):
+        if PARENT not in child.data.tags:  # it was quicker
             client.set_tag(child.info.run_id, PARENT, parent)
-            place = Path(child.data.tags.get("shepherd.run_dir", "")).parent.name
-            client.set_tag(child.info.run_id, "trial", place.removeprefix("trial_").lstrip("0") or place[-1:])
     for key, value in settings.items():
         if key not in found.data.params:
             client.log_param(parent, key, str(value)[:500])
@@ -50,19 +72,45 @@ def bring(folder: SweepFolder, status: Mapping[str, Any], settings: Mapping[str,
     return parent
 
 
+def _run_of(folder: SweepFolder, tree: Mapping[str, Any]) -> tuple[MlflowClient, Run]:
+    """A client of the store, and the sweep's run there, made where it is not, and running."""
+    client = reachable_store(store_uri(tree))
+    with _making:
+        found = run_of_sweep(client, folder.id)
+        if found is None:
+            tags = {SWEEP: folder.id, "group": folder.name, "mlflow.user": user()}
+            tags |= {"mlflow.source.name": "shepherd sweep", "mlflow.source.type": "LOCAL"}
+            found = client.create_run(experiment_of(client, tree), tags=tags, run_name=f"sweep {folder.name}")
+    if found.info.status != "RUNNING":
+        client.update_run(found.info.run_id, "RUNNING")
+    return client, found
+
+
+def _end(folder: SweepFolder, tree: Mapping[str, Any], status: str) -> None:
+    client = reachable_store(store_uri(tree))
+    if found := run_of_sweep(client, folder.id):
+        client.set_terminated(found.info.run_id, status)
+
+
+def _tried(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except Exception as error:  # whatever a store that is away makes of it: no sweep ends over that
+        log.debug("the sweep is not in MLflow: %s: %s", type(error).__name__, first_line(error))
+
+
 def _log_values(client: MlflowClient, parent: str, status: Mapping[str, Any]) -> None:
     """The value of each trial, and the best so far, by the trial's number."""
+    from mlflow.entities import Metric
+
     there = {metric.step for metric in client.get_metric_history(parent, "value")}
-    best = None
+    best, now, missing = None, int(time.time() * 1000), []
     for trial in status["trials"]:
         if trial["state"] != "complete":
             continue
         best = trial["value"] if best is None else max(best, trial["value"])
         if trial["number"] not in there:
-            client.log_metric(parent, "value", trial["value"], step=trial["number"])
-            client.log_metric(parent, "best", best, step=trial["number"])
-
-
-def _runs(client: MlflowClient, experiments: list[str], tag: str, value: str) -> list[Run]:
-    query = f"tags.`{tag}` = '{value}'"
-    return [run for page in pages(client.search_runs, experiments, query) for run in page]
+            values = {"value": trial["value"], "best": best}
+            missing += [Metric(name, value, now, trial["number"]) for name, value in values.items()]
+    for start in range(0, len(missing), 1000):  # the most that MLflow takes in one call
+        client.log_batch(parent, metrics=missing[start : start + 1000])

@@ -9,6 +9,7 @@ from typing import Any
 
 from flows.report.command_lines import short_path
 from flows.sweeps import pictures
+from flows.sweeps.check import first_config
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.mlflow_parent import bring
@@ -67,7 +68,7 @@ def report(sweep: Sweep) -> dict[str, Any]:
     rows = [{**trial, "params": json.dumps(trial["params"])} for trial in trials]
     show_sweep(folder.name, rows, note)
     try:
-        bring(folder, found, plain(sweep.config), note)
+        bring(folder, plain(first_config(sweep.plan)), found, plain(sweep.config), note)
     except Exception as error:  # whatever a store that is away makes of it: the sweep is done, and lies here
         log.warning("the sweep is not in MLflow: %s: %s", type(error).__name__, first_line(error))
     if best is None:

@@ -18,6 +18,7 @@ from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder, refuse_password
 from flows.sweeps.jobs import Job
 from flows.sweeps.local import here
+from flows.sweeps.mlflow_parent import shown
 from flows.sweeps.settings import LATER, Plan, changed, plan
 from flows.sweeps.study import Study
 from flows.sweeps.trial import otherwise
@@ -89,14 +90,15 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
             sweep = Sweep(folder, folder.read())
             with get_client(sync_client=True) as client:
                 client.update_flow_run(context.flow_run.id, name=f"sweep {folder.name}", tags=[folder.name, algo])
-            with share_shown(f"sweep-{folder.name}", f"trials of sweep {folder.name}", sweep.plan.size):
+            trials, first = f"trials of sweep {folder.name}", first_config(sweep.plan)
+            with share_shown(f"sweep-{folder.name}", trials, sweep.plan.size), shown(folder, plain(first)):
                 if log:
                     sweep.hands = hands = DeployedHands(sweep, "gpu" if accelerator else "default")
                     with cancelled_with(context.flow_run.id, hands):
                         yield sweep
                     return
-                device = first_config(sweep.plan).fabric.accelerator
-                with here(sweep.config.workers, device, folder.workers_log, sweep.review) as sweep.hands:
+                workers, device = sweep.config.workers, first.fabric.accelerator
+                with here(workers, device, folder.workers_log, sweep.review) as sweep.hands:
                     yield sweep
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import rlcore
 from flows.settings import artifact_root
 from flows.tracking.mlflow_store import connect, pages, prepare_store, store_uri, user
+from flows.tracking.mlflow_sweep import PARENT, tags_of_trial
 from rlcore.config.schema import spell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
@@ -52,6 +53,9 @@ def bring(run: RunDirectory, events: list[Event]) -> str:
             f"MLflow run {run_id} of {run.path} was begun on a server that keeps its files; start that server and "
             "set MLFLOW_TRACKING_URI to it"
         )
+    if PARENT not in found.data.tags:  # the sweep's run may be younger, or was not to be had
+        for key, value in tags_of_trial(client, run).items():
+            client.set_tag(run_id, key, value)
     _log_params(client, found, tree)
     _log_points(client, found, list(points(events)))
     _log_artifacts(client, run, run_id)
@@ -93,9 +97,14 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], events: list[Event]) -> Run:
     start = next((int(e["time"] * 1000) for e in events if e["kind"] == "start"), None)
-    experiment = tree["metric"]["logger"]["experiment_name"] or tree["exp_name"]
-    experiment = _experiment(client, experiment or f"{tree['algo']['name']}_{tree['env']['id']}", store_uri(tree))
-    return client.create_run(experiment, start_time=start, tags=_tags(run, tree), run_name=run.name)
+    tags = _tags(run, tree) | tags_of_trial(client, run)
+    return client.create_run(experiment_of(client, tree), start_time=start, tags=tags, run_name=run.name)
+
+
+def experiment_of(client: MlflowClient, tree: Mapping[str, Any]) -> str:
+    """The id of the experiment in which a run of this config lies, made where it is not there."""
+    name = tree["metric"]["logger"]["experiment_name"] or tree["exp_name"]
+    return _experiment(client, name or f"{tree['algo']['name']}_{tree['env']['id']}", store_uri(tree))
 
 
 def _experiment(client: MlflowClient, name: str, uri: str) -> str:
