@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain
-from rlcore.conformance.trainings import bits, fresh, parameters, run, trained
+from rlcore.conformance.trainings import bits, fresh, held, parameters, run, trained
 from rlcore.data.arrivals import tensor
 from rlcore.data.carry import fitted, mapped, named
 from rlcore.functional.noise import Noise
@@ -55,7 +55,7 @@ def state_survives_a_checkpoint(config: RunConfig) -> None:
 def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
     """A step changes parameters of its own optimizer, all of them in time, and leaves no gradient anywhere."""
     training = fresh(config)
-    named, optimizers = parameters(training.learner), _optimizers(training.learner)
+    named, optimizers = parameters(training.learner), held(training.learner, Optimizer)
     moved: dict[str, set[str]] = {name: set() for name in optimizers}
 
     def watched(name: str, apply: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -76,8 +76,8 @@ def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
         own = {key for key, parameter in named.items() if id(parameter) in ids}
         assert moved[name] <= own, f"{name} changes what is not its own: {sorted(moved[name] - own)}"
         assert own <= moved[name], f"{name} never changes {sorted(own - moved[name])}"
-    held = [key for key, parameter in named.items() if parameter.grad is not None]
-    assert not held, f"gradients are left in {held}"
+    left = [key for key, parameter in named.items() if parameter.grad is not None]
+    assert not left, f"gradients are left in {left}"
 
 
 def acting_changes_nothing(config: RunConfig) -> None:
@@ -162,10 +162,6 @@ def _obs(training: Training) -> dict[str, Tensor]:
     assert training.collector.arrival is not None
     obs = training.collector.arrival.obs
     return {key: tensor(rows, training.fabric.device) for key, rows in obs.items()}
-
-
-def _optimizers(learner: Any) -> dict[str, Optimizer]:
-    return {name: value for name, value in vars(learner).items() if isinstance(value, Optimizer)}
 
 
 def _generators() -> list[Any]:

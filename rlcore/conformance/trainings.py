@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -12,6 +13,7 @@ from rlcore.envs.card import environment_card
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 
+Kind = TypeVar("Kind")
 FEW = 3  # iterations that learn: a memory that fills at first brings no batch
 
 
@@ -52,6 +54,38 @@ def bits(training: Training) -> tuple[bytes, bytes]:
 
 
 def parameters(learner: Any) -> dict[str, nn.Parameter]:
-    """Every parameter that a learner holds, under the name of the module's attribute."""
-    modules = {name: value for name, value in vars(learner).items() if isinstance(value, nn.Module)}
-    return {f"{at}.{name}": p for at, module in modules.items() for name, p in module.named_parameters()}
+    """Every parameter that a learner holds, once, under its name in the first module that has it."""
+    found: dict[int, tuple[str, nn.Parameter]] = {}
+    for at, module in held(learner, nn.Module).items():
+        for name, parameter in module.named_parameters():
+            found.setdefault(id(parameter), (f"{at}.{name}", parameter))
+    return dict(found.values())
+
+
+def held(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
+    """All of a kind that a learner holds, by place: its attributes, what is in lists and dicts, and in its own objects.
+
+    Its own are those whose class comes from its package or from this one.
+    """
+    ours = {each.__module__.partition(".")[0] for each in (type(learner), Training)}
+    found: dict[str, Kind] = {}
+    seen: set[int] = set()
+
+    def walk(value: Any, place: str) -> None:
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, kind):
+            found[place] = value
+        elif isinstance(value, Mapping):
+            for key, part in value.items():
+                walk(part, f"{place}[{key!r}]")
+        elif isinstance(value, (list, tuple)):
+            for i, part in enumerate(value):
+                walk(part, f"{place}[{i}]")
+        elif type(value).__module__.partition(".")[0] in ours and hasattr(value, "__dict__"):
+            for name, part in vars(value).items():
+                walk(part, f"{place}.{name}" if place else name)
+
+    walk(learner, "")
+    return found

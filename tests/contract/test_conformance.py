@@ -18,6 +18,7 @@ from rlcore.algorithms.actor_critic import Agent
 from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
+from rlcore.conformance.trainings import fresh, held, parameters
 from rlcore.data.carry import named
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.functional.noise import Noise
@@ -170,6 +171,46 @@ def test_a_carry_that_outlives_its_episode_is_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Agent, "act", remembering)
     with pytest.raises(AssertionError, match="what the last one left in the carry"):
         conformance.an_episodes_start_forgets(config("a2c", "CartPole-v1"))
+
+
+class Nested(q_learning.Learner):
+    """Its second optimizer lies in a list of dicts, its target network and one more in a list of an object of its own."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.more = [{"critic": vars(self).pop("second")}]
+        self.slow = Slow([vars(self).pop("target"), torch.nn.Linear(1, 1)])
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("second", "target"):
+            return self.more[0]["critic"] if name == "second" else self.slow.networks[0]
+        raise AttributeError(name)
+
+
+class Slow:
+    def __init__(self, networks: list[Any]) -> None:
+        self.networks = networks
+
+
+def test_optimizers_and_modules_are_found_in_lists_dicts_and_objects_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
+    count = len(parameters(fresh(q_learning_config()).learner))
+    monkeypatch.setattr(q_learning, "Learner", Nested)
+    learner = fresh(q_learning_config()).learner
+    assert list(held(learner, Optimizer)) == ["first", "more[0]['critic']"]
+    assert len(parameters(learner)) == count + 2 and "slow.networks[1].weight" in parameters(learner)
+    conformance.each_loss_reaches_only_its_parameters(q_learning_config())
+    conformance.two_ranks_learn_as_one(q_learning_config())
+
+    def reaching(self: Optimizer) -> Tensor:
+        norm = APPLY(self)
+        if self.loss.__name__ == "second_loss":
+            self.loss.__self__.agent.first.layers[0].bias.data += 1
+        return norm
+
+    monkeypatch.setattr(Optimizer, "apply", reaching)
+    with pytest.raises(AssertionError, match=r"more\[0\]\['critic'\] changes what is not its own"):
+        conformance.each_loss_reaches_only_its_parameters(q_learning_config())
 
 
 def test_serving_that_puts_a_carry_under_another_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
