@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from flows.compare.records import task_of
 from flows.config.compose import compose
 from flows.runs.check import prepared
+from flows.sweeps.pace import Pace
 from flows.sweeps.settings import Plan, merged
 from flows.sweeps.space import Dimension, Params, typed
 from flows.tracking.mlflow_run import flat
@@ -15,10 +17,17 @@ from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 
 
-def check_plan(plan: Plan, elsewhere: bool = False) -> RunConfig:
+class Checked(NamedTuple):
+    """What is known of a plan that is checked: the config where every key is at its first end, and the plan's pace."""
+
+    first: RunConfig
+    pace: Pace
+
+
+def check_plan(plan: Plan, elsewhere: bool = False) -> Checked:
     """Compose and check both ends, or every choice, of each key, the others at their first; nothing is written.
 
-    Gives the config of the point where every key is at its first end. `elsewhere`: no device is looked for here.
+    `elsewhere`: no device is looked for here.
     """
     config = plan.config
     if config.sampler == "grid" and (without := next((d for d in plan.space if d.grid is None), None)):
@@ -27,23 +36,28 @@ def check_plan(plan: Plan, elsewhere: bool = False) -> RunConfig:
         )
     if config.sampler == "grid" and any(dimension.when for dimension in plan.space):
         raise UserError("sweep.sampler=grid: the space has keys with `when`, which a grid cannot; use tpe")
-    first: RunConfig | None = None
+    tried: list[tuple[Params, RunConfig]] = []
     tasks: dict[str, list[str]] = {}
     for point in points(plan.space):
         made, values = _composed(plan, point)
         prepared(_without_device(made) if elsewhere else made, values)
         tasks.setdefault(task_of(flat(values)), typed(point))
-        first = first or made
-    assert first is not None
+        tried.append((point, made))
     _refuse_unlike(tasks, plan)
     if config.confirm_seeds:
         _refuse_unlike({**tasks, _task_of_default(plan, elsewhere): ["the default configuration"]}, plan)
-    if config.objective != "final" and first.evaluation_every > first.algo.total_steps:
+    late = next((made for _, made in tried if made.evaluation_every > made.algo.total_steps), None)
+    if late and config.objective != "final":
         raise UserError(
-            f"evaluation.every={first.evaluation_every}: beyond algo.total_steps={first.algo.total_steps}, so no trial "
+            f"evaluation.every={late.evaluation_every}: beyond algo.total_steps={late.algo.total_steps}, so no trial "
             "would have a value; sweep.objective=final takes the last evaluation"
         )
-    return first
+    return Checked(tried[0][1], Pace.of(tried))
+
+
+def pace_of(plan: Plan) -> Pace:
+    """The pace of a plan that was checked by an earlier version, which has not noted it."""
+    return Pace.of([(point, _composed(plan, point)[0]) for point in points(plan.space)])
 
 
 def first_config(plan: Plan) -> RunConfig:

@@ -61,7 +61,7 @@ def verdict(sweep: Sweep) -> None:
     best, runs = sweep.study.best(), sides(sweep)
     if best is None or not runs:
         return
-    values = {side: [training.value(sweep.config) for training in its] for side, its in runs.items()}
+    values = {side: [training.value(sweep.config, sweep.pace) for training in its] for side, its in runs.items()}
     seeds = [int(training.run_dir.name.removeprefix("seed_")) for training in runs["winner"]]
     found = judged(values["winner"], values["default"])
     tell("stage", {"doing": f"confirmation: {found['words']}"})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator
 
 from flows.report.sweep_tables import short_names, short_value
 from flows.runs.listeners import tell
+from flows.sweeps.check import pace_of
 from flows.sweeps.faults import Faults
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Hands, Job
@@ -26,9 +28,10 @@ class Sweep:
     """
 
     def __init__(self, folder: SweepFolder, plan: Plan) -> None:
-        self.folder, self.plan, self.config = folder, plan, plan.config
+        self.pace = plan.pace or pace_of(plan)
+        self.folder, self.plan, self.config = folder, dataclasses.replace(plan, pace=self.pace), plan.config
         self.runs = folder.runs
-        self.study = Study(plan, folder.storage(plan), folder.study_name(plan))
+        self.study = Study(self.plan, folder.storage(plan), folder.study_name(plan))
         self.hands: Hands
         self._one = threading.Lock()  # at the study: jobs report from threads
 
@@ -48,7 +51,7 @@ class Sweep:
         if job.number is None:
             return False
         with self._one:
-            return any(self.study.report(job.number, step, score) for step, score in reported(job.trainings))
+            return any(self.study.report(job.number, step, score) for step, score in reported(job.trainings, self.pace))
 
     def tell(self, job: Job, end: End) -> None:
         """Note what a trial came to; one that a fault of the machine has ended comes to nothing yet."""
@@ -59,7 +62,7 @@ class Sweep:
         state, value, sentence = {"over": "complete", "pruned": "pruned"}.get(end.state, "fail"), None, end.sentence
         if state == "complete":
             try:
-                value = iqm([training.value(self.config) for training in job.trainings])
+                value = iqm([training.value(self.config, self.pace) for training in job.trainings])
             except RunError as error:
                 state, sentence = "fail", str(error)
         notes = {"policy_steps": sum(training.policy_steps for training in job.trainings)}

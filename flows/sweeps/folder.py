@@ -15,6 +15,7 @@ from flows.process.leases import held_elsewhere
 from flows.process.locks import locked, taken
 from flows.report.command_lines import sweep_resume_command
 from flows.settings import DATABASE, database_url, sweeps_folder
+from flows.sweeps.pace import Pace
 from flows.sweeps.settings import NAME, Plan, SweepConfig
 from flows.sweeps.space import Dimension
 from rlcore.config.schema import build, nearest
@@ -75,7 +76,8 @@ class SweepFolder:
         """The plan that was noted."""
         noted = self._noted()
         config = build(SweepConfig, noted["config"], "sweep.")
-        return Plan(config, noted["base"], [_dimension(values) for values in noted["space"]])
+        pace = Pace(**noted["pace"]) if noted.get("pace") else None  # earlier versions have not noted it
+        return Plan(config, noted["base"], [_dimension(values) for values in noted["space"]], pace)
 
     @property
     def id(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ def as_known(trial: FrozenTrial) -> FrozenTrial:
 def asked_only(trial: FrozenTrial) -> FrozenTrial:
     """A trial as it was when it was asked."""
     return _copy(trial, 0)
+
+
+def valued(trial: FrozenTrial, step: int, value: float | None) -> FrozenTrial:
+    """A trial with one intermediate value, or none."""
+    made = copy.copy(trial)
+    made.intermediate_values = {} if value is None else {step: value}
+    return made
 
 
 def until(trial: FrozenTrial, step: int) -> FrozenTrial:

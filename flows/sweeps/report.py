@@ -83,7 +83,7 @@ def report(sweep: Sweep) -> dict[str, Any]:
 def definition(config: SweepConfig) -> str:
     """What the value of a trial is."""
     of_run = {
-        "last": f"the mean return of the last {config.last} evaluations while training",
+        "last": f"the mean return of the evaluations in the last {config.last} × evaluation.every policy steps",
         "all": "the mean return of all evaluations while training",
         "final": "the mean return of the final evaluation",
     }[config.objective]

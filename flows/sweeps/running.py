@@ -12,6 +12,7 @@ from flows.config.compose import compose
 from flows.process.leases import alone
 from flows.process.signals import still_terminable
 from flows.report.command_lines import short_path
+from flows.runs.listeners import tell
 from flows.sweeps.check import check_plan, first_config
 from flows.sweeps.deployed import DeployedHands, cancelled_with
 from flows.sweeps.driving import Sweep
@@ -40,12 +41,12 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
     """
     wanted = plan(overrides)
     refuse_password(wanted)
-    config = check_plan(wanted, elsewhere)
+    config, pace = check_plan(wanted, elsewhere)
     folder = SweepFolder(wanted.config.name)
     runs = Path(config.log_root).absolute() / "sweeps" / folder.name
     if folder.adopt(runs):  # runs that are there are those of the same trials, or nobody's
         _refuse_other(folder, wanted)
-    folder.write(wanted, runs)
+    folder.write(dataclasses.replace(wanted, pace=pace), runs)
     return config.algo.name, folder
 
 
@@ -58,8 +59,8 @@ def changed_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> 
     there = folder.read()
     with folder.driving():
         made = dataclasses.replace(there, config=changed(there.config, overrides))
-        config = check_plan(made)
-        folder.write(made, folder.runs)
+        config, pace = check_plan(made)
+        folder.write(dataclasses.replace(made, pace=pace), folder.runs)
         if failed:
             _take_up_failed(folder, made)
     return config.algo.name, folder
@@ -90,6 +91,8 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
             sweep = Sweep(folder, folder.read())
             with get_client(sync_client=True) as client:
                 client.update_flow_run(context.flow_run.id, name=f"sweep {folder.name}", tags=[folder.name, algo])
+            if sweep.pace.notice:
+                tell("stage", {"doing": sweep.pace.notice})
             trials, first = f"trials of sweep {folder.name}", first_config(sweep.plan)
             with share_shown(f"sweep-{folder.name}", trials, sweep.plan.size), shown(folder, plain(first)):
                 if log:

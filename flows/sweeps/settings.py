@@ -18,6 +18,7 @@ from flows.config.overrides import parse
 from flows.config.search_path import config_folders
 from flows.config.yaml_files import groups
 from flows.sweeps import space
+from flows.sweeps.pace import Pace
 from flows.sweeps.space import Dimension
 from rlcore.config.schema import arg, build, nearest, plain
 from rlcore.errors import UserError
@@ -51,7 +52,7 @@ class SweepConfig:
         "a run's value: mean return of its last evaluations, of all of them (learning speed), or of the final one",
         choices=("last", "all", "final"),
     )
-    last: int = arg(3, "evaluations that objective=last takes the mean of", low=1)
+    last: int = arg(3, "how many times evaluation.every policy steps objective=last takes the mean over", low=1)
     budget: int | None = arg(None, "policy steps of each run; null = the preset's algo.total_steps", low=1)
     mode: str = arg(
         "batch",
@@ -88,11 +89,13 @@ class Plan:
         config: the keys `sweep.*`, `name` given.
         base: overrides of every run, `exp=` among them.
         space: the dimensions, those of the preset first.
+        pace: how often trials are judged; None until `check_plan` has found it.
     """
 
     config: SweepConfig
     base: list[str]
     space: list[Dimension]
+    pace: Pace | None = None
 
     @property
     def size(self) -> int:

@@ -14,6 +14,7 @@ driver was killed, and after a resume nothing is drawn twice.
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +22,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flows.report.command_lines import sweep_resume_command
-from flows.sweeps.known import RUNG, RUNGS, as_known, asked_only, until
+from flows.sweeps.known import RUNG, RUNGS, as_known, asked_only, until, valued
 from flows.sweeps.settings import Plan
 from flows.sweeps.space import Dimension, Params
 from flows.sweeps.storage import open_storage, open_to_read, storage_errors
+from flows.sweeps.strategies import pruner_of, sampler_of
 from rlcore import streams
 from rlcore.system.imports import large_imports
 
@@ -57,7 +59,7 @@ class Study:
         with large_imports("optuna"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.config, self.space, self._size = plan.config, plan.space, plan.size
+        self.config, self.space, self._size, self._pace = plan.config, plan.space, plan.size, plan.pace
         self._optuna = optuna
         self._database = only_read or open_storage(storage)
         self._go_on = sweep_resume_command(plan.config.name)
@@ -122,7 +124,8 @@ class Study:
         number = len(self.trials)
         if number >= self._size or any(n < self._batch_of(number) for n in self.unfinished()):
             return None
-        view = self._view(number, self._sampler(number))
+        seed = streams.integer(self.config.seed, "sweep", SAMPLER, number)
+        view = self._view(number, sampler_of(self.config, self.space, seed))
         trial = view.ask()
         params: Params = {}
         for dimension in self.space:
@@ -135,9 +138,10 @@ class Study:
         return number
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Note an intermediate value, step being the number of evaluations so far; whether the trial is to end.
+        """Note the score of an evaluation, step being its policy steps (`Pace.told`); whether the trial is to end.
 
-        That is asked once at each: told again, the trial goes on.
+        That is asked once at each: told again, the trial goes on. Others are judged by what they were worth after as
+        many policy steps.
         """
         if step <= self._judged.get(number, -1):
             return False
@@ -145,11 +149,14 @@ class Study:
         if step not in trial.intermediate_values:
             with self._written():
                 self._database.set_trial_intermediate_value(trial._trial_id, step, value)
-        pruner = self._pruner()
+        assert self._pace is not None
+        pruner = pruner_of(self.config, self._pace)
         if pruner is None:
             return False
         with warnings.catch_warnings(action="ignore"):
-            view = self._view(number, pruner=pruner)
+            view = self._view(number, pruner=pruner, at=step)
+            if not view.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.COMPLETE,)):
+                return False
             view.add_trial(until(self.trials[number], step))
             ends = pruner.prune(view, view.get_trials(deepcopy=False)[number])
         self._note_rungs(number, step, view.get_trials(deepcopy=False)[number].system_attrs)
@@ -219,35 +226,23 @@ class Study:
         """The number of the first trial of its batch; 0 in async mode, where every trial knows of all others."""
         return number // self.config.batch * self.config.batch if self.config.mode == "batch" else 0
 
-    def _view(self, number: int, sampler: BaseSampler | None = None, pruner: BasePruner | None = None) -> optuna.Study:
-        """A study in memory of the trials before this one, as far as it is to know of them."""
+    def _view(
+        self, number: int, sampler: BaseSampler | None = None, pruner: BasePruner | None = None, at: int | None = None
+    ) -> optuna.Study:
+        """A study in memory of the trials before this one, as far as it is to know of them.
+
+        At a number of policy steps those that are known have one intermediate value, what they were worth then.
+        """
         with warnings.catch_warnings(action="ignore"):
             view = self._optuna.create_study(study_name=VIEW, direction="maximize", sampler=sampler, pruner=pruner)
             known = self._batch_of(number) if self.config.mode == "batch" else number
             before = self.trials[:number]
-            view.add_trials([*map(as_known, before[:known]), *map(asked_only, before[known:])])
+            others = [*map(as_known, before[:known]), *map(asked_only, before[known:])]
+            if at is not None and self._pace is not None:
+                score_at = functools.partial(self._pace.score_at, steps=at)
+                others = [valued(trial, at, score_at(trial.intermediate_values)) for trial in others]
+            view.add_trials(others)
         return view
-
-    def _sampler(self, number: int) -> BaseSampler:
-        samplers, config = self._optuna.samplers, self.config
-        seed = streams.integer(config.seed, "sweep", SAMPLER, number)
-        with warnings.catch_warnings(action="ignore"):  # of what Optuna calls experimental
-            if config.sampler == "random":
-                return samplers.RandomSampler(seed=seed)
-            if config.sampler == "grid":
-                return samplers.GridSampler({d.key: d.grid or [] for d in self.space}, seed=config.seed)
-            if config.sampler == "gp":
-                return samplers.GPSampler(seed=seed, n_startup_trials=config.startup)
-            conditional = any(dimension.when for dimension in self.space)
-            return samplers.TPESampler(seed=seed, n_startup_trials=config.startup, multivariate=True, group=conditional)
-
-    def _pruner(self) -> BasePruner | None:
-        pruners, config = self._optuna.pruners, self.config
-        if config.pruner == "median":
-            return pruners.MedianPruner(n_startup_trials=config.startup, n_warmup_steps=config.warmup)
-        if config.pruner == "halving":
-            return pruners.SuccessiveHalvingPruner()
-        return pruners.HyperbandPruner() if config.pruner == "hyperband" else None
 
 
 def meant(space: Sequence[Dimension], trial: FrozenTrial) -> Params:

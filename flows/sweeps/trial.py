@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flows.compare import statistics
+from flows.sweeps.pace import Pace
 from flows.sweeps.settings import SweepConfig, merged
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain
@@ -19,6 +20,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE, last_event, read_events
 from rlcore.store.fingerprint import differences
 from rlcore.store.run_config import config_of, learning_half
+from rlcore.store.series import evaluations
 
 # Set for every trial, unless the user has: what only costs time where nobody looks at a single run.
 LEAN = (
@@ -55,17 +57,22 @@ class Training:
         return max((e["policy_steps"] for e in self._events if e["kind"] in ("metrics", "checkpoint")), default=0)
 
     @property
+    def evaluations(self) -> list[tuple[int, float]]:
+        """Policy steps and mean greedy return of the evaluations while training, in order."""
+        return [(event["policy_steps"], event["greedy"]["mean"]) for event in evaluations(self._events)]
+
+    @property
     def scores(self) -> list[float]:
         """Mean greedy returns of the evaluations while training, in order."""
-        return [e["greedy"]["mean"] for e in self._events if e["kind"] == "evaluation" and not e["final"]]
+        return [score for _, score in self.evaluations]
 
-    def value(self, config: SweepConfig) -> float:
+    def value(self, config: SweepConfig, pace: Pace) -> float:
         """What it came to, by `sweep.objective`; a `RunError` where its log does not say."""
         if config.objective == "final":
             final = last_event(self._events, "evaluation", final=True)
             scores = [final["greedy"]["mean"]] if final else []
         else:
-            scores = self.scores if config.objective == "all" else self.scores[-config.last :]
+            scores = self.scores if config.objective == "all" else pace.recent(self.evaluations, config.last)
         if not scores:
             raise RunError(f"{self.run_dir}: no evaluation, so it has no value")
         return fmean(scores)
@@ -107,20 +114,17 @@ def lean(base: Sequence[str], config: SweepConfig) -> list[str]:
     return merged(merged(defaults, base), ["model_manager.disabled=true"])
 
 
-def reported(runs: Sequence[Training]) -> Iterator[tuple[int, float]]:
-    """Number and mean return of the evaluations that a pruner may end a trial at, over all of its runs.
+def reported(runs: Sequence[Training], pace: Pace) -> Iterator[tuple[int, float]]:
+    """Policy steps and mean return of the evaluations that a pruner may end a trial at, over all of its runs.
 
     The last one of a training that is done is not among them: there is nothing left to save.
     """
-    step = 0
+    may_end: list[list[tuple[int, float]]] = []
     for training in runs:
-        scores = training.scores
+        found = training.evaluations
         done = last_event(read_events(training.run.events), "end")
-        is_done = done is not None and done["status"] in COMPLETE
-        for score in scores[: len(scores) - is_done]:
-            step += 1
-            yield step, score
-        step += is_done
+        may_end.append(found[:-1] if done is not None and done["status"] in COMPLETE else found)
+    return pace.told(may_end)
 
 
 def iqm(values: Sequence[float]) -> float:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Job
+from flows.sweeps.pace import Pace
 from flows.sweeps.settings import Plan, plan
 from flows.sweeps.trial import Training
 
 EVALUATIONS = 4
+PACE = Pace(every=1000, longest=512, budget=4000)
+BASE = ["exp=ppo", f"algo.total_steps={PACE.budget}", f"evaluation.every={PACE.every}"]
 SPACE = ["algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.update_epochs=interval(1,9)"]
 
 
@@ -74,11 +78,11 @@ class Hands:
 def evaluate(training: Training, params: dict[str, Any], number: int) -> None:
     """Write the events of an evaluation into a run's log, and at the last one its end."""
     seed = int(training.run_dir.name.removeprefix("seed_"))
-    events: list[dict[str, Any]] = [{"kind": "checkpoint", "policy_steps": 100 * number}]
-    greedy = {"mean": score(params, seed, number)}
-    events += [{"kind": "evaluation", "policy_steps": 100 * number, "final": False, "greedy": greedy}]
+    steps, greedy = PACE.every * number, {"mean": score(params, seed, number)}
+    events: list[dict[str, Any]] = [{"kind": "checkpoint", "policy_steps": steps}]
+    events += [{"kind": "evaluation", "policy_steps": steps, "final": False, "greedy": greedy}]
     if number == EVALUATIONS:
-        events.append({"kind": "end", "status": "finished", "policy_steps": 100 * number})
+        events.append({"kind": "end", "status": "finished", "policy_steps": steps})
     training.run_dir.mkdir(parents=True, exist_ok=True)
     with open(training.run.events, "a") as log:
         log.writelines(json.dumps({"time": 0.0, **event}) + "\n" for event in events)
@@ -86,7 +90,7 @@ def evaluate(training: Training, params: dict[str, Any], number: int) -> None:
 
 def made(folder: Path, name: str, *overrides: str) -> tuple[SweepFolder, Plan]:
     """A sweep's folder with a plan over `SPACE`."""
-    wanted = plan([*SPACE, "exp=ppo", f"sweep.name={name}", *overrides])
+    wanted = replace(plan([*SPACE, *BASE, f"sweep.name={name}", *overrides]), pace=PACE)
     sweep_folder = SweepFolder(name)
     sweep_folder.write(wanted, folder / name)
     return sweep_folder, wanted

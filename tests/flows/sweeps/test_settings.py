@@ -30,7 +30,7 @@ def test_every_algorithm_has_a_preset_of_its_name() -> None:
 @pytest.mark.parametrize("preset", presets())
 def test_a_preset_is_a_plan_whose_every_end_is_a_config(preset: str) -> None:
     wanted = plan([f"sweep={preset}"])
-    config = check_plan(wanted)
+    config = check_plan(wanted).first
     assert config.algo.total_steps == wanted.config.budget
     assert preset.startswith(config.algo.name)
 
@@ -61,7 +61,7 @@ def test_what_a_preset_gives_for_a_key_that_it_varies_is_the_default_configurati
     made = plan(["sweep=mine"])
     assert made.base == ["exp=ppo", "algo.gamma=0.5"]
     assert [dimension.key for dimension in made.space] == ["algo.gamma"]
-    assert check_plan(made).algo.gamma == 0.9
+    assert check_plan(made).first.algo.gamma == 0.9
 
 
 def test_anything_of_the_config_can_be_varied() -> None:
@@ -80,7 +80,7 @@ def test_the_points_that_are_tried_have_every_end_and_every_choice() -> None:
 
 def test_points_of_one_task_are_no_matter_how_they_come_to_it() -> None:
     made = plan(["exp=choice(ppo,ppo_acrobot)", "env.id=Acrobot-v1", "sweep.confirm_seeds=0"])
-    assert check_plan(made).env.id == "Acrobot-v1"
+    assert check_plan(made).first.env.id == "Acrobot-v1"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,137 @@
+"""Trials of long and of short iterations are judged by policy steps, not by how many evaluations they had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from flows.sweeps import study as study_module
+from flows.sweeps.check import check_plan
+from flows.sweeps.pace import Pace
+from flows.sweeps.settings import SweepConfig, plan
+from flows.sweeps.strategies import pruner_of
+from flows.sweeps.study import Study
+from flows.sweeps.trial import Training
+from tests.flows.sweeps.fake import PACE, made
+
+SHORT = [(1000, 10.0), (2000, 20.0), (3000, 30.0)]  # of a trial whose return is a hundredth of its policy steps
+LONG = [(3000, 30.0)]  # of one whose iterations are as long
+
+
+@pytest.fixture(autouse=True)
+def databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[str, Any] = {}
+    memory = optuna.storages.InMemoryStorage
+    monkeypatch.setattr(study_module, "open_storage", lambda url: there.setdefault(url, memory()))
+
+
+def study(folder: Path, pruner: str, *complete: list[tuple[int, float]]) -> Study:
+    """A study that knows complete trials by their evaluations, and has asked another one."""
+    typed = ["sweep.mode=async", "sweep.sampler=random", "sweep.startup=1", "sweep.warmup=0", f"sweep.pruner={pruner}"]
+    sweep_folder, wanted = made(folder, "mine", *typed)
+    made_study = Study(wanted, sweep_folder.storage(wanted), "mine")
+    for evaluations in complete:
+        number = made_study.ask()
+        assert number is not None
+        for steps, score in evaluations:
+            made_study.report(number, steps, score)
+        made_study.tell(number, "complete", evaluations[-1][1])
+    assert made_study.ask() == len(complete)
+    return made_study
+
+
+def test_a_first_evaluation_late_in_training_is_no_first_one_of_others(tmp_path: Path) -> None:
+    assert study(tmp_path, "median", SHORT).report(1, 3000, 25.0)  # worse than 30; better than the first, of 10
+
+
+def test_an_early_evaluation_is_not_judged_beside_a_late_one(tmp_path: Path) -> None:
+    assert not study(tmp_path, "median", LONG).report(1, 1000, 10.0)
+
+
+def test_between_two_evaluations_another_trial_is_worth_what_lies_between(tmp_path: Path) -> None:
+    judged = study(tmp_path, "median", SHORT)
+    assert not judged.report(1, 1500, 15.5)
+    assert judged.report(1, 2500, 24.5)
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_warmup_is_counted_in_policy_steps(warmup: int) -> None:
+    """The first evaluation after `warmup` others lies at their distances and one more, at the earliest."""
+    median = pruner_of(SweepConfig(warmup=warmup), PACE)
+    assert isinstance(median, optuna.pruners.MedianPruner)
+    assert median._n_warmup_steps == 1000 * (warmup + 1)
+
+
+def test_no_rung_lies_before_every_trial_has_been_evaluated(tmp_path: Path) -> None:
+    """An iteration of 2,000: what is better at 2,000 is not ended for others' scores of 1,000, nor the other way."""
+    halving = pruner_of(SweepConfig(pruner="halving"), Pace(1000, 2000, 4000))
+    assert isinstance(halving, optuna.pruners.SuccessiveHalvingPruner)
+    assert halving._min_resource == 2000
+    hyperband = pruner_of(SweepConfig(pruner="hyperband", seeds=3), Pace(1000, 2000, 4000))
+    assert isinstance(hyperband, optuna.pruners.HyperbandPruner)
+    assert (hyperband._min_resource, hyperband._max_resource) == (2000, 12_000)
+
+
+@pytest.mark.parametrize(
+    ("steps", "score"),
+    [
+        (999, None),  # before its first
+        (1000, 10.0),
+        (1750, 17.5),
+        (4000, 30.0),  # the last one was 30
+        (4500, None),  # its second training had none by then
+        (5000, 1.0),
+        (8000, 2.0),
+        (8001, None),
+    ],
+)
+def test_what_a_trial_was_worth(steps: int, score: float | None) -> None:
+    scores = dict(PACE.told([SHORT, [(1000, 1.0), (2000, 2.0)]]))
+    assert PACE.score_at(scores, steps) == score
+
+
+def test_what_earlier_versions_counted_is_nothing_to_compare_with() -> None:
+    assert PACE.score_at({1: 10.0, 2: 20.0, 3: 30.0}, 2000) is None
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "count", "wanted"),
+    [
+        (SHORT, 2, [20.0, 30.0]),
+        (LONG, 2, [30.0]),
+        ([(2000, 20.0), (4000, 40.0)], 2, [40.0]),  # the one before is two distances older
+        ([(2000, 20.0), (4000, 40.0)], 3, [20.0, 40.0]),
+        ([(1200, 1.0), (2050, 2.0), (3900, 3.0)], 2, [2.0, 3.0]),  # due at 1,000, 2,000 and 3,000
+        ([], 3, []),
+    ],
+)
+def test_the_last_evaluations_are_those_of_the_last_policy_steps(
+    evaluations: list[tuple[int, float]], count: int, wanted: list[float]
+) -> None:
+    assert PACE.recent(evaluations, count) == wanted
+
+
+def test_a_trial_is_worth_what_it_was_in_its_last_policy_steps(tmp_path: Path) -> None:
+    events = [
+        {"kind": "evaluation", "policy_steps": steps, "final": final, "greedy": {"mean": mean}}
+        for steps, final, mean in ((2000, False, 1.0), (4000, False, 5.0), (4000, True, 9.0))
+    ]
+    training = Training(tmp_path, ())
+    training.run.events.write_text("".join(json.dumps({"time": 0.0, **event}) + "\n" for event in events))
+    assert training.evaluations == [(2000, 1.0), (4000, 5.0)]
+    assert training.value(SweepConfig(last=2), PACE) == 5.0
+    assert training.value(SweepConfig(last=3), PACE) == 3.0
+    assert training.value(SweepConfig(objective="final"), PACE) == 9.0
+
+
+def test_iterations_longer_than_the_distance_of_evaluations_are_told_before_the_sweep() -> None:
+    wide = ["env.num_envs=choice(4,32)", "algo.rollout_steps=choice(16,128)", "algo.total_steps=16384"]
+    pace = check_plan(plan(["exp=ppo", *wide])).pace
+    assert (pace.every, pace.longest, pace.budget) == (1639, 32 * 128, 16384)  # both at once is no point that is tried
+    assert pace.notice is not None
+    assert "evaluation.every=1639" in pace.notice and pace.notice.endswith("evaluation.every=4096")
+    assert check_plan(plan(["exp=ppo", *wide, "evaluation.every=4096"])).pace.notice is None
