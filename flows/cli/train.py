@@ -111,7 +111,9 @@ def next_commands(run: RunDirectory) -> list[str]:
     return [
         f"{bin_folder()}shepherd enjoy {where}{behind}",
         f"{bin_folder()}shepherd evaluate {where} --episodes 100 --video{behind}",
-        redacted(store) if is_server(store) else f"{bin_folder()}mlflow ui --backend-store-uri {typed}",
+        redacted(store)
+        if is_server(store)
+        else f"{bin_folder()}mlflow ui --app-name shepherd --backend-store-uri {typed}",
     ]
 
 

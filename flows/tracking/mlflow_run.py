@@ -31,6 +31,7 @@ STATUS |= {"interrupted": "KILLED", "pruned": "KILLED", "failed": "FAILED", "die
 UPLOADS = ".mlflow/uploads.json"
 BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
+KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"  # its page opens on runs, not on traces
 NOTE = "mlflow.note.content"  # MLflow's name for a run's description
 
 
@@ -118,13 +119,15 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
         # A server decides itself where files go; for our own store we do.
         location = f"{artifact_root()}/{name.replace('/', '-')}" if uri.startswith("sqlite:") else None
         try:
-            return client.create_experiment(name, artifact_location=location)
+            return client.create_experiment(name, artifact_location=location, tags={KIND: TRAINING})
         except MlflowException:
             experiment = client.get_experiment_by_name(name)
             if experiment is None:
                 raise
     if experiment.lifecycle_stage != "active":
         raise RunError(f"exp_name={name}: that MLflow experiment was deleted; restore it there or choose another name")
+    if KIND not in experiment.tags:  # made by hand, or before there were kinds
+        client.set_experiment_tag(experiment.experiment_id, KIND, TRAINING)
     return experiment.experiment_id
 
 

@@ -275,6 +275,18 @@ def test_a_run_is_called_as_its_folder(home: Path, tmp_path: Path, folder: str, 
     assert info.user_id == user()
 
 
+def test_an_experiment_is_of_the_kind_that_trains_models(home: Path, tmp_path: Path) -> None:
+    client = connect(tracking_uri())
+    kinds = []
+    for number, name in enumerate(("ours", "by hand", "chosen")):
+        if name != "ours":
+            tags = {"mlflow.experimentKind": "genai_development"} if name == "chosen" else None
+            client.create_experiment(name, artifact_location=(tmp_path / name).as_uri(), tags=tags)
+        bring(synthetic_run(tmp_path / str(number), f"kind-{number}", exp_name=name))
+        kinds.append(client.get_experiment_by_name(name).tags["mlflow.experimentKind"])
+    assert kinds == ["custom_model_development", "custom_model_development", "genai_development"]
+
+
 def test_the_files_of_a_new_experiment_go_where_the_configuration_says(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from flows.process.network import unreachable
 from flows.runs import lineage
 from flows.workers import dotenv, pools, servers, up
 from flows.workers.local_api import prefect_api
-from flows.workers.mlflow_app import guarded
+from flows.workers.mlflow_app import FIRST_PAGE, guarded, opening_on_runs
 from rlcore.errors import UserError
 from rlcore.system.lifeline import alive
 from tests.processes import ROOT, free_port, wait_for
@@ -185,10 +185,29 @@ def test_a_server_with_another_password_is_told_before_anything_is_made(monkeypa
     ],
 )
 def test_only_who_knows_the_password_reaches_mlflow(path: str, given: str | None, status: int) -> None:
-    sent: list[Any] = []
+    headers = [] if given is None else [(b"authorization", b"Basic " + base64.b64encode(given.encode()))]
+    assert answered(guarded(answering, "shepherd", "right"), path, headers=headers)[0] == status
 
-    async def mlflow(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+@pytest.mark.parametrize(
+    ("path", "query", "ours"),
+    [("/", b"", True), ("/", b"runs", False), ("/graphql", b"", False), ("/health", b"", False)],
+)
+def test_mlflows_page_opens_on_runs_and_its_interface_is_untouched(path: str, query: bytes, ours: bool) -> None:
+    status, body = answered(opening_on_runs(answering), path, query_string=query)
+    assert status == 200
+    assert body == (FIRST_PAGE.encode() if ours else b"MLflow")
+
+
+async def answering(scope: Any, receive: Any, send: Any) -> None:
+    """MLflow's application."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"MLflow"})
+
+
+def answered(app: Any, path: str, **more: Any) -> tuple[int, bytes]:
+    """Status and body of an application's answer to a request."""
+    sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -196,10 +215,9 @@ def test_only_who_knows_the_password_reaches_mlflow(path: str, given: str | None
     async def receive() -> Any:
         return {"type": "http.request"}
 
-    headers = [] if given is None else [(b"authorization", b"Basic " + base64.b64encode(given.encode()))]
-    scope = {"type": "http", "path": path, "headers": headers}
-    asyncio.run(guarded(mlflow, "shepherd", "right")(scope, receive, send))
-    assert sent[0]["status"] == status
+    scope = {"type": "http", "path": path, "headers": [], "query_string": b""} | more
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], sent[1]["body"]
 
 
 def test_the_password_is_in_no_command_line_and_in_no_file_that_others_read(
