@@ -10,6 +10,7 @@ from torch import nn
 
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import environment_card
+from rlcore.errors import RunError
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 
@@ -39,7 +40,10 @@ def run(training: Training) -> Training:
     while learned < FEW:
         check_budget(training)
         training.collect()
-        learned += bool(training.update())
+        try:
+            learned += bool(training.update())
+        except RunError as error:  # what an update gave is no metrics
+            raise AssertionError(str(error)) from error
     return training
 
 

@@ -8,6 +8,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
 from rlcore.train.collect import Collector
+from rlcore.train.metrics import check_metrics
 from rlcore.types import Context, Metrics, VectorEnv
 
 
@@ -61,9 +62,9 @@ class Loop:
     def update(self) -> list[Metrics]:
         """Improve the agent by the batches that are due; the metrics of each, as tensors that nothing has read.
 
-        A RunError where nothing was collected since the last one.
+        A RunError where nothing was collected since the last one, or a metric is not one number.
         """
         if not self._waiting:
             raise RunError("there is nothing new to learn from: collect() before update()")
         self.iterations, self._waiting = self.iterations + 1, False
-        return [self.learner.update(batch, self.rng) for batch in self.buffer.batches(self._due)]
+        return [check_metrics(self.learner.update(batch, self.rng)) for batch in self.buffer.batches(self._due)]

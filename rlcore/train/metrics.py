@@ -27,6 +27,19 @@ REDUCTIONS = {
 log = logging.getLogger(__name__)
 
 
+def check_metrics(metrics: Metrics) -> Metrics:
+    """An update's metrics as they are; a RunError where one is not a single number, naming it.
+
+    Whether a number lies on a device does not matter: only its shape is looked at, so nothing waits.
+    """
+    for name, value in metrics.items():
+        shape = [*getattr(value, "shape", ())]
+        if shape or not hasattr(value, "__float__"):
+            what = f"a {type(value).__name__} of shape {shape}" if shape else repr(value)
+            raise RunError(f"metric {name!r} is {what}; an update gives one number a metric, or a tensor []")
+    return metrics
+
+
 class MetricsWindow:
     """Collects until `metric.log_every` policy steps are full. Its content is bookkeeping: it changes no weight.
 
@@ -41,9 +54,10 @@ class MetricsWindow:
         self.seconds = {"collect": 0.0, "train": 0.0}
         self.start_updates = 0
         self._warned = False
+        self._known: set[str] = set()  # every name that was given so far; some are given now and then
 
     def add(self, metrics: list[Metrics], episodes: list[Episode]) -> None:
-        """Take the metrics of an iteration's updates and the episodes that ended in it."""
+        """Take the metrics of an iteration's updates, checked, and the episodes that ended in it."""
         for update in metrics:
             for name, value in update.items():
                 self.values.setdefault(name, []).append(value)
@@ -62,7 +76,8 @@ class MetricsWindow:
         point = {name: REDUCTIONS[chosen.get(name, "mean")](numbers) for name, numbers in values.items()}
         if broken := {name: value for name, value in point.items() if not math.isfinite(value)}:
             raise RunError(f"not finite after {updates} updates and {policy_steps} policy steps: {broken}")
-        self._check(chosen, point)
+        if updates > self.start_updates:  # a memory that fills first learns nothing
+            self._check(chosen, point)
         if not self.config.disable_timer:
             for phase, name, amount in (
                 ("collect", "Time/sps_env_interaction", policy_steps - self.start_steps),
@@ -79,12 +94,13 @@ class MetricsWindow:
         tensors = [value for values in self.values.values() for value in values if isinstance(value, Tensor)]
         read = iter(torch.stack([t.detach().float() for t in tensors]).tolist() if tensors else ())
         return {
-            name: [next(read) if isinstance(value, Tensor) else value for value in values]
+            name: [next(read) if isinstance(value, Tensor) else float(value) for value in values]
             for name, values in self.values.items()
         }
 
     def _check(self, chosen: dict[str, Any], point: Metrics) -> None:
-        missing = [name for name in chosen if name not in point and not name.startswith(("Rewards/", "Game/"))]
+        self._known |= point.keys()
+        missing = [name for name in chosen if name not in self._known and not name.startswith(("Rewards/", "Game/"))]
         if not missing or self._warned:
             return
         self._warned = True

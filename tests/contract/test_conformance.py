@@ -174,7 +174,7 @@ def test_a_carry_that_outlives_its_episode_is_noticed(monkeypatch: pytest.Monkey
 
 
 class Nested(q_learning.Learner):
-    """Its second optimizer lies in a list of dicts, its target network and one more in a list of an object of its own."""
+    """The second optimizer is in a list of dicts, the target network and one more in a list of an object of its own."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
@@ -236,6 +236,15 @@ def test_a_compiled_step_that_computes_something_else_is_noticed(monkeypatch: py
     monkeypatch.setattr(Optimizer, "_step", other)
     with pytest.raises(AssertionError, match="is another when compiled"):
         conformance.compiled_equals_eager(config("a2c", "CartPole-v1", max_grad_norm=0.0))
+
+
+def test_a_metric_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = a2c.Learner.update
+    monkeypatch.setattr(
+        a2c.Learner, "update", lambda self, *given: update(self, *given) | {"Loss/each": torch.zeros(1)}
+    )
+    with pytest.raises(AssertionError, match=r"metric 'Loss/each' is a Tensor of shape \[1\]"):
+        conformance.same_seed_gives_the_same_bits(config("a2c", "CartPole-v1"))
 
 
 def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

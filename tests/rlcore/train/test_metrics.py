@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from rlcore.config.groups import AggregatorConfig, MetricConfig
-from rlcore.errors import UserError
-from rlcore.train.metrics import MetricsWindow, Stopwatch
+from rlcore.errors import RunError, UserError
+from rlcore.train.metrics import MetricsWindow, Stopwatch, check_metrics
 from rlcore.types import Episode
 
 
@@ -61,6 +64,37 @@ def test_a_metric_the_algorithm_does_not_give_is_said_once_or_refused(caplog: py
     strict.add([{"Loss/value_loss": 1.0}], [])
     with pytest.raises(UserError, match="gives no 'Loss/valu_loss'"):
         strict.close(100, 1)
+
+
+def test_a_window_in_which_nothing_was_learned_says_nothing_of_what_the_algorithm_gives() -> None:
+    """As while a replay memory fills; and what is given now and then, as of an actor that waits, is given."""
+    strict = window(metrics={"Loss/value_loss": "mean", "Loss/actor": "mean"}, raise_on_missing=True)
+    strict.add([], [Episode(0, 1.0, 5)])
+    assert strict.close(100, 0) == {"Rewards/rew_avg": 1.0, "Game/ep_len_avg": 5.0}
+    strict.add([{"Loss/value_loss": 2.0, "Loss/actor": 4.0}], [])
+    strict.close(200, 1)
+    strict.add([{"Loss/value_loss": 3.0}], [])
+    assert strict.close(300, 2) == {"Loss/value_loss": 3.0}
+
+
+def test_numbers_of_numpy_come_out_as_what_json_takes() -> None:
+    one = window(metrics={"a": "last", "b": "max"})
+    one.add([check_metrics({"a": np.float32(0.5), "b": np.array(2), "c": torch.tensor(3)})], [])
+    assert json.loads(json.dumps(one.close(100, 1))) == {"a": 0.5, "b": 2.0, "c": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (torch.zeros(1), r"a Tensor of shape \[1\]"),
+        (np.zeros((2, 3)), r"a ndarray of shape \[2, 3\]"),
+        ("much", "'much'"),
+        (None, "None"),
+    ],
+)
+def test_a_metric_that_is_not_one_number_is_refused_by_its_name(value: Any, what: str) -> None:
+    with pytest.raises(RunError, match=f"^metric 'Loss/q' is {what}; an update gives one number a metric"):
+        check_metrics({"Loss/p": 1.0, "Loss/q": value})
 
 
 def test_a_half_full_window_survives_saving_and_loading() -> None:
