@@ -19,6 +19,7 @@ from flows.process.exits import told
 from flows.process.signals import CODE, farewell, terminable
 from flows.settings import configure_environment, read_dotenv
 from rlcore import plugins
+from rlcore.system.secrets import redacted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +56,7 @@ def _run(arguments: list[str]) -> int:
         return 2
     line = translated(words)
     if line.words != words:
-        print(f"shepherd: this stands for: {line}", *plugins.as_typed(modules), file=sys.stderr)
+        print(f"shepherd: this stands for: {redacted(str(line))}", *plugins.as_typed(modules), file=sys.stderr)
     if line.search_path:
         variable = VARIABLES[0]
         os.environ[variable] = ";".join(filter(None, (line.search_path, os.environ.get(variable))))

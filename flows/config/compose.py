@@ -25,7 +25,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.schema import at, defaults, nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
 from rlcore.store.run_config import build_config
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import is_secret, redacted
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -223,7 +223,7 @@ def _refuse_absent_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> N
 
 
 def _refuse_secrets(value: Any, key: str = "") -> None:
-    """Refuse an address with a password or token: a config is stored with the run, and shown by MLflow."""
+    """Refuse a password, in an address or by its key's name: a config is stored with the run, and shown by MLflow."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             _refuse_secrets(name, key)
@@ -231,8 +231,9 @@ def _refuse_secrets(value: Any, key: str = "") -> None:
     elif isinstance(value, list):
         for part in value:
             _refuse_secrets(part, key)
-    elif isinstance(value, str) and redacted(value) != value:
-        fix = ELSEWHERE.get(key, "write the address without it")
+    elif isinstance(value, str) and (redacted(value) != value or (value and is_secret(key))):
+        read = "have what needs it read it from the environment"
+        fix = ELSEWHERE.get(key, read if is_secret(key) else "write the address without it")
         raise UserError(f"{key}={value}: a config is stored with its run, so no password may stand in it; {fix}")
 
 

@@ -72,6 +72,7 @@ def prepare_store(uri: str) -> None:
             building = path.with_name(f"{path.name}.building")
             building.unlink(missing_ok=True)  # left by a killed process; nobody else is here
             connect(f"sqlite:///{building}").search_experiments(max_results=1)
+            building.chmod(0o600)  # a server will have it open
             os.replace(building, path)
 
 

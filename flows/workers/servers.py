@@ -54,14 +54,19 @@ def log_of(server: Server) -> Path:
     return folder() / f"{server.name}.log"
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def start(server: Server) -> bool:
     """Start a server that does not run already; returns whether it was started."""
     if server.name in running():
         return False
-    with open(log_of(server), "ab") as output:
+    with open(log_of(server), "ab", opener=_private) as output:
         process = subprocess.Popen(
             server.command,
             cwd=home(),
+            umask=0o077,  # other users of the machine read none of its databases, logs and runs
             env=os.environ | server.variables | {MARK: str(state_folder()), KIND: server.name, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,

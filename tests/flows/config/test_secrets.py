@@ -24,6 +24,10 @@ from flows.cli import main as cli
             "model_manager.models.agent.tags.team=postgresql://me:***@host/db: ",
         ),
         ("metric.logger.traking_uri=https://me:hunter2@host", "did you mean 'metric.logger.tracking_uri'?"),
+        ("env.wrapper.password=hunter2", "env.wrapper.password=***: a config is stored with its run"),
+        ("+metric.logger.tags={my_api_key: hunter2}", "metric.logger.tags.my_api_key=***: a config is stored"),
+        ("+api_key=hunter2", "unknown key 'api_key' (value ***)"),
+        ("env.secret=hunter2", "unknown key 'env.secret' (value ***)"),
         ("metric.log_every=https://me:hunter2@host", "metric.log_every=https://me:***@host"),
     ],
 )

@@ -72,6 +72,14 @@ def start(name: str, command: tuple[str, ...]) -> None:
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
 
 
+def test_what_a_server_writes_can_be_read_by_its_user_alone(checkout: Path) -> None:
+    start("scribe", ("sh", "-c", "mkdir runs && echo lr > runs/config.yaml && echo said"))
+    log = servers.folder() / "scribe.log"
+    wait_for(lambda: log.exists() and log.read_text() == "said\n", "what it says")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (log, checkout / "runs", checkout / "runs/config.yaml")}
+    assert modes == {"scribe.log": 0o600, "runs": 0o700, "config.yaml": 0o600}
+
+
 def refused(capsys: pytest.CaptureFixture[str]) -> str:
     assert up.main(["up"]) == 2
     assert not list(servers.folder().glob("*.pid"))  # nothing was started

@@ -1,4 +1,4 @@
-"""Passwords in addresses are hidden, and nothing else is."""
+"""Passwords in addresses and of keys that are called so are hidden, and nothing else is."""
 
 from __future__ import annotations
 
@@ -30,8 +30,35 @@ def test_a_password_is_hidden(text: str, shown: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "env.wrapper.password=hunter2: X-v1 has no such argument",
+            "env.wrapper.password=***: X-v1 has no such argument",
+        ),
+        ("env.wrapper.password=hun ter 2: no such key", "env.wrapper.password=***: no such key"),
+        ("+api_key=hunter2", "+api_key=***"),
+        ("exp=ppo +env.wrapper.my_token=hunter2 seed=3", "exp=ppo +env.wrapper.my_token=*** seed=3"),
+        ("write them as two, 'a.secret=hun'ter2' and 'seed=3'", "write them as two, 'a.secret=***' and 'seed=3'"),
+        ("type `shepherd train env.wrapper.APIKEY='hunter2'`", "type `shepherd train env.wrapper.APIKEY=***`"),
+        ("env.wrapper={password: hunter2, g: 3}: must be", "env.wrapper={password: ***, g: 3}: must be"),
+        ("env.wrapper={'a': 1, 'password': 'hunter2'}: must", "env.wrapper={'a': 1, 'password': ***}: must"),
+        ("unknown key 'env.token' (value 'hunter2'); known", "unknown key 'env.token' (value ***); known"),
+        ("env:\n  wrapper:\n    password: hunter2\n    g: 3", "env:\n  wrapper:\n    password: ***\n    g: 3"),
+        ("seed=-1: too small\na.password=hunter2: no key", "seed=-1: too small\na.password=***: no key"),
+    ],
+)
+def test_what_a_key_called_so_holds_is_hidden(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+    assert redacted(shown) == shown
+    assert str(UserError(text)) == shown
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        "the password and token: see MLFLOW_TRACKING_PASSWORD, in .env",
+        "env.wrapper.tokens=3 algo.token_count=5",
         "sqlite:////home/me/a:b/c@d.db",
         "http://127.0.0.1:5000/#/models/ppo@champion",
         "postgresql://me@host/db",
