@@ -83,10 +83,13 @@ def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
 def _decision(version: ModelVersion) -> str:
     """The gate's decision in a few words; the whole sentence is the version's tag `decision`."""
     tags = version.tags
-    if not {"difference", "difference_low", "difference_high"} <= set(tags):  # they are written one by one
-        return "not compared" if "decision" in tags else "undecided"
+    if "decision" not in tags:  # it is written last
+        return "undecided"
+    if not {"difference", "difference_low", "difference_high"} <= set(tags):
+        return "not compared"
     low, high = float(tags["difference_low"]), float(tags["difference_high"])
-    verb = "beats" if low > 0 else "does not beat"
+    better = tags["decision"].startswith("Champion")
+    verb = "not decided against" if tags.get("undecided") == "true" else "beats" if better else "does not beat"
     other = tags.get("compared_with", "").removeprefix("the ")
     return f"{verb} {other}: {signed(float(tags['difference']))} {between(low, high)}"
 

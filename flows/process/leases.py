@@ -89,9 +89,13 @@ class _Lease:
         deadline = time.monotonic() + PATIENCE
         with _client() as client:
             self._free_dead(client)
+            told = bool(refusal)
             while not self._taken(client):
                 if refusal and time.monotonic() > deadline:
                     raise UserError(f"{self._holder()} {refusal}")
+                if not told:
+                    log.warning("%s: %s has it; waiting for it", self._name, self._holder())
+                    told = True
                 time.sleep(ASK_EVERY)
 
     def keep(self, over: threading.Event, passing: bool) -> None:

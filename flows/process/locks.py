@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shlex
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from rlcore.errors import UserError
 
+SILENT = 2.0  # seconds of waiting after which it is said for whom
+LOOK_EVERY = 0.05  # seconds
+log = logging.getLogger(__name__)
+
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, refusal: str = "") -> Iterator[None]:
+def locked(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = "") -> Iterator[None]:
     """Hold a lock file inside the `with`; with `shared`, others may hold it shared as well.
 
-    With a `refusal` nobody waits: a UserError says it behind the names of the processes that hold the lock.
+    With a `refusal` nobody waits: a UserError says it behind the names of the processes that hold the lock. Who has
+    waited for two seconds says so, behind their names, where `waiting` says what they do.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as handle:
-        try:
-            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (fcntl.LOCK_NB if refusal else 0))
-        except BlockingIOError:
-            raise UserError(f"{' and '.join(_holders(path)) or 'another process'} {refusal}") from None
+        way = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        if refusal and not _got(handle, way):
+            raise UserError(f"{_named(path)} {refusal}")
+        if waiting:
+            until = time.monotonic() + SILENT
+            while not (got := _got(handle, way)) and time.monotonic() < until:
+                time.sleep(LOOK_EVERY)
+            if not got:
+                log.warning("%s %s; waiting for it", _named(path), waiting)
+        fcntl.flock(handle, way)
         yield
 
 
@@ -35,6 +49,18 @@ def taken(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def _got(handle: IO[str], way: int) -> bool:
+    try:
+        fcntl.flock(handle, way | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _named(path: Path) -> str:
+    return " and ".join(_holders(path)) or "another process"
 
 
 def _holders(path: Path) -> list[str]:

@@ -11,7 +11,12 @@ from scipy.special import stdtrit
 
 from flows.report.sentences import between, number, signed
 
+EPISODES = 100  # fewest that a champion is decided on, unless fewer leave no doubt
 LEVEL = 0.975  # of Student's t, for both ends of a 95 % interval
+SURE = 0.9995  # for both ends of a 99.9 % interval
+FEWEST_SEEN = (
+    20  # episodes before anything is foreseen: of ten, one in nine has no failure of a policy that fails in 20 %
+)
 
 
 class Verdict(NamedTuple):
@@ -22,6 +27,7 @@ class Verdict(NamedTuple):
     low: float
     high: float
     words: str  # the verdict as a sentence
+    decided: bool = True  # False: the time was over before it could be said
 
 
 def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> Verdict:
@@ -37,13 +43,66 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
     return _verdict(difference, half, f"the random baseline ({number(baseline['mean'])})", candidate["episodes"])
 
 
-def paired(candidate: Sequence[float], champion: Sequence[float], champion_name: str) -> Verdict:
-    """Compare returns on the same N > 1 episodes, [N] each: the interval is of the mean of the pairs' differences."""
+def foreseen(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
+    """What `paired` would say of `total` episodes, where the first N of them leave no doubt; None where they do.
+
+    The rest is taken to go on average as badly, or as well, as the 99.9 % interval of its mean allows, as far as it can
+    be told from what was seen; where the verdict is the same both ways, it stands. Beside what was seen there is one
+    imagined episode, in which the candidate plays as badly as was seen at all (by the random policy, too), or as well:
+    what happens once in many episodes may not have happened yet, and a few equal differences would have no spread.
+
+    Args:
+        candidate: returns [N] of the new model.
+        champion: returns [N] of the other on the same episodes.
+        total: episodes of a whole comparison.
+        random: mean return of the random policy, where it is known.
+
+    Returns:
+        Whether the candidate is better beyond the noise, or None.
+    """
+    seen, count = [*candidate, *champion], len(candidate)
+    if count < FEWEST_SEEN:
+        return None
     differences = [new - old for new, old in zip(candidate, champion, strict=True)]
-    count = len(differences)
+    middle = statistics.fmean(champion)
+    worst = min(seen if random is None else [*seen, random]) - middle
+    if _lower_end(differences, worst, -1, total) > 0:
+        return True
+    return False if _lower_end(differences, max(seen) - middle, 1, total) <= 0 else None
+
+
+def _lower_end(differences: Sequence[float], imagined: float, side: int, total: int) -> float:
+    """The lower end of the 95 % interval of all episodes, the mean of the rest being at one end of its own interval."""
+    supposed, left = [*differences, imagined], total - len(differences)
+    count, spread = len(supposed), statistics.stdev(supposed)
+    reach = float(stdtrit(count - 1, SURE)) * spread * math.sqrt(1 / count + 1 / left)
+    mean = (math.fsum(differences) + left * (statistics.fmean(supposed) + side * reach)) / total
+    return mean - float(stdtrit(total - 1, LEVEL)) * spread / math.sqrt(total)
+
+
+def paired(
+    candidate: Sequence[float], champion: Sequence[float], champion_name: str, total: int, random: float | None = None
+) -> Verdict:
+    """Compare returns on the same episodes, [N] each: the interval is of the mean of the pairs' differences.
+
+    Where N is below `total` the verdict is what can be `foreseen`; where that is nothing it is not decided.
+    """
+    count = len(candidate)
+    if count < 2:
+        words = f"not decided against {champion_name}: {count} of {total} episodes had ended on both sides"
+        return Verdict(False, 0.0, -math.inf, math.inf, words, decided=False)
+    differences = [new - old for new, old in zip(candidate, champion, strict=True)]
     half = float(stdtrit(count - 1, LEVEL)) * statistics.stdev(differences) / math.sqrt(count)
     other = f"{champion_name} ({number(statistics.fmean(champion))}) on the same fresh seeds"
-    return _verdict(statistics.fmean(differences), half, other, count)
+    found = _verdict(statistics.fmean(differences), half, other, count)
+    if count == total:
+        return found
+    known = foreseen(candidate, champion, total, random)
+    what = "not decided against" if known is None else "beats" if known else "does not beat"
+    more = "" if known is None else f"; {total - count} more would not change that"
+    figures = f"difference {signed(found.difference)}, 95 % interval {between(found.low, found.high)}"
+    words = f"{what} {other}: {figures} over {count} of {total} episodes{more}"
+    return found._replace(better=bool(known), words=words, decided=known is not None)
 
 
 def _verdict(difference: float, half: float, other: str, episodes: int) -> Verdict:

@@ -60,7 +60,8 @@ def agent_settings(config: RunConfig) -> Mapping[str, Any]:
 @contextmanager
 def deciding() -> Iterator[None]:
     """Be the one process that registers models and moves aliases, on all machines of a Prefect server."""
-    with locked(state_folder() / "registry.lock"), alone("registry", state_folder() / "registry.lease"):
+    lock = locked(state_folder() / "registry.lock", waiting="registers a model, or moves an alias")
+    with lock, alone("registry", state_folder() / "registry.lease"):
         yield
 
 

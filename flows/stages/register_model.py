@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry import champions, upload
 from flows.registry import models as registry
-from flows.registry.gate import Verdict, against_baseline, paired
+from flows.registry.contest import against_champion, evaluated
+from flows.registry.gate import EPISODES, Verdict, against_baseline
 from flows.report.sentences import number
 from flows.runs.lineage import lineage
 from flows.runs.listeners import tell, working
@@ -18,8 +21,7 @@ from flows.tracking.backends import bring
 from flows.tracking.mlflow_store import connect, store_uri
 from rlcore.config.schema import spell
 from rlcore.judge import final
-from rlcore.judge.play import part_of
-from rlcore.judge.policy import export_policy, load_policy
+from rlcore.judge.policy import export_policy
 from rlcore.store.checkpoint import chosen, manifest
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, last_event, read_events
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-EPISODES = 100  # fewest that a champion is decided on
+UNDECIDED = "undecided"  # the tag that says "true" where the time was over before the verdict
 
 
 def register_model(run: RunDirectory) -> dict[str, Any]:
@@ -54,8 +56,12 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
         version = registry.version_of_checkpoint(client, name, digest)
         version = version or _create_version(client, name, run, checkpoint, mlflow_run)
         upload.delete_leftovers(client, mlflow_run, digest)
-        decision = version.tags.get("decision") or _decide(client, run, checkpoint, version)
-        aliases = sorted(client.get_model_version(name, version.version).aliases)
+        decision = _decision(version)
+        if decision is None:
+            upload.link_logged_model(client, version)
+            client.set_registered_model_alias(name, "challenger", version.version)
+    decision = decision or _decide(client, run, checkpoint, version)
+    aliases = sorted(client.get_model_version(name, version.version).aliases)
     if version.run_id != mlflow_run:
         decision = f"the same weights as {version.tags.get('run_dir', version.run_id)} registered: {decision}"
     event = {"name": name, "version": int(version.version), "aliases": aliases}
@@ -85,36 +91,74 @@ def _create_version(
         return upload.create_version(client, name, exported, mlflow_run, tags, registry.description_of(config))
 
 
+def _decision(version: ModelVersion) -> str | None:
+    """The decision that stands; None where there is none yet, or the time was too short for one."""
+    return None if version.tags.get(UNDECIDED) == "true" else version.tags.get("decision")
+
+
 def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: ModelVersion) -> str:
-    """Compare, write figures and reasons on the version, set the aliases; the decision."""
+    """Compare, write figures and reasons on the version, set the alias; the decision.
+
+    While episodes are played others may register, promote and roll back: they do not wait for it. Where the champion is
+    another one afterwards it is compared with that one.
+    """
     name, this = version.name, str(version.version)
-    upload.link_logged_model(client, version)
-    client.set_registered_model_alias(name, "challenger", this)
-    champion = registry.champion_of(client, name)
-    if champion is not None and str(champion.version) == this:  # a kill cut the last call off after the coronation
-        moves = reversed(champions.history(client, name))
-        decision = next((move.why for move in moves if move.version == this), "")
-        decision = decision or f"Champion: version {this} bore the alias already"
-    else:
+    while True:
+        champion = registry.champion_of(client, name)
         if champion is None:
             other, (result, verdict) = "random baseline", _against_baseline(run, checkpoint)
-        else:
+        elif str(champion.version) != this:
             other = f"version {champion.version}"
-            result, verdict = _against_champion(client, run, checkpoint, version, champion)
-        figures: dict[str, Any] = {"eval_mean": result["mean"], "eval_episodes": result["episodes"]}
-        if isinstance(verdict, Verdict):
-            decision = f"{'Champion' if verdict.better else 'Not champion'}: {verdict.words}"
+            result, verdict = against_champion(client, run, checkpoint, version, champion, working)
+        else:  # a kill cut the last call off after the coronation
+            other, result, verdict = "", {}, ""
+        with registry.deciding():
+            if standing := _decision(client.get_model_version(name, this)):  # another process was quicker
+                return standing
+            present = registry.champion_of(client, name)
+            if (present and present.version) == (champion and champion.version):
+                if champion is not None and str(champion.version) == this:
+                    return _note(client, name, this, _reason_of(client, name, this))
+                return _write(client, run, version, result, verdict, other)
+
+
+def _reason_of(client: MlflowClient, name: str, this: str) -> str:
+    """Why a version that bears the alias was made champion."""
+    moves = reversed(champions.history(client, name))
+    decision = next((move.why for move in moves if move.version == this), "")
+    return decision or f"Champion: version {this} bore the alias already"
+
+
+def _write(
+    client: MlflowClient,
+    run: RunDirectory,
+    version: ModelVersion,
+    result: Mapping[str, Any],
+    verdict: Verdict | str,
+    other: str,
+) -> str:
+    """Write what a comparison came to on the version, and crown it where it is better; the decision."""
+    name, this = version.name, str(version.version)
+    figures: dict[str, Any] = {"eval_mean": result["mean"], "eval_episodes": result["episodes"]} if result else {}
+    if isinstance(verdict, Verdict):
+        decision = f"{'Champion' if verdict.better else 'Not champion'}: {verdict.words}"
+        if math.isfinite(verdict.low):  # of a single episode there is no interval
             figures |= {"difference": verdict.difference, "difference_low": verdict.low}
-            figures |= {"difference_high": verdict.high, "compared_with": other}
-        else:
-            decision = f"Not champion: there is {verdict} to compare with"
-        for key, value in figures.items():
-            client.set_model_version_tag(name, this, key, f"{value:.6g}" if isinstance(value, float) else str(value))
-        # MLflow's list of versions shows the first words only: they say whether it became champion.
-        words = f"{decision}. Greedy mean return {number(result['mean'])} over {result['episodes']} episodes."
-        client.update_model_version(name, this, f"{words}\n\n{registry.description_of(config_of(run))}")
-        if isinstance(verdict, Verdict) and verdict.better:
-            champions.crown(client, name, this, "gate", decision)
+            figures |= {"difference_high": verdict.high}
+        figures |= {"compared_with": other, UNDECIDED: "false" if verdict.decided else "true"}
+    else:
+        decision = f"Not champion: there is {verdict} to compare with"
+    for key, value in figures.items():
+        client.set_model_version_tag(name, this, key, f"{value:.6g}" if isinstance(value, float) else str(value))
+    # MLflow's list of versions shows the first words only: they say whether it became champion.
+    played = f" Greedy mean return {number(result['mean'])} over {result['episodes']} episodes." if result else ""
+    client.update_model_version(name, this, f"{decision}.{played}\n\n{registry.description_of(config_of(run))}")
+    if isinstance(verdict, Verdict) and verdict.better:
+        champions.crown(client, name, this, "gate", decision)
+    return _note(client, name, this, decision)
+
+
+def _note(client: MlflowClient, name: str, this: str, decision: str) -> str:
     client.set_model_version_tag(name, this, "decision", decision)  # with it no later call decides again
     return decision
 
@@ -128,31 +172,5 @@ def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, An
         result = judged["greedy"]
     else:
         # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.
-        (result,) = _evaluate(run, [checkpoint], final.FINAL_ROUND, "comparing with the random baseline")
+        result = evaluated(run, checkpoint, final.FINAL_ROUND, working("comparing with the random baseline"))
     return result, against_baseline(result, baseline) if baseline else "no random baseline (run the collect stage)"
-
-
-def _against_champion(
-    client: MlflowClient, run: RunDirectory, checkpoint: Path, version: ModelVersion, champion: ModelVersion
-) -> tuple[dict[str, Any], Verdict | str]:
-    """The same against the champion, on the same seeds, which neither was trained, selected or judged on."""
-    pair, number = int(champion.version) + int(version.version), int(version.version)
-    seeds = 2 + pair * (pair + 1) // 2 + number  # of this pair alone (Cantor), above those of training and its end
-    folder = registry.exported_policy(client, champion)
-    ours, theirs = load_policy(checkpoint), load_policy(folder)
-    same_obs = {k: ours.spec.obs.get(k) for k in theirs.obs_keys} == {k: theirs.spec.obs[k] for k in theirs.obs_keys}
-    if not same_obs or ours.spec.action != theirs.spec.action:
-        (result,) = _evaluate(run, [checkpoint], seeds, "evaluating the new version")
-        return result, "a champion of other spaces"
-    name = f"champion version {champion.version}"
-    result, other = _evaluate(run, [checkpoint, folder], seeds, f"comparing with {name}")
-    return result, paired(result["returns"], other["returns"], name)
-
-
-def _evaluate(run: RunDirectory, policies: list[Path], seeds: int, doing: str) -> list[dict[str, Any]]:
-    """Play every policy on the same seeds and tell how many episodes have ended."""
-    episodes, say = max(EPISODES, config_of(run).evaluation.final_episodes), working(doing)
-    return [
-        final.evaluate_checkpoint(run, policy, episodes, round=seeds, on_progress=part_of(say, index, len(policies)))
-        for index, policy in enumerate(policies)
-    ]

@@ -158,6 +158,11 @@ class ModelManagerConfig:
 
     disabled: bool = arg(False, "true: do not register the model")
     models: dict[str, Any] = arg({}, "agent: {model_name, description, tags}")
+    gate_time: float | None = arg(
+        1.0,
+        "the comparison with the champion takes so many times as long as training did, at most; null = no limit",
+        above=0,
+    )
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.functional.noise import Noise
-from rlcore.judge.play import OnProgress, OnStep, play
+from rlcore.judge.play import EvalResult, OnProgress, OnStep, Played, playing
 from rlcore.types import Agent
 
 if TYPE_CHECKING:
@@ -72,10 +73,51 @@ def evaluate_agent(
     Returns:
         mean, std, ci95, episodes, returns, mean_length, cut (how many episodes had no end in sight).
     """
+    played = Played(episodes)
+    for played in play_round(
+        agent, config, card, episodes, greedy=greedy, round=round, purpose=purpose, fabric=fabric, on_step=on_step
+    ):
+        if on_progress is not None:
+            on_progress(len(played.done), episodes)
+    result = played.result()
+    tell_of_cut(result, config, card)
+    return result.to_json()
+
+
+def play_round(
+    agent: Agent,
+    config: RunConfig,
+    card: dict[str, Any],
+    episodes: int,
+    *,
+    num_envs: int | None = None,
+    greedy: bool = True,
+    round: int = 0,
+    purpose: str = "env_eval",
+    fabric: Fabric | None = None,
+    on_step: OnStep | None = None,
+) -> Generator[Played]:
+    """Play a round step by step: arguments as of `evaluate_agent`.
+
+    Args:
+        agent: acts.
+        config: environment and seed.
+        card: the environment card.
+        episodes: N.
+        num_envs: environments stepped together, which changes no episode; None = evaluation.num_envs.
+        greedy: most likely actions.
+        round: set of environment seeds.
+        purpose: stream of the environments' seeds.
+        fabric: device and precision of the agent.
+        on_step: called with every arrival and action.
+
+    Yields:
+        The record of episodes after every step. The environments are closed when it ends, or is closed itself.
+    """
     env, limit = dataclasses.replace(config.env, sync_env=True), episode_limit(config, card)
     if limit is not None:
         env = dataclasses.replace(env, max_episode_steps=limit)
-    count = min(config.evaluation.num_envs, episodes)
+    count = min(num_envs or config.evaluation.num_envs, episodes)
     envs = make_vector_env(
         env,
         num_envs=count,
@@ -90,17 +132,18 @@ def evaluate_agent(
     indices, device = (round, streams.PURPOSES[purpose]), where.get("device", "cpu")
     rng = None if greedy else Noise(config.seed, "policy_eval", *indices, device=device)
     try:
-        result = play(
-            agent, envs, episodes, rng, greedy=greedy, limit=limit, on_step=on_step, on_progress=on_progress, **where
-        )
+        yield from playing(agent, envs, episodes, rng, greedy=greedy, limit=limit, on_step=on_step, **where)
     finally:
         envs.close()
+
+
+def tell_of_cut(result: EvalResult, config: RunConfig, card: dict[str, Any]) -> None:
+    """Warn of episodes that the evaluation's own limit ended."""
     if result.cut:
         log.warning(
             "%d of %d episodes were cut at %s steps: no end in sight (evaluation.max_episode_steps sets where; "
             "env.max_episode_steps ends them in training too)",
             result.cut,
-            episodes,
-            f"{limit:,}",
+            len(result.returns),
+            f"{episode_limit(config, card):,}",
         )
-    return result.to_json()

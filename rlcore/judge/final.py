@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlcore.judge.evaluation import evaluate_agent
+from rlcore.judge.evaluation import evaluate_agent, play_round, tell_of_cut
 from rlcore.judge.film import film
-from rlcore.judge.play import OnProgress, part_of
+from rlcore.judge.play import OnProgress, Played, part_of
 from rlcore.judge.policy import load_policy
 from rlcore.store.checkpoint import chosen, manifest
 from rlcore.store.directory import RunDirectory, write_json
@@ -15,6 +16,7 @@ from rlcore.store.events import EventLog
 from rlcore.store.patience import patiently
 from rlcore.store.run_config import config_of
 
+TOGETHER = 10  # environments of each of several policies: few, since the first episodes may decide
 FINAL_ROUND = 1  # of environment seeds; 0 is that of the evaluations that chose the best checkpoint
 
 
@@ -44,6 +46,51 @@ def evaluate_checkpoint(
     return evaluate_agent(
         agent, config_of(run), run.read_card(), episodes, greedy=greedy, round=round, on_progress=on_progress
     )
+
+
+def side_by_side(
+    run: RunDirectory,
+    paths: Sequence[Path],
+    episodes: int,
+    enough: Callable[[list[list[float]]], bool],
+    *,
+    round: int,
+    on_progress: OnProgress | None = None,
+) -> list[dict[str, Any]]:
+    """Play the same episodes with several greedy policies in turns, a step of each, on the CPU.
+
+    Args:
+        run: whose environment and seed.
+        paths: checkpoints' directories or exported policies.
+        episodes: the most of each.
+        enough: called after every step with each policy's returns of the first episodes that all of them have ended;
+            true ends the play.
+        round: set of environment seeds.
+        on_progress: called after every step with the number of episodes that have ended, of all policies together, and
+            of how many.
+
+    Returns:
+        Of each policy as `evaluate_agent`, of those first episodes; empty where none of them has ended.
+    """
+    config, card = config_of(run), run.read_card()
+    agents = [load_policy(path).agent for path in paths]
+    plays = [play_round(agent, config, card, episodes, num_envs=TOGETHER, round=round) for agent in agents]
+    records, both = [Played(episodes) for _ in plays], 0
+    try:
+        while both < episodes:
+            records = [next(play, record) for play, record in zip(plays, records, strict=True)]
+            both = min(record.first for record in records)
+            if on_progress is not None:
+                on_progress(sum(len(record.done) for record in records), episodes * len(records))
+            if enough([[record.done[i][0] for i in range(both)] for record in records]):
+                break
+    finally:
+        for play in plays:
+            play.close()
+    results = [record.result(both) for record in records] if both else []
+    for result in results:
+        tell_of_cut(result, config, card)
+    return [result.to_json() for result in results]
 
 
 def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -> dict[str, Any]:

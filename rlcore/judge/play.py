@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +56,32 @@ class EvalResult:
         }
 
 
+class Played:
+    """Episodes of a play as they end, in whatever order.
+
+    Args:
+        episodes: N.
+    """
+
+    def __init__(self, episodes: int) -> None:
+        self.episodes = episodes
+        self.done: dict[int, tuple[float, int, bool]] = {}  # episode -> return, length, whether the limit ended it
+        self._first = 0
+
+    @property
+    def first(self) -> int:
+        """How many of the first episodes have ended: a count that favours no short ones."""
+        while self._first in self.done:
+            self._first += 1
+        return self._first
+
+    def result(self, count: int | None = None) -> EvalResult:
+        """What the first `count` episodes came to, all of them where it is not given."""
+        ordered = [self.done[i] for i in range(self.episodes if count is None else count)]
+        returns, lengths, cut = zip(*ordered, strict=True)
+        return EvalResult(list(returns), list(lengths), sum(cut))
+
+
 def student_t_975(freedom: int) -> float:
     """97.5 % point of Student's t: exact for 1 and 2 degrees of freedom, above by Hill's expansion (CACM 1970, 396)."""
     if freedom == 1:
@@ -73,7 +99,7 @@ def student_t_975(freedom: int) -> float:
 
 
 @torch.no_grad()
-def play(
+def playing(
     agent: Agent,
     envs: VectorEnv,
     episodes: int,
@@ -84,8 +110,7 @@ def play(
     device: torch.device | str = "cpu",
     autocast: Any = nullcontext,
     on_step: OnStep | None = None,
-    on_progress: OnProgress | None = None,
-) -> EvalResult:
+) -> Iterator[Played]:
     """Play whole episodes: environment k of B plays episodes k, k+B, k+2B, ...
 
     Which environment plays which episode is fixed beforehand, so short episodes are not favoured.
@@ -100,15 +125,13 @@ def play(
         device: where the agent computes.
         autocast: entered around the agent (mixed precision).
         on_step: called with every arrival and the action (in the environment's form) that answers it.
-        on_progress: called after every step with the number of episodes that have ended, and N.
 
-    Returns:
-        Returns and lengths in order of episode, and how many were cut.
+    Yields:
+        The same record after every step, until all episodes have ended.
     """
-    count = envs.num_envs
+    count, record = envs.num_envs, Played(episodes)
     left = [len(range(k, episodes, count)) for k in range(count)]
-    done: dict[int, tuple[float, int]] = {}
-    played, cut = [0] * count, 0
+    played = [0] * count
     arrival, carry = envs.reset(), mapped(lambda tensor: tensor.to(device), agent.initial(count))
     while any(left):
         obs = {key: tensor(rows, device) for key, rows in arrival.obs.items()}
@@ -122,10 +145,7 @@ def play(
             index = episode.env_index
             if left[index]:
                 left[index] -= 1
-                done[index + played[index] * count] = (episode.ret, episode.length)
+                cut = episode.length == limit and not arrival.terminated[index]
+                record.done[index + played[index] * count] = (episode.ret, episode.length, bool(cut))
                 played[index] += 1
-                cut += episode.length == limit and not arrival.terminated[index]
-        if on_progress is not None:
-            on_progress(len(done), episodes)
-    ordered = [done[i] for i in range(episodes)]
-    return EvalResult([ret for ret, _ in ordered], [length for _, length in ordered], cut)
+        yield record

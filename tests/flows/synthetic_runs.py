@@ -120,7 +120,7 @@ def config_of(run: RunDirectory, **changes: Any) -> RunConfig:
 
 
 def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], float]) -> list[tuple[str, int, int]]:
-    """Replace play by a table (policy digest, episode) -> return; says which (digest, round, episodes) were asked."""
+    """Replace what is played by a table (policy digest, episode) -> return; gives (digest, round, episodes) asked."""
     import numpy as np
 
     from rlcore.judge import final as judge
@@ -148,7 +148,28 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
             "returns": values
         }
 
+    def in_turns(
+        run: RunDirectory,
+        paths: list[Path],
+        episodes: int,
+        enough: Callable[[list[list[float]]], bool],
+        *,
+        round: int,
+        on_progress: Callable[[int, int], None],
+    ) -> list[dict[str, Any]]:
+        digests = [load_policy(path).description["digest"] for path in paths]
+        asked.extend((digest, round, episodes) for digest in digests)
+        values: list[list[float]] = [[] for _ in paths]
+        for i in range(episodes):
+            for digest, of in zip(digests, values, strict=True):
+                of.append(returns(digest, i))
+            on_progress(len(paths) * (i + 1), len(paths) * episodes)
+            if enough(values):
+                break
+        return [{"mean": float(np.mean(of)), "episodes": len(of), "returns": of} for of in values]
+
     monkeypatch.setattr(judge, "evaluate_checkpoint", play)
+    monkeypatch.setattr(judge, "side_by_side", in_turns)
     return asked
 
 

@@ -271,4 +271,7 @@ def test_a_decision_that_is_being_written_is_none_yet() -> None:
 
     assert words() == words(difference="3.0") == words(difference="3.0", difference_low="1.0") == "undecided"
     whole = {"difference": "3.0", "difference_low": "1.0", "difference_high": "5.0", "compared_with": "the champion"}
-    assert words(**whole) == "beats champion: +3.00 [1.00, 5.00]"
+    assert words(**whole) == "undecided"
+    assert words(**whole, decision="Champion: beats it") == "beats champion: +3.00 [1.00, 5.00]"
+    short = whole | {"undecided": "true", "decision": "Not champion: not decided against it"}
+    assert words(**short) == "not decided against champion: +3.00 [1.00, 5.00]"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 
+import numpy as np
 import pytest
 
-from flows.registry.gate import against_baseline, paired
+from flows.registry.gate import against_baseline, foreseen, paired
 
 
 def test_paired_interval_is_that_of_the_differences() -> None:
     # Differences 1, 2, 3, 4, 5: mean 3, std sqrt(2.5); t(0.975, 4) = 2.776 from the table.
-    verdict = paired([11.0, 22.0, 33.0, 44.0, 55.0], [10.0, 20.0, 30.0, 40.0, 50.0], "champion version 1")
+    verdict = paired([11.0, 22.0, 33.0, 44.0, 55.0], [10.0, 20.0, 30.0, 40.0, 50.0], "champion version 1", 5)
     half = 2.776 * math.sqrt(2.5) / math.sqrt(5)
     assert verdict.difference == pytest.approx(3.0)
     assert verdict.low == pytest.approx(3 - half, abs=2e-2)
@@ -25,11 +26,11 @@ def test_pairs_tell_apart_what_unpaired_samples_cannot() -> None:
     challenger = [value + 1 + (i % 2) / 2 for i, value in enumerate(champion)]
     spread = 1.96 * math.sqrt(2 * statistics.variance(champion) / 100)
     assert statistics.fmean(challenger) - statistics.fmean(champion) < spread
-    assert paired(challenger, champion, "champion").better
+    assert paired(challenger, champion, "champion", 100).better
 
 
 def test_equal_returns_do_not_promote() -> None:
-    verdict = paired([500.0] * 100, [500.0] * 100, "champion version 3")
+    verdict = paired([500.0] * 100, [500.0] * 100, "champion version 3", 100)
     assert not verdict.better
     assert "does not beat champion version 3" in verdict.words
 
@@ -37,7 +38,7 @@ def test_equal_returns_do_not_promote() -> None:
 def test_a_gain_within_the_noise_does_not_promote() -> None:
     champion = [float(i % 10) for i in range(100)]
     challenger = [float((i * 7 + 3) % 10) + 0.1 for i in range(100)]
-    verdict = paired(challenger, champion, "champion")
+    verdict = paired(challenger, champion, "champion", 100)
     assert verdict.difference > 0
     assert not verdict.better
 
@@ -55,3 +56,68 @@ def test_two_constant_policies_are_compared_without_dividing_by_zero() -> None:
     constant = {"mean": -200.0, "std": 0.0, "episodes": 100}
     assert not against_baseline(constant, constant).better
     assert against_baseline(constant | {"mean": -199.0}, constant).better
+
+
+WHOLE = 100
+
+
+def sequential(new: list[float], old: list[float], random: float) -> tuple[bool, int]:
+    """The verdict of a comparison that ends when it is foreseen, looked at every ten episodes; after how many."""
+    for count in range(10, WHOLE, 10):
+        if (found := foreseen(new[:count], old[:count], WHOLE, random)) is not None:
+            return found, count
+    return paired(new, old, "champion", WHOLE).better, WHOLE
+
+
+def normal(rng: np.random.Generator, gain: float) -> tuple[list[float], list[float], float]:
+    return rng.normal(100 + gain, 30, WHOLE).tolist(), rng.normal(100, 30, WHOLE).tolist(), 0.0
+
+
+def failing(rng: np.random.Generator, share: float) -> tuple[list[float], list[float], float]:
+    """At CartPole's limit but for a share of failures, which the champion has in 20 of 100."""
+    draw = lambda often: np.where(rng.random(WHOLE) < often, rng.uniform(150, 500, WHOLE), 500.0).tolist()  # noqa: E731
+    return draw(share), draw(0.2), 22.0
+
+
+def rare(rng: np.random.Generator, loss: float) -> tuple[list[float], list[float], float]:
+    """Better by 1 in 19 of 20 episodes, and as bad as random in the others: no better on average."""
+    return np.where(rng.random(WHOLE) < 0.05, 19.0 - loss, 20.0).tolist(), [19.0] * WHOLE, 0.0
+
+
+@pytest.mark.parametrize(
+    ("draw", "difference"),
+    [(normal, 0.0), (normal, 15.0), (failing, 0.2), (failing, 0.03), (rare, 19.0)],
+    ids=["equal", "half a deviation", "equal at the limit", "fewer failures", "rare failures"],
+)
+def test_a_gate_that_ends_when_it_is_clear_errs_as_often_as_one_of_all_episodes(draw, difference: float) -> None:
+    rng, count = np.random.default_rng(7), 150
+    whole, early, same, played = 0, 0, 0, 0
+    for _ in range(count):
+        new, old, random = draw(rng, difference)
+        fixed, (found, after) = paired(new, old, "champion", WHOLE).better, sequential(new, old, random)
+        whole, early, same, played = whole + fixed, early + found, same + (fixed == found), played + after
+    assert same / count > 0.98
+    assert abs(early - whole) / count < 0.02
+    assert played / count < 97
+
+
+def test_what_is_clear_after_twenty_episodes_and_what_is_not() -> None:
+    noise = [0.0, 1.0, -1.0, 2.0, -2.0] * 4
+    bad, good = [-455.0 + n for n in noise], [-90.0 - n for n in noise]
+    assert foreseen(bad, good, 100, -500.0) is False
+    assert foreseen(good, bad, 100, -500.0) is True
+    assert foreseen(bad[:19], good[:19], 100, -500.0) is None
+    assert foreseen([500.0] * 20, [500.0] * 20, 100, 22.0) is False  # nothing is above the limit
+    # Twenty times better by 1: what happens in every twentieth episode may not have happened yet.
+    assert foreseen([20.0] * 20, [19.0] * 20, 100, 0.0) is None
+
+
+def test_a_time_that_is_over_decides_nothing() -> None:
+    new, old = [100.0, 130.0, 90.0] * 4, [90.0, 120.0, 95.0] * 4
+    short = paired(new, old, "champion version 1", 100)
+    assert not short.better and not short.decided
+    assert short.words.startswith("not decided against champion version 1 (101.7) on the same fresh seeds: ")
+    assert short.words.endswith("over 12 of 100 episodes")
+    none = paired([], [], "champion version 1", 100)
+    assert (none.better, none.decided) == (False, False)
+    assert none.words == "not decided against champion version 1: 0 of 100 episodes had ended on both sides"

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import flows
+from flows.cli.registry import promote
 from flows.registry import champions
 from flows.registry import models as registry
 from flows.runs.listeners import listening
@@ -28,7 +30,7 @@ from flows.tracking.mlflow_store import connect
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.events import read_events
+from rlcore.store.events import EventLog, read_events
 from rlcore.store.run_config import config_hash
 from tests.flows.synthetic_runs import (
     DICT_SPEC,
@@ -311,7 +313,69 @@ def test_a_comparison_of_champions_says_how_far_it_is(
     assert {facts["doing"] for facts in first} == {"comparing with the random baseline"}
     assert {facts["doing"] for facts in second} == {"comparing with champion version 1"}
     assert [(facts["done"], facts["total"]) for facts in first] == [(i, 100) for i in range(1, 101)]
-    assert [(facts["done"], facts["total"]) for facts in second] == [(i, 200) for i in range(1, 201)]
+    # Both sides' episodes; the same returns on both leave no doubt before the end.
+    last = second[-1]["done"]
+    assert last < 200 and last % 20 == 0
+    assert [(facts["done"], facts["total"]) for facts in second] == [(i, 200) for i in range(2, last + 1, 2)]
+
+
+def test_a_gate_ends_when_its_verdict_is_clear(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = (named(checkpointed_run(tmp_path / str(i), f"clear-{i}", weights=80 + i), "clear") for i in range(2))
+    evaluations(monkeypatch, lambda digest, episode: (450.0 if digest == digest_of(good) else 22.0) + episode % 3)
+    assert register_model(good)["aliases"] == ["challenger", "champion"]
+    decision = register_model(bad)["decision"]
+    assert decision.startswith("Not champion: does not beat champion version 1 (450.9) on the same fresh seeds: ")
+    assert decision.endswith("over 20 of 100 episodes; 80 more would not change that")
+    tags = connect(tracking_uri()).get_model_version("clear", "2").tags
+    assert (tags["eval_episodes"], tags["undecided"]) == ("20", "false")
+
+
+def test_a_gate_takes_no_longer_than_training_unless_it_may(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (named(checkpointed_run(tmp_path / str(i), f"time-{i}", weights=85 + i), "time") for i in range(2))
+    clock = [0.0]
+    monkeypatch.setattr("flows.registry.contest.time.monotonic", lambda: clock[0])
+    noise = np.random.default_rng(0).normal(scale=20.0, size=(2, 100))
+
+    def played(digest: str, episode: int) -> float:
+        clock[0] += 0.25  # of both sides: half a second an episode
+        old = digest == digest_of(first)
+        return float(noise[int(old)][episode]) + (100.0 if old else 115.0)
+
+    evaluations(monkeypatch, played)
+    register_model(first)
+    EventLog(second.events).append(
+        "metrics", policy_steps=4096, env_steps=4096, values={"Rewards/rew_avg": 1.0}, wall_s=6.0
+    )
+    result = register_model(second)
+    assert result["decision"].startswith("Not champion: not decided against champion version 1")
+    assert "over 13 of 100 episodes; the 0:06 that training took" in result["decision"]  # the first step beyond 6 s
+    assert f"shepherd resume {second.path} model_manager.gate_time=null` plays all" in result["decision"]
+    models = yaml.safe_load(second.config.read_text())["model_manager"]["models"]
+    result = register_model(configured(second, model_manager={"models": models, "gate_time": None}))
+    assert result["decision"].startswith("Champion: beats champion version 1")
+    assert result["aliases"] == ["challenger", "champion"]
+    assert register_model(second) == result  # decided once
+
+
+def test_others_move_the_alias_while_a_gate_plays_and_it_plays_again_with_the_new_champion(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [named(checkpointed_run(tmp_path / str(i), f"busy-{i}", weights=90 + i), "busy") for i in range(3)]
+    means, moved = {digest_of(run): 100.0 * (i + 1) for i, run in enumerate(runs)}, []
+
+    def played(digest: str, episode: int) -> float:
+        if digest == digest_of(runs[2]) and not moved:
+            moved.append(promote("busy", "1"))  # would wait for ever if the gate held the registry
+        return means[digest] + episode % 3
+
+    evaluations(monkeypatch, played)
+    results = [register_model(run) for run in runs]
+    assert moved == ["busy: champion is version 1, was version 2 (promoted by hand)"]
+    assert "beats champion version 1 (" in results[2]["decision"]
+    steps = [(move.version, move.before) for move in champions.history(connect(tracking_uri()), "busy")]
+    assert steps == [("1", None), ("2", "1"), ("1", "2"), ("3", "1")]
 
 
 def test_lineage_and_decision_are_written_on_the_version(
