@@ -6,7 +6,7 @@ from typing import Any
 
 from flows.tasks import VERSION, stage_task
 from flows.workers import artifacts
-from flows.workers.flow_run import ending_in_a_sentence
+from flows.workers.flow_run import call, ending_in_a_sentence
 
 from prefect import flow  # isort: skip - the modules above set the environment that it reads
 
@@ -41,4 +41,5 @@ def compare(sides: list[str] = [], out: str = "report", threshold: float | None 
     Returns:
         The verdict in a sentence, whether sides were ranked, the best one, and the folder.
     """
+    call(f"compare {' against '.join(sides)}")
     return _compare(sides, out, threshold, runs)

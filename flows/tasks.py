@@ -33,6 +33,7 @@ from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMem
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
 from rlcore.store.run_config import config_of
+from rlcore.store.series import evaluations
 from rlcore.system.imports import import_soon
 from rlcore.train.boundary import Boundary
 
@@ -192,7 +193,7 @@ def summary(run: str) -> dict[str, Any]:
     if FlowRunContext.get():
         artifacts.show_results(directory, results, directory.curve)
     told = {key: results[key] for key in ("status", "policy_steps", "model")}
-    return {"run_dir": run, "result": result_line(results), **told}
+    return {"run_dir": run, "result": result_line(results, evaluations(read_events(directory.events))), **told}
 
 
 @stage_task("verify")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -32,9 +33,14 @@ def describe(kind: str, facts: dict[str, Any]) -> str | None:
     return None
 
 
-def result_line(summary: dict[str, Any]) -> str:
-    """What a run came to: how its policy does, and the model it became."""
+def result_line(summary: dict[str, Any], evaluations: Sequence[dict[str, Any]] = ()) -> str:
+    """What a run came to: how its policy does, and the model it became.
+
+    Without a final evaluation, as a sweep's trial, it says what the last one of those while training gave.
+    """
     modes = [f"{mode} {_mean(result)}" for mode, result in summary["eval"].items() if result]
+    if not modes and evaluations:
+        modes = [f"greedy {_mean(evaluations[-1]['greedy'])}, not judged at the end"]
     model = summary["model"]
     made = f"{model['name']} version {model['version']} ({', '.join(model['aliases'])})" if model else "not registered"
     return "; ".join([*modes, f"{summary['policy_steps']:,} policy steps", made])

@@ -24,12 +24,11 @@ from flows.sweeps.settings import LATER, Plan, changed, plan
 from flows.sweeps.study import Study
 from flows.sweeps.trial import otherwise
 from flows.workers.artifacts import share_shown
-from flows.workers.flow_run import on_worker, supervised
+from flows.workers.flow_run import call, on_worker, supervised
 from rlcore.config.schema import plain, spell
 from rlcore.errors import UserError
 
 from prefect import get_run_logger  # isort: skip - the modules above set the environment that it reads
-from prefect.client.orchestration import get_client  # isort: skip
 from prefect.client.schemas.objects import FlowRun  # isort: skip
 from prefect.context import FlowRunContext  # isort: skip
 
@@ -89,8 +88,7 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
         folder = SweepFolder.existing(name) if name else _made(algo, overrides, accelerator, context.flow_run)
         with still_terminable(), folder.driving(), _alone(folder):
             sweep = Sweep(folder, folder.read())
-            with get_client(sync_client=True) as client:
-                client.update_flow_run(context.flow_run.id, name=f"sweep {folder.name}", tags=[folder.name, algo])
+            call(f"sweep {folder.name}", folder.name, algo)
             if sweep.pace.notice:
                 tell("stage", {"doing": sweep.pace.notice})
             trials, first = f"trials of sweep {folder.name}", first_config(sweep.plan)

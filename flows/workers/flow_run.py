@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,7 +30,7 @@ from flows.runs.trainer import expect_trainer, released, resumes
 from flows.settings import configure_environment, home
 from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.workers.artifacts import progress_shown
-from rlcore.errors import MachineFault, UserError
+from rlcore.errors import MachineFault, RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.secrets import redacted
 
@@ -44,6 +45,7 @@ from prefect.logging.loggers import LoggingAdapter  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
 PLACE = ("run_name=", "run_dir=")  # overrides that say where a run lies
+PREFECTS_WORDS = re.compile(r"(?:Task|Flow) run encountered an exception:? \w+: ")
 WORK_EVERY = 20.0  # seconds in which a long piece of work says once in the log how far it is
 Body = TypeVar("Body", bound=Callable[..., Any])
 Log = logging.Logger | LoggingAdapter
@@ -76,9 +78,9 @@ def leading(algo: str, overrides: list[str], run_dir: str, accelerator: str = ""
 
 
 def ending_in_a_sentence(body: Body) -> Body:
-    """On a worker, let the result of a flow, or its user's mistake, be the message of the flow run's last state.
+    """On a worker, let the result of a flow, or the sentence on why there is none, be the message of its last state.
 
-    A mistake leaves no traceback in the log.
+    A user's mistake leaves no traceback in the log; of what went wrong in a stage, its task has left one.
     """
 
     @functools.wraps(body)
@@ -92,8 +94,10 @@ def ending_in_a_sentence(body: Body) -> Body:
             # Prefect makes an exception of its own of the state as the process ends, and logs that.
             logging.getLogger("prefect.flow_runs").addFilter(lambda record: record.exc_info is None)
             return Failed(message=str(error))
-        except MachineFault as fault:
-            return Failed(name=type(fault).__name__, message=str(fault))  # a sweep tells it from what a trial did wrong
+        except RunError as error:
+            # By the name a sweep tells what a trial did wrong from a fault of the machine.
+            name = type(error).__name__ if isinstance(error, MachineFault) else None
+            return Failed(name=name, message=str(error))
         return Completed(message=made["result"], data=made)
 
     return flow  # pyright: ignore[reportReturnType]
@@ -198,12 +202,18 @@ def _name(flow_run: FlowRun, run: RunDirectory) -> None:
 
     What a sweep has started is called by its trial.
     """
-    config, name = run.read_config(), run.name
-    labels = [config["algo"]["name"], config["env"]["id"], f"seed={config['seed']}"]
-    if flow_run.parent_task_run_id:
-        name, labels = flow_run.name, [*flow_run.tags, *labels]
-    with get_client(sync_client=True) as client:
-        client.update_flow_run(flow_run.id, name=name, tags=labels)
+    config = run.read_config()
+    labels = config["algo"]["name"], config["env"]["id"], f"seed={config['seed']}"
+    call(flow_run.name if flow_run.parent_task_run_id else run.name, *labels)
+
+
+def call(name: str, *labels: str) -> None:
+    """Name the flow run of this process, and tag it, each tag once; nothing where none runs."""
+    context = FlowRunContext.get()
+    if context and (flow_run := context.flow_run):
+        tags = list(dict.fromkeys([*flow_run.tags, *labels]))
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(flow_run.id, name=name, tags=tags)
 
 
 def on_worker() -> bool:
@@ -212,11 +222,20 @@ def on_worker() -> bool:
     return bool(context and context.flow_run and context.flow_run.deployment_id)
 
 
+def _plainly(record: logging.LogRecord) -> bool:
+    """Leave out Prefect's words before a sentence of ours."""
+    if isinstance(record.msg, str):
+        record.msg = PREFECTS_WORDS.sub("", record.msg)
+    return True
+
+
 @contextmanager
 def supervised(log: Log) -> Iterator[None]:
     """On a worker: tell the flow run's log what a terminal would show, and end by SIGTERM when the worker is gone."""
     # Prefect's own chatter is off (flows.settings); what a training tells belongs into the flow run's log.
     logging.getLogger("prefect.flow_runs").setLevel(logging.INFO)
+    for logger in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(logger).addFilter(_plainly)
     last = [time.monotonic()]
 
     def listener(kind: str, facts: dict[str, Any]) -> None:

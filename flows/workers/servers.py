@@ -130,6 +130,13 @@ def running() -> dict[str, int]:
     return found
 
 
+def forget_ended() -> None:
+    """Take away the notes of servers that have ended."""
+    for path in folder().glob("*.pid"):
+        if path.stem not in running():
+            path.unlink(missing_ok=True)
+
+
 def marked() -> Iterator[tuple[int, str]]:
     """Pid and name of every process that is a server of this home, or was started by one."""
     for process in psutil.process_iter():

@@ -101,6 +101,7 @@ def down() -> None:
         names = [*NAMES, DATABASE] if "postgres" in servers.running() else NAMES
         servers.end(("postgres",), signal.SIGINT)  # at SIGTERM it would wait for sweeps that still have it open
         servers.end_what_is_left()
+        servers.forget_ended()
         write_dotenv({})
         for run in trained:
             if not run.taken() and run.read_summary().get("status") != "finished":

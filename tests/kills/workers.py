@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -109,7 +110,7 @@ def kill(site: Site, name: str, trial: int, kind: str, rng: np.random.Generator)
     found = wait_for(there, f"trial {trial} of {name} {kind}", PATIENCE, every=0.2)
     if rng.random() < 0.75:  # else at once: the first state, whose name is Pending, is over in tenths of a second
         time.sleep(float(rng.uniform(0.0, DELAYS[kind])))
-    send(one(site.home, "worker"), 9)
+    send(one(site.home, "worker"), signal.SIGKILL)
     return site.state(found["id"])[0]
 
 
@@ -146,6 +147,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20, help="of each kind (20)")
     parser.add_argument("--only", choices=KINDS, action="append", help="one kind")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers end with it
     found = soak(options.only or list(KINDS), options.kills, options.seed)
     faulty = [record for record in found if record["wrong"]]
     for kind in options.only or KINDS:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -14,11 +17,11 @@ import pytest
 from flows.runs.listeners import working
 from flows.workers import flow_run as around
 from flows.workers.flow_run import _run_of
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import config_of
 
-from prefect.client.schemas.objects import FlowRun  # isort: skip
+from prefect.client.schemas.objects import FlowRun, State  # isort: skip
 
 ACROBOT = ["env.id=Acrobot-v1", "seed=7"]
 
@@ -134,3 +137,36 @@ def test_a_worker_that_would_keep_runs_in_pulled_code_refuses(tmp_path: Path, mo
     assert refused.is_failed() and refused.message.startswith("SHEPHERD_RUN_ROOT is not set where this worker")
     monkeypatch.setenv("SHEPHERD_RUN_ROOT", str(tmp_path / "shared"))
     assert flow().is_completed()
+
+
+def test_what_went_wrong_in_a_run_is_told_in_its_sentence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect puts "Flow run encountered an exception: RunError:" before it, and a task's words into the log."""
+    monkeypatch.setattr(around, "on_worker", lambda: True)
+    monkeypatch.setattr(around, "_refuse_passing_folder", lambda: None)
+
+    def body() -> None:
+        raise RunError("env 3: obs has NaN at step 7")
+
+    state = around.ending_in_a_sentence(body)()
+    assert isinstance(state, State)
+    assert (state.name, state.message) == ("Failed", "env 3: obs has NaN at step 7")
+    said = "Finished in state Failed('Task run encountered an exception RunError: env 3: obs has NaN at step 7')"
+    with around.supervised(logging.getLogger("tests.flow_run")):
+        record = logging.makeLogRecord({"msg": said})
+        assert logging.getLogger("prefect.task_runs").filter(record)
+    assert record.getMessage() == "Finished in state Failed('env 3: obs has NaN at step 7')"
+
+
+def test_a_flow_run_has_each_tag_once_at_every_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = flow_run(1)
+    made.tags = ["first", "ppo"]  # a sweep's, and the deployment's
+
+    @contextlib.contextmanager
+    def client(**_: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(update_flow_run=lambda _, name, tags: setattr(made, "tags", tags))
+
+    monkeypatch.setattr(around, "get_client", client)
+    monkeypatch.setattr(around.FlowRunContext, "get", lambda: SimpleNamespace(flow_run=made))
+    for _ in range(2):
+        around.call("trial 0", "ppo", "CartPole-v1", "seed=1")
+        assert made.tags == ["first", "ppo", "CartPole-v1", "seed=1"]

@@ -120,6 +120,7 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
     finally:
         up.main(["down"])
         assert not list(servers.marked())
+        assert not list(servers.folder().glob("*.pid"))
 
 
 def test_a_command_without_a_server_is_named_and_nothing_is_started(

@@ -1,0 +1,21 @@
+"""What a run came to, in a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.report.sentences import result_line
+
+GREEDY = {"mean": 51.0, "ci95": [40.0, 62.0], "episodes": 2}
+TRIAL: dict[str, Any] = {"eval": {"greedy": None, "stochastic": None}, "policy_steps": 2048, "model": None}
+
+
+def test_a_trial_that_nobody_judges_says_what_it_came_to() -> None:
+    earlier = {"greedy": GREEDY | {"mean": 9.0}}
+    said = result_line(TRIAL, [earlier, {"greedy": GREEDY}])
+    assert said == "greedy 51.0 [40.0, 62.0] over 2 episodes, not judged at the end; 2,048 policy steps; not registered"
+
+
+def test_a_run_that_was_judged_says_that() -> None:
+    judged = TRIAL | {"eval": {"greedy": GREEDY | {"mean": 480.0}, "stochastic": None}}
+    assert result_line(judged, [{"greedy": GREEDY}]).startswith("greedy 480.0 [40.0, 62.0] over 2 episodes; 2,048")
