@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.train import resume
-from flows.report.command_lines import resume_command, short_path
+from flows.report.command_lines import going_on_command, short_path
 from flows.report.terminal import console, show, table
 from flows.runs.gone import Gone, gone, led_elsewhere, mark
 from flows.settings import run_root
@@ -45,6 +45,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
         for number, one in enumerate(found, 1):
             status.update(f"{number} of {len(found)}: {short_path(one.run.path)}")
             told.append(_brought(one))
+        _mark_sweeps([one.run for one in found])
     if as_json:
         others = [{"run_dir": str(run.path), "host": host} for run, host in away.items()]
         print(json.dumps({"runs": told, "elsewhere": others}))
@@ -72,18 +73,20 @@ def _brought(one: Gone) -> dict[str, Any]:
         "marked": one.marked,
         "policy_steps": int(newest.name) if newest else 0,
         "mlflow": bring_or_note(run),
-        "resume": _resume_command(run),
+        "resume": going_on_command(run.path, run.read_config().get("plugins")),
     }
 
 
-def _resume_command(run: RunDirectory) -> str:
-    """What to type to go on with a run: with the sweep whose trial it is, else with the run alone."""
-    trial, trials = run.path.parent, run.path.parent.parent
-    if trial.name.startswith("trial_") and trials.parent.name == "sweeps":
-        from flows.sweeps.folder import SweepFolder  # Hydra
+def _mark_sweeps(runs: Sequence[RunDirectory]) -> None:
+    """Have MLflow say of the sweeps of these runs that they are interrupted, where nobody drives them."""
+    for sweep, run in {run.path.parents[1]: run for run in runs if len(run.path.parents) > 1}.items():
+        if (sweep / "sweep.json").exists():
+            from flows.sweeps.folder import SweepFolder  # Hydra
+            from flows.sweeps.mlflow_parent import note_killed  # likewise
 
-        return SweepFolder(trials.name).resume_command
-    return resume_command(short_path(run.path), run.read_config().get("plugins"))
+            folder = SweepFolder(sweep.name)
+            if folder.plan_file.exists():
+                note_killed(folder, run.read_config())
 
 
 def _show(told: Sequence[dict[str, Any]], away: dict[str, str], runs: int, folders: Sequence[str]) -> None:

@@ -33,6 +33,14 @@ def sweep_resume_command(name: str) -> str:
     return f"{bin_folder()}shepherd sweep resume {name}"
 
 
+def going_on_command(run_dir: Path, modules: Sequence[str] | None = None) -> str:
+    """What to type to go on with a run: with the sweep whose trial it is, else, with its plugins, the run alone."""
+    trial, sweep = run_dir.parent, run_dir.parent.parent
+    if trial.name.startswith("trial_") and sweep.parent.name == "sweeps":
+        return sweep_resume_command(sweep.name)
+    return resume_command(short_path(run_dir), modules)
+
+
 def stage_command(stage: str, run_dir: str, params: str | None, overrides: Sequence[str]) -> str:
     """The command line of a stage; overrides belong to `params`."""
     behind = ["--params", params, *overrides] if params is not None else []

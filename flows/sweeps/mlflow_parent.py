@@ -72,6 +72,12 @@ def bring(
     return parent
 
 
+def note_killed(folder: SweepFolder, tree: Mapping[str, Any]) -> None:
+    """Have a sweep that runs, as MLflow says, and that nobody drives, count as killed there."""
+    if not folder.driven:
+        _tried(lambda: _end(folder, tree, "KILLED"))
+
+
 def _run_of(folder: SweepFolder, tree: Mapping[str, Any]) -> tuple[MlflowClient, Run]:
     """A client of the store, and the sweep's run there, made where it is not, and running."""
     client = reachable_store(store_uri(tree))
@@ -88,7 +94,8 @@ def _run_of(folder: SweepFolder, tree: Mapping[str, Any]) -> tuple[MlflowClient,
 
 def _end(folder: SweepFolder, tree: Mapping[str, Any], status: str) -> None:
     client = reachable_store(store_uri(tree))
-    if found := run_of_sweep(client, folder.id):
+    found = run_of_sweep(client, folder.id)
+    if found is not None and found.info.status == "RUNNING":
         client.set_terminated(found.info.run_id, status)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from flows.config.search_path import BUILT_IN, config_folders
 from flows.process.exits import told
 from flows.process.locks import locked
-from flows.report.command_lines import bin_folder, resume_command, short_path
+from flows.report.command_lines import bin_folder, going_on_command
 from flows.runs.trainer import resumes
 from flows.settings import (
     DATABASE,
@@ -105,7 +105,7 @@ def down() -> None:
         write_dotenv({})
         for run in trained:
             if not run.taken() and run.read_summary().get("status") != "finished":
-                command = resume_command(short_path(run.path), run.read_config().get("plugins"))
+                command = going_on_command(run.path, run.read_config().get("plugins"))
                 print(f"interrupted: `{command}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")
         print(f"  unset {' '.join(names)}")

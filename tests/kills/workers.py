@@ -52,7 +52,7 @@ TRIAL = [
     f"sweep.trials={TRIALS}",
 ]
 # A trial's flow run is looked at so long after it is in the state: it takes some seconds from taken to running.
-DELAYS = {"pending": 4.0, "running": 6.0}
+DELAYS = {"pending": 2.5, "running": 6.0}
 
 
 def soak(kinds: list[str], kills: int, seed: int) -> list[dict[str, Any]]:

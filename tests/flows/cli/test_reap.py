@@ -15,9 +15,12 @@ import pytest
 import yaml
 
 from flows.cli import main as cli
+from flows.sweeps.mlflow_parent import _run_of
 from flows.tracking.backends import bring
+from flows.tracking.mlflow_sweep import PARENT
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events
+from tests.flows.sweeps.fake import made
 from tests.flows.synthetic_runs import checkpointed_run, judged, synthetic_run, train_a_while
 from tests.processes import ROOT, environment
 
@@ -121,6 +124,16 @@ def test_how_each_goes_on_is_told_with_its_plugins_and_its_sweep(home: Path, tmp
     told = {one["run_id"]: one["resume"] for one in reap()["runs"]}
     assert told["mine"].endswith("resume runs/mine 'plugins=[my_dqn]'")
     assert told["trial"].endswith("shepherd sweep resume first")
+
+
+def test_a_sweep_that_was_killed_counts_as_killed_beside_its_trial(home: Path, tmp_path: Path, reap: Reap) -> None:
+    folder = made(tmp_path / "runs/sweeps", "broken_off", "sweep.trials=2")[0]
+    run = checkpointed_run(folder.trial(0) / "seed_7", "trial of a killed sweep", weights=8)
+    client, parent = _run_of(folder, run.read_config())
+    assert [one["run_id"] for one in reap()["runs"]] == ["trial of a killed sweep"]
+    assert client.get_run(parent.info.run_id).info.status == "KILLED"
+    trial = client.get_run(bring(run))
+    assert (trial.info.status, trial.data.tags[PARENT]) == ("KILLED", parent.info.run_id)
 
 
 def test_a_run_that_died_between_training_and_its_last_evaluation_is_told_and_stays_finished(
