@@ -60,10 +60,11 @@ async def last_signs(client: PrefectClient) -> dict[UUID, Sign]:
     signs = {}
     for run in await in_states(client, StateType.RUNNING, StateType.PENDING, StateType.CANCELLING):
         assert run.state is not None
-        given = await _heartbeat(client, run)
         if run.state.type == StateType.PENDING:
             signs[run.id] = Sign(run.state.timestamp, LIMIT_TAKEN)
-        elif run.state.type == StateType.CANCELLING:
+            continue
+        given = await _heartbeat(client, run)
+        if run.state.type == StateType.CANCELLING:
             signs[run.id] = Sign(max(filter(None, (given, run.state.timestamp))))
         elif given:
             signs[run.id] = Sign(given)

@@ -28,6 +28,7 @@ from tests.processes import ROOT, one, send, wait_for
 
 KINDS = ("pending", "running")
 TRIALS = 2
+SWEEPS = 3  # between two `make up`: after each short life a worker waits twice as long before it starts again
 PATIENCE = 600.0  # seconds for a sweep, of which a busy machine needs a few dozen
 TRIAL = [
     "exp=ppo",
@@ -61,12 +62,14 @@ def soak(kinds: list[str], kills: int, seed: int) -> list[dict[str, Any]]:
     results.parent.mkdir(exist_ok=True)
     print(f"workers killed, code {key} · seed {seed} · results in {results}", flush=True)
     with tempfile.TemporaryDirectory(prefix="workers-") as name:
-        site = Site(Path(name))
-        site.servers("up")
+        site, swept = Site(Path(name)), 0
         try:
             for kind in kinds:
                 while made(read(results, key), kind) < kills:
-                    number = len([r for r in read(results, key) if r["mode"] == kind])
+                    if swept % SWEEPS == 0:
+                        site.servers("down")
+                        site.servers("up")
+                    number, swept = len([r for r in read(results, key) if r["mode"] == kind]), swept + 1
                     append(results, {"key": key, **killed(site, [kind] * TRIALS, seed, number)})
                     print(f"{kind}: {made(read(results, key), kind)} of {kills} kills", flush=True)
         finally:
