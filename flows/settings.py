@@ -48,7 +48,12 @@ def warm_folder() -> Path | None:
 
 def tracking_uri() -> str:
     """Where MLflow keeps runs and models: MLFLOW_TRACKING_URI, else the project's own SQLite file."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_folder() / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or own_store()
+
+
+def own_store() -> str:
+    """The address of the project's own SQLite file for MLflow."""
+    return f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
 def server_host() -> str:

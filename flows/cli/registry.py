@@ -43,14 +43,14 @@ def list_versions(name: str | None = None) -> None:
 def promote(name: str, version: str, why: str = "") -> str:
     """Make a version the champion by hand, `why` goes into its history; returns what was done, as a line."""
     client = reachable_store(tracking_uri())
-    with registry.deciding():
+    with registry.deciding(client.tracking_uri):
         return _line(name, champions.promote(client, name, version.removeprefix("v"), why))
 
 
 def rollback(name: str, why: str = "") -> str:
     """Give the alias back to the champion before the present one; returns what was done, as a line."""
     client = reachable_store(tracking_uri())
-    with registry.deciding():
+    with registry.deciding(client.tracking_uri):
         return _line(name, champions.rollback(client, name, why))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flows.process.leases import alone
 from flows.process.locks import locked
 from flows.settings import configure_environment, state_folder, tracking_uri
-from flows.tracking.mlflow_store import connect, pages, prepare_store
+from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store
 from rlcore.config.schema import nearest, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
@@ -58,10 +58,12 @@ def agent_settings(config: RunConfig) -> Mapping[str, Any]:
 
 
 @contextmanager
-def deciding() -> Iterator[None]:
-    """Be the one process that registers models and moves aliases, on all machines of a Prefect server."""
-    lock = locked(state_folder() / "registry.lock", waiting="registers a model, or moves an alias")
-    with lock, alone("registry", state_folder() / "registry.lease"):
+def deciding(store: str) -> Iterator[None]:
+    """Be the one process that registers models and moves aliases in a store, on all machines of a Prefect server."""
+    file = file_of(store)
+    folder = file.parent if file else state_folder()
+    lock = locked(folder / "registry.lock", waiting="registers a model, or moves an alias")
+    with lock, alone("registry", folder / "registry.lease"):
         yield
 
 

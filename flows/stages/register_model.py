@@ -18,7 +18,8 @@ from flows.runs.listeners import tell, working
 from flows.runs.series import write_model
 from flows.stages.summary import summarise
 from flows.tracking.backends import bring
-from flows.tracking.mlflow_store import connect, store_uri
+from flows.tracking.mlflow_run import store_of
+from flows.tracking.mlflow_store import connect
 from rlcore.config.schema import spell
 from rlcore.judge import final
 from rlcore.judge.policy import export_policy
@@ -51,8 +52,8 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
         return result
     checkpoint, name = chosen(run), registry.model_name(config)
     digest, mlflow_run = manifest(checkpoint)["digest"], bring(run)
-    client = connect(store_uri(run.read_config()))
-    with registry.deciding():
+    client = connect(store_of(run))
+    with registry.deciding(client.tracking_uri):
         version = registry.version_of_checkpoint(client, name, digest)
         version = version or _create_version(client, name, run, checkpoint, mlflow_run)
         upload.delete_leftovers(client, mlflow_run, digest)
@@ -112,7 +113,7 @@ def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: 
             result, verdict = against_champion(client, run, checkpoint, version, champion, working)
         else:  # a kill cut the last call off after the coronation
             other, result, verdict = "", {}, ""
-        with registry.deciding():
+        with registry.deciding(client.tracking_uri):
             if standing := _decision(client.get_model_version(name, this)):  # another process was quicker
                 return standing
             present = registry.champion_of(client, name)

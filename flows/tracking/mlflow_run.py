@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import rlcore
-from flows.settings import artifact_root
-from flows.tracking.mlflow_store import connect, pages, prepare_store, store_uri, user
+from flows.settings import artifact_root, own_store
+from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store, store_uri, user
 from flows.tracking.mlflow_sweep import PARENT, tags_of_trial
 from rlcore.config.schema import spell
 from rlcore.errors import RunError
@@ -42,7 +42,7 @@ def bring(run: RunDirectory, events: list[Event]) -> str:
     where its files are with a server that is not there.
     """
     tree = run.read_config()
-    uri = store_uri(tree)
+    uri = store_of(run)
     prepare_store(uri)
     client = connect(uri)
     found = find_run(client, run) or _create_run(client, run, tree, events)
@@ -63,6 +63,16 @@ def bring(run: RunDirectory, events: list[Event]) -> str:
     _log_results(client, run, found)
     _set_status(client, found, events)
     return run_id
+
+
+def store_of(run: RunDirectory) -> str:
+    """The MLflow store of a run: the one that is chosen, else the file that it is in, also of another project.
+
+    Whoever goes on with a run, or registers it, may sit in another checkout than the one that made it.
+    """
+    chosen, noted = store_uri(run.read_config()), _uploads(run)["store"].get("uri", "")
+    there = file_of(noted)
+    return noted if chosen == own_store() and there is not None and there.exists() else chosen
 
 
 def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
@@ -105,7 +115,7 @@ def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any]
 def experiment_of(client: MlflowClient, tree: Mapping[str, Any]) -> str:
     """The id of the experiment in which a run of this config lies, made where it is not there."""
     name = tree["metric"]["logger"]["experiment_name"] or tree["exp_name"]
-    return _experiment(client, name or f"{tree['algo']['name']}_{tree['env']['id']}", store_uri(tree))
+    return _experiment(client, name or f"{tree['algo']['name']}_{tree['env']['id']}", client.tracking_uri)
 
 
 def _experiment(client: MlflowClient, name: str, uri: str) -> str:

@@ -24,6 +24,11 @@ def store_uri(tree: Mapping[str, Any]) -> str:
     return tree["metric"]["logger"]["tracking_uri"] or tracking_uri()
 
 
+def file_of(uri: str) -> Path | None:
+    """The file of an SQLite store; None for another store."""
+    return Path(unquote(uri.removeprefix("sqlite:///").split("?")[0])) if uri.startswith("sqlite:///") else None
+
+
 def connect(uri: str) -> MlflowClient:
     """A client of an MLflow store, which must have been prepared."""
     with large_imports("mlflow"):
@@ -62,10 +67,8 @@ def prepare_store(uri: str) -> None:
     MLflow takes seconds to create its tables; a second process, or a kill half-way, would meet a store that neither
     works nor can be upgraded. It is therefore built beside its name and renamed.
     """
-    if not uri.startswith("sqlite:///"):
-        return
-    path = Path(unquote(uri.removeprefix("sqlite:///").split("?")[0]))
-    if path.exists():
+    path = file_of(uri)
+    if path is None or path.exists():
         return
     with locked(path.with_name(f"{path.name}.lock")):
         if not path.exists():

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.settings import artifact_root, tracking_uri
+from flows.settings import artifact_root, own_store, tracking_uri
 from flows.tracking import mirror
 from flows.tracking.backends import bring
-from flows.tracking.mlflow_run import flat
+from flows.tracking.mlflow_run import flat, store_of
 from flows.tracking.mlflow_store import connect, user
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
@@ -322,6 +322,21 @@ def test_a_budget_changed_on_resume_is_a_tag_beside_the_first_param(home: Path, 
     data = client.get_run(bring(run)).data
     assert data.params["algo.total_steps"] == "4096"
     assert data.tags["resumed.algo.total_steps"] == "8192"
+
+
+def test_a_run_stays_in_the_store_of_its_project(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever goes on with it in another checkout, or registers it, finds it there; a store that is named wins."""
+    run = synthetic_run(tmp_path / "run", "elsewhere")
+    first, theirs = bring(run), tracking_uri()
+    train_a_while(run, 0, 500)
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "checkout"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", own_store())  # as `configure_environment` sets it
+    assert store_of(run) == theirs
+    assert bring(run) == first
+    assert stored(home, first) == expected(0, 500)
+    assert not (tmp_path / "checkout/.shepherd/mlflow.db").exists()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////named.db")
+    assert store_of(run) == "sqlite:////named.db"
 
 
 def test_a_run_deleted_in_mlflow_is_not_made_again(home: Path, tmp_path: Path) -> None:
