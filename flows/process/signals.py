@@ -46,6 +46,12 @@ class _Interruption:
 _state = _Interruption()
 
 
+def interrupt() -> None:
+    """End the command around this, from any thread, as SIGTERM would; nothing where no `terminable` is."""
+    if _state.depth:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def farewell(sentence: str | None = None) -> str:
     """The sentence that an interrupted command ends with; from now on another one, where one is given."""
     _state.farewell = sentence or _state.farewell

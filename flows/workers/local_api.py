@@ -4,6 +4,9 @@ Prefect can start one by itself, but in the terminal's own process group: Ctrl-C
 the flow was interrupted, and the flow would wait a minute for it; and after a kill it would be left behind. This one
 heeds no signal but SIGKILL. It ends well when its stdin does, and at once when its parent is gone
 (rlcore.system.lifeline).
+
+Where it dies, killed for memory say, it is started again. The socket that it answers at is its parent's: who asks in
+between waits a few seconds, and is not refused.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.process.signals import time_left
+from flows.process.signals import interrupt, time_left
+from flows.runs.listeners import tell
 from flows.settings import configure_environment, state_folder
 from flows.workers.servers import START_TIMEOUT, databases_without_server
 from rlcore.errors import RunError
@@ -28,7 +32,7 @@ from rlcore.system.imports import large_imports
 from rlcore.system.lifeline import spawn
 
 STOP_TIMEOUT = 20.0  # seconds
-_begun: subprocess.Popen[bytes] | None = None  # the API that `prefect_api_soon` has started and nobody has taken yet
+_begun: _Api | None = None  # the API that `prefect_api_soon` has started and nobody has taken yet
 
 
 @contextmanager
@@ -65,26 +69,90 @@ def prefect_api_soon() -> Iterator[None]:
         yield
         return
     with databases_without_server():
-        _begun = _start()
+        _begun = _Api()
         try:
             yield
         finally:
             if _begun is not None:  # nobody has wanted it
-                _begun.kill()
-                _begun.communicate()
+                _begun.end(0.0)
                 _begun = None
 
 
-def _start() -> subprocess.Popen[bytes]:
-    with open(_log(), "ab") as log:
-        return spawn(
-            "flows.workers.local_api",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=os.environ | {"PREFECT_UI_ENABLED": "false"},
-            start_new_session=True,
-        )
+class _Api:
+    """The API's process, and the next one where it dies."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._ending = False
+        self._watcher: threading.Thread | None = None
+        self._changing = threading.Lock()  # which process it is, and whether there is to be another one
+        self._process = self._started()
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
+
+    def ready(self) -> bool:
+        """Wait until it answers; False where it does not come to that."""
+        assert self._process.stdout is not None
+        heard, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT)
+        return bool(heard and self._process.stdout.readline())
+
+    def watch(self) -> None:
+        """Have it started again whenever it has died; where it no longer starts, this process's command ends."""
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        while True:
+            code = self._process.wait()
+            with self._changing:
+                if self._ending:
+                    return
+                self._close()
+                died = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+                tell("stage", {"doing": f"Prefect's API {died}; it is started again"})
+                self._process = self._started()
+            if not self.ready() and not self._ending:
+                tell("stage", {"doing": f"Prefect's API did not start again; its output is in {_log()}"})
+                interrupt()
+                return
+
+    def end(self, seconds: float) -> None:
+        """End it: well, where it does that in time, else at once."""
+        with self._changing:
+            self._ending = True
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # it takes that for its end
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._watcher:
+            self._watcher.join()
+        self._close()
+        self._listening.close()
+
+    def _close(self) -> None:
+        """Close the pipes of a process that has ended."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with open(_log(), "ab") as log:
+            return spawn(
+                "flows.workers.local_api",
+                str(self._listening.fileno()),
+                pass_fds=(self._listening.fileno(),),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"PREFECT_UI_ENABLED": "false"},
+                start_new_session=True,
+            )
 
 
 def _log() -> Path:
@@ -94,24 +162,21 @@ def _log() -> Path:
 @contextmanager
 def _own_server() -> Iterator[str]:
     global _begun
-    server, _begun = _begun or _start(), None
+    api, _begun = _begun or _Api(), None
     try:
-        assert server.stdout is not None
-        ready, _, _ = select.select([server.stdout], [], [], START_TIMEOUT)
-        port = server.stdout.readline() if ready else b""
-        if not port:
+        if not api.ready():
             raise RunError(f"Prefect's API did not start; its output is in {_log()}")
-        yield f"http://127.0.0.1:{int(port)}/api"
+        api.watch()
+        yield api.url
     finally:
-        try:
-            server.communicate(timeout=time_left(STOP_TIMEOUT))  # closes its stdin
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.communicate()
+        api.end(time_left(STOP_TIMEOUT))
 
 
-def serve() -> None:
-    """The API's process: print the port when it answers, serve until the parent's pipe ends."""
+def serve(descriptor: int | None = None) -> None:
+    """The API's process: print the port when it answers, serve until the parent's pipe ends.
+
+    The descriptor is of a socket that listens already; without one it makes its own.
+    """
     # A service manager sends SIGTERM to every process, and the flow that it ends still has things to tell us.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -119,7 +184,7 @@ def serve() -> None:
         import uvicorn
         from prefect.server.api.server import create_app
 
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", 0)) if descriptor is None else socket.socket(fileno=descriptor)
     config = uvicorn.Config(create_app(ephemeral=True, final=True), log_level="error", lifespan="on")
     server = uvicorn.Server(config)
     output = os.fdopen(os.dup(1), "w")
@@ -140,4 +205,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(int(sys.argv[1]))

@@ -1,0 +1,105 @@
+"""Prefect's API without a server: started again where it dies, and where that does not help the command ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.process.signals import TrainingInterrupted, terminable
+from flows.runs.listeners import listening
+from flows.workers import local_api
+from rlcore.errors import RunError
+
+
+@pytest.fixture
+def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    (tmp_path / ".shepherd").mkdir()
+    said: list[str] = []
+    with listening(lambda kind, facts: said.append(facts["doing"])):
+        yield said
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """A process in the API's place that accepts and says its pid; the third one does not start. All of them."""
+    serving = (
+        "import os, select, socket, sys\n"
+        "listening = socket.socket(fileno=int(sys.argv[1]))\n"
+        "print(listening.getsockname()[1], flush=True)\n"
+        "while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:\n"
+        "    listening.accept()[0].sendall(str(os.getpid()).encode())\n"
+    )
+    started: list[subprocess.Popen[bytes]] = []
+
+    def spawn(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        script = serving if len(started) < 2 else "raise SystemExit(3)"
+        started.append(subprocess.Popen([sys.executable, "-S", "-c", script, *arguments], **options))
+        return started[-1]
+
+    monkeypatch.setattr(local_api, "spawn", spawn)
+    return started
+
+
+def answering(url: str) -> int:
+    """Pid of the process that answers at a URL; one that is not there yet is waited for."""
+    host, port = url.removeprefix("http://").removesuffix("/api").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as asked:
+        return int(asked.recv(100))
+
+
+def test_an_api_that_dies_is_followed_by_another_at_the_same_address(heard: list[str], stand_in: list[Any]) -> None:
+    with terminable(), local_api._own_server() as url:
+        first = answering(url)
+        os.kill(first, signal.SIGKILL)
+        second = answering(url)  # without a pause: nobody is refused in between
+        assert second == stand_in[1].pid != first
+        assert heard == ["Prefect's API was killed by signal 9; it is started again"]
+    assert stand_in[1].wait(60) == 0
+
+
+def test_where_it_does_not_start_again_the_command_ends_as_by_a_signal(heard: list[str], stand_in: list[Any]) -> None:
+    with pytest.raises(TrainingInterrupted), terminable(), local_api._own_server() as url:
+        for _ in range(2):
+            os.kill(answering(url), signal.SIGKILL)
+        threading.Event().wait(60)
+    assert "did not start again; its output is in" in heard[-1]
+
+
+def test_an_api_that_never_starts_is_a_sentence(heard: list[str], stand_in: list[Any]) -> None:
+    stand_in.extend([None, None])
+    with pytest.raises(RunError, match="Prefect's API did not start"), local_api._own_server():
+        raise AssertionError("unreachable")
+
+
+@pytest.mark.slow
+def test_a_client_of_prefect_does_not_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.stores import furnish
+
+    furnish(tmp_path)
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with local_api.prefect_api() as url:
+        from prefect.client.orchestration import get_client
+
+        with get_client(sync_client=True) as client:
+            before = client.create_flow_from_name("watched")
+            api = next(p for p in children() if "flows.workers.local_api" in p.cmdline())
+            api.kill()
+            assert client.read_flow(before).name == "watched"
+            assert str(client.api_url).startswith(url)
+
+
+def children() -> list[Any]:
+    import psutil
+
+    return psutil.Process().children()
