@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry.models import agent_settings, model_name, resolve_uri
-from rlcore.errors import UserError
+from rlcore.errors import Mistakes, UserError
 from rlcore.nn.config import kind_of
 from rlcore.optim.when_to_compile import check_compiler
 from rlcore.store.directory import RunDirectory
@@ -17,6 +17,7 @@ from rlcore.train.device import check_device
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
     from rlcore.judge.policy import Policy
+    from rlcore.spec import EnvSpec
 
 
 def prepared(
@@ -29,23 +30,17 @@ def prepared(
     Given back are config and values with `init_from`, which may be a models:/ URI, as a local folder, and what is kept
     of where the weights come from, for `create_run`.
     """
-    from rlcore.envs.make import make
-    from rlcore.envs.spaces import spec_of
-    from rlcore.envs.vector.make import check_vector_env
-
-    check_device(config.fabric)
-    check_compiler(config)
-    env = make(config.env)
-    try:
-        spec = spec_of(env)
-    finally:
-        env.close()
-    check_vector_env(config.env)
-    config.algo.check_spec(spec)
-    kind_of(spec.action, config.distribution.type)
-    if not config.model_manager.disabled:
-        model_name(config)
-        agent_settings(config)
+    mistakes, spec = Mistakes(), None
+    with mistakes.noted():
+        spec = _spec(config)
+    with mistakes.noted():
+        check_device(config.fabric)
+    with mistakes.noted():
+        check_compiler(config)
+    with mistakes.noted():
+        _check_model(config)
+    mistakes.tell()
+    assert spec is not None  # else there was a mistake
     source = None
     if config.init_from:
         source, policy = _source(config.init_from)
@@ -58,6 +53,30 @@ def prepared(
 
         refuse_unfit(Path(config.checkpoint.resume_from), config)
     return config, values, source
+
+
+def _spec(config: RunConfig) -> EnvSpec:
+    """What the environment is, once that fits the algorithm and the policy's distribution."""
+    from rlcore.envs.make import make
+    from rlcore.envs.spaces import spec_of
+    from rlcore.envs.vector.make import check_vector_env
+
+    env = make(config.env)
+    try:
+        spec = spec_of(env)
+    finally:
+        env.close()
+    check_vector_env(config.env)
+    config.algo.check_spec(spec)
+    kind_of(spec.action, config.distribution.type)
+    return spec
+
+
+def _check_model(config: RunConfig) -> None:
+    """Refuse a name that no registered model can have."""
+    if not config.model_manager.disabled:
+        model_name(config)
+        agent_settings(config)
 
 
 def _source(uri: str) -> tuple[dict[str, Any], Policy]:

@@ -19,7 +19,7 @@ from flows.sweeps.space import Params, of_overrides, typed
 from flows.sweeps.trial import Training, otherwise
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
-from rlcore.errors import RunError, UserError
+from rlcore.errors import Mistakes, RunError, UserError
 
 PLACES = ("run_dir", "run_name")
 
@@ -42,7 +42,7 @@ class Group(NamedTuple):
 
 def has_several(overrides: Sequence[str]) -> bool:
     """Whether a key has several values."""
-    return bool(parse(overrides, groups()).sweeps)
+    return bool(parse(overrides, groups(), Mistakes()).sweeps)  # what is wrong is told with the rest of the config
 
 
 def group_of(overrides: Sequence[str], workers: int | None = None) -> Group:

@@ -49,7 +49,8 @@ def known_id(env_id: str) -> str:
                 f"SHEPHERD_PLUGINS={module} and the id as env.id={env_id_only}"
             )
         env_id = env_id_only
-    suite = re.split(r"[/-]", env_id, maxsplit=1)[0].lower()
+    # Atari's old ids have no namespace.
+    suite = "atari" if "NoFrameskip" in env_id else re.split(r"[/-]", env_id, maxsplit=1)[0].lower()
     if suite in ABSENT and (env_id not in gymnasium.registry or suite in JAX):
         raise UserError(f"env.id={env_id}: the {ABSENT[suite]} suite is not there yet; `shepherd envs` lists what is")
     living = living_ids()

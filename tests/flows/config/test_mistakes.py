@@ -11,6 +11,7 @@ import pytest
 from flows.config import yaml_files
 from flows.config.absent_keys import KEYS, WHOSE, refuse_absent_keys
 from flows.config.compose import compose
+from flows.runs.create import new_run
 from rlcore.errors import UserError
 
 
@@ -208,6 +209,16 @@ def test_an_environment_that_is_not_there_is_told_before_its_keys(environment):
     first, second = [str(mistake) for mistake in caught.value.mistakes]
     assert first.startswith(environment)
     assert second.startswith("algo.cnn_keys.encoder=")
+
+
+def test_what_the_world_lacks_is_told_at_once_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlcore.train.device.gpus", lambda: 0)
+    with pytest.raises(UserError) as caught:
+        new_run(["exp=ppo", f"run_dir={tmp_path}/run", "fabric.accelerator=cuda", "env.id=CartPol-v1"])
+    first, second = [str(mistake) for mistake in caught.value.mistakes]
+    assert first.startswith("env.id=CartPol-v1: no such environment")
+    assert second.startswith("fabric.accelerator=cuda")
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_is_required_is_told_only_where_nothing_else_is_wrong():

@@ -52,6 +52,7 @@ def test_a_mistake_is_told_before_anything_is_made(
 def test_one_value_is_no_group() -> None:
     assert not has_several(["exp=ppo", "seed=3", "algo.mlp_keys.encoder=[a,b]"])
     assert has_several(["exp=ppo", "seed=3,4"])
+    assert has_several(["exp=ppo", "env=dmc", "seed=3,4"])  # what is wrong is told when the configs are composed
 
 
 def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

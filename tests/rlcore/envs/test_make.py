@@ -40,6 +40,7 @@ def spaces_env(**kwargs):
         ("Taxi-v3", ("use Taxi-v4",)),
         ("CartPole", ("use CartPole-v1",)),
         ("ALE/Pong-v5", ("Atari", "not there yet")),
+        ("MsPacmanNoFrameskip-v4", ("Atari", "not there yet")),
         ("MiniGrid-Empty-8x8-v0", ("MiniGrid", "not there yet")),
         ("phys2d/CartPole-v1", ("not there yet",)),
         ("os:CartPole-v1", ("SHEPHERD_PLUGINS=os", "env.id=CartPole-v1")),
