@@ -9,21 +9,20 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import psutil
-
-from flows.workers.pools import DRIVERS
-from flows.workers.silence import in_states
-
-from prefect.client.orchestration import PrefectClient  # isort: skip - the modules above set the environment it reads
-from prefect.client.schemas.filters import (  # isort: skip
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
     WorkQueueFilter,
     WorkQueueFilterName,
 )
-from prefect.client.schemas.objects import StateType  # isort: skip
-from prefect.client.schemas.sorting import FlowRunSort  # isort: skip
-from prefect.states import Scheduled  # isort: skip
+from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.states import Scheduled
+
+from flows.workers.pools import DRIVERS
+from flows.workers.silence import in_states
 
 CRASHES, WITHIN = 3, timedelta(hours=1)  # so many of a sweep, in this time: after one more somebody is to look at it
 

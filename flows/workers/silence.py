@@ -17,6 +17,8 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
 from prefect.states import Cancelled, Crashed
 
+from flows.workers.pools import POOLS
+
 LIMIT = 115  # seconds without a heartbeat until a flow run counts as crashed; it gives one every 30 (flows.workers.up)
 LIMIT_TAKEN = 300  # seconds for one that a worker has taken to begin: it may have to clone the code, and gives no sign
 GAP = 75.0  # seconds between two looks: after more, the server (or who looks) was away in between
@@ -61,7 +63,8 @@ async def last_signs(client: PrefectClient) -> dict[UUID, Sign]:
     for run in await in_states(client, StateType.RUNNING, StateType.PENDING, StateType.CANCELLING):
         assert run.state is not None
         if run.state.type == StateType.PENDING:
-            signs[run.id] = Sign(run.state.timestamp, LIMIT_TAKEN)
+            if run.work_pool_name in POOLS:  # in a pool of somebody's own an image may have to be pulled
+                signs[run.id] = Sign(run.state.timestamp, LIMIT_TAKEN)
             continue
         given = await _heartbeat(client, run)
         if run.state.type == StateType.CANCELLING:

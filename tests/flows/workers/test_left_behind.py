@@ -29,10 +29,13 @@ class Api:
 
     def __init__(self, *histories: Sequence[State], heartbeats: dict[int, datetime] | None = None) -> None:
         self.states = {uuid4(): list(states) for states in histories}
+        self.pools = dict.fromkeys(self.states, "local")
         self.heartbeats = {list(self.states)[number]: when for number, when in (heartbeats or {}).items()}
 
     async def read_flow_run(self, flow_run: UUID) -> FlowRun:
-        return FlowRun(id=flow_run, flow_id=uuid4(), state=self.states[flow_run][-1])
+        return FlowRun(
+            id=flow_run, flow_id=uuid4(), state=self.states[flow_run][-1], work_pool_name=self.pools.get(flow_run)
+        )
 
     async def read_flow_runs(self, flow_run_filter: Any, **_: Any) -> list[FlowRun]:
         wanted = flow_run_filter.state.type.any_
@@ -100,9 +103,10 @@ def test_a_sweep_that_crashed_goes_on_by_itself_but_not_for_ever() -> None:
 def test_what_nobody_leads_is_known_in_every_state_and_ends_as_it_was_to() -> None:
     late = THEN + timedelta(seconds=50)
     taken, cancelled = Pending(timestamp=THEN), Cancelling(timestamp=THEN)
-    api = Api([Running()], [Running()], [taken], [cancelled], [cancelled], heartbeats={0: late, 4: late})
+    api = Api([Running()], [Running()], [taken], [cancelled], [cancelled], [taken], heartbeats={0: late, 4: late})
+    runs, silent, pending, gone, stopping, pulled = api.states
+    api.pools[pulled] = "kubernetes"  # which may pull an image first
     signs = asyncio.run(last_signs(api))  # pyright: ignore[reportArgumentType]
-    runs, silent, pending, gone, stopping = api.states
     assert signs == {
         runs: Sign(late, LIMIT),
         pending: Sign(THEN, LIMIT_TAKEN),
