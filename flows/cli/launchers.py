@@ -8,7 +8,16 @@ from collections.abc import Iterator, Sequence
 from rlcore.errors import UserError
 
 # Words that start a program which starts a script; behind the first two come options of Fabric.
-LAUNCHERS = ("lightning run model", "fabric run", "lightning run", "poetry run", "python3", "python")
+LAUNCHERS = (
+    "lightning run model",
+    "fabric run",
+    "lightning run",
+    "poetry run",
+    "python3 -m",
+    "python -m",
+    "python3",
+    "python",
+)
 # Fabric's options -> keys here; what only several machines need has none.
 FABRIC_OPTIONS = {name: f"fabric.{name}" for name in ("accelerator", "precision", "strategy", "devices", "num_nodes")}
 FABRIC_OPTIONS |= dict.fromkeys(("node_rank", "main_address", "main_port"), "")

@@ -33,6 +33,7 @@ STANDS_FOR = [
     ("lightning run model --devices 2 --node-rank 0 ppo", "train exp=ppo fabric.devices=2"),
     ("fabric run --accelerator=cuda --num-nodes 1 sheeprl.py exp=ppo", None),
     ("sheeprl exp=ppo", "train exp=ppo"),
+    ("python -m sheeprl exp=ppo", "train exp=ppo"),
     ("sheeprl.py exp=ppo env=gym env.id=Acrobot-v1", "train exp=ppo env=gym env.id=Acrobot-v1"),
     ("exp=ppo env.id=Acrobot-v1", "train exp=ppo env.id=Acrobot-v1"),
     ("train ppo", "train exp=ppo"),
