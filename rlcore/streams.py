@@ -25,6 +25,7 @@ PURPOSES = {
     "policy_eval": 9,
     "baseline": 10,
     "probe": 11,
+    "loss": 12,
 }
 
 

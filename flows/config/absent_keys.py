@@ -17,7 +17,7 @@ KEYS: dict[tuple[str, ...], str] = {
         algo.cnn_keys.decoder algo.mlp_keys.decoder algo.actor.optimizer algo.critic.optimizer""",
     ("sac", "droq", "sac_ae"): """
         algo.tau algo.hidden_size algo.alpha algo.actor.hidden_size algo.critic.hidden_size algo.critic.n
-        algo.critic.target_network_frequency buffer.sample_next_obs""",
+        algo.critic.target_network_frequency""",
     ("droq",): "algo.critic.dropout",
     ("sac_ae",): """
         algo.decoder algo.encoder.tau algo.encoder.features_dim algo.encoder.optimizer algo.actor.network_frequency""",

@@ -12,9 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from rlcore import plugins
+from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS
-from rlcore.config.schema import at, nearest, spell
+from rlcore.config.schema import arguments, at, groups, nearest, spell
 from rlcore.errors import Mistakes, UserError
+from rlcore.nn.config import ACTIVATIONS as NAMED_ACTIVATIONS
+from rlcore.optim.config import OptimizerConfig
 
 Tree = dict[str, Any]
 
@@ -46,7 +49,6 @@ LOGGER_KEYS_DROPPED = (
 )
 # Places of class strings -> the classes there may be, with their names here if they have any, and the keys dropped.
 CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
-    "algo.optimizer": (OPTIMIZERS, ("fused", "foreach")),  # fused where torch has it; the mathematics is the same
     "env.wrapper": (("gymnasium.make", "gym.make"), ("id", "render_mode", "_convert_", "_recursive_")),  # or one's own
     "fabric": (("lightning.fabric.Fabric", "lightning.Fabric", "lightning_fabric.Fabric"), ()),
     "metric.aggregator": (
@@ -76,7 +78,7 @@ def name_classes(tree: Tree) -> None:
         if isinstance(node := at(tree, place), dict):
             with mistakes.noted():
                 rewrite(node, place)
-    for place, (table, dropped) in CLASSES.items():
+    for place, (table, dropped) in (CLASSES | _optimizers(tree)).items():
         if isinstance(node := at(tree, place), dict) and not (place == "env.wrapper" and _is_own(node.get("_target_"))):
             if "_target_" in node:
                 with mistakes.noted():
@@ -94,6 +96,13 @@ def name_classes(tree: Tree) -> None:
             value = spell(node.pop("_target_"))
             raise UserError(f"{key}={value}: no class can be named here, and none is imported; take the key out")
     mistakes.tell()
+
+
+def _optimizers(tree: Tree) -> dict[str, tuple[Collection[str], tuple[str, ...]]]:
+    """The places where the algorithm's config has an optimizer, as those of CLASSES."""
+    module = ALGORITHMS.get(str(at(tree, "algo.name")))
+    places = groups(module.Config, OptimizerConfig, "algo.") if module else ("algo.optimizer",)
+    return dict.fromkeys(places, (OPTIMIZERS, ("fused", "foreach")))  # torch's own speed; the mathematics is the same
 
 
 def _is_own(target: Any) -> bool:
@@ -122,9 +131,13 @@ def _look_up(key: str, value: Any, table: Collection[str]) -> str:
 
 def _algorithm(node: Tree, place: str) -> None:
     """Activations by name, compile as one value, and no image keys."""
-    for part in (node, *(node.get(name) for name in ("encoder", "actor", "critic"))):
-        if isinstance(part, dict) and isinstance(part.get("dense_act"), str):
-            part["dense_act"] = _activation(part["dense_act"])
+    node.pop("optimier", None)  # of SheepRL's sac_benchmarks, where nothing reads it either
+    module = ALGORITHMS.get(str(node.get("name")))
+    for argument in arguments(module.Config) if module else ():
+        group, _, last = argument.key.rpartition(".")
+        part = at(node, group) if group else node
+        if argument.choices == tuple(NAMED_ACTIVATIONS) and isinstance(part, dict) and isinstance(part.get(last), str):
+            part[last] = _activation(part[last])
     if isinstance(node.get("compile"), dict):
         node["compile"] = _compile(node.pop("compile"), f"{place}.compile")
     if images := at(node, "cnn_keys.encoder"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlcore.algorithms import a2c, ppo
+from rlcore.algorithms import a2c, ppo, sac
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.errors import UserError
 
-ALGORITHMS: dict[str, Any] = {"ppo": ppo, "a2c": a2c}
+ALGORITHMS: dict[str, Any] = {"ppo": ppo, "a2c": a2c, "sac": sac}
 
 
 def register(name: str, module: Any) -> None:

@@ -12,7 +12,7 @@ from rlcore.errors import UserError
 REDUCTIONS = ("mean", "sum", "max", "min", "last")
 # Why some keys are accepted and have no effect today.
 NO_IMAGES = "image observations are not there yet"
-NO_REPLAY = "there is no algorithm with a replay buffer yet"
+IN_MEMORY = "a replay lies in memory"
 ALL_RANKS = "ranks always learn from all of their steps together"
 
 
@@ -91,13 +91,19 @@ class FabricConfig:
 class BufferConfig:
     """Where steps wait for the learner."""
 
-    size: int | None = arg(None, "rows per environment that are kept; null: as many as the algorithm wants", low=1)
-    memmap: bool = arg(False, "memory-mapped storage", unused=NO_REPLAY)
-    memmap_dir: str | None = arg(None, "folder of memory-mapped storage", learning=False, unused=NO_REPLAY)
+    size: int | None = arg(
+        None,
+        "rows that are kept: of each environment in a rollout, of all together in a replay memory; "
+        "null: as many as the algorithm wants",
+        low=1,
+    )
+    memmap: bool = arg(False, "memory-mapped storage", unused=IN_MEMORY)
+    memmap_dir: str | None = arg(None, "folder of memory-mapped storage", learning=False, unused=IN_MEMORY)
     validate_args: bool = arg(False, "check shapes", learning=False, unused="shapes are always checked")
     from_numpy: bool = arg(False, "storage shared with NumPy", learning=False, unused="storage is always shared")
-    checkpoint: bool = arg(True, "keep the replay in checkpoints", learning=False, unused=NO_REPLAY)
-    online: bool = arg(False, "newest steps first", unused=NO_REPLAY)
+    checkpoint: bool = arg(True, "keep the replay in checkpoints", learning=False, unused="it always is")
+    online: bool = arg(False, "newest steps first", unused="not there yet")
+    sample_next_obs: bool = arg(False, "next observations by their row", unused="they are never stored twice")
     share_data: bool = arg(False, "all ranks learn from all rollouts", unused=ALL_RANKS)
 
 
@@ -109,7 +115,9 @@ class CheckpointConfig:
     keep_last: int | None = arg(5, "checkpoints kept (and the best); null = all", low=1)
     save_last: bool = arg(True, "a checkpoint at the end")
     resume_from: str | None = arg(None, "checkpoint directory of another run to continue from")
-    memmap_buffer: str = arg("reference", "how replay is stored", choices=("reference", "copy"), unused=NO_REPLAY)
+    memmap_buffer: str = arg(
+        "reference", "how replay is stored", choices=("reference", "copy"), unused="chunks are written once"
+    )
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,15 @@ def arguments(
         )
 
 
+def groups(cls: type, kind: type, prefix: str = "") -> Iterator[str]:
+    """The dotted places, behind `prefix`, of every group of a kind in a config dataclass."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        nested, place = _nested(hints[field.name]), f"{prefix}{field.name}"
+        if nested is not None:
+            yield from (place,) if issubclass(nested, kind) else groups(nested, kind, f"{place}.")
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default

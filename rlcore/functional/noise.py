@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlcore import streams
 
+Draw = tuple[str, tuple[int, ...]]  # kind of noise, shape
 MANY = 1 << 14  # numbers from which torch's vectorised normal is the faster one
 
 
@@ -75,3 +76,33 @@ class Noise:
         streams.load_generator_state(self.host, state["host"])
         if self._device is not None:
             self._device.set_state(state[self.device.type].cpu())
+
+
+class Recorder(Noise):
+    """A stream that remembers what was drawn from it."""
+
+    def __init__(self) -> None:
+        super().__init__(0, "probe")
+        self.draws: list[Draw] = []
+
+    def normal(self, *shape: int) -> Tensor:
+        """As any stream."""
+        self.draws.append(("normal", shape))
+        return super().normal(*shape)
+
+    def exponential(self, *shape: int) -> Tensor:
+        """As any stream."""
+        self.draws.append(("exponential", shape))
+        return super().exponential(*shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """As any stream."""
+        self.draws.append(("uniform", shape))
+        return super().uniform(*shape)
+
+
+class Drawn:
+    """Noise that has been drawn already, in the place of a stream."""
+
+    def __init__(self, noise: Iterator[Tensor]) -> None:
+        self.normal = self.exponential = self.uniform = lambda *shape: next(noise).view(shape)

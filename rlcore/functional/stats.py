@@ -16,6 +16,24 @@ def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
     return (x * weight).sum() / weight.sum()
 
 
+def reduce_loss(loss: Tensor, weight: Tensor, **means: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """A loss of each sample [N] as an optimizer takes it: its weighted sum, the weights' sum, and means for the log.
+
+    Args:
+        loss: [N], with gradient.
+        weight: [N].
+        **means: name -> [N], of which the weighted mean is logged; a name's `__` stands for a slash.
+
+    Returns:
+        Sum [], weight [], name -> mean [] without gradient.
+    """
+    weight = weight.to(loss)
+    count = weight.sum()
+    with torch.no_grad():
+        logged = {name.replace("__", "/"): x.dot(weight) / count.clamp(min=1) for name, x in means.items()}
+    return loss.dot(weight), count, logged  # dot, which autocast leaves in float32
+
+
 def standardize(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums, eps: float = 1e-8) -> Tensor:
     """(x - mean) / (std + eps) over the rows that count, with the unbiased std.
 

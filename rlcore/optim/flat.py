@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ class FlatParameters:
     # own: the parameters lie in `vector`; shared: another optimizer trains some of them too
 
     def __init__(self, module: nn.Module) -> None:
+        self._modules = [*module.modules()]
+        self._spots: list[list[tuple[Any, str]]] | None = None  # where the tensors are, in a trace
+        self.trained = True
         self.named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.tensors = list(self.named.values())
         self.places: dict[str, tuple[int, torch.Size]] = {}
@@ -41,7 +45,8 @@ class FlatParameters:
         self.own, self.shared = not owners, bool(owners)
         for owner in owners:
             owner.shared = True
-        self.gather()
+        with torch.no_grad():
+            self._copy()
         if self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):
                 parameter.data, parameter.flat_owner = view, self  # pyright: ignore[reportAttributeAccessIssue]
@@ -57,18 +62,55 @@ class FlatParameters:
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """The same of parts in the parameters' order, quicker where nothing is traced."""
+        if self._spots is not None:
+            return self.join(dict(zip(self.named, parts, strict=True)))
         padded = (piece for pair in zip(parts, self._gaps, strict=True) for piece in (pair[0].reshape(-1), pair[1]))
         return torch.cat([*padded])
 
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Within it `take` gives the module other tensors to compute with, and its own parameters stay as they are.
+
+        For a trace, in which whole steps are functions of vectors; a loss is differentiated by the parts.
+        """
+        own, vector = self.tensors, self.vector
+        held = [module._parameters for module in self._modules]  # pyright: ignore[reportPrivateUsage]
+        spots = [[(names, key) for names in held for key, p in names.items() if p is t] for t in own]
+        self._spots = spots
+        try:
+            yield
+        finally:
+            self.vector, self._spots = vector, None
+            self._exchange(own, spots)
+
+    def _exchange(self, tensors: Sequence[Tensor], spots: Sequence[Sequence[tuple[Any, str]]]) -> None:
+        self.tensors = [*tensors]
+        for tensor, places in zip(tensors, spots, strict=True):
+            for held, key in places:
+                held[key] = tensor
+
     @torch.no_grad()
     def gather(self) -> None:
-        """Bring the vector up to date, before a step, with parameters that lie elsewhere."""
+        """Bring the vector up to date, before a step, with parameters that another optimizer has changed too."""
+        if self._spots is not None:
+            if self.shared:
+                self.tensors = [places[0][0][places[0][1]] for places in self._spots]
+                self.vector = self.join(dict(zip(self.named, self.tensors, strict=True)))
+        elif not self.own:
+            self._copy()
+
+    def _copy(self) -> None:
         for parameter, view in zip(self.tensors, self.views, strict=True):
             view.copy_(parameter)
 
     @torch.no_grad()
     def take(self, vector: Tensor) -> None:
         """Make these the parameters."""
+        if self._spots is not None:
+            self.vector = vector
+            parts = (part.detach() for part in self.split(vector).values())
+            self._exchange([part.requires_grad_(self.trained) for part in parts], self._spots)
+            return
         self.vector.copy_(vector)
         if not self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):
@@ -103,3 +145,13 @@ class Held:
     def tensors(self) -> list[Tensor]:
         """They, detached, in the order of `names`."""
         return [held[key].detach() for held, key in self._places]
+
+    def own(self) -> list[Tensor]:
+        """They themselves."""
+        return [held[key] for held, key in self._places]
+
+    def replace(self, tensors: Mapping[int, Tensor]) -> None:
+        """Put others in the places of some, by their index in `names`."""
+        for index, tensor in tensors.items():
+            held, key = self._places[index]
+            held[key] = tensor

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +16,23 @@ from rlcore.optim import machine_code, rules
 from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.flat import FlatParameters, Held
 from rlcore.optim.function import Reading
+from rlcore.optim.records import layout, leaves, rebuilt
 
 if TYPE_CHECKING:
     from rlcore.types import Context
 
-# Inputs -> the loss summed over samples [], the samples' summed weight [], means for the log: name -> [].
-Loss = Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
+# Inputs -> the loss summed over samples [], the samples' summed weight [], means for the log: name -> [], and, where
+# a later loss needs what this one found, tensors for it: name -> [...], without gradient.
+Loss = Callable[..., tuple[Any, ...]]
 SCALE, GROWTH = 2.0**16, 2000  # of float16, as in torch.amp.GradScaler: first scale, steps until it doubles
+
+
+class Found(NamedTuple):
+    """What a loss found on the way to a step: means for the log, tensors for later losses, the gradient's norm []."""
+
+    metrics: dict[str, Tensor]
+    aux: dict[str, Tensor]
+    norm: Tensor
 
 
 class Optimizer:
@@ -84,28 +93,28 @@ class Optimizer:
             "reduction": reduction,
         }
         self._layout: list[Any] = []
-        self._names: list[str] = []
+        self._names: tuple[list[str], list[str]] = [], []  # of the means, of what is for later losses
+        self._aux: dict[str, Tensor] = {}
         self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
         self._pending: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches
         self._proposed: list[Tensor] = []  # the step as a whole, not taken yet
 
     def accumulate(self, *inputs: Tensor | float) -> dict[str, Tensor]:
         """Add the gradient of the loss of these inputs to what the next `apply` uses; returns the loss's means."""
-        if not self.parameters.own:
-            self.parameters.gather()
+        self.parameters.gather()
         if self.compiled and self._function is None:
             self._build(inputs)
         if not self.compiled:
-            gradient, weight, means = self._gradient(inputs)
+            gradient, weight, means, self._aux = self._gradient(inputs)
             self._pending.append((gradient, weight))
             return means
         given = self._given(inputs)
-        assert [(i.shape, i.dtype) for i in given[-len(inputs) :]] == self._layout, (
-            "the compiled step was built for other shapes"
-        )
+        assert layout(given[len(given) - len(self._layout) :]) == self._layout, "the step was compiled for other shapes"
         assert self._function is not None
         made = self._function(given)
-        means = dict(zip(self._names, made[len(made) - len(self._names) :], strict=True))
+        names, kept = self._names
+        found = made[len(made) - len(names) - len(kept) :]
+        means, self._aux = dict(zip(names, found, strict=False)), dict(zip(kept, found[len(names) :], strict=True))
         if self.whole:
             assert not self._proposed, "one minibatch a step"
             self._proposed = made[: len(self.slots) + 3]
@@ -113,19 +122,24 @@ class Optimizer:
             self._pending.append((made[0], made[1]))
         return means
 
+    def minimize(self, *inputs: Any) -> Found:
+        """Take one step on the loss of these inputs alone."""
+        metrics = self.accumulate(*inputs)
+        return Found(metrics, self._aux, self.apply())
+
     @torch.no_grad()
     def apply(self) -> Tensor:
         """Clip and step. Returns the gradient's global norm before clipping, [] on the device, never synchronised."""
         if not self._proposed:
-            if not self.parameters.own:
-                self.parameters.gather()
+            self.parameters.gather()
             gradients, weights = zip(*self._pending, strict=True)
             gradient = gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(0)
             weight = weights[0] if len(weights) == 1 else torch.stack(weights).sum()
             if self.ranks.size > 1:
                 whole = self.ranks.sum(torch.cat([gradient, weight.reshape(1).to(gradient)]))
                 gradient, weight = whole[:-1], whole[-1]
-            self._proposed = self._step(self._state(), gradient / self.scale.to(gradient), weight)
+            gradient = gradient / self.scale.to(gradient) if self.scales_loss else gradient
+            self._proposed = self._step(self._state(), gradient, weight)
         vector, *slots, count, norm = self._proposed
         self.drop()
         if self.scales_loss and not self._scaled(norm):
@@ -143,12 +157,12 @@ class Optimizer:
         if lr != self._lr:
             self._lr, self.lr = lr, torch.tensor(lr, dtype=torch.float64)
 
-    def _gradient(self, inputs: Sequence[Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _gradient(self, inputs: Sequence[Any]) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
         with self.autocast():
-            total, weight, means = self.loss(*inputs)
+            total, weight, means, *aux = self.loss(*inputs)
         scaled = total.float() * self.scale.to(total.device) if self.scales_loss else total
         parts = torch.autograd.grad(scaled, self.parameters.tensors, materialize_grads=True)
-        return self.parameters.joined(parts), weight, means
+        return self.parameters.joined(parts), weight, means, aux[0] if aux else {}
 
     def _step(self, state: Sequence[Tensor], gradient: Tensor, weight: Tensor) -> list[Tensor]:
         """Parameters, slots and count after the step, and the norm before clipping; no side effect."""
@@ -180,7 +194,7 @@ class Optimizer:
 
     def _given(self, inputs: Sequence[Any]) -> list[Tensor]:
         """What the compiled step is called with."""
-        return [*self._state(), *self._held.tensors(), *map(_tensor, inputs)]
+        return [*self._state(), *self._held.tensors(), *leaves(inputs)]
 
     def _build(self, inputs: Sequence[Any]) -> None:
         """Trace loss and step with the first inputs, and have machine code made of them; as written where that fails.
@@ -189,7 +203,7 @@ class Optimizer:
         """
         self.whole = self.whole and not self.parameters.shared  # else the other's step between would be undone
         try:
-            self._make(self._given(inputs), len(inputs))
+            self._make(self._given(inputs), inputs)
         except RunError:
             raise
         except Exception as error:  # whatever tracing meets in somebody's loss
@@ -197,7 +211,7 @@ class Optimizer:
             self.compiled = self.whole = False
         self._began = self.compiled
 
-    def _make(self, example: list[Tensor], inputs: int) -> None:
+    def _make(self, example: list[Tensor], inputs: Sequence[Any]) -> None:
         objective = Reading(nn.ModuleList([self.module, *self.uses]), self.loss)
         held, states = self._held.names, len(self._state())
 
@@ -208,16 +222,17 @@ class Optimizer:
             def value(named: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
                 parts = {f"members.0.{name}": part for name, part in named.items()} | borrowed
                 with self.autocast():
-                    total, weight, means = functional_call(objective, parts, given)
-                self._names = list(means)
-                return total, (weight, list(means.values()))
+                    total, weight, means, *aux = functional_call(objective, parts, rebuilt(inputs, iter(given)))
+                kept = aux[0] if aux else {}
+                self._names = list(means), list(kept)
+                return total, (weight, [*means.values(), *kept.values()])
 
-            parts, (_, (weight, means)) = grad_and_value(value, has_aux=True)(self.parameters.split(state[0]))
+            parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(state[0]))
             gradient = self.parameters.join(parts)
             made = self._step(state, gradient, weight) if self.whole else [gradient, weight]
-            return *made, *means
+            return *made, *found
 
-        self._layout = [(tensor.shape, tensor.dtype) for tensor in example[-inputs:]]
+        self._layout = layout(example[states + len(held) :])
         decides = self._decides | {"whole": self.whole}
         made_of = (self.loss, self.module, *self.uses)
         facts = machine_code.Facts(decides, self._seed, lambda: self._names, made_of, prepare=self._prepare)
@@ -240,13 +255,3 @@ class Optimizer:
             self.whole = self.whole and self.compiled
         if self.scales_loss:
             self.scale, self.growing = state["scale"].clone(), state["growing"]
-
-
-def _tensor(value: Tensor | float) -> Tensor:
-    return value.contiguous() if isinstance(value, Tensor) else _number(value)
-
-
-@functools.lru_cache(maxsize=64, typed=True)
-def _number(value: float) -> Tensor:
-    """A coefficient as a tensor that nobody writes to; the same one for all minibatches of an update."""
-    return torch.tensor(value)

@@ -18,43 +18,11 @@ from torch.func import functional_call
 
 from rlcore.data.carry import fitted, mapped, named
 from rlcore.errors import RunError
-from rlcore.functional.noise import Noise
+from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.optim import machine_code
 from rlcore.optim.flat import Held
 from rlcore.optim.function import Reading
 from rlcore.types import Agent, Carry, Context
-
-Draw = tuple[str, tuple[int, ...]]  # kind of noise, shape
-
-
-class Recorder(Noise):
-    """A stream that remembers what was drawn from it."""
-
-    def __init__(self) -> None:
-        super().__init__(0, "probe")
-        self.draws: list[Draw] = []
-
-    def normal(self, *shape: int) -> Tensor:
-        """As any stream."""
-        self.draws.append(("normal", shape))
-        return super().normal(*shape)
-
-    def exponential(self, *shape: int) -> Tensor:
-        """As any stream."""
-        self.draws.append(("exponential", shape))
-        return super().exponential(*shape)
-
-    def uniform(self, *shape: int) -> Tensor:
-        """As any stream."""
-        self.draws.append(("uniform", shape))
-        return super().uniform(*shape)
-
-
-class Given:
-    """Noise that has been drawn already, in the place of a stream."""
-
-    def __init__(self, noise: Iterator[Tensor]) -> None:
-        self.normal = self.exponential = self.uniform = lambda *shape: next(noise).view(shape)
 
 
 def compiled_acting(
@@ -167,7 +135,7 @@ class CompiledActing:
         carry = mapped(lambda _: next(left), self.form)
         obs = {key: next(left) for key in self.keys}
         with self.autocast():
-            carry, action, extras = agent.act(carry, obs, next(left), Given(left), False)
+            carry, action, extras = agent.act(carry, obs, next(left), Drawn(left), False)
         return action, agent.to_env(action), extras, carry
 
 

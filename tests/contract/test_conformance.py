@@ -27,7 +27,7 @@ from rlcore.judge import policy
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 from rlcore.train.training import Training
-from tests.contract.test_registry import ENVS, SETTINGS
+from tests.contract.test_registry import SETTINGS, every_pair
 from tests.probes import q_learning, recurrent
 
 
@@ -37,8 +37,7 @@ def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
 
 
 @pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("env_id", ENVS.values(), ids=ENVS)
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@every_pair
 def test_a_built_in_algorithm_keeps_what_every_algorithm_promises(
     algo: str, env_id: str, check: Callable[[RunConfig], None]
 ) -> None:

@@ -16,7 +16,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.conformance.several_ranks import InThread, Meeting
 from rlcore.functional.distributions import Categoricals
 from rlcore.types import Batch, Steps
-from tests.contract.test_registry import SETTINGS, every_algorithm, every_env, small
+from tests.contract.test_registry import SETTINGS, every_env, on_policy, small
 from tests.learning.assembly import Training, context
 
 
@@ -46,7 +46,7 @@ def settings(algo: str, **changes: Any) -> dict[str, Any]:
     return SETTINGS[algo] | {"optimizer": {"name": "sgd", "lr": 0.05, "eps": None, "betas": None}} | whole | changes
 
 
-@every_algorithm
+@on_policy
 @every_env
 @pytest.mark.parametrize("changes", [{}, {"loss_reduction": "sum"}], ids=["mean", "sum"])
 def test_two_ranks_learn_what_one_with_their_environments_does(algo: str, env_id: str, changes: dict[str, Any]) -> None:

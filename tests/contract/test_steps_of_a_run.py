@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from rlcore.conformance.several_ranks import on_two_ranks
 from rlcore.train.training import Training
-from tests.contract.test_registry import SETTINGS, every_algorithm
+from tests.contract.test_registry import SETTINGS, on_policy
 from tests.learning.assembly import assemble
 
 
@@ -24,7 +24,7 @@ def sheeprl(algo: dict[str, Any], envs: int, ranks: int) -> tuple[int, int]:
     return iterations, iterations * algo["update_epochs"] * len(minibatches)
 
 
-@every_algorithm
+@on_policy
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("total", "rollout", "batch"),
@@ -45,3 +45,31 @@ def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, bat
     done = [trained()] if ranks == 1 else on_two_ranks(trained)
     assert done == [sheeprl(chosen, 3, ranks)] * ranks
     assert wide.algo.gradient_steps(wide.width, ranks) == sheeprl(chosen, 3, ranks)[1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("total", "starts", "ratio", "pretrain"),
+    # of 3 environments: no random step, fewer than a row, a rest, a ratio that leaves fractions, steps at the start
+    [(60, 0, 1.0, 0), (60, 2, 1.0, 0), (61, 20, 1.0, 0), (90, 30, 0.3, 0), (45, 12, 2.5, 7)],
+)
+def test_as_many_as_sheeprl_with_a_replay_ratio(
+    ranks: int, total: int, starts: int, ratio: float, pretrain: int
+) -> None:
+    changes = {"total_steps": total, "learning_starts": starts, "replay_ratio": ratio, "per_rank_batch_size": 4}
+    chosen = SETTINGS["sac"] | changes | {"per_rank_pretrain_steps": pretrain, "n_step": 1}
+    one = assemble("Pendulum-v1", chosen, num_envs=3, max_episode_steps=12)
+    wide = dataclasses.replace(one.config, fabric=dataclasses.replace(one.config.fabric, devices=ranks))
+
+    def trained(**how: Any) -> tuple[int, int]:
+        training = Training(one.config, one.card, **how)
+        training.config = wide
+        return len(list(training)), training.learner.updates
+
+    # As `off_policy_schedule` and `main` of its sac.py count: the steps of the last random iteration are owed for.
+    row = 3 * ranks
+    iterations, first = total // row, max(starts // row, 1)
+    steps = int(round((iterations - first + 1) * 3 * ratio, 9)) + pretrain
+    done = [trained()] if ranks == 1 else on_two_ranks(trained)
+    assert done == [(iterations, steps)] * ranks
+    assert wide.algo.gradient_steps(wide.width, ranks) == steps

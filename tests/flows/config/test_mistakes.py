@@ -111,14 +111,13 @@ MISTAKES = [
     ("model_manager.models.agent.modelname=x", ["model_manager.models.agent.modelname", "'model_name'"]),
     ("init_from=a checkpoint.resume_from=b", ["init_from"]),
     # Genuine keys of SheepRL's other algorithms: whose they are, not what looks like them.
-    ("algo.replay_ratio=1", ["algo.replay_ratio=1", "SheepRL's key of sac", "not there yet", "ppo has no such key"]),
+    ("algo.replay_ratio=1", ["algo.replay_ratio=1", "SheepRL's key of sac", "ppo has no such key"]),
     ("algo.learning_starts=100", ["algo.learning_starts=100", "sac", "dreamer"]),
     ("algo.tau=0.005", ["algo.tau=0.005", "sac"]),
     ("algo.world_model.kl_dynamic=0.5", ["algo.world_model.kl_dynamic=0.5", "dreamer"]),
     ("algo.per_rank_sequence_length=16", ["algo.per_rank_sequence_length=16", "ppo_recurrent"]),
     ("algo.mlp_keys.decoder=[state]", ["algo.mlp_keys.decoder", "sac_ae"]),
     ("algo.actor.objective_mix=null", ["algo.actor.objective_mix=null", "dreamer"]),
-    ("buffer.sample_next_obs=true", ["buffer.sample_next_obs=true", "sac"]),
     ("buffer.prioritize_ends=true", ["buffer.prioritize_ends=true", "dreamer"]),
     ("checkpoint.exploration_ckpt_path=x", ["checkpoint.exploration_ckpt_path=x", "p2e"]),
     # Keys that they have, and no counterpart of: told as such, where the nearest match would mislead.
@@ -168,7 +167,7 @@ def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, o
         (["exp=ppoo"], ["exp=ppoo", "'ppo'"]),
         (["exp="], ["exp=", "ppo"]),
         (["exp=???"], ["exp=???", "ppo"]),
-        (["exp=sac"], ["exp=sac", "not there yet"]),
+        (["exp=droq"], ["exp=droq", "not there yet"]),
         (["exp=ppo_atari"], ["exp=ppo_atari", "not there yet"]),
         (["exp=ppo", "exp=ppo_pendulum"], ["exp=ppo", "exp=ppo_pendulum", "twice"]),
         (["exp=ppo", "seed=1", "++seed=2"], ["seed=1", "++seed=2", "twice"]),
@@ -276,7 +275,7 @@ FILES = [
     (GLOBAL + "defaults: [ppo, _self_]\n7: x\n", ["7", "x"]),
     (GLOBAL + "defaults: [ppo, _self_]\nalgo: {gama: 0.9}\n", ["algo.gama", "gamma'"]),
     (GLOBAL + "defaults: [ppo, _self_]\nseed: '3'\n", ["seed", "3", "integer"]),
-    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {replay_ratio: 1}\n", ["algo.replay_ratio=1", "sac", "not there yet"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {horizon: 15}\n", ["algo.horizon=15", "dreamer", "not there yet"]),
 ]
 
 

@@ -35,6 +35,7 @@ UNUSED = {
     "buffer.from_numpy": "true",
     "buffer.checkpoint": "false",
     "buffer.online": "true",
+    "buffer.sample_next_obs": "true",
     "buffer.share_data": "true",
     "checkpoint.memmap_buffer": "copy",
     "distribution.validate_args": "true",

@@ -16,10 +16,9 @@ from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.data.carry import named
 from rlcore.errors import UserError
-from rlcore.functional.noise import Noise
+from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.optim import machine_code
 from rlcore.store.checkpoint import nested_state
-from rlcore.train.acting import Given, Recorder
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
 from tests.probes import q_learning, recurrent
@@ -172,7 +171,7 @@ def test_parameters_that_are_replaced_are_read_anew() -> None:
 def test_the_stand_in_for_noise_has_every_kind() -> None:
     """Whatever a stream can draw is written down in the rehearsal, and handed out where the agent is traced."""
     kinds = [name for name, draw in vars(Noise).items() if inspect.isfunction(draw) and returns_a_tensor(draw)]
-    recorder, given = Recorder(), Given(iter([torch.zeros(6)] * len(kinds)))
+    recorder, given = Recorder(), Drawn(iter([torch.zeros(6)] * len(kinds)))
     for kind in kinds:
         getattr(recorder, kind)(2, 3)
         assert getattr(given, kind)(2, 3).shape == (2, 3)

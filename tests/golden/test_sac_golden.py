@@ -1,0 +1,90 @@
+"""SAC against Stable-Baselines3's own numbers (fixture: make_sac_fixtures.py), and each wrong version of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlcore.algorithms.sac import learner as sac
+from tests.golden import sac_oracle
+from tests.golden.mutants import Mutant, changed, given, returned, swap
+
+BASE, FIXED, ENTROPY = (("check_update", variant) for variant in ("base", "fixed_alpha", "target_entropy"))
+THREE, STEPS = ("check_update", "three_critics"), ("check_n_step",)
+TARGET, STEP, LEARNER = "soft_target", "sac.Learner.gradient_step", "sac.Learner"
+MUTANTS = (
+    # The critics' target.
+    Mutant("no bootstrap", TARGET, returned("reward"), BASE),
+    Mutant("highest critic", TARGET, swap("A.amin(0)", "A.amax(0)"), BASE),
+    Mutant("mean of the critics", TARGET, swap("A.amin(0)", "A.mean(0)"), BASE),
+    Mutant("first critic alone", TARGET, swap("A.amin(0)", "A[0]"), THREE),
+    Mutant("no entropy in the target", TARGET, swap("A - alpha * B", "A"), BASE),
+    Mutant("entropy of the wrong sign", TARGET, swap("A - alpha * B", "A + alpha * B"), BASE),
+    Mutant("entropy outside of the discount", TARGET, returned("it - (1 - discount) * alpha * next_logprob"), BASE),
+    Mutant(
+        "online critics as targets", f"{LEARNER}.critic_objective", swap("self.target.module", "self.critics"), BASE
+    ),
+    Mutant(
+        "next action without its tanh",
+        f"{LEARNER}.critic_objective",
+        swap("A(features, action.tanh())", "A(features, action)"),
+        BASE,
+    ),
+    Mutant("action without its tanh", f"{LEARNER}.critic_objective", swap("batch.action.tanh()", "batch.action"), BASE),
+    Mutant("no ½", "critic_loss", swap("0.5 * A", "A"), BASE),  # Adam hardly sees it, the log does
+    Mutant("mean over critics", "critic_loss", swap("A.sum(0)", "A.mean(0)"), BASE),
+    # The policy.
+    Mutant("policy loss of the wrong sign", "actor_loss", returned("-it"), BASE),
+    Mutant("highest critic for the policy", "actor_loss", swap("A.amin(0)", "A.amax(0)"), BASE),
+    Mutant("no entropy for the policy", "actor_loss", given(alpha="alpha * 0"), BASE),
+    Mutant("no correction for the tanh", "TanhNormal.logprob", swap("A - log_tanh_slope(B).sum(-1)", "A"), BASE),
+    Mutant(
+        "correction of the wrong sign",
+        "TanhNormal.logprob",
+        swap("A - log_tanh_slope(B).sum(-1)", "A + log_tanh_slope(B).sum(-1)"),
+        BASE,
+    ),
+    Mutant(
+        "no gradient through the action",
+        f"{LEARNER}.actor_objective",
+        swap("policy.sample(noise)", "policy.sample(noise).detach()"),
+        BASE,
+    ),
+    # The temperature.
+    Mutant("α of the wrong sign", "alpha_loss", returned("-it"), BASE),
+    Mutant("target entropy of the wrong sign", "alpha_loss", swap("A + target_entropy", "A - target_entropy"), BASE),
+    Mutant("target entropy ignored", f"{LEARNER}.__init__", swap("config.alpha.target_entropy", "None"), ENTROPY),
+    Mutant("α always learned", STEP, swap("self.config.alpha.fixed", "False"), FIXED),
+    Mutant("α never learned", STEP, swap("self.config.alpha.fixed", "True"), BASE),
+    # Targets, and the order of things.
+    Mutant("targets never move", "Target.follow", given(tau="0.0"), BASE),
+    Mutant("targets jump", "Target.follow", given(tau="1.0"), BASE),
+    Mutant("τ the wrong way round", "Target.follow", given(tau="1 - tau"), BASE),
+    # Which rows count, and how much.
+    Mutant("a time limit ends the estimate", "n_step", swap("step.terminated", "step.done"), STEPS),
+    Mutant("rewards after the end", "n_step", swap("step.reward * decay * reached", "step.reward * decay"), STEPS),
+    Mutant("rewards undiscounted", "n_step", swap("step.reward * decay * reached", "step.reward * reached"), STEPS),
+    Mutant("discounted by n whatever happened", "n_step", swap("gamma**count", "gamma**len(reached)"), STEPS),
+    Mutant(
+        "ends where the next episode goes on",
+        "n_step",
+        swap("A.long()", "torch.full_like(A, len(reached)).long()"),
+        STEPS,
+    ),
+    Mutant("rows that only reset count", "n_step", swap("step.weight[0]", "torch.ones_like(count)"), STEPS),
+)
+
+
+@pytest.mark.parametrize("variant", sac_oracle.VARIANTS)
+def test_updates_equal_the_oracles_in_float64(variant: str) -> None:
+    sac_oracle.check_update(sac, variant)
+
+
+def test_transitions_of_n_steps_end_where_their_episode_does() -> None:
+    sac_oracle.check_n_step(sac)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_mutant_is_noticed(mutant: Mutant) -> None:
+    name, *arguments = mutant.check
+    with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
+        getattr(sac_oracle, name)(sac, *arguments)
