@@ -2,86 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from statistics import median
 
 from flows.compare.comparison import Comparison
-from flows.compare.pictures import Picture
 from flows.compare.statistics import LEVEL, REPLICATES
 from flows.compare.verdict import Verdict, table
+from flows.report.figures import Picture
+from flows.report.html import document, figures, section
+from flows.report.html import table as html_table
 from flows.report.sentences import duration, number
-
-STYLE = """
-:root { --font: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color-scheme: light dark;
-  --paper: #ffffff; --card: #f6f6f4; --ink: #1d1d1f; --soft: #62626a; --grid: #dddddc;
-  --good: #00704f; --wait: #9a5b00; --side-0: #0072b2; --side-1: #c65500; --side-2: #00875f; --side-3: #b45a90;
-  --side-4: #b07800; --side-5: #2b8fc9; --side-6: #8c6d31; --side-7: #7f3c8d; }
-@media (prefers-color-scheme: dark) { :root { --paper: #131416; --card: #1d1f23; --ink: #ececee; --soft: #a3a5ad;
-  --grid: #34373d; --good: #4cc9a0; --wait: #f0b45a; --side-0: #56aee8; --side-1: #ff8b45; --side-2: #37c795;
-  --side-3: #e9a3cb; --side-4: #f2c14e; --side-5: #8fd0f5; --side-6: #cbb07a; --side-7: #c58ad2; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1080px; padding: 1.2rem 1rem 3rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 var(--font); }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: .4rem 0 .2rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-p, li { max-width: 46rem; }
-small, figcaption, .soft { color: var(--soft); font-size: .87rem; }
-.verdict { background: var(--card); border-left: 5px solid var(--wait); border-radius: 6px; padding: .8rem 1rem;
-  margin: 1rem 0; overflow-wrap: anywhere; }
-.verdict.ranked { border-color: var(--good); }
-.verdict strong { font-size: 1.12rem; }
-.verdict ul { padding-left: 1.1rem; margin: .5rem 0 0; }
-pre { background: var(--paper); border: 1px solid var(--grid); border-radius: 6px; padding: .5rem .7rem;
-  margin: .5rem 0 0; overflow-x: auto; font-size: .85rem; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1.4rem 2rem;
-  margin-bottom: 1.4rem; }
-.pictures > figure:only-child { max-width: 34rem; }
-figure { margin: 0; min-width: 0; }
-figure h3 { font-size: 1rem; margin: 0 0 .2rem; }
-svg { width: 100%; height: auto; display: block; }
-svg text { font-family: var(--font) !important; }
-.scroll { overflow-x: auto; margin: .3rem 0 .8rem; }
-table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th { text-align: left; font-weight: 600; color: var(--soft); white-space: nowrap; }
-th, td { padding: .28rem .9rem .28rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
-td:first-child { white-space: nowrap; }
-td.number, th.number { text-align: right; white-space: nowrap; }
-.chip { display: inline-block; width: .75rem; height: .75rem; border-radius: 3px; margin-right: .45rem; }
-.side { white-space: nowrap; }
-details { margin: .6rem 0; } summary { cursor: pointer; }
-"""
-
-
-HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{style}</style></head>
-<body>
-"""
 
 
 def page(made: Comparison, found: Verdict, pictures: Sequence[Picture]) -> str:
     """The page as HTML; all text of runs and sides is escaped."""
     names = list(made.selection.counted)
     title = f"{names[0]} against {' and '.join(names[1:])}"
+    return document(title, f"<h1>{escape(title)}</h1>", sections(made, found, pictures))
+
+
+def sections(made: Comparison, found: Verdict, pictures: Sequence[Picture]) -> str:
+    """All of the page below its title, which may stand in another page."""
     parts = [
-        f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(_about(made))}</p>',
         _verdict(found),
         _notes(made),
-        _section("Learning curves", _curves(made, pictures)),
-        _section("At the end", _ends(made), _pictures(p for p in pictures if not p.stem.startswith("curve"))),
-        _section("Steps to a threshold", _arrivals(made)),
-        _section("Cost of a run", _cost(made)),
-        _section("What differs in the configurations", _config(made)),
-        _section("Runs", _runs(made)),
-        _section("How it was measured", _method(made)),
+        section("Learning curves", _curves(made, pictures)),
+        section("At the end", _ends(made), figures(p for p in pictures if not p.stem.startswith("curve"))),
+        section("Steps to a threshold", _arrivals(made)),
+        section("Cost of a run", _cost(made)),
+        section("What differs in the configurations", _config(made)),
+        section("Runs", _runs(made)),
+        section("How it was measured", _method(made)),
     ]
-    return HEAD.format(title=escape(title), style=STYLE) + "".join(parts) + "</body></html>\n"
-
-
-def _section(title: str, *parts: str) -> str:
-    return f"<h2>{title}</h2>\n{''.join(parts)}\n"
+    return "".join(parts)
 
 
 def _about(made: Comparison) -> str:
@@ -116,18 +71,7 @@ def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:
     every = [p for p in pictures if p.stem == "curve_all"]
     each = [p for p in pictures if p.stem.startswith(("curve_steps", "curve_time"))]
     about = f'<p class="soft">{escape(words[0].upper() + words[1:])}</p>\n'
-    return about + "".join(_pictures(some) for some in (every, each) if some)
-
-
-def _pictures(pictures: Iterable[Picture]) -> str:
-    return f'<div class="pictures">{"".join(map(_figure, pictures))}</div>\n'
-
-
-def _figure(picture: Picture) -> str:
-    title = escape(picture.title)
-    drawn = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
-    caption = f"<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
-    return f"<figure><h3>{title}</h3>{drawn}{caption}</figure>"
+    return about + "".join(figures(some) for some in (every, each) if some)
 
 
 def _ends(made: Comparison) -> str:
@@ -135,7 +79,7 @@ def _ends(made: Comparison) -> str:
     rows = [[escape(task), _side(made, side), *cells] for task, side, *cells in rows]
     scales = "; ".join(f"{task}: {scale.words}" for task, scale in made.scales.items())
     words = f"Returns, with 95 % intervals; the gap, and what is over all environments, in scores. {scales}."
-    return _table(head, rows, set(head[2:])) + f'<p class="soft">{escape(words)}</p>\n'
+    return html_table(head, rows, set(head[2:])) + f'<p class="soft">{escape(words)}</p>\n'
 
 
 def _arrivals(made: Comparison) -> str:
@@ -149,7 +93,7 @@ def _arrivals(made: Comparison) -> str:
             rows.append([escape(task), f"{number(made.thresholds[task])}", _side(made, side), *cells])
     head = ["environment", "return", "side", "runs that reach it", "median policy steps", "fastest", "slowest"]
     words = f"Env steps at the first point ({made.measure.curve_words}) at or above the threshold."
-    return _table(head, rows, set(head[1:]) - {"side"}) + f'<p class="soft">{words}</p>\n'
+    return html_table(head, rows, set(head[1:]) - {"side"}) + f'<p class="soft">{words}</p>\n'
 
 
 def _cost(made: Comparison) -> str:
@@ -166,7 +110,7 @@ def _cost(made: Comparison) -> str:
             rate = f"{cost['policy_steps'] / cost['wall_s']:,.0f}" if cost.get("wall_s") else "unknown"
             rows.append([escape(task), _side(made, side), *cells, rate])
     head = ["environment", "side", "policy steps", "updates", "wall time", "processor time", "policy steps a second"]
-    return _table(head, rows, set(head[2:])) + '<p class="soft">Means over runs; of training alone.</p>\n'
+    return html_table(head, rows, set(head[2:])) + '<p class="soft">Means over runs; of training alone.</p>\n'
 
 
 def _config(made: Comparison) -> str:
@@ -177,7 +121,7 @@ def _config(made: Comparison) -> str:
         [f"<code>{escape(key)}</code>", *(escape(", ".join(of[name])) for name in names)]
         for key, of in made.config.items()
     ]
-    return _table(["key", *names], rows)
+    return html_table(["key", *names], rows)
 
 
 def _runs(made: Comparison) -> str:
@@ -207,8 +151,8 @@ def _runs(made: Comparison) -> str:
         for name, r, why in made.selection.left_out
     ]
     head = ["side", "environment", "seed", "value", "policy steps", "state", "commit", "where"]
-    left = f"<p>Left out:</p>{_table(head, out, {'seed', 'value', 'policy steps'})}" if out else ""
-    table = _table(head, rows, {"seed", "value", "policy steps"})
+    left = f"<p>Left out:</p>{html_table(head, out, {'seed', 'value', 'policy steps'})}" if out else ""
+    table = html_table(head, rows, {"seed", "value", "policy steps"})
     return f"<details><summary>{len(rows)} runs that count</summary>{table}</details>{left}\n"
 
 
@@ -235,12 +179,3 @@ def _side(made: Comparison, name: str) -> str:
     index = list(made.selection.counted).index(name) % 8
     chip = f'<span class="chip" style="background: var(--side-{index})"></span>'
     return f'<span class="side">{chip}{escape(name)}</span>'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> str:
-    kinds = [' class="number"' if title in numbers else "" for title in head]
-    top = "".join(f"<th{kind}>{escape(title)}</th>" for title, kind in zip(head, kinds, strict=True))
-    body = "".join(
-        f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>" for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>\n'

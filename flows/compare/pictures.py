@@ -1,13 +1,10 @@
-"""The pictures of a comparison: each as PNG on white, and as SVG whose colours follow the page, light or dark."""
+"""The pictures of a comparison."""
 
 from __future__ import annotations
 
-import io
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,37 +13,19 @@ from flows.compare.comparison import ALL, Comparison
 from flows.compare.curves import Curve
 from flows.compare.statistics import Interval
 from flows.compare.verdict import GAP, NAMES
+from flows.report.figures import COLOURS, INK, SOFT, Picture, drawing, label, legend, new_figure, picture
 from flows.report.sentences import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which readers of any colour vision can tell apart; the page has lighter ones for the dark.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f3c8d")
-INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # of text, of what is less, of the grid: unlike any other colour here
-STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5}
-WIDTH, HEIGHT = 5.2, 3.5  # inches: a phone shows a picture of this width with letters that can be read
 LEVELS = 101  # of the performance profile
 LONGEST = 34  # letters of a side's name
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture: the stem of its file, its title, what one sees where that needs words, and both forms."""
-
-    stem: str
-    title: str
-    caption: str
-    png: bytes
-    svg: str
-
-
 def draw(made: Comparison) -> Iterator[Picture]:
     """Every picture that the comparison has figures for."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
+    with drawing():
         yield from _learning(made)
         yield from (_aggregates(made), _improvement(made), _profile(made))
 
@@ -79,34 +58,34 @@ def _curves(found: Mapping[str, Curve | None], stem: str, title: str, x: str, y:
 
 def curves_picture(found: Mapping[str, Curve], stem: str, title: str, x: str, y: str) -> Picture:
     """Each side's runs, interquartile mean and band, with the sides' colours in their order."""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     for tone, (side, curve) in zip(itertools.cycle(COLOURS), found.items(), strict=False):
         for steps, values, _ in curve.runs:
             axes.plot(steps, values, color=tone, linewidth=0.6, alpha=0.25)
         axes.fill_between(curve.x, curve.band.low, curve.band.high, color=tone, alpha=0.22, linewidth=0)
         axes.plot(curve.x, curve.band.value, color=tone, linewidth=2.0, label=short(side))
     axes.set_xlim(left=0)
-    _label(figure, axes, x, y)
-    return _picture(figure, stem, title)
+    label(figure, axes, x, y)
+    return picture(figure, stem, title)
 
 
 def _aggregates(made: Comparison) -> Picture:
     """Four panels below each other would be long on a phone: two by two, a row a side in each."""
     where = ALL if len(made.tasks) > 1 else made.tasks[0]
     sides = list(made.aggregates[where])
-    figure, panels = _figure(rows=2, columns=2, height=1.2 + 0.75 * len(sides))
+    figure, panels = new_figure(rows=2, columns=2, height=1.2 + 0.75 * len(sides))
     for axes, name in zip(panels.flat, NAMES, strict=True):
         figures = [made.aggregates[where][side][name] for side in sides]
         unit = "score" if len(made.tasks) > 1 or name == GAP else "return"
         _intervals(axes, figures, [colour(made, side) for side in sides], digits=2 if unit == "score" else None)
         axes.set_title(f"{NAMES[name]} ({unit})", fontsize=10.5, color=INK, loc="left")
-    _legend(figure, {short(side): colour(made, side) for side in sides})
+    legend(figure, {short(side): colour(made, side) for side in sides})
     caption = f"{where}: {made.measure.words}. Bars are 95 % intervals; of the gap, less is better."
-    return _picture(figure, "aggregates", "At the end of training", caption)
+    return picture(figure, "aggregates", "At the end of training", caption)
 
 
 def _improvement(made: Comparison) -> Picture:
-    figure, axes = _figure(height=1.1 + 0.62 * len(made.pairs))
+    figure, axes = new_figure(height=1.1 + 0.62 * len(made.pairs))
     pairs = [pair.upright() for pair in made.pairs]
     axes.axvline(0.5, color=SOFT, linewidth=1.0, linestyle=(0, (4, 3)))
     _intervals(axes, [pair.improvement for pair in pairs], [colour(made, pair.first) for pair in pairs], digits=2)
@@ -117,7 +96,7 @@ def _improvement(made: Comparison) -> Picture:
     caption = (
         f"That a run of one side ends above a run of the other; {100 * made.level:.3g} % intervals. 0.5: no difference."
     )
-    return _picture(figure, "improvement", "Probability of improvement", caption)
+    return picture(figure, "improvement", "Probability of improvement", caption)
 
 
 def _profile(made: Comparison) -> Picture:
@@ -126,60 +105,22 @@ def _profile(made: Comparison) -> Picture:
     ends = [f(one) for of in values.values() for one in of for f in (np.min, np.max)]
     margin = 0.03 * (max(ends) - min(ends)) or 1.0
     levels = np.linspace(min(ends) - margin, max(ends) + margin, LEVELS)
-    figure, axes = _figure()
+    figure, axes = new_figure()
     for side, of in values.items():
         above, rng = statistics.share_above(levels), np.random.default_rng(0)
         band = statistics.bootstrapped(of, above, rng, replicates=statistics.BAND_REPLICATES)
         axes.fill_between(levels, band.low, band.high, color=colour(made, side), alpha=0.22, linewidth=0, step="mid")
         axes.step(levels, band.value, where="mid", color=colour(made, side), linewidth=2.0, label=short(side))
     axes.set_ylim(-0.02, 1.02)
-    _label(figure, axes, "score" if several else "return", "share of runs above")
+    label(figure, axes, "score" if several else "return", "share of runs above")
     caption = "Performance profile: the share of runs that end above each value, 95 % bands; higher is better."
-    return _picture(figure, "profile", "How many runs come how far", caption)
+    return picture(figure, "profile", "How many runs come how far", caption)
 
 
 def short(name: str, longest: int = LONGEST) -> str:
     """A name cut in its middle where it is too long for a legend."""
     half = (longest - 1) // 2
     return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
-
-
-def _figure(rows: int = 1, columns: int = 1, height: float = HEIGHT) -> tuple[Figure, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, height), dpi=200, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for axes in panels.flat:
-        axes.set_facecolor("none")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(SOFT)
-        axes.tick_params(color=SOFT, labelcolor=INK)
-        axes.grid(color=GRID, linewidth=0.7)
-        axes.set_axisbelow(True)
-    return figure, panels if rows * columns > 1 else panels[0, 0]
-
-
-def _label(figure: Figure, axes: Axes, x: str, y: str) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}".replace("-", "\N{MINUS SIGN}")))
-    labelled = {str(line.get_label()): str(line.get_color()) for line in axes.lines}
-    _legend(figure, {label: tone for label, tone in labelled.items() if not label.startswith("_")})
-
-
-def _legend(figure: Figure, colours: Mapping[str, str]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], color=tone, linewidth=3, label=name) for name, tone in colours.items()]
-    columns = len(handles) if sum(len(name) + 6 for name in colours) <= 50 else 1
-    figure.legend(
-        handles=handles, loc="outside upper left", ncols=columns, frameon=False, labelcolor=INK, handlelength=1.2
-    )
 
 
 def _intervals(axes: Axes, figures: Sequence[Interval], tones: Sequence[str], digits: int | None = None) -> None:
@@ -196,24 +137,3 @@ def _intervals(axes: Axes, figures: Sequence[Interval], tones: Sequence[str], di
     axes.spines["left"].set_visible(False)
     axes.margins(x=0.12)
     axes.locator_params(axis="x", nbins=4)
-
-
-def _picture(figure: Figure, stem: str, title: str, caption: str = "") -> Picture:
-    png, svg = io.BytesIO(), io.StringIO()
-    figure.savefig(png, format="png", facecolor="white", metadata={"Software": None})
-    figure.patch.set_visible(False)
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    return Picture(stem, title, caption, png.getvalue(), _themed(svg.getvalue()))
-
-
-def _themed(svg: str) -> str:
-    """The SVG element alone, as wide as its place, with the page's variables for colours and its font."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r'<svg ([^>]*?)height="[^"]*" ', r"<svg \1", svg, count=1)
-    svg = re.sub(r'(<svg [^>]*?)width="[^"]*" ', r"\1", svg, count=1)
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    variables = {INK: "--ink", SOFT: "--soft", GRID: "--grid"}
-    variables |= {tone: f"--side-{index}" for index, tone in enumerate(COLOURS)}
-    return re.sub(
-        r"#[0-9a-f]{6}", lambda found: f"var({variables[found[0]]})" if found[0] in variables else found[0], svg
-    )

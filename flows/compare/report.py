@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flows.compare.comparison import Comparison, compare
-from flows.compare.gather import Tell, gather
+from flows.compare.gather import Side, Tell, gather
 from flows.compare.page import page
-from flows.compare.pictures import Picture, draw
+from flows.compare.pictures import draw
 from flows.compare.records import Record
 from flows.compare.verdict import Verdict, as_json, verdict
+from flows.report.figures import Picture, save
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json, write_text
 from rlcore.store.series import RETURN, WHILE_TRAINING
@@ -67,15 +68,21 @@ def report(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {out}: there is a file of this name; give a folder")
-    made = compare(gather(words, root, tell), threshold)
+    return written(gather(words, root, tell), folder, threshold, tell)
+
+
+def written(sides: list[Side], folder: Path, threshold: float | None = None, tell: Tell = lambda done: None) -> Report:
+    """Compare sides that are gathered and write everything into a folder; arguments as of `report`.
+
+    A `UserError` where nothing can be compared.
+    """
+    made = compare(sides, threshold)
     found = verdict(made)
     pictures = []
     for picture in draw(made):
         pictures.append(picture)
         tell(f"{len(pictures)} pictures drawn")
-    folder.mkdir(parents=True, exist_ok=True)
-    for picture in pictures:
-        (folder / f"{picture.stem}.png").write_bytes(picture.png)
+    save(pictures, folder)
     write_text(folder / "runs.csv", _csv(RUN_COLUMNS, _runs(made)))
     write_text(folder / "points.csv", _csv(POINT_COLUMNS, _points(made)))
     write_json(folder / "compare.json", as_json(made, found))

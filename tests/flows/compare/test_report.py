@@ -7,6 +7,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import matplotlib.image
 import pytest
@@ -114,6 +115,17 @@ def test_pictures_lie_beside_the_page(out: Path) -> None:
     for path in out.glob("*.png"):
         picture = matplotlib.image.imread(path)
         assert picture.shape[1] > 1000 and picture[..., :3].std() > 0.01
+
+
+def test_pictures_are_there_for_papers_too(out: Path) -> None:
+    for form in ("svg", "pdf"):
+        assert {path.stem for path in out.glob(f"*.{form}")} == PICTURES
+    for path in out.glob("*.svg"):
+        tree = ElementTree.parse(path)
+        assert tree.getroot().get("width", "").endswith("pt")  # a size of its own
+        assert "var(" not in path.read_text()  # and its own colours: no page decides them
+    for path in out.glob("*.pdf"):
+        assert path.read_bytes().startswith(b"%PDF-") and b"/Type /Page" in path.read_bytes()
 
 
 def test_tables_hold_every_run_and_point(out: Path) -> None:

@@ -1,0 +1,137 @@
+"""Figures, drawn without pyplot: as PNG, as SVG and PDF for papers, and as an SVG whose colours follow its page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlcore.store.directory import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which readers of any colour vision can tell apart; the page has lighter ones for the dark.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f3c8d")
+INK, SOFT, GRID = "#222221", "#6b6b6a", "#dddddc"  # of text, of what is less, of the grid: unlike any other colour here
+STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "shepherd", "font.size": 10.5, "pdf.fonttype": 42}
+WIDTH, HEIGHT = 5.2, 3.5  # inches: a phone shows a picture of this width with letters that can be read
+FORMS = ("png", "svg", "pdf")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture.
+
+    Attributes:
+        stem: of its files.
+        title: of it.
+        caption: what one sees, where that needs words.
+        files: by form, PNG on white.
+        inline: an SVG element for a page of `flows.report.html`.
+    """
+
+    stem: str
+    title: str
+    caption: str
+    files: Mapping[str, bytes]
+    inline: str
+
+    @property
+    def png(self) -> bytes:
+        """The PNG."""
+        return self.files["png"]
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The style of all pictures."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def new_figure(rows: int = 1, columns: int = 1, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Any]:
+    """A figure with one panel, or an array of them; without pyplot, which keeps every figure alive."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=200, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat:
+        axes.set_facecolor("none")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(SOFT)
+        axes.tick_params(color=SOFT, labelcolor=INK)
+        axes.grid(color=GRID, linewidth=0.7)
+        axes.set_axisbelow(True)
+    return figure, panels if rows * columns > 1 else panels[0, 0]
+
+
+def label(figure: Figure, axes: Axes, x: str, y: str) -> None:
+    """Name the axes, and the lines that have a name."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}".replace("-", "\N{MINUS SIGN}")))
+    labelled = {str(line.get_label()): str(line.get_color()) for line in axes.lines}
+    legend(figure, {label: tone for label, tone in labelled.items() if not label.startswith("_")})
+
+
+def legend(figure: Figure, colours: Mapping[str, str]) -> None:
+    """Name colours above the panels."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=tone, linewidth=3, label=name) for name, tone in colours.items()]
+    columns = len(handles) if sum(len(name) + 6 for name in colours) <= 50 else 1
+    figure.legend(
+        handles=handles, loc="outside upper left", ncols=columns, frameon=False, labelcolor=INK, handlelength=1.2
+    )
+
+
+def picture(figure: Figure, stem: str, title: str, caption: str = "") -> Picture:
+    """A figure in all its forms; the same figure gives the same bytes."""
+    # The date of each, which would be another every time.
+    metadata: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    }
+    files = {}
+    for form in FORMS:
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=form, facecolor="white", metadata=metadata[form])
+        files[form] = drawn.getvalue()
+    figure.patch.set_visible(False)
+    inline = io.StringIO()
+    figure.savefig(inline, format="svg", metadata=metadata["svg"])
+    return Picture(stem, title, caption, files, _themed(inline.getvalue()))
+
+
+def save(pictures: Iterable[Picture], folder: Path) -> None:
+    """Write the files of pictures into a folder."""
+    for drawn in pictures:
+        for form, data in drawn.files.items():
+            write_bytes(folder / f"{drawn.stem}.{form}", data)
+
+
+def _themed(svg: str) -> str:
+    """The SVG element alone, as wide as its place, with the page's variables for colours and its font."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'<svg ([^>]*?)height="[^"]*" ', r"<svg \1", svg, count=1)
+    svg = re.sub(r'(<svg [^>]*?)width="[^"]*" ', r"\1", svg, count=1)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    variables = {INK: "--ink", SOFT: "--soft", GRID: "--grid"}
+    variables |= {tone: f"--side-{index}" for index, tone in enumerate(COLOURS)}
+    return re.sub(
+        r"#[0-9a-f]{6}", lambda found: f"var({variables[found[0]]})" if found[0] in variables else found[0], svg
+    )
