@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
 from benchmarks.learning_pages import passed, verdict, write_pages
 from flows.compare import curves, pictures
 from flows.compare.records import Record, from_directory
 from flows.config.compose import compose
+from flows.report.figures import drawing
 from flows.sweeps.group import group_of
 from rlcore.errors import RunError
 from rlcore.judge.final import evaluate_checkpoint
@@ -159,7 +159,7 @@ def draw(name: str, records: Sequence[Record]) -> None:
     }
     found = {what: curves.curve_of([[(x, y, False) for x, y in map(np.transpose, of)]]) for what, of in both.items()}
     drawn = {what: curve for what, curve in found.items() if curve is not None}
-    with matplotlib.rc_context(pictures.STYLE):
+    with drawing():
         picture = pictures.curves_picture(drawn, name, records[0].task, "policy steps", "return")
     (RESULTS / f"{name}.png").write_bytes(picture.png)
 
