@@ -47,7 +47,7 @@ class Crew:
         """
         worker = self._idle.get()
         try:
-            for _ in range(DEATHS):
+            for deaths in range(1, DEATHS + 1):
                 if self._ending.is_set():
                     return End("interrupted")
                 if not isinstance(worker, _Worker) or not worker.lives:
@@ -56,7 +56,7 @@ class Crew:
                 if end is not None:
                     return end
                 self._alive.discard(worker)
-                if not self._ending.is_set():
+                if deaths < DEATHS and not self._ending.is_set():
                     on_progress({"doing": f"{worker.death}; going on from the last checkpoint"})
             assert isinstance(worker, _Worker)
             return End("interrupted") if self._ending.is_set() else worker.end_of_job

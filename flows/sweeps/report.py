@@ -20,7 +20,7 @@ from flows.sweeps.study import Study, meant
 from flows.sweeps.trial import Training
 from flows.workers.artifacts import show_sweep
 from rlcore.config.schema import plain
-from rlcore.errors import RunError, UserError, first_line
+from rlcore.errors import RunError, first_line
 from rlcore.store.directory import write_text
 from rlcore.system.durable import write_synced
 from rlcore.system.secrets import redacted
@@ -38,10 +38,7 @@ def status(folder: SweepFolder) -> dict[str, Any]:
     where nobody drives it, else None.
     """
     plan = folder.read()
-    try:
-        study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
-    except UserError as error:
-        raise UserError(f"{error}; once that is mended, go on with: {folder.resume_command}") from None
+    study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
     found = _status(folder, plan, study)
     ended = sum(trial["state"] in ENDED for trial in found["trials"]) == found["wanted"]
     over = ended and (found["best"] is None or not plan.config.confirm_seeds or found["confirmed"] is not None)

@@ -51,7 +51,7 @@ def open_to_read(url: str) -> BaseStorage | None:
 
 @contextmanager
 def storage_errors(doing: str, go_on: str) -> Iterator[None]:
-    """Around the use of a database: what it raises becomes a `RunError` of one sentence.
+    """Around the use of a database: what it raises becomes one sentence, which names what goes on.
 
     Args:
         doing: what cannot be done, as "trial 3 cannot be noted".
@@ -62,6 +62,8 @@ def storage_errors(doing: str, go_on: str) -> Iterator[None]:
 
     try:
         yield
+    except UserError as error:
+        raise UserError(f"{error}; once that is mended, go on with: {go_on}") from None
     except (StorageInternalError, SQLAlchemyError) as error:
         raise RunError(f"{doing} ({_reason(error)}); once that is mended, go on with: {go_on}") from error
 

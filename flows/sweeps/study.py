@@ -61,24 +61,20 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.config, self.space, self._size, self._pace = plan.config, plan.space, plan.size, plan.pace
         self._optuna = optuna
-        self._database = only_read or open_storage(storage)
         self._go_on = sweep_resume_command(plan.config.name)
         self._lock = threading.Lock()  # at what is read and written: jobs report from threads
         self._trials: list[FrozenTrial] | None = None  # as last read
         self._judged: dict[int, int] = {}  # trial -> the evaluation at which it was last asked about
         with self._watched("the study cannot be opened"):
-            self._study = (
-                optuna.load_study(study_name=name, storage=only_read)
-                if only_read
-                else optuna.create_study(
-                    storage=self._database, study_name=name, direction="maximize", load_if_exists=True
-                )
-            )
+            self._database = only_read or open_storage(storage)
+            made = functools.partial(optuna.create_study, direction="maximize", load_if_exists=True)
+            self._study = (optuna.load_study if only_read else made)(study_name=name, storage=self._database)
 
     @staticmethod
     def there(plan: Plan, storage: str, name: str) -> Study | None:
         """The study as it is, to be read and nothing else; None where there is none."""
-        database = open_to_read(storage)
+        with storage_errors("the study cannot be read", sweep_resume_command(plan.config.name)):
+            database = open_to_read(storage)
         try:
             return Study(plan, storage, name, database) if database else None
         except KeyError:

@@ -80,6 +80,12 @@ def test_a_database_that_is_none_is_refused_with_the_command_that_goes_on(swept:
         status(swept)
 
 
+def test_a_database_that_cannot_be_opened_to_drive_a_sweep_is_one_too(swept: SweepFolder) -> None:
+    (swept.path / "study.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(UserError, match=r"cannot be opened \(file is not a database\); once .*sweep resume mine$"):
+        Study(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read()))
+
+
 def test_a_database_that_fails_while_a_sweep_is_driven_names_the_command_that_goes_on(swept: SweepFolder) -> None:
     study = Study(swept.read(), swept.storage(swept.read()), swept.study_name(swept.read()))
     with sqlite3.connect(swept.path / "study.db") as database:
