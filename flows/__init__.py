@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlcore.judge.policy import Policy
+    from rlcore.judge.loaded_policy import Policy
 
 
 def load_policy(path_or_uri: str | Path) -> Policy:

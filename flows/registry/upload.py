@@ -18,7 +18,8 @@ import numpy as np
 
 from flows.tracking.mlflow_store import pages
 from rlcore import plugins
-from rlcore.judge.policy import Policy, load_policy
+from rlcore.judge.loaded_policy import Policy
+from rlcore.judge.policy import load_policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -85,7 +86,7 @@ def signature_of(policy: Policy) -> ModelSignature:
     """Shapes and types of what a policy takes and returns, batch first; `deterministic` as parameter.
 
     It takes an array when the agent sees one observation key, else one named array a key. One that remembers takes
-    `is_first` and its carry by name, too, and gives `action` and the carry: `rlcore.judge.policy.Policy.exchange`.
+    `is_first` and its carry by name, too, and gives `action` and the carry: `exchange` in `rlcore.judge.loaded_policy`.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec

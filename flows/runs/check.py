@@ -16,7 +16,7 @@ from rlcore.train.device import check_device
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
-    from rlcore.judge.policy import Policy
+    from rlcore.judge.loaded_policy import Policy
     from rlcore.spec import EnvSpec
 
 

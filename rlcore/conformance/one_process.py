@@ -18,7 +18,7 @@ from rlcore.conformance.trainings import bits, fresh, held, parameters, run, tra
 from rlcore.data.arrivals import tensor
 from rlcore.data.carry import fitted, mapped, named
 from rlcore.functional.noise import Noise
-from rlcore.judge.policy import Policy
+from rlcore.judge.loaded_policy import Policy
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training

@@ -16,7 +16,8 @@ from rlcore import streams
 from rlcore.envs.make import make
 from rlcore.errors import UserError
 from rlcore.judge.evaluation import episode_limit
-from rlcore.judge.policy import Policy, load_policy
+from rlcore.judge.loaded_policy import Policy
+from rlcore.judge.policy import load_policy
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import config_of
 

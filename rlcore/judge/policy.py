@@ -1,180 +1,28 @@
-"""A trained policy to act with: loaded from a run, a checkpoint or an exported folder; nothing else is needed."""
+"""Where a policy is loaded from (a run, a checkpoint, an exported folder), exported to, and what it fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.schema import build
-from rlcore.data.carry import fitted, mapped, named
+from rlcore.config.schema import plain
 from rlcore.errors import UserError
-from rlcore.functional.noise import Noise
-from rlcore.spec import ArraySpec, EnvSpec
+from rlcore.judge.loaded_policy import Policy
+from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.types import Carry
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
 
 FORMAT = 1
-
-
-class Policy:
-    """An agent with the shapes it expects.
-
-    Args:
-        description: `algo` (its config as plain values), `distribution`, `plugins`, `spec`, `policy_steps`, `digest`.
-        state: the agent's state_dict.
-        seed: of the noise of sampled actions.
-    """
-
-    def __init__(self, description: Mapping[str, Any], state: Mapping[str, Any], seed: int = 0) -> None:
-        self.description = dict(description)
-        self.spec = EnvSpec.from_json(description["spec"])
-        plugins.load()
-        name = description["algo"]["name"]
-        if name not in ALGORITHMS:  # what only brought an environment is not asked for
-            plugins.require(description.get("plugins", ()))
-            raise UserError(f"algo.name={name}: not an algorithm here; algorithms: {', '.join(ALGORITHMS)}")
-        module = ALGORITHMS[name]
-        config = build(module.Config, description["algo"], "algo.")
-        self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
-        self.agent.load_state_dict(state)
-        self.agent.requires_grad_(False).eval()
-        self.obs_keys: tuple[str, ...] = tuple(getattr(self.agent, "keys", self.spec.obs))
-        self._rng = Noise(seed, "policy_eval")
-
-    def initial(self, batch_size: int) -> Carry:
-        """The carry at the start of so many episodes; () where the policy remembers nothing."""
-        return self.agent.initial(batch_size)
-
-    def predict(self, obs: Any, greedy: bool = True) -> np.ndarray:
-        """Actions for observations, in the environment's own form, of a policy that remembers nothing.
-
-        Args:
-            obs: one observation or a batch of them: an array where the environment gives an array (key `state`),
-                or a dict of arrays.
-            greedy: the most likely action; False samples.
-
-        Returns:
-            One action or a batch of them, as the observations were given.
-
-        Raises:
-            UserError: a key is missing, of another shape or not finite; names it and what was expected. Or the policy
-                remembers, and would forget from one call to the next: names `step`.
-        """
-        if names := [*self.remembered(1)]:
-            raise UserError(
-                f"this policy remembers ({', '.join(names)}) and would begin an episode at each call of predict; "
-                "use action, carry = policy.step(obs, carry), with carry=None at an episode's start"
-            )
-        return self.step(obs, greedy=greedy)[0]
-
-    def step(
-        self, obs: Any, carry: Carry | None = None, is_first: Any = None, greedy: bool = True
-    ) -> tuple[np.ndarray, Carry]:
-        """As `predict`, for every policy: gives the carry that is to be handed in with the next observations.
-
-        Args:
-            obs: as for `predict`.
-            carry: what the last call gave; None begins episodes.
-            is_first: [B] bool, which of the observations open an episode; None = none of them, or all without a carry.
-            greedy: the most likely action; False samples.
-
-        Returns:
-            Actions as `predict` gives them, and the carry.
-
-        Raises:
-            UserError: as `predict`; `is_first` is of another length than the batch.
-        """
-        given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
-        arrays = {key: self._array(given, key) for key in self.obs_keys}
-        single = [arrays[key].ndim == len(self.spec.obs[key].shape) for key in self.obs_keys]
-        if any(single) != all(single):
-            raise UserError("obs: some keys are batched and others are not")
-        batch = {key: torch.from_numpy(a[None] if single[0] else a) for key, a in arrays.items()}
-        count = len(batch[self.obs_keys[0]])
-        opens = np.full(count, carry is None) if is_first is None else np.asarray(is_first, dtype=bool).reshape(-1)
-        if len(opens) != count:
-            raise UserError(f"is_first: expected one value an observation, {count}, got {len(opens)}")
-        form = self.initial(count)
-        with torch.no_grad():
-            carry, action, _ = self.agent.act(
-                form if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
-            )
-            result = self.agent.to_env(action).numpy()
-        return (result[0] if single[0] else result), fitted(form, carry)
-
-    def remembered(self, batch_size: int) -> dict[str, np.ndarray]:
-        """The carry at the start of so many episodes as arrays [B, ...] named as `carry.lstm.0`; {} where it is ()."""
-        return self._named(self.initial(batch_size))
-
-    def exchange(self, given: Mapping[str, Any], greedy: bool = True) -> dict[str, np.ndarray]:
-        """As `step`, for a batch, with the carry as arrays by name: what a server takes and gives.
-
-        Args:
-            given: observations by key, `is_first` [B] bool, and the names of `remembered`, as the last call gave them.
-            greedy: the most likely action; False samples.
-
-        Returns:
-            `action` [B, ...], and the carry that is to come with the next observations.
-
-        Raises:
-            UserError: something is missing or of another shape, or a number of the carry is NaN.
-        """
-        names = ("is_first", *self.remembered(1))
-        if missing := [name for name in names if given.get(name) is None]:
-            raise UserError(f"{missing[0]!r} is missing; a policy that remembers takes {', '.join(names)}")
-        opens = np.asarray(given["is_first"], dtype=bool).reshape(-1)
-        form, parts = self.initial(len(opens)), list[torch.Tensor]()
-        for name, fresh in self._named(form).items():
-            if np.shape(given[name]) != fresh.shape:
-                raise UserError(f"{name!r}: expected shape {fresh.shape}, got {np.shape(given[name])}")
-            parts.append(torch.from_numpy(np.array(given[name], fresh.dtype)))
-            if parts[-1].isnan().any():  # a null in JSON is NaN by now, and would stay in what is remembered
-                raise UserError(f"{name!r}: expected numbers, got nan; hand in what the last call gave")
-        obs = {key: given[key] for key in self.obs_keys if key in given}
-        left = iter(parts)
-        action, carry = self.step(obs, mapped(lambda _: next(left), form), opens, greedy)
-        return {"action": action, **self._named(carry)}
-
-    def _named(self, carry: Carry) -> dict[str, np.ndarray]:
-        return {name: part.numpy() for name, part in named(carry).items()}
-
-    def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:
-        if key not in given:
-            raise UserError(f"obs: key {key!r} is missing; expected {', '.join(self.obs_keys)}")
-        spec: ArraySpec = self.spec.obs[key]
-        array = np.asarray(given[key])
-        if array.dtype.kind not in "biuf":
-            raise UserError(f"obs {key!r}: expected numbers, got {array.dtype}")
-        lead = array.ndim - len(spec.shape)
-        if lead not in (0, 1) or array.shape[lead:] != spec.shape:
-            batch = f"({', '.join(['N', *map(str, spec.shape)])})"
-            raise UserError(f"obs {key!r}: expected shape {spec.shape} or {batch}, got {array.shape}")
-        if spec.n is None and np.dtype(spec.dtype).kind in "iu":
-            info = np.iinfo(spec.dtype)
-            if not np.all((array == np.floor(array)) & (array >= info.min) & (array <= info.max)):
-                raise UserError(f"obs {key!r}: expected whole numbers from {info.min} to {info.max}")
-            return np.asarray(array, dtype=spec.dtype, order="C")
-        if spec.n is None:
-            with np.errstate(over="ignore"):
-                array = np.asarray(array, dtype=np.float32, order="C")
-            if not (finite := np.isfinite(array)).all():  # a null in JSON is NaN by now
-                where = tuple(map(int, np.argwhere(~finite)[0]))
-                raise UserError(f"obs {key!r}: expected finite float32 numbers, got {array[where]} at {list(where)}")
-            return array
-        if not np.all((array == np.floor(array)) & (array >= spec.start) & (array < spec.start + spec.n)):
-            raise UserError(f"obs {key!r}: expected whole numbers from {spec.start} to {spec.start + spec.n - 1}")
-        return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would make [1] of []
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
@@ -193,7 +41,7 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
 
 
 def load_policy(path: str | Path, seed: int = 0) -> Policy:
-    """The policy of a run directory (its best checkpoint, else the latest), a checkpoint or an exported folder.
+    """The policy of a run (its best checkpoint, else the latest), a checkpoint, a folder of them, or an exported one.
 
     Args:
         path: where it is.
@@ -208,30 +56,52 @@ def load_policy(path: str | Path, seed: int = 0) -> Policy:
     path = Path(path)
     if (path / "policy.json").exists():
         return _exported(path, seed)
-    if (path / "manifest.json").exists():
+    path = _checkpoint_at(path)
+    learning, bookkeeping = checkpoint.load(path)
+    if "policy" not in bookkeeping:  # it lies in a run, which knows
         run = RunDirectory.existing(path.resolve().parents[1])
-    else:
-        run = RunDirectory.existing(path)
-        path = checkpoint.chosen(run)
-    learning, _ = checkpoint.load(path)
-    return Policy(describe(run, path), learning["learner"]["agent"], seed)
+        return Policy(describe(run, path), learning["learner"]["agent"], seed)
+    moment = {key: checkpoint.manifest(path)[key] for key in ("policy_steps", "digest")}
+    with _told_in(f"checkpoint {path}", "its files"):
+        return Policy(bookkeeping["policy"] | moment, learning["learner"]["agent"], seed)
+
+
+def _checkpoint_at(path: Path) -> Path:
+    """The checkpoint that a path stands for: itself, a run's, or the newest of a folder."""
+    if (path / "manifest.json").exists():
+        return path
+    if (run := RunDirectory(path)).config.exists():
+        return checkpoint.chosen(run)
+    newest = checkpoint.newest_good(path)
+    if newest is None:
+        raise UserError(
+            f"{path}: no policy there; give a run, a checkpoint, what Training.save wrote or an exported policy"
+        )
+    return newest
+
+
+@contextmanager
+def _told_in(source: str, files: str) -> Iterator[None]:
+    """Turn every way in which files, which may be anybody's, can describe no policy into a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{source}: {Path(error.filename).name} cannot be read ({error.strerror})") from None
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+        raise UserError(f"{source}: {files} describe no policy ({type(error).__name__})") from error
 
 
 def _exported(path: Path, seed: int) -> Policy:
     """The policy of an exported folder, which may be anybody's."""
     names = ("agent.json", "agent.safetensors")
-    try:
+    with _told_in(str(path), f"policy.json and {names[0]}"):
         description = nested_state.read_json((path / "policy.json").read_bytes(), "policy.json")
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise UserError(f"policy.json is of another format than {FORMAT}, which this version reads")
         shape, tensors = ((path / name).read_bytes() for name in names)
         return Policy(description, nested_state.decode(shape, tensors, names), seed)
-    except OSError as error:
-        raise UserError(f"{path}: {Path(error.filename).name} cannot be read ({error.strerror})") from None
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
-        raise UserError(f"{path}: policy.json and {names[0]} describe no policy ({type(error).__name__})") from error
 
 
 def refuse_other_shapes(policy: Policy, config: RunConfig, spec: EnvSpec) -> None:
@@ -251,13 +121,24 @@ def check_fits(policy: Policy, agent: Any, source: str) -> None:
     Raises:
         UserError: names the first entry that differs.
     """
-    theirs, ours = policy.agent.state_dict(), agent.state_dict()
+    for name, found, wanted in differing_shapes(policy.agent.state_dict(), agent.state_dict()):
+        raise UserError(
+            f"init_from={source}: its {name} is {found}, this run needs {wanted}; use its algo and env keys"
+        )
+
+
+def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The entries of two agents' states that are of different shapes: name, what is there, what is here."""
     for name in sorted({*theirs, *ours}):
-        wanted, found = (_shape_of(state.get(name)) for state in (ours, theirs))
+        found, wanted = (_shape_of(state.get(name)) for state in (theirs, ours))
         if wanted != found:
-            raise UserError(
-                f"init_from={source}: its {name} is {found}, this run needs {wanted}; use its algo and env keys"
-            )
+            yield name, found, wanted
+
+
+def describe_agent(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
+    """What `Policy` needs beside the weights, of a training that has no run."""
+    kept = {"algo": plain(config.algo), "distribution": config.distribution.type, "plugins": [*config.plugins]}
+    return {"format": FORMAT, **kept, "spec": spec.to_json()}
 
 
 def _shape_of(value: Any) -> str:

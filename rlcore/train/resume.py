@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.config.groups import RunConfig
-from rlcore.errors import UserError
+from rlcore.errors import UserError, first_line
 from rlcore.optim.when_to_compile import decide
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
@@ -72,19 +72,26 @@ class ResumePoint:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Turn every way in which a state can be another than this run's into a `UserError` that names the files."""
-        try:
+        with reading_state(self.path):
             yield
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise UserError(
-                f"checkpoint {self.path}: learning/state.json or bookkeeping/state.json holds no state of this run "
-                f"({type(error).__name__}: {str(error)[:200]})"
-            ) from error
 
     def check(self, now: Mapping[str, Any], config: RunConfig) -> None:
         """Refuse to go on with what would learn something else; say what may change the bits."""
         before = self.fingerprint
         refuse_other_learning(before["learning"], now["learning"], config, self.path)
         warn_of_other_machine(before["machine"], now["machine"])
+
+
+@contextmanager
+def reading_state(path: Path) -> Iterator[None]:
+    """Turn every way in which a checkpoint's state can be another than a training's into a `UserError`."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UserError(
+            f"checkpoint {path}: learning/state.json or bookkeeping/state.json holds no state of this run "
+            f"({type(error).__name__}: {first_line(error)[:200]})"
+        ) from error
 
 
 def refuse_unfit(source: Path, config: RunConfig) -> None:

@@ -7,7 +7,7 @@
     for iteration in training:
         print(iteration.policy_steps, iteration.metrics.get("Rewards/rew_avg"))
     print(training.evaluate(episodes=20)["mean"])
-    training.save("acrobot")                       # and later: Training(config).load("acrobot")
+    training.save("acrobot")      # later: Training(config).load("acrobot"), or flows.load_policy("acrobot") to act
 
 No run directory is needed; `rlcore.train.session.Session` adds one, and everything that makes a run durable.
 """
@@ -26,10 +26,11 @@ from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected, load_dataset
 from rlcore.data.rollout import Rollout
 from rlcore.envs.card import environment_card
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.make import make_vector_env, refuse_foreign_vector
 from rlcore.errors import RunError, UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
+from rlcore.judge.policy import describe_agent, differing_shapes
 from rlcore.store import checkpoint
 from rlcore.store.patience import patiently
 from rlcore.train.boundary import budget
@@ -37,6 +38,7 @@ from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
 from rlcore.train.loop import Loop
 from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
 from rlcore.train.rehearsal import rehearse
+from rlcore.train.resume import reading_state
 from rlcore.types import Context, Episode, Metrics, Ranks, State, VectorEnv
 
 if TYPE_CHECKING:
@@ -87,6 +89,8 @@ class Training(Loop):
         self.config, self.fabric = config, make_fabric(config.fabric)
         self.ranks = ranks or FabricRanks(self.fabric)
         self._card = dict(card) if card is not None else None
+        if envs is not None:
+            refuse_foreign_vector(envs)
         self.envs = envs or self._own_envs()
         prepare = functools.cache(lambda: rehearse(context, self.envs))
         context = Context(
@@ -208,7 +212,9 @@ class Training(Loop):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; a ValueError where it is of another number of ranks."""
+        """Continue from a `state_dict`; a ValueError where it is of other shapes or another number of ranks."""
+        for name, found, wanted in differing_shapes(state["learner"]["agent"], self.learner.state_dict()["agent"]):
+            raise ValueError(f"the agent's {name} is {found} there and {wanted} here")
         if len(state["ranks"]) != self.ranks.size:
             raise ValueError(f"a state of {len(state['ranks'])} ranks where {self.ranks.size} train")
         own = state["ranks"][str(self.ranks.rank)]
@@ -220,13 +226,21 @@ class Training(Loop):
 
     def save(self, folder: Path | str) -> Path:
         """Write a checkpoint `folder/<policy_steps>`, whole, in the place of one of that name; returns it."""
-        folder = Path(folder)
-        return checkpoint.save(folder, self.policy_steps, self.state_dict(folder), {"time": time.time()}, replace=True)
+        folder, told = Path(folder), {"time": time.time(), "policy": describe_agent(self.config, self.envs.spec)}
+        return checkpoint.save(folder, self.policy_steps, self.state_dict(folder), told, replace=True)
 
     def load(self, path: Path | str) -> Training:
-        """Continue from a checkpoint, or from the newest one in a folder; a UserError where there is no good one."""
-        newest = checkpoint.newest_good(Path(path), with_chunks=True)
-        self.load_state_dict(checkpoint.load(newest or Path(path))[0])
+        """Continue from a checkpoint, or from the newest one in a folder.
+
+        A UserError where there is no good one, or it is of another config; of other weights' shapes, nothing changes.
+        """
+        there = (Path(path) / "manifest.json").is_file()
+        source = Path(path) if there else checkpoint.newest_good(Path(path), with_chunks=True)
+        if source is None:
+            raise UserError(f"{path}: no good checkpoint there; give what Training.save returned, or its folder")
+        learning, _ = checkpoint.load(source)
+        with reading_state(source):
+            self.load_state_dict(learning)
         return self
 
     def close(self) -> None:

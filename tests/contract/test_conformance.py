@@ -23,7 +23,7 @@ from rlcore.data.carry import named
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize
-from rlcore.judge import policy
+from rlcore.judge import loaded_policy
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 from rlcore.train.training import Training
@@ -215,13 +215,13 @@ def test_optimizers_and_modules_are_found_in_lists_dicts_and_objects_too(monkeyp
 def test_serving_that_puts_a_carry_under_another_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when what `act` writes as {c, h} is read in the order of `initial`, {h, c}."""
 
-    def by_position(self: policy.Policy, carry: Any) -> dict[str, np.ndarray]:
+    def by_position(self: loaded_policy.Policy, carry: Any) -> dict[str, np.ndarray]:
         return dict(zip(named(self.initial(1)), [part.numpy() for part in named(carry).values()], strict=True))
 
     recurrent.use(monkeypatch, recurrent.TwoCounts)
     conformance.a_loaded_policy_acts_alike(q_learning_config())
-    monkeypatch.setattr(policy, "fitted", lambda form, carry: carry)
-    monkeypatch.setattr(policy.Policy, "_named", by_position)
+    monkeypatch.setattr(loaded_policy, "fitted", lambda form, carry: carry)
+    monkeypatch.setattr(loaded_policy.Policy, "_named", by_position)
     with pytest.raises(AssertionError, match=r"a policy that was loaded has another carry\.h"):
         conformance.a_loaded_policy_acts_alike(q_learning_config())
 

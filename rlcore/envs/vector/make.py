@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlcore import streams
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.make import EnvSettings, make
@@ -10,6 +12,8 @@ from rlcore.envs.vector.native import NativeVectorEnv, refuse
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.envs.vector.watchdog import step_limit
+from rlcore.errors import UserError
+from rlcore.types import VectorEnv
 
 
 def make_vector_env(
@@ -69,3 +73,13 @@ def stream_seeds(seed: int, purpose: str, rank: int, offset: int, tier: str) -> 
         return streams.integer(seed, purpose, rank, offset + env_index) if episode_index == 0 else None
 
     return episode_seed
+
+
+def refuse_foreign_vector(envs: Any) -> None:
+    """Refuse what is no `VectorEnv`, as one of Gymnasium's."""
+    names = [*VectorEnv.__annotations__, *(name for name in vars(VectorEnv) if not name.startswith("_"))]
+    if missing := [name for name in names if not hasattr(envs, name)]:
+        raise UserError(
+            f"envs is a {type(envs).__name__} without {', '.join(missing)}, which rlcore.types.VectorEnv asks for; "
+            "name an environment of Gymnasium in the config (env.id, env.num_envs) and leave envs out"
+        )

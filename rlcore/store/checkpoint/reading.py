@@ -60,7 +60,7 @@ def in_a_sentence(path: Path) -> Iterator[None]:
     try:
         yield
     except (Damage, UserError) as wrong:
-        raise UserError(f"checkpoint {path}: {wrong}; choose another with --checkpoint") from None
+        raise UserError(f"checkpoint {path}: {wrong}; choose another checkpoint") from None
 
 
 def manifest(path: Path) -> dict[str, Any]:

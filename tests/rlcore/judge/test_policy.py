@@ -91,7 +91,7 @@ def test_observations_that_do_not_fit_are_refused_by_name(run: RunDirectory, obs
 def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
     from rlcore.algorithms import ppo
     from rlcore.config.schema import plain
-    from rlcore.judge.policy import Policy
+    from rlcore.judge.loaded_policy import Policy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
     action = ActionSpec("Discrete", (), "int64", (4,), (0,))
@@ -128,7 +128,7 @@ def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(m
     from rlcore.algorithms import ALGORITHMS
     from rlcore.algorithms.ppo import learner as ppo
     from rlcore.config.schema import plain
-    from rlcore.judge.policy import Policy
+    from rlcore.judge.loaded_policy import Policy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
     monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(Config=ppo.Config, Agent=Pixels))
@@ -148,7 +148,7 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
     from flows.registry.upload import example_of, signature_of
     from rlcore.algorithms import ALGORITHMS
     from rlcore.config.schema import build, plain
-    from rlcore.judge.policy import Policy
+    from rlcore.judge.loaded_policy import Policy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
     from tests.probes import q_learning
 
@@ -185,7 +185,7 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run here"):
+    with pytest.raises(UserError, match="no policy there; give a run, a checkpoint"):
         load_policy(tmp_path)
 
 

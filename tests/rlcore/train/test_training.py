@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -15,13 +18,15 @@ from rlcore.algorithms.a2c import learner as a2c
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build, plain
 from rlcore.data.dataset import load_dataset
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError
+from rlcore.judge.policy import load_policy
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.train.training import Training
 from tests.probes import q_learning
 
+FOUR = EnvConfig(id="CartPole-v1", num_envs=4)
 CARD = {"tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
 
 
@@ -75,6 +80,61 @@ def test_what_was_collected_and_not_learned_from_is_not_saved(tmp_path: Path) ->
     one.collect()
     with pytest.raises(Exception, match=r"update\(\) before saving"):
         one.save(tmp_path)
+
+
+def trained(**settings: Any) -> Training:
+    one = training(**settings)
+    one.collect()
+    one.update()
+    return one
+
+
+def test_a_policy_is_loaded_from_what_was_saved_without_a_run(tmp_path: Path) -> None:
+    one = trained()
+    older = one.save(tmp_path)
+    one.collect()
+    one.update()
+    path = one.save(tmp_path)
+    agent, obs = one.learner.agent, np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    with torch.no_grad():
+        action = agent.act((), {"state": torch.from_numpy(obs)}, torch.ones(50).bool(), None, True)[1]
+    for place in (tmp_path, path):
+        policy = load_policy(place)
+        assert policy.predict(obs).tolist() == agent.to_env(action).tolist()
+        assert policy.description["policy_steps"] == one.policy_steps
+    weights = [load_policy(place).agent.state_dict()["critic.layers.0.weight"] for place in (older, path)]
+    assert not torch.equal(*weights)
+
+
+def test_what_cannot_be_loaded_is_refused_in_one_sentence_and_changes_nothing(tmp_path: Path) -> None:
+    path = trained().save(tmp_path / "small")
+    wide = training(actor={"dense_units": 16})
+    before = bits(wide)
+    with pytest.raises(UserError) as refused:
+        wide.load(path)
+    assert "\n" not in str(refused.value) and bits(wide) == before
+    assert str(refused.value).startswith(f"checkpoint {path}: ")
+    assert "the agent's actor.layers.0.bias is of shape [64] there and of shape [16] here" in str(refused.value)
+    more = Training(dataclasses.replace(wide.config, algo=training().config.algo, env=FOUR), CARD)
+    with pytest.raises(RunError, match="^the saved environments have environments 2, these have 4$"):
+        more.load(path)
+    for place in ("nope", tmp_path):
+        with pytest.raises(UserError, match=rf"^{place}: no good checkpoint there; .* Training.save") as refused:
+            wide.load(place)
+        assert "--" not in str(refused.value)
+    with pytest.raises(UserError, match=rf"^{tmp_path}: no policy there; .* Training.save"):
+        load_policy(tmp_path)
+    (path / "learning/tensors.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="tensors.safetensors .* choose another checkpoint$"):
+        wide.load(path)
+
+
+def test_environments_that_are_no_vector_of_ours_are_refused_by_what_they_lack() -> None:
+    config = training().config
+    for envs in (gymnasium.make_vec("CartPole-v1", 2), gymnasium.make("CartPole-v1")):
+        with pytest.raises(UserError, match=r"^envs is a .* without .*pop_episodes.*; .*\(env\.id"):
+            Training(config, CARD, envs=envs)
+        envs.close()
 
 
 def test_a_replay_memory_begins_with_the_dataset_that_collect_wrote(
