@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import nullcontext
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -18,12 +19,16 @@ from flows.process.locks import locked
 from flows.process.network import is_server
 from flows.process.parents import leaving_with
 from flows.report.command_lines import stage_command
+from flows.runs.listeners import listening
 from flows.runs.milestones import note_start
 from flows.runs.trainer import released
 from flows.settings import database_lock, tracking_uri
 from flows.tracking.mirror import finish_mirror, mirror_in_background
+from flows.tracking.mlflow_store import store_uri
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
+
+LONG = 30.0  # seconds of training after which it is shown as it goes
 
 
 def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None = None) -> None:
@@ -41,13 +46,33 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
         if name != "make-env" and not run.card.exists():
             first = stage_command("make-env", run_dir, params, overrides)
             raise UserError(f"{run_dir}: no env_card.json yet; `{first}` comes first")
-        with run.driving(), released(run), following(run):
+        shown = _shown(run) if name == "train" else nullcontext()
+        with run.driving(), released(run), following(run), shown:
             note_start(run)
             print(json.dumps(_made(name, run)))
-        if name == "train" and run.read_config()["metric"]["log_level"]:  # else there is nothing to show yet
-            mirror_in_background(run)
-        elif name == "register-model":
+        if name == "register-model":
             finish_mirror(run)  # evaluation, model and summary too
+
+
+@contextmanager
+def _shown(run: RunDirectory) -> Iterator[None]:
+    """Mirror a training where somebody may look on: on a server, or because it takes long.
+
+    To start a mirror costs as much as a short training; register-model, in its process, brings everything.
+    """
+    config, begun, wanted = run.read_config(), time.monotonic(), False
+    served = is_server(store_uri(config))
+
+    def listener(kind: str, facts: dict[str, Any]) -> None:
+        nonlocal wanted
+        wanted = wanted or served or time.monotonic() - begun > LONG
+        if wanted and kind in ("checkpoint", "evaluation"):
+            mirror_in_background(run)
+
+    with listening(listener):
+        yield
+    if wanted and config["metric"]["log_level"]:  # else there is nothing new to show
+        mirror_in_background(run, every=0.0)
 
 
 def _made(name: str, run: RunDirectory) -> dict[str, Any]:

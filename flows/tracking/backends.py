@@ -1,8 +1,8 @@
 """The tracking backends: where a run is shown, each brought up to date from the event log, which is the truth.
 
-To add one: a function `bring(run, events)` in a file of this folder, a line in BACKENDS, and its name among the choices
-of `metric.logger.name` (rlcore/config/groups.py). It adds what its backend lacks and is called again and again: while
-training, after a kill, by another process, never by two at once.
+To add one: a function `bring(run, news)` in a file of this folder, a line in BACKENDS, and its name among the choices
+of `metric.logger.name` (rlcore/config/groups.py). It adds what its backend lacks, of all points at first and then of
+what is new, and is called again and again: while training, after a kill, by another process, never by two at once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Callable
 from flows.process.locks import locked
 from flows.settings import configure_environment
 from flows.tracking import mlflow_run
+from flows.tracking.news import News
 from flows.tracking.tensorboard_csv import bring_csv, bring_tensorboard
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import read_events
-from rlcore.store.series import Event
 
-Backend = Callable[[RunDirectory, list[Event]], object]
+Backend = Callable[[RunDirectory, News], object]
 BACKENDS: dict[str, Backend] = {"tensorboard": bring_tensorboard, "csv": bring_csv}
+
+_READ: dict[tuple[str, str], News] = {}  # runs that this process has brought up to date
 
 
 def bring(run: RunDirectory) -> str:
@@ -28,8 +29,12 @@ def bring(run: RunDirectory) -> str:
     """
     configure_environment()
     with locked(run.path / ".mlflow" / "lock"):
-        events = list(read_events(run.events))
+        key = str(run.path.absolute()), run.read_identity()["run_id"]  # a folder may be given to another run
+        news = (_READ.pop(key, None) or News(run)).look()  # popped: what a failed call missed, a whole one makes good
         chosen = BACKENDS.get(run.read_config()["metric"]["logger"]["name"])
-        if chosen is not None and events:
-            chosen(run, events)
-        return mlflow_run.bring(run, events)
+        if chosen is not None and news.first is not None:
+            chosen(run, news)
+        run_id = mlflow_run.bring(run, news)
+        if news.ended is None:  # one that has ended is seldom asked for again, and its steps are many
+            _READ[key] = news
+        return run_id

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import rlcore
 from flows.settings import artifact_root, own_store
+from flows.tracking.mlflow_points import log_points
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store, store_uri, user
 from flows.tracking.mlflow_sweep import PARENT, tags_of_trial
+from flows.tracking.news import News
 from rlcore.config.schema import spell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.events import COMPLETE, ending
-from rlcore.store.series import Event, Point, points
+from rlcore.store.events import COMPLETE
+from rlcore.store.series import Event
 from rlcore.system.secrets import redacted
 
 if TYPE_CHECKING:
@@ -29,13 +31,12 @@ RUN_TAG = "shepherd.run_id"
 STATUS = dict.fromkeys(COMPLETE, "FINISHED")
 STATUS |= {"interrupted": "KILLED", "pruned": "KILLED", "failed": "FAILED", "died": "KILLED"}
 UPLOADS = ".mlflow/uploads.json"
-BATCH_METRICS = 1000  # the most MLflow takes in one call
 BATCH_PARAMS = 100
 KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"  # its page opens on runs, not on traces
 NOTE = "mlflow.note.content"  # MLflow's name for a run's description
 
 
-def bring(run: RunDirectory, events: list[Event]) -> str:
+def bring(run: RunDirectory, news: News) -> str:
     """Bring MLflow up to date with a run, whose lock the caller holds; gives the id of the run in MLflow.
 
     A `RunError` where somebody deleted the run or its experiment in MLflow (it is not made again behind their back), or
@@ -45,7 +46,7 @@ def bring(run: RunDirectory, events: list[Event]) -> str:
     uri = store_of(run)
     prepare_store(uri)
     client = connect(uri)
-    found = find_run(client, run) or _create_run(client, run, tree, events)
+    found = find_run(client, run) or _create_run(client, run, tree, news)
     run_id = found.info.run_id
     if found.info.lifecycle_stage != "active":
         raise RunError(f"MLflow run {run_id} of {run.path} was deleted there; restore it to have it kept up to date")
@@ -58,10 +59,12 @@ def bring(run: RunDirectory, events: list[Event]) -> str:
         for key, value in tags_of_trial(client, run).items():
             client.set_tag(run_id, key, value)
     _log_params(client, found, tree)
-    _log_points(client, found, list(points(events)))
+    known = news.notes.get("mlflow") == (client.tracking_uri, run_id)  # else it lacks what was brought elsewhere
+    log_points(client, found, (news if known else news.everything()).points, whole=not known)
+    news.notes["mlflow"] = client.tracking_uri, run_id
     _log_artifacts(client, run, run_id)
     _log_results(client, run, found)
-    _set_status(client, found, events)
+    _set_status(client, found, news.ended)
     return run_id
 
 
@@ -106,8 +109,8 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return params
 
 
-def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], events: list[Event]) -> Run:
-    start = next((int(e["time"] * 1000) for e in events if e["kind"] == "start"), None)
+def _create_run(client: MlflowClient, run: RunDirectory, tree: Mapping[str, Any], news: News) -> Run:
+    start = int(news.start["time"] * 1000) if news.start else None
     tags = _tags(run, tree) | tags_of_trial(client, run)
     return client.create_run(experiment_of(client, tree), start_time=start, tags=tags, run_name=run.name)
 
@@ -181,30 +184,6 @@ def _log_params(client: MlflowClient, found: Run, tree: Mapping[str, Any]) -> No
             client.set_tag(found.info.run_id, tag, value)
 
 
-def _log_points(client: MlflowClient, found: Run, wanted: list[Point]) -> None:
-    """Bring the points that MLflow lacks.
-
-    They are brought in the log's order, and MLflow tells the latest step of every metric with the run: it lacks what is
-    beyond. Only of a metric that goes back in steps (a final evaluation of an earlier checkpoint) every point is asked.
-    """
-    from mlflow.entities import Metric
-
-    run_id = found.info.run_id
-    latest = {metric.key: metric.step for metric in found.data.to_proto().metrics}
-    steps: dict[str, list[int]] = {}
-    for name, _, _, step in wanted:
-        steps.setdefault(name, []).append(step)
-    mixed = [name for name in latest if name in steps and steps[name] != sorted(set(steps[name]))]
-    there = {name: {(m.step, m.timestamp) for m in client.get_metric_history(run_id, name)} for name in mixed}
-    missing = [
-        Metric(name, value, when, step)
-        for name, value, when, step in wanted
-        if ((step, when) not in there[name] if name in there else step > latest.get(name, -1))
-    ]
-    for start in range(0, len(missing), BATCH_METRICS):
-        client.log_batch(run_id, metrics=missing[start : start + BATCH_METRICS])
-
-
 def _uploads(run: RunDirectory) -> dict[str, Any]:
     """What the folder notes: `store` {uri, run}, where its run is in MLflow; `files` {name: hash}, uploaded there."""
     path = run.path / UPLOADS
@@ -243,9 +222,8 @@ def _log_results(client: MlflowClient, run: RunDirectory, found: Run) -> None:
         client.set_tag(found.info.run_id, NOTE, results)
 
 
-def _set_status(client: MlflowClient, found: Run, events: list[Event]) -> None:
+def _set_status(client: MlflowClient, found: Run, ended: Event | None) -> None:
     """Say in MLflow how and when the run ended, or that it goes on."""
-    ended = ending(events)
     status = STATUS[ended["status"]] if ended is not None else "RUNNING"
     if found.info.status == status:
         return

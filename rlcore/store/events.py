@@ -58,13 +58,12 @@ def last_event(events: Iterable[Event], kind: str, **fields: Any) -> Event | Non
     return found[-1] if found else None
 
 
-def ending(events: Iterable[Event]) -> Event | None:
+def ending(events: Iterable[Event], ended: Event | None = None) -> Event | None:
     """How training ended: the `end` that holds; None where it goes on, or its process is gone without a word.
 
     A complete run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
-    complete until there are metrics beyond its end.
+    complete until there are metrics beyond its end. `ended` is the answer to the events before these.
     """
-    ended: Event | None = None
     for event in events:
         if event["kind"] == "end":
             ended = event
@@ -152,27 +151,49 @@ class EventLog:
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """The events of a log in order, each point of training once, a torn last line dropped."""
-    if not path.exists():
-        return
-    seen: set[tuple[Any, ...]] = set()
-    judged: tuple[Any, ...] | None = None
-    moments: dict[Any, int] = {}  # env steps -> policy steps, of checkpoints
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        event = _event(line, moments)
-        if event is None:
-            _tell(path, number)
-            continue
+    return EventReader(path).read()
+
+
+class EventReader:
+    """Reads a log that grows: each `read` gives what has come since the one before, as `read_events` gives the whole.
+
+    Args:
+        path: `events.jsonl`; need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset, self._lines = 0, 0  # what is read
+        self._seen: set[tuple[Any, ...]] = set()
+        self._judged: tuple[Any, ...] | None = None
+        self._moments: dict[Any, int] = {}  # env steps -> policy steps, of checkpoints
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The events of the lines that are whole by now."""
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            file.seek(self._offset)
+            lines = file.read().split(b"\n")[:-1]
+        for line in lines:
+            self._offset, self._lines = self._offset + len(line) + 1, self._lines + 1
+            event = _event(line, self._moments)
+            if event is None:
+                _tell(self.path, self._lines)
+            elif not self._again(event):
+                yield event
+
+    def _again(self, event: dict[str, Any]) -> bool:
+        """Whether an event says what an earlier one has said."""
         if event["kind"] == "evaluation" and event["final"]:
             # Against the last one alone: asked for 100, 1,000 and again 100 episodes, the last 100 count.
-            before, judged = judged, (event["policy_steps"], event["greedy"].get("episodes"))
-            if judged == before:
-                continue
-        elif event["kind"] in ("metrics", "evaluation"):
-            point = (event["kind"], event["policy_steps"])
-            if point in seen:
-                continue
-            seen.add(point)
-        yield event
+            before, self._judged = self._judged, (event["policy_steps"], event["greedy"].get("episodes"))
+            return self._judged == before
+        if event["kind"] not in ("metrics", "evaluation"):
+            return False
+        point, known = (event["kind"], event["policy_steps"]), len(self._seen)
+        self._seen.add(point)
+        return len(self._seen) == known
 
 
 def _event(line: bytes, moments: dict[Any, int]) -> dict[str, Any] | None:

@@ -16,17 +16,24 @@ WHILE_TRAINING = {"greedy": "Evaluation/greedy_mean"}
 FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}
 
 
-def points(events: Iterable[Event]) -> Iterator[Point]:
-    """Every metric point of an event log, in its order; what was written twice after a kill comes once."""
-    seen: set[tuple[str, int, float]] = set()
+def points(events: Iterable[Event], told: set[tuple[str, int, float]] | None = None) -> Iterator[Point]:
+    """Every metric point of the events of a log, in its order, each once.
+
+    Who goes on with the events that came since passes the same set as `told` each time.
+    """
+    told = set() if told is None else told
     for event in events:
         step, when = int(event.get("policy_steps", 0)), int(event["time"] * 1000)
         for name, value in _values(event).items():
-            # A window may end where an evaluation comes, a moment later: the clock is told once a step.
-            point = (name, step, 0.0 if name == WALL else value)
-            if value is not None and point not in seen:
-                seen.add(point)
-                yield name, float(value), when, step
+            if value is None:
+                continue
+            # Values of a window come once, but for the clock: an evaluation may come at the same step, a moment later.
+            if name == WALL or event["kind"] != "metrics":
+                point = (name, step, 0.0 if name == WALL else value)
+                if point in told:
+                    continue
+                told.add(point)
+            yield name, float(value), when, step
 
 
 def lines(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:

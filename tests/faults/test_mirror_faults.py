@@ -59,14 +59,14 @@ def elsewhere(folder: Path, uri: str) -> RunDirectory:
 KILLED = """
     import os, random, signal, sys, time
     from flows.settings import configure_environment, tracking_uri
-    from flows.tracking import mirror, mlflow_run
+    from flows.tracking import mirror, mlflow_points
     from flows.tracking.mlflow_store import prepare_store
     from rlcore.store.directory import RunDirectory
     from rlcore.store.events import read_events
     path, rng = sys.argv[1], random.Random(int(sys.argv[2]))
     configure_environment()
     prepare_store(tracking_uri())
-    mlflow_run.BATCH_METRICS = 25
+    mlflow_points.BATCH_METRICS = 25
     os.nice, killed, longest = (lambda by: 0), 0, 3.0
     while killed < 6:
         began = time.monotonic()

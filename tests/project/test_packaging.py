@@ -221,8 +221,47 @@ def test_an_install_that_fails_half_way_leaves_no_stamp_and_says_where_its_log_i
     assert done.returncode == 1
     assert ".shepherd/install.log" in done.stderr
     assert "torch==0.0.0" in (checkout / ".shepherd" / "install.log").read_text()  # pip's reason
-    assert not (checkout / ".venv" / ".installed").exists()
-    assert (checkout / ".venv" / ".installing").exists()
+    assert not (checkout / ".venv").exists()  # what is not whole is not there
+
+
+BACKEND = """
+import zipfile
+def build_editable(folder, settings=None, metadata=None):
+    name = "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        wheel.writestr("tiny.py", "def main(): print('tiny')")
+        wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: tiny\\nVersion: 1.0\\n")
+        wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("tiny-1.0.dist-info/entry_points.txt", "[console_scripts]\\ntiny = tiny:main\\n")
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "")
+    return name
+"""
+
+
+@pytest.mark.slow
+def test_in_a_moved_checkout_the_old_environment_works_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    checkout = tmp_path / "moved here"
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / ".venv/.installed").write_text("/another/place ...")
+    worked = checkout / ".venv/bin/worked"
+    worked.write_text("")
+    (checkout / "requirements.lock").write_text("")
+    (checkout / "backend.py").write_text(BACKEND)
+    build = 'requires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (checkout / "pyproject.toml").write_text(f'[build-system]\n{build}[project]\nname = "tiny"\nversion = "1.0"\n')
+    given = {"PYTHON": sys.executable, "TORCH_INDEX": "pip"}
+    failed = install_in(checkout, os.environ["PATH"], TORCH="torch==0.0.0", **given)
+    assert failed.returncode == 1
+    assert worked.exists() and (checkout / ".venv/.installed").exists()
+    done = install_in(checkout, os.environ["PATH"], TORCH="pip", **given)  # which is there: nothing to be fetched
+    assert done.returncode == 0, done.stderr + (checkout / ".shepherd/install.log").read_text()
+    assert not worked.exists()
+    said = subprocess.run([checkout / ".venv/bin/tiny"], capture_output=True, text=True, check=True).stdout
+    assert said == "tiny\n"
+    scripts = "".join(path.read_text() for path in (checkout / ".venv/bin").glob("[at]*"))
+    assert f"{checkout}/.venv" in scripts and ".shepherd" not in scripts
+    assert {path.name for path in (checkout / ".shepherd").iterdir()} == {"install.log", "install.lock", "last.txt"}
+    assert install_in(checkout, os.environ["PATH"], TORCH="pip", **given).stdout == ""  # everything is there
 
 
 @pytest.mark.parametrize(("arguments", "runs_left"), [([], True), (["CLEAN_RUNS=1"], False)])

@@ -70,7 +70,7 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> N
 def here(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """A command typed in the module's home, run in this process, which brings MLflow what a stage has made."""
     monkeypatch.chdir(home)
-    monkeypatch.setattr("flows.cli.stage.mirror_in_background", bring)
+    monkeypatch.setattr("flows.cli.stage.mirror_in_background", lambda run, every=0.0: bring(run))
     monkeypatch.setattr("flows.cli.stage.finish_mirror", bring)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

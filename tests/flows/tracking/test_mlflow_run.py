@@ -71,9 +71,9 @@ def mirrored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     }
     dies = """
         import os, signal
-        from flows.tracking import mlflow_run
+        from flows.tracking import mlflow_points
         from mlflow import MlflowClient
-        mlflow_run.BATCH_METRICS = 7
+        mlflow_points.BATCH_METRICS = 7
         log_batch, calls = MlflowClient.log_batch, []
         def log_then_die(self, *args, **kwargs):
             log_batch(self, *args, **kwargs)
@@ -122,6 +122,19 @@ def test_points_are_there_once_after_repeated_mirrors_of_a_growing_log(home: Pat
         assert bring(run) == mlflow_run
     assert stored(home, mlflow_run) == expected(0, 3000)
     assert count_runs(home, "repeated") == 1
+
+
+def test_a_run_that_mlflow_lost_meanwhile_is_brought_whole(home: Path, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", "lost")
+    train_a_while(run, 0, 500)
+    first = bring(run)
+    train_a_while(run, 500, 700)
+    with sqlite3.connect(home / ".shepherd" / "mlflow.db") as store:
+        for table in ("metrics", "latest_metrics", "params", "tags", "runs"):
+            store.execute(f"delete from {table} where run_uuid = ?", (first,))
+    again = bring(run)
+    assert again != first
+    assert stored(home, again) == expected(0, 700)
 
 
 def test_points_are_there_once_when_a_resumed_run_repeats_some(home: Path, tmp_path: Path) -> None:

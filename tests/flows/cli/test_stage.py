@@ -1,0 +1,38 @@
+"""When `shepherd stage train` has a mirror: where somebody may look on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import stage
+from flows.runs.listeners import tell
+from rlcore.store.directory import RunDirectory
+
+SERVER = "http://127.0.0.1:5000"
+
+
+@pytest.mark.parametrize(
+    ("uri", "seconds", "log_level", "asked"),
+    [
+        ("sqlite:///mlflow.db", 5.0, 1, 0),  # a short one, of which nobody can know before register-model
+        ("sqlite:///mlflow.db", 40.0, 1, 3),
+        (SERVER, 5.0, 1, 4),
+        (SERVER, 5.0, 0, 3),  # nothing that the last checkpoint did not bring
+    ],
+)
+def test_a_training_is_mirrored_where_somebody_may_look_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, seconds: float, log_level: int, asked: int
+) -> None:
+    now, calls = [100.0], []
+    config: dict[str, Any] = {"metric": {"log_level": log_level, "logger": {"tracking_uri": uri}}}
+    monkeypatch.setattr(RunDirectory, "read_config", lambda self: config)
+    monkeypatch.setattr(stage.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stage, "mirror_in_background", lambda run, every=30.0: calls.append(every))
+    with stage._shown(RunDirectory(tmp_path)):
+        for kind in ("checkpoint", "evaluation", "progress", "checkpoint"):
+            tell(kind, {})
+            now[0] += seconds
+    assert len(calls) == asked
