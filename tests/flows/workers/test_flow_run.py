@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from flows.process import parents
 from flows.runs.listeners import working
 from flows.workers import flow_run as around
 from flows.workers.flow_run import _run_of
@@ -170,3 +173,21 @@ def test_a_flow_run_has_each_tag_once_at_every_attempt(monkeypatch: pytest.Monke
     for _ in range(2):
         around.call("trial 0", "ppo", "CartPole-v1", "seed=1")
         assert made.tags == ["first", "ppo", "CartPole-v1", "seed=1"]
+
+
+@pytest.mark.parametrize("by_worker", [True, False])
+def test_a_flow_that_a_killed_worker_had_started_ends_though_nobody_is_above_it(
+    monkeypatch: pytest.MonkeyPatch, by_worker: bool
+) -> None:
+    """It takes seconds to start, in which its worker may be killed; it would train on, watched by nobody."""
+    told: list[int] = []
+    monkeypatch.setattr(parents, "_above", lambda programs: [])
+    monkeypatch.setattr(parents, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(parents.os, "kill", lambda pid, number: told.append(number))
+    if by_worker:
+        monkeypatch.setenv(parents.WORKER, "1")
+    with around.supervised(logging.getLogger("tests.flow_run")):
+        threads = [thread for thread in threading.enumerate() if "_leave_with" in thread.name]
+        for thread in threads:
+            thread.join(5.0 if by_worker else 0.1)
+    assert (told, len(threads)) == ([signal.SIGTERM] if by_worker else [], 1)
