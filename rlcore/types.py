@@ -307,7 +307,10 @@ class Learner(Protocol):
 
 
 class Buffer(Protocol):
-    """Where steps wait for the learner. Rollout hands each out once; Replay owes ratio x policy steps batches."""
+    """Where steps wait for the learner. Rollout hands each out once; Replay owes ratio x policy steps batches.
+
+    An attribute `capacity` says how many rows of every environment it remembers; without it, none.
+    """
 
     def extend(self, steps: Steps, last: Steps) -> None:
         """Take T new rows and the arrival after them."""

@@ -13,6 +13,7 @@ from rlcore.nn.config import kind_of
 from rlcore.optim.when_to_compile import check_compiler
 from rlcore.store.directory import RunDirectory
 from rlcore.train.device import check_device
+from rlcore.train.room import check_room
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
@@ -21,26 +22,30 @@ if TYPE_CHECKING:
 
 
 def prepared(
-    config: RunConfig, values: Mapping[str, Any]
+    config: RunConfig, values: Mapping[str, Any], here: bool = True
 ) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
     """Refuse in seconds what cannot run, and find what the run starts from; nothing is written.
 
-    Refused are an unknown environment, keys it lacks, an action no policy fits, no device, weights or a checkpoint that
-    do not fit, and what would fail at the very end, a name that no model can have. The `UserError` names key and fix.
-    Given back are config and values with `init_from`, which may be a models:/ URI, as a local folder, and what is kept
-    of where the weights come from, for `create_run`.
+    Refused are an unknown environment, keys it lacks, an action no policy fits, no device, more than this machine has
+    room for, weights or a checkpoint that do not fit, and what would fail at the very end, a name that no model can
+    have. The `UserError` names key and fix. Given back are config and values with `init_from`, which may be a models:/
+    URI, as a local folder, and what is kept of where the weights come from, for `create_run`. Where it is not to be
+    trained `here`, no device and no room are looked for.
     """
     mistakes, spec = Mistakes(), None
     with mistakes.noted():
         spec = _spec(config)
     with mistakes.noted():
-        check_device(config.fabric)
+        if here:
+            check_device(config.fabric)
     with mistakes.noted():
         check_compiler(config)
     with mistakes.noted():
         _check_model(config)
     mistakes.tell()
     assert spec is not None  # else there was a mistake
+    if here:
+        check_room(config, spec, Path(config.run_dir))
     source = None
     if config.init_from:
         source, policy = _source(config.init_from)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ class Checked(NamedTuple):
 def check_plan(plan: Plan, elsewhere: bool = False) -> Checked:
     """Compose and check both ends, or every choice, of each key, the others at their first; nothing is written.
 
-    `elsewhere`: no device is looked for here.
+    `elsewhere`: neither device nor room is looked for here.
     """
     config = plan.config
     if config.sampler == "grid" and (without := next((d for d in plan.space if d.grid is None), None)):
@@ -40,7 +39,7 @@ def check_plan(plan: Plan, elsewhere: bool = False) -> Checked:
     tasks: dict[str, list[str]] = {}
     for point in points(plan.space):
         made, values = _composed(plan, point)
-        prepared(_without_device(made) if elsewhere else made, values)
+        prepared(made, values, here=not elsewhere)
         tasks.setdefault(task_of(flat(values)), typed(point))
         tried.append((point, made))
     _refuse_unlike(tasks, plan)
@@ -98,15 +97,11 @@ def _is_about(error: UserError, key: str) -> bool:
     return str(error).startswith((f"{key}=", f"unknown key '{key}'"))
 
 
-def _without_device(config: RunConfig) -> RunConfig:
-    return dataclasses.replace(config, fabric=dataclasses.replace(config.fabric, accelerator="cpu"))
-
-
 def _task_of_default(plan: Plan, elsewhere: bool) -> str:
     """Check the configuration that the winner is to be compared with: the same without what is varied."""
     try:
         config, values = compose(plan.base)
-        prepared(_without_device(config) if elsewhere else config, values)
+        prepared(config, values, here=not elsewhere)
     except UserError as error:
         raise UserError(
             f"the default configuration, beside which the winner is confirmed, is none: {error}; give the key a value "

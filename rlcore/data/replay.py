@@ -70,6 +70,11 @@ class Replay:
         self._room = size + self._part + 1  # a chunk whose first rows are no longer drawn is whole until it is let go
         self._chunks: dict[int, Chunk] = {}
 
+    @property
+    def capacity(self) -> int:
+        """Rows of every environment that there is room for."""
+        return self._room
+
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def extend(self, steps: Steps, last: Steps) -> None:

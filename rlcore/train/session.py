@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import check_fits, load_policy
 from rlcore.optim.machine_code import clock
 from rlcore.optim.when_to_compile import AHEAD_OF_TIME, decide
+from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
 from rlcore.store.directory import RunDirectory
@@ -26,6 +28,7 @@ from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
 from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.train.ranks import Followers
 from rlcore.train.resume import ResumePoint
+from rlcore.train.room import check_room
 from rlcore.train.training import Training
 from rlcore.types import Episode, Metrics
 
@@ -45,6 +48,10 @@ class Session:
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         config, card = config_of(run), run.read_card()
+        if (
+            config.fabric.ranks > 1 and "LOCAL_RANK" not in os.environ
+        ):  # before there are others; one rank checks itself
+            check_room(config, EnvSpec.from_json(card["spec"]), run.path, begun=True)
         self.followers = Followers(run, config)
         earlier = ResumePoint.find(run, config.checkpoint.resume_from)
         compiled = decide(config, earlier and earlier.fingerprint)

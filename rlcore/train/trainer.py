@@ -50,6 +50,7 @@ TOLD = (
     "rlcore.optim.machine_code",
     "rlcore.store.patience",
     "rlcore.judge.evaluation",
+    "rlcore.train.room",
 )
 
 

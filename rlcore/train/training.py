@@ -31,6 +31,7 @@ from rlcore.errors import RunError, UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import describe_agent, differing_shapes
+from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.patience import patiently
 from rlcore.train.boundary import budget
@@ -39,6 +40,7 @@ from rlcore.train.loop import Loop
 from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
 from rlcore.train.rehearsal import rehearse
 from rlcore.train.resume import reading_state
+from rlcore.train.room import check_room
 from rlcore.types import Context, Episode, Metrics, Ranks, State, VectorEnv
 
 if TYPE_CHECKING:
@@ -85,18 +87,28 @@ class Training(Loop):
         compiled: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
-        set_switches(config)
-        self.config, self.fabric = config, make_fabric(config.fabric)
-        self.ranks = ranks or FabricRanks(self.fabric)
+        self.config = config
         self._card = dict(card) if card is not None else None
         if envs is not None:
             refuse_foreign_vector(envs)
+        if config.fabric.ranks == 1:  # of several, the first looks before it starts the others
+            self._check_room(envs)
+        set_switches(config)
+        self.fabric = make_fabric(config.fabric)
+        self.ranks = ranks or FabricRanks(self.fabric)
         self.envs = envs or self._own_envs()
         prepare = functools.cache(lambda: rehearse(context, self.envs))
         context = Context(
             config, self.envs.spec, self.fabric, self.ranks, self.envs.num_envs, compiled, prepare=prepare
         )
         super().__init__(context, self.envs)
+
+    def _check_room(self, envs: VectorEnv | None) -> None:
+        """Refuse what does not fit here; nothing is known before of an environment whose card does not tell it."""
+        told = None if envs is not None else self.card.get("spec")
+        spec = envs.spec if envs is not None else told and EnvSpec.from_json(told)
+        if spec is not None:
+            check_room(self.config, spec, Path(self.config.run_dir), begun=True)
 
     @property
     def card(self) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""What an algorithm keeps, counted without making it: built of tensors that have shapes and hold nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import RunConfig
+from rlcore.spec import EnvSpec
+from rlcore.train.need import BEYOND, Counted
+from rlcore.types import Alone, Context
+
+log = logging.getLogger(__name__)
+NOWHERE = torch.device("meta")
+LEARNERS = torch.device("cpu", 0)  # where the learner is told to be: no other device, which streams need, has this name
+MANY = 50_000  # calls of torch, half a second
+
+
+class _TooManyError(Exception):
+    """So many tensors that nobody waits for their number."""
+
+
+class _Nowhere(TorchFunctionMode):
+    """Every tensor that is made, or moved to a device, is one that holds nothing; `_TooManyError` after MANY calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        if self.calls > MANY:
+            raise _TooManyError
+        given = dict(kwargs or {})
+        given.pop("generator", None)  # of the CPU; nothing is drawn
+        if given.get("device") is not None:
+            given["device"] = NOWHERE
+        if func in (Tensor.cpu, Tensor.cuda):
+            return args[0]
+        if func is Tensor.to:
+            args = tuple(NOWHERE if isinstance(value, (str, torch.device)) else value for value in args)
+        return func(*args, **given)
+
+
+def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
+    """Bytes of what the algorithm of a config learns with, and rows that its buffer keeps.
+
+    None where the code of the algorithm looks at numbers while it is built, so that it cannot be built without them.
+    """
+    precision = SimpleNamespace(precision="32-true", convert_module=lambda module: module)
+    fabric: Any = SimpleNamespace(
+        device=LEARNERS,
+        to_device=lambda module: module,
+        autocast=nullcontext,
+        strategy=SimpleNamespace(precision=precision),
+    )
+    context = Context(config, spec, fabric, Alone(), config.env.num_envs)
+    try:
+        with torch.random.fork_rng(devices=[]), _Nowhere(), NOWHERE:
+            learner, buffer, _ = ALGORITHMS[config.algo.name].build(context)
+            state = learner.state_dict()
+    except _TooManyError:
+        return Counted(countable=False)
+    except Exception as error:  # of somebody's algorithm, over tensors without numbers
+        if "overflow" in str(error).lower():  # torch's words for sizes beyond 2⁶³
+            return Counted(BEYOND, BEYOND)
+        log.debug("what %s keeps cannot be counted", config.algo.name, exc_info=True)
+        return None
+    whole, agent = _bytes(state), _bytes(state.get("agent"))
+    on_device = getattr(buffer, "device", None) == LEARNERS
+    return Counted(agent, whole - agent, getattr(buffer, "capacity", 0), on_device)
+
+
+def gpu_memory(index: int) -> int | None:
+    """Free bytes of a GPU; None where torch sees none."""
+    return torch.cuda.mem_get_info(index)[0] if torch.cuda.is_available() else None
+
+
+def _bytes(state: Any) -> int:
+    if isinstance(state, Tensor):
+        return state.numel() * state.element_size()
+    if isinstance(state, Mapping):
+        return sum(map(_bytes, state.values()))
+    if isinstance(state, Sequence) and not isinstance(state, str):
+        return sum(map(_bytes, state))
+    return 0

@@ -1,0 +1,79 @@
+"""Which number of a config asks for too much, and the largest with which all would be well."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import Argument, arguments, at, plain
+
+NOT_A_SIZE = ("algo.total_steps", "seed")
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A whole number of a config, all keys that have it (parts of a network have the whole's), and a small one."""
+
+    keys: tuple[str, ...]
+    value: int
+    low: int
+
+
+def largest_fitting(config: RunConfig, fits: Callable[[RunConfig], bool]) -> tuple[str, Any, int] | None:
+    """The number that is furthest above what is usual, of those that make a config fit when they are small.
+
+    Args:
+        config: one that does not fit.
+        fits: whether another config does; where it fits with a number, it does with smaller ones.
+
+    Returns:
+        Its key, its value, and the largest value that fits, to two digits; None where no number is to blame alone.
+    """
+
+    def fit(number: _Number, value: int) -> bool:
+        return fits(_with(config, number.keys, value))
+
+    suspects = sorted(_numbers(config), key=lambda number: -number.value / max(1, number.low))
+    number = next((number for number in suspects if fit(number, number.low)), None)
+    if number is None:
+        return None
+    low, high = number.low, number.value
+    while high - low > max(1, low // 20):
+        far = high > 4 * max(1, low)
+        middle = max(low + 1, int((low * high) ** 0.5)) if far else (low + high) // 2
+        low, high = (middle, high) if fit(number, middle) else (low, middle)
+    digit = 10 ** max(0, len(str(low)) - 2)
+    key = min(number.keys, key=len)
+    return key, at(plain(config), key), max(number.low, low // digit * digit)
+
+
+def _numbers(config: RunConfig) -> Iterator[_Number]:
+    values = plain(config)
+    found: dict[tuple[str, int], list[Argument]] = {}
+    for argument in (*arguments(RunConfig), *arguments(type(config.algo), "algo.")):
+        value = at(values, argument.key)
+        if argument.key == "fabric.devices" and str(value).isdecimal():
+            value = int(value)
+        if argument.key == "checkpoint.keep_last" and value is None:
+            value = config.algo.total_steps // config.checkpoint_every
+        if type(value) is int and argument.key not in NOT_A_SIZE:
+            found.setdefault((argument.key.rpartition(".")[2], value), []).append(argument)
+    for (_, value), alike in found.items():
+        default = min((a.default for a in alike if type(a.default) is int), default=value)
+        low = default if default < value else int(max(a.low or 1 for a in alike))
+        if low < value:
+            yield _Number(tuple(argument.key for argument in alike), value, low)
+
+
+def _with(group: Any, keys: tuple[str, ...], value: int) -> Any:
+    for key in keys:
+        group = _replaced(group, key.split("."), value)
+    return group
+
+
+def _replaced(group: Any, path: list[str], value: int) -> Any:
+    name, *rest = path
+    return dataclasses.replace(group, **{name: _replaced(getattr(group, name), rest, value) if rest else value})

@@ -1,0 +1,154 @@
+"""What a run will need, added up before anything of it is made.
+
+    memory   every rank's process, threads, environments (or their processes), parameters, optimizer with its gradient,
+             rollout (as it arrives and as it is learned from), replay memory
+    device   of a GPU: what its rank learns with
+    disk     the checkpoints that are kept, a replay memory, and for each of them what was new in it
+
+An algorithm writes no formula: its learner is built without numbers and its state counted (`rlcore.train.counting`),
+its buffer says how many rows it keeps, the environment's spec what a row takes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from rlcore.config.groups import RunConfig
+from rlcore.spec import EnvSpec
+from rlcore.system.devices import gpus
+from rlcore.system.free import Free
+
+# Bytes that nobody else has, measured: a trainer after a short training, an environment's process (CartPole; of MuJoCo
+# twice that), an environment in the trainer (CartPole; of Box2D 96 kB, of MuJoCo 1 MB), a thread of torch.
+PROCESS, WORKER, ENVIRONMENT, THREAD = 240 << 20, 20 << 20, 6 << 10, 100 << 10
+STATE = 256  # bytes of an environment's state in a checkpoint
+BEYOND = 1 << 80  # bytes, where a size has more than 63 bits
+PER_CORE = 4  # ranks: each of them computes all the time
+UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What an algorithm keeps.
+
+    Attributes:
+        agent: bytes of its parameters and statistics.
+        beside: bytes of what its learner remembers beside it.
+        capacity: rows of every environment in its buffer.
+        on_device: these rows lie where the agent does.
+        countable: there is an end to its layers.
+    """
+
+    agent: int = 0
+    beside: int = 0
+    capacity: int = 0
+    on_device: bool = False
+    countable: bool = True
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes by part, of all ranks together; of the `device`, a GPU, of one rank."""
+
+    memory: dict[str, int] = field(default_factory=dict[str, int])
+    device: dict[str, int] = field(default_factory=dict[str, int])
+    disk: dict[str, int] = field(default_factory=dict[str, int])
+    threads: int = 0
+    busy: int = 1  # processes that compute on the CPU all the time
+    countable: bool = True
+
+    def beyond(self, free: Free) -> str | None:
+        """What there is too little of, in words; None where all fits."""
+        for name, parts, there in self._beside(free):
+            if (wanted := sum(parts.values())) > there:
+                return f"{size(wanted)} of {name} ({_listed(parts)}), and {size(there)} are free here"
+        if not self.countable:
+            return "networks of more layers than can be counted in a second"
+        if self.threads > free.threads:
+            return f"{self.threads:,} threads and processes, and {free.threads:,} are possible here"
+        if self.busy > PER_CORE * free.cores:
+            return f"{self.busy} processes that compute all the time, and there are {free.cores} cores here"
+        return None
+
+    def sentence(self, free: Free) -> str:
+        """The sum beside what is free."""
+        told = (
+            f"{size(sum(parts.values()))} of {size(there)} free {name} ({_listed(parts)})"
+            for name, parts, there in self._beside(free)
+        )
+        return f"needs about {', '.join(told)}"
+
+    def _beside(self, free: Free) -> list[tuple[str, dict[str, int], int]]:
+        sides = [("memory", self.memory, free.memory), ("disk", self.disk, free.disk)]
+        return sides if free.device is None else [*sides, ("the GPU's memory", self.device, free.device)]
+
+
+def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Need:
+    """The sum of a config in an environment; without what the algorithm keeps where that is not `counted`."""
+    counted, ranks, width, env = counted or Counted(), config.fabric.ranks, config.width, config.env
+    workers, row, gpu = 0 if env.sync_env else width, row_bytes(spec), on_gpu(config)
+    judging = min(config.evaluation.num_envs, max(config.evaluation.episodes, config.evaluation.final_episodes))
+    arriving, replay = config.algo.collect_length * env.num_envs * row, counted.capacity * env.num_envs * row
+    # The learner has a copy of the rollout, in its own form; a step computes the optimizer's next state beside it.
+    learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": arriving}
+    memory = {
+        "processes": ranks * PROCESS + workers * WORKER,
+        "threads": ranks * config.num_threads * THREAD,
+        "environments": (width - workers + judging) * ENVIRONMENT,
+    }
+    device = learning | ({"replay memory": replay} if counted.on_device else {})
+    host = {"rollout": arriving} | ({} if counted.on_device else {"replay memory": replay})
+    for parts in (host,) if gpu else (host, device):
+        memory |= {name: memory.get(name, 0) + ranks * count for name, count in parts.items()}
+    kept, each = _kept(config), counted.agent + counted.beside + width * (row + STATE)
+    new = min(replay, config.checkpoint_every // width * env.num_envs * row)
+    return Need(
+        memory=_there(memory),
+        device=_there(device if gpu else {}),
+        disk=_there({"checkpoints": kept * each, "replay memory": ranks * (replay + kept * new)}),
+        threads=ranks * config.num_threads + workers,
+        busy=1 if gpu else ranks,
+        countable=counted.countable,
+    )
+
+
+def on_gpu(config: RunConfig) -> bool:
+    """Whether a run of this config computes on a GPU here."""
+    accelerator = config.fabric.accelerator
+    return accelerator in ("cuda", "gpu") or (accelerator == "auto" and gpus() > 0)
+
+
+def row_bytes(spec: EnvSpec) -> int:
+    """Bytes of one row of one environment: observations, action as an agent says it, reward and three flags."""
+    from numpy import dtype
+
+    obs = sum(math.prod(part.shape) * dtype(part.dtype).itemsize for part in spec.obs.values())
+    return obs + spec.action.size * (4 if spec.action.continuous else 8) + 7
+
+
+def size(count: int) -> str:
+    """Bytes as a person says them, in powers of 1,000."""
+    number, unit = float(count), 0
+    while number >= 999.5 and unit < len(UNITS) - 1:
+        number, unit = number / 1000, unit + 1
+    if number >= 999.5:
+        return f"more than 999 {UNITS[-1]}"
+    return f"{number:.{1 if number < 10 and unit else 0}f} {UNITS[unit]}"
+
+
+def _listed(parts: dict[str, int]) -> str:
+    """The parts that make a difference, largest first."""
+    worth = [part for part in parts.items() if part[1] * 100 >= sum(parts.values())]
+    return ", ".join(f"{name} {size(count)}" for name, count in sorted(worth, key=lambda part: -part[1]))
+
+
+def _there(parts: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in parts.items() if count}
+
+
+def _kept(config: RunConfig) -> int:
+    """The most checkpoints that lie there at once: those kept, the best, and the one that is being written."""
+    every, keep = config.checkpoint_every, config.checkpoint.keep_last
+    made = math.ceil(config.algo.total_steps / min(every, config.evaluation_every)) + 1
+    return made if keep is None else min(made, keep + 2)

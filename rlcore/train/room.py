@@ -1,0 +1,80 @@
+"""Whether this machine has room for a run: its sum is held against what is free before anything of it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+from rlcore.config.groups import RunConfig
+from rlcore.config.schema import arguments, at, plain, spell
+from rlcore.errors import UserError
+from rlcore.spec import EnvSpec
+from rlcore.system.free import Free
+from rlcore.train.largest import largest_fitting
+from rlcore.train.need import PROCESS, Need, need, on_gpu
+
+log = logging.getLogger(__name__)
+LAYERS = 16  # that may be as wide as the largest number of the config, before anybody counts
+
+
+def check_room(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool = False) -> None:
+    """Refuse a run that this machine has no room for, before anything of it is made.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        folder: of the run; need not be there yet.
+        begun: this is the run's first process. Torch, which counts what an algorithm keeps, is there then; else it is
+            loaded only where numbers of the config are so large that the count may decide. The sum is told.
+
+    Raises:
+        UserError: names what there is too little of, the key that asks for so much, and the largest value that fits.
+    """
+    free = Free.at(folder)
+    if begun:
+        free = _of_running(free, config, folder)
+    whole = _refused_beyond(free, config, spec, counts=False)  # first what is known at once
+    if begun or _may_be_large(config, free):
+        whole = _refused_beyond(free, config, spec, counts=True)
+    if begun:
+        log.info("%s", whole.sentence(free))
+
+
+def _refused_beyond(free: Free, config: RunConfig, spec: EnvSpec, counts: bool) -> Need:
+    whole = _sum(config, spec, counts)
+    short = whole.beyond(free)
+    if short is None:
+        return whole
+    blamed = largest_fitting(config, lambda other: _sum(other, spec, counts).beyond(free) is None)
+    if blamed is None:
+        raise UserError(f"this run would need {short}; free some, or make several of its numbers smaller")
+    key, value, largest = blamed
+    raise UserError(f"{key}={spell(value)}: this run would need {short}; the largest {key} that fits is {largest}")
+
+
+def _sum(config: RunConfig, spec: EnvSpec, counts: bool) -> Need:
+    if not counts:
+        return need(config, spec)
+    from rlcore.train.counting import count  # torch
+
+    return need(config, spec, count(config, spec))
+
+
+def _of_running(free: Free, config: RunConfig, folder: Path) -> Free:
+    """What a run may use that has begun: its first process and its checkpoints are its own."""
+    own = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*") if path.is_file())
+    free = dataclasses.replace(free, memory=free.memory + PROCESS, disk=free.disk + own)
+    if not on_gpu(config):
+        return free
+    from rlcore.train.counting import gpu_memory  # torch
+
+    return dataclasses.replace(free, device=gpu_memory(0))
+
+
+def _may_be_large(config: RunConfig, free: Free) -> bool:
+    """Whether layers as wide as the largest number of the config might not fit, with optimizer and gradient."""
+    values, groups = plain(config), (arguments(type(config.algo), "algo."), arguments(type(config.buffer), "buffer."))
+    numbers = (at(values, argument.key) for group in groups for argument in group)
+    largest = max((n for n in numbers if type(n) is int and n != config.algo.total_steps), default=0)
+    return 4 * 4 * LAYERS * largest**2 > free.memory

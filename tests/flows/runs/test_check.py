@@ -1,0 +1,34 @@
+"""What this machine has no room for is refused before a folder is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.runs.create import new_run
+from rlcore.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "algo.dense_units=1000000000",
+        "algo.rollout_steps=1000000000000",
+        "num_threads=100000",
+        "env.num_envs=100000000",
+        "fabric.devices=64",
+    ],
+)
+def test_an_absurd_size_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rlcore.system.free.cores", lambda: 2)
+    monkeypatch.setattr("rlcore.system.free.threads", lambda: 30_000)
+    with pytest.raises(UserError) as refused:
+        new_run(["exp=ppo", override, "run_dir=runs/absurd"])
+    key = override.partition("=")[0]
+    assert str(refused.value).startswith(f"{override}: this run would need ")
+    assert f"; the largest {key} that fits is " in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,206 @@
+"""What a run will need is one sum, made without making anything of it, and held against what is free."""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from flows.config.compose import compose
+from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.ppo.learner import Learner
+from rlcore.config.groups import RunConfig
+from rlcore.data.replay import Replay
+from rlcore.errors import UserError
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.system.free import Free
+from rlcore.train import counting, room
+from rlcore.train import need as needs
+from rlcore.train.counting import count
+from rlcore.train.need import Need, need, row_bytes, size
+from rlcore.train.room import check_room
+from rlcore.train.training import Training
+from rlcore.types import Context, Plan
+
+GB = 10**9
+PLENTY = Free(memory=20 * GB, disk=100 * GB, threads=30_000, cores=2)
+DISCRETE = ActionSpec("Discrete", (), "int64", nvec=(2,), start=(0,))
+SPEC = EnvSpec("CartPole-v1", {"state": ArraySpec((4,), "float32")}, DISCRETE)
+IMAGES = EnvSpec("Frames", {"rgb": ArraySpec((84, 84, 3), "uint8"), "state": ArraySpec((4,), "float32")}, DISCRETE)
+
+
+def config(*overrides: str) -> RunConfig:
+    return compose(["exp=ppo", *overrides])[0]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Free:
+    monkeypatch.setattr(room.Free, "at", staticmethod(lambda folder: PLENTY))
+    return PLENTY
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(UserError) as refused:
+        check_room(config(*overrides), SPEC, Path("nowhere"))
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def summed(given: RunConfig, spec: EnvSpec) -> Need:
+    return need(given, spec, count(given, spec))
+
+
+def tensor_bytes(state: Any) -> int:
+    if isinstance(state, dict):
+        return sum(tensor_bytes(value) for value in state.values())
+    return state.numel() * state.element_size() if isinstance(state, torch.Tensor) else 0
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["exp=ppo"],
+        ["exp=ppo", "env.id=Pendulum-v1", "algo.normalize_obs=true", "algo.actor.ortho_init=true"],
+        ["exp=a2c", "optim@algo.optimizer=rmsprop_tf", "algo.normalize_reward=true"],
+        ["exp=sac"],
+    ],
+)
+def test_what_is_counted_is_what_a_training_then_holds(overrides: list[str]) -> None:
+    given = compose(overrides)[0]
+    training = Training(given)
+    counted = count(given, training.envs.spec)
+    state = training.learner.state_dict()
+    assert counted is not None and counted.agent == tensor_bytes(state["agent"])
+    # Statistics of a normaliser are float64 numbers and scalars; all else is the same to the byte.
+    assert counted.agent + counted.beside == tensor_bytes(state)
+    training.close()
+
+
+def test_counting_takes_no_memory_and_moves_no_generator() -> None:
+    before, peak = torch.random.get_rng_state(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    counted = count(config("algo.dense_units=30000"), SPEC)
+    assert counted is not None and counted.agent > 7 * GB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100_000  # kB
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_sum_has_every_part() -> None:
+    given = config("env.num_envs=8", "algo.rollout_steps=100", "num_threads=2", "algo.total_steps=8000")
+    counted, whole = count(given, SPEC), summed(given, SPEC)
+    assert counted is not None
+    row = 4 * 4 + 8 + 7  # state, a discrete action, reward and three flags
+    assert row_bytes(SPEC) == row and row_bytes(IMAGES) == 84 * 84 * 3 + row
+    assert whole.memory == {
+        "processes": needs.PROCESS,
+        "threads": 2 * needs.THREAD,
+        "environments": (8 + 25) * needs.ENVIRONMENT,  # and those of an evaluation
+        "rollout": 2 * 100 * 8 * row,
+        "parameters": counted.agent,
+        "optimizer": counted.beside + counted.agent,
+    }
+    assert whole.disk == {"checkpoints": 7 * (counted.agent + counted.beside + 8 * (row + needs.STATE))}
+
+
+def test_ranks_and_processes_of_environments_are_in_the_sum() -> None:
+    one = summed(config("env.num_envs=3"), SPEC).memory
+    two = summed(config("env.num_envs=3", "fabric.devices=2", "env.sync_env=false"), SPEC)
+    assert two.memory["processes"] == 2 * one["processes"] + 6 * needs.WORKER
+    assert two.memory["parameters"] == 2 * one["parameters"] and two.memory["rollout"] == 2 * one["rollout"]
+
+
+def test_what_a_gpu_learns_with_is_held_against_its_memory() -> None:
+    given = config("fabric.accelerator=cuda", "algo.rollout_steps=100", "env.num_envs=8")
+    counted, whole = count(given, SPEC), summed(given, SPEC)
+    assert counted is not None and "parameters" not in whole.memory
+    rollout = 100 * 8 * row_bytes(SPEC)
+    assert whole.memory["rollout"] == rollout  # as it arrives
+    learning = {"parameters": counted.agent, "optimizer": counted.agent + counted.beside, "rollout": rollout}
+    assert whole.device == learning
+    assert whole.beyond(PLENTY) is None  # nobody has looked
+    told = whole.beyond(dataclasses.replace(PLENTY, device=10_000))
+    assert told is not None and "of the GPU's memory (optimizer" in told
+
+
+class Remembering(Learner):
+    """PPO's learner beside a replay memory: an algorithm that writes no formula."""
+
+
+def test_a_replay_memory_is_in_the_sum_of_memory_and_of_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(context: Context) -> Any:
+        replay = Replay(context, size=10_000, batch_size=4)
+        return Remembering(context), replay, Plan(context.config.algo.total_steps, 1)
+
+    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    given = config("env.num_envs=2", "algo.total_steps=100000")
+    for spec in (SPEC, IMAGES):
+        whole, rows = summed(given, spec), (10_000 + 10_000 // 32 + 1) * 2
+        assert whole.memory["replay memory"] == rows * row_bytes(spec)
+        new = 100_000 // 20 // 2 * 2 * row_bytes(spec)  # a checkpoint for each twentieth of the budget
+        assert whole.disk["replay memory"] == rows * row_bytes(spec) + 7 * new
+    monkeypatch.setattr(room.Free, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, memory=GB // 4)))
+    with pytest.raises(UserError, match=r"would need .* of memory \(replay memory "):
+        check_room(given, IMAGES, Path("nowhere"), begun=True)
+
+
+@pytest.mark.parametrize(
+    ("override", "largest", "what"),
+    [
+        ("algo.rollout_steps=1000000000000", (10_000_000, 500_000_000), "of memory (rollout 248 TB)"),
+        ("num_threads=100000", (20_000, 30_000), "100,000 threads and processes"),
+        ("env.num_envs=100000000", (100_000, 2_000_000), "of memory (rollout 794 GB, environments 614 GB)"),
+        ("fabric.devices=64", (8, 8), "64 processes that compute all the time, and there are 2 cores"),
+        ("algo.dense_units=1000000000", (10_000, 30_000), "of memory (optimizer 24 EB, parameters 8.0 EB)"),
+        ("algo.dense_units=100000000000", (10_000, 30_000), "more than 999 EB of memory"),
+        ("algo.critic.dense_units=1000000", (10_000, 60_000), "of memory (optimizer 12 TB, parameters 4.0 TB)"),
+        ("algo.mlp_layers=100000000", (10, 1_000), "networks of more layers"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_what_does_not_fit_is_refused_with_the_largest_that_does(
+    monkeypatch: pytest.MonkeyPatch, override: str, largest: tuple[int, int], what: str
+) -> None:
+    monkeypatch.setattr(counting, "MANY", 5_000)
+    told = refusal(override)
+    key = override.partition("=")[0]
+    assert told.startswith(f"{override}: this run would need ") and what in told
+    found = int(told.rpartition(f"the largest {key} that fits is ")[2])
+    assert largest[0] <= found <= largest[1]
+    check_room(config(f"{key}={found}"), SPEC, Path("nowhere"))
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room.Free, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, disk=10**7)))
+    given = config("checkpoint.keep_last=null", "checkpoint.every=64")
+    with pytest.raises(UserError, match=r"checkpoint.keep_last=null: .* of disk .*keep_last that fits is \d\d$"):
+        check_room(given, SPEC, Path("nowhere"), begun=True)
+
+
+def test_what_a_run_has_already_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room.Free, "at", staticmethod(lambda folder: Free(10**7, 10**5, 3000, 1)))
+    with pytest.raises(UserError, match="of disk"):
+        check_room(config(), SPEC, tmp_path, begun=True)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "kept").write_bytes(bytes(10**6))
+    check_room(config(), SPEC, tmp_path, begun=True)
+
+
+@pytest.mark.usefixtures("machine")
+def test_an_algorithm_that_cannot_be_built_without_numbers_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(context: Context) -> Any:
+        assert torch.ones(1, device="cpu").item() == 1
+
+    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    assert count(config(), SPEC) is None
+    check_room(config("algo.dense_units=1000000000"), SPEC, Path("nowhere"), begun=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (36_620, "37 kB"), (2 * 10**13, "20 TB")]
+)
+def test_sizes_are_said_as_people_say_them(count: int, text: str) -> None:
+    assert size(count) == text
