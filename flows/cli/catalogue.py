@@ -72,13 +72,14 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
 
 
 def envs_table(suites: Iterable[Any]) -> RenderableType:
-    """The ids of each suite, and the extra that is missing; a suite has name, extra, installed, ids, note."""
+    """The ids of each suite, and the extra that is missing; a suite has name, extra, installed, ids, note, refused."""
     parts: list[RenderableType] = []
     for suite in suites:
         state = "installed" if suite.installed else f"missing: pip install -e '.[{suite.extra}]'"
         title = Text.assemble((suite.name, "bold"), f" · {state}", f" · {suite.note}" if suite.note else "")
         ids = Columns(suite.ids or ("no ids",), padding=(0, 2), column_first=True)
         parts += [*([""] if parts else []), title, Padding.indent(ids, 2)]
+        parts += [Padding.indent(Text(f"not here: {i} ({why})"), 2) for i, why in suite.refused.items()]
     return _narrow(parts)
 
 

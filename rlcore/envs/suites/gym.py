@@ -8,8 +8,9 @@ import importlib.util
 import inspect
 import logging
 import os
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -55,28 +56,47 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class Suite:
-    """One row of `shepherd envs`: `ids` can be made once the `extra` is `installed`."""
+    """One row of `shepherd envs`: `ids` can be made once the `extra` is `installed`; of those `refused`, why not."""
 
     name: str
     extra: str
     installed: bool
     ids: tuple[str, ...]
     note: str
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def suites() -> list[Suite]:
-    """Every suite with its ids, then the ids that the user's plugins registered.
+    """Every suite with its ids, each of which was made to see whether it can be; then those that plugins registered.
 
     Plugins must have been loaded before (`rlcore.plugins.load`).
     """
     rows = []
     for family in FAMILIES:
         ids = tuple(sorted(i for i, spec in gymnasium.registry.items() if _within(spec, family.package)))
-        rows.append(Suite(family.name, family.extra, installed(family), ids, family.note))
+        here = installed(family)
+        refused = {i: why for i in ids if (why := _why_not(i)) is not None} if here else {}
+        ids = tuple(i for i in ids if i not in refused)
+        rows.append(Suite(family.name, family.extra, here, ids, family.note, refused))
     own = tuple(sorted(i for i, spec in gymnasium.registry.items() if not _entry(spec).startswith("gymnasium.")))
     if own:
         rows.append(Suite("plugins", "", True, own, "registered by your plugins"))
     return rows
+
+
+def _why_not(env_id: str) -> str | None:
+    """Why an id cannot be made here, in Gymnasium's words; None where it can. What it warns of is for who trains."""
+    quiet = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            make_gym(env_id, {}, None).close()
+    except UserError as error:
+        return str(error).removeprefix(f"env.id={env_id}: ").removeprefix("cannot be made here: ")
+    finally:
+        logging.disable(quiet)
+    return None
 
 
 def family_of(env_id: str) -> Family | None:
@@ -136,12 +156,12 @@ def make_gym(env_id: str, wrapper: Mapping[str, Any], render_mode: str | None) -
         drawn = {} if render_mode is None else {"render_mode": render_mode}
         return gymnasium.make(env_id, disable_env_checker=True, **drawn, **arguments)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        if family is not None and family.extra:
+        if family is not None and family.extra and not installed(family):
             raise UserError(
                 f"env.id={env_id}: the package for {family.name} is not installed; "
                 f"run: pip install -e '.[{family.extra}]'"
             ) from None
-        raise UserError(f"env.id={env_id}: a package it needs is not installed ({first_line(error)})") from None
+        raise UserError(f"env.id={env_id}: cannot be made here: {first_line(error)}") from None
     except Exception as error:
         given = ", ".join(f"env.wrapper.{k}={v}" for k, v in arguments.items()) or "no arguments"
         raise UserError(

@@ -92,6 +92,17 @@ def test_a_missing_package_names_the_extra(monkeypatch, env_id, module, extra):
     assert not next(s for s in suites() if s.extra == extra).installed
 
 
+@pytest.mark.filterwarnings("ignore:.*out of date")
+def test_what_gymnasium_refuses_is_told_in_its_own_words_and_not_listed():
+    pytest.importorskip("mujoco")
+    with pytest.raises(UserError, match=r"env.id=Pusher-v4: .*only supported on `mujoco<3`") as refused:
+        made("Pusher-v4")
+    assert "not installed" not in str(refused.value)
+    mujoco = next(suite for suite in suites() if suite.name == "mujoco")
+    assert "Pusher-v4" not in mujoco.ids and "Pusher-v5" in mujoco.ids
+    assert "mujoco<3" in mujoco.refused["Pusher-v4"]
+
+
 def test_an_unknown_wrapper_argument_names_the_nearest():
     with pytest.raises(UserError, match=r"env.wrapper.is_slipery=False: .* did you mean 'is_slippery'"):
         made("FrozenLake-v1", wrapper={"is_slipery": False})
