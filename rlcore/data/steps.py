@@ -92,21 +92,22 @@ def shifted(rows: Tensor, last: Tensor) -> Tensor:
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:
-    """The tensors of a batch, for a function of tensors; a carry is not among them."""
-    return [
-        tensor
-        for part in (batch.steps, batch.last)
-        for tensor in (*part.obs.values(), part.action, part.reward, part.terminated, part.truncated, part.is_first)
-    ] + [*batch.steps.extras.values()]
+    """The tensors of a batch, those of a dict by its sorted keys; a carry is not among them."""
+    found: list[Tensor] = []
+    for part in (batch.steps, batch.last):
+        found += [part.obs[key] for key in sorted(part.obs)]
+        found += [part.action, part.reward, part.terminated, part.truncated, part.is_first]
+    return found + [batch.steps.extras[key] for key in sorted(batch.steps.extras)]
 
 
 def batch_of(obs: Sequence[str], extras: Sequence[str], given: Sequence[Tensor]) -> Batch:
-    """The batch of `tensors_of`, by the keys of its observations and of what the agent said beside its actions."""
+    """The batch of `tensors_of`, by the keys of its observations and of what the agent said, each in any order."""
     left = iter(given)
 
     def part() -> Steps:
-        return Steps({key: next(left) for key in obs}, next(left), next(left), next(left), next(left), next(left))
+        held = {key: next(left) for key in sorted(obs)}
+        return Steps({key: held[key] for key in obs}, next(left), next(left), next(left), next(left), next(left))
 
     steps, last = part(), part()
-    steps.extras = dict(zip(extras, left, strict=True))
+    steps.extras = dict(zip(sorted(extras), left, strict=True))
     return Batch(steps, last, 0)

@@ -11,15 +11,18 @@ from torch import Tensor
 
 
 def leaves(record: Any) -> Iterator[Tensor]:
-    """The tensors of a record in the order of its parts; a number is a tensor [] that nobody writes to."""
+    """The tensors of a record in the order of its parts, of a dict in that of its sorted keys.
+
+    A number is a tensor [] that nobody writes to.
+    """
     if isinstance(record, Tensor):
         yield record.contiguous()
     elif isinstance(record, (tuple, list)):
         for part in record:
             yield from leaves(part)
     elif isinstance(record, dict):
-        for part in record.values():
-            yield from leaves(part)
+        for key in sorted(record):  # however it was filled: the same key is the same input of compiled code
+            yield from leaves(record[key])
     else:
         yield _number(record)
 
@@ -30,7 +33,8 @@ def rebuilt(form: Any, tensors: Iterator[Tensor]) -> Any:
         parts = [rebuilt(part, tensors) for part in form]
         return type(form)._make(parts) if hasattr(form, "_make") else type(form)(parts)  # pyright: ignore
     if isinstance(form, dict):
-        return {key: rebuilt(part, tensors) for key, part in form.items()}
+        parts = {key: rebuilt(form[key], tensors) for key in sorted(form)}
+        return {key: parts[key] for key in form}
     return next(tensors)
 
 
