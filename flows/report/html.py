@@ -31,6 +31,9 @@ pre { background: var(--paper); border: 1px solid var(--grid); border-radius: 6p
   margin: .5rem 0 0; overflow-x: auto; font-size: .85rem; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1.4rem 2rem;
   margin-bottom: 1.4rem; }
+.wide { margin-bottom: 1.4rem; overflow-x: auto; }
+.wide svg { min-width: 44rem; }
+.part { border-top: 2px solid var(--grid); margin-top: 3rem; }
 .pictures > figure:only-child { max-width: 34rem; }
 figure { margin: 0; min-width: 0; }
 figure h3 { font-size: 1rem; margin: 0 0 .2rem; }

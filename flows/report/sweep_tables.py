@@ -53,7 +53,10 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     trials = status["trials"]
     counts = {state: sum(t["state"] == state for t in trials) for state in ("complete", "pruned", "fail", "running")}
     said = ", ".join(f"{count} {'failed' if state == 'fail' else state}" for state, count in counts.items() if count)
-    found = [("trials", f"{len(trials)} of {status['wanted']}{f': {said}' if said else ''}")]
+    found = [
+        *status.get("about", {}).items(),
+        ("trials", f"{len(trials)} of {status['wanted']}{f': {said}' if said else ''}"),
+    ]
     if saved := status["saved"]:
         share = saved / (saved + sum(trial["policy_steps"] for trial in trials))
         found.append(("pruning saved", f"{saved:,} policy steps, {share:.0%} of what all trials would have taken"))

@@ -13,6 +13,7 @@ from flows.sweeps.settings import Plan, merged
 from flows.sweeps.space import Dimension, Params, typed
 from flows.tracking.mlflow_run import flat
 from rlcore.config.groups import RunConfig
+from rlcore.config.schema import at
 from rlcore.errors import UserError
 
 
@@ -57,6 +58,26 @@ def check_plan(plan: Plan, elsewhere: bool = False) -> Checked:
 def pace_of(plan: Plan) -> Pace:
     """The pace of a plan that was checked by an earlier version, which has not noted it."""
     return Pace.of([(point, _composed(plan, point)[0]) for point in points(plan.space)])
+
+
+def default_of(plan: Plan) -> Params | None:
+    """The values of the default configuration, that without what is varied; None where the space does not hold them.
+
+    A grid has the points that were typed, and no other.
+    """
+    if plan.config.sampler == "grid":
+        return None
+    found: Params = {}
+    try:
+        _, values = compose(plan.base)
+        for dimension in plan.space:
+            if dimension.present(found):
+                found[dimension.key] = at(values, dimension.key)
+                if not dimension.holds(found[dimension.key]):
+                    return None
+    except UserError:  # there is none
+        return None
+    return found
 
 
 def first_config(plan: Plan) -> RunConfig:

@@ -30,7 +30,8 @@ class SweepFolder:
     """Names of the files of one sweep.
 
         <sweeps folder>/<name>/         sweep.json (the plan), study.db, lock, workers.log, confirmed.json
-        <log_root>/sweeps/<name>/       sweep.json, report.html, conf/exp/, trial_0000/seed_<seed>/, winner_0000/
+        <log_root>/sweeps/<name>/       sweep.json, report.html, pictures/, conf/exp/, trial_0000/seed_<seed>/,
+                                        winner_0000/, default/, confirmation/
 
     Args:
         name: of the sweep.
@@ -77,7 +78,9 @@ class SweepFolder:
         noted = self._noted()
         config = build(SweepConfig, noted["config"], "sweep.")
         pace = Pace(**noted["pace"]) if noted.get("pace") else None  # earlier versions have not noted it
-        return Plan(config, noted["base"], [_dimension(values) for values in noted["space"]], pace)
+        return Plan(
+            config, noted["base"], [_dimension(values) for values in noted["space"]], pace, noted.get("default")
+        )
 
     @property
     def id(self) -> str:
@@ -114,9 +117,14 @@ class SweepFolder:
         return self.runs / "pictures"
 
     @property
+    def comparison(self) -> Path:
+        """The folder of the comparison of the winner with the default configuration."""
+        return self.runs / "confirmation"
+
+    @property
     def files(self) -> list[Path]:
         """What people and programs read of it, as far as it is there."""
-        every = (self.report, self.figures, self.preset, *sorted(self.pictures.glob("*.png")))
+        every = (self.report, self.figures, self.preset, *sorted(self.pictures.glob("*.*")))
         return [path for path in every if path.exists()]
 
     @property

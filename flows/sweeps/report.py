@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+from flows.compare.gather import Side
+from flows.compare.page import sections
+from flows.compare.records import from_directory
+from flows.compare.report import written
 from flows.report.command_lines import short_path
+from flows.report.figures import save
+from flows.runs.lineage import UNKNOWN
 from flows.sweeps import pictures
 from flows.sweeps.check import first_config
 from flows.sweeps.driving import Sweep
@@ -16,13 +23,12 @@ from flows.sweeps.mlflow_parent import bring
 from flows.sweeps.page import markdown, page
 from flows.sweeps.preset import train_command
 from flows.sweeps.settings import Plan, SweepConfig
-from flows.sweeps.study import Study, meant
+from flows.sweeps.study import DEFAULT, Study, meant
 from flows.sweeps.trial import Training
 from flows.workers.artifacts import show_sweep
 from rlcore.config.schema import plain
-from rlcore.errors import RunError, first_line
-from rlcore.store.directory import write_text
-from rlcore.system.durable import write_synced
+from rlcore.errors import RunError, UserError, first_line
+from rlcore.store.directory import RunDirectory, write_text
 from rlcore.system.secrets import redacted
 
 log = logging.getLogger(__name__)
@@ -32,10 +38,10 @@ ENDED = ("complete", "pruned", "fail")
 def status(folder: SweepFolder) -> dict[str, Any]:
     """What a sweep has come to so far; may be asked while it is driven, and writes nothing.
 
-    Keys: name; wanted, how many trials there are to be; trials {number, state, params, value, policy_steps}; saved, the
-    policy steps that pruning did; best, one of the trials; confirmed, as `flows.sweeps.confirm` writes it; lost, where
-    the study is gone a sentence on what is left; go_on, the command line that goes on with a sweep that is not over
-    where nobody drives it, else None.
+    Keys: name; about, what was trained on what, in words; wanted, how many trials there are to be; trials {number,
+    state, params, value, policy_steps}; saved, the policy steps that pruning did; best, one of the trials; confirmed,
+    as `flows.sweeps.confirm` writes it; lost, where the study is gone a sentence on what is left; go_on, the command
+    line that goes on with a sweep that is not over where nobody drives it, else None.
     """
     plan = folder.read()
     study = Study.there(plan, folder.storage(plan), folder.study_name(plan))
@@ -50,18 +56,10 @@ def report(sweep: Sweep) -> dict[str, Any]:
 
     A `RunError` where no trial was completed.
     """
-    folder, found = sweep.folder, _status(sweep.folder, sweep.plan, sweep.study)
+    folder = sweep.folder
+    found = write_page(sweep, whole=True)
     trials, best = found["trials"], found["best"]
-    words, command = definition(sweep.config), train_command(folder)
-    drawn = {"history": pictures.history(trials), "slices": pictures.slices(trials, sweep.plan.space)}
-    if shares := sweep.study.importance():
-        drawn = {"history": drawn["history"], "importance": pictures.importance(shares), "slices": drawn["slices"]}
-    folder.pictures.mkdir(parents=True, exist_ok=True)
-    for name, picture in drawn.items():
-        write_synced(folder.pictures / f"{name}.png", picture)
-    write_text(folder.report, page(found, words, command, drawn))
-    write_text(folder.figures, json.dumps(found, indent=2) + "\n")
-    note = markdown(found, words, command)
+    note = markdown(found, definition(sweep.config), train_command(folder))
     rows = [{**trial, "params": json.dumps(trial["params"])} for trial in trials]
     show_sweep(folder.name, rows, note)
     try:
@@ -77,6 +75,47 @@ def report(sweep: Sweep) -> dict[str, Any]:
     return {"name": folder.name, "result": result, "best": best, "confirmed": found["confirmed"]}
 
 
+def write_page(sweep: Sweep, whole: bool, broken: bool = False) -> dict[str, Any]:
+    """Write the page of a sweep as far as it has come, and report.json; what `status` gives.
+
+    `whole`: it is over; the pictures are written beside it, and after a confirmation the comparison of both sides is
+    made. `broken`: it is broken off, and the page says how to go on.
+    """
+    folder = sweep.folder
+    found: dict[str, Any] = _status(folder, sweep.plan, sweep.study) | {
+        "go_on": folder.resume_command if broken else None
+    }
+    trials = found["trials"]
+    lines = {t["number"]: [r.evaluations for r in _runs(folder, t["number"])] for t in trials}
+    drawn = pictures.draw(trials, lines, sweep.plan.space, sweep.study.importance() if whole else {})
+    if whole:
+        save(drawn, folder.pictures)
+    confirmation = _confirmation(folder, found["confirmed"]) if whole and found["confirmed"] else ""
+    write_text(folder.report, page(found, definition(sweep.config), train_command(folder), drawn, confirmation))
+    write_text(folder.figures, json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
+    """Compare the winner's and the default's runs, into a folder of its own; the page without its title."""
+    places = {"winner": folder.runs / f"winner_{confirmed['trial']:04d}", "default": folder.runs / "default"}
+    sides = [
+        Side(
+            side,
+            f"folder {place}",
+            f"{folder.name}-{side}",
+            [from_directory(RunDirectory(place / f"seed_{seed}")) for seed in confirmed["seeds"]],
+        )
+        for side, place in places.items()
+    ]
+    try:
+        made = written(sides, folder.comparison)
+    except UserError as error:
+        log.warning("winner and default are not compared: %s", error)
+        return ""
+    return sections(made.made, made.verdict, made.pictures)
+
+
 def definition(config: SweepConfig) -> str:
     """What the value of a trial is."""
     of_run = {
@@ -89,9 +128,35 @@ def definition(config: SweepConfig) -> str:
     return f"The value of a trial is the interquartile mean, over {config.seeds} training seeds, of {of_run}, greedily."
 
 
+def _runs(folder: SweepFolder, number: int) -> list[Training]:
+    """The runs of a trial that there are."""
+    return [Training(place, ()) for place in sorted(folder.trial(number).glob("seed_*"))]
+
+
 def _so_far(folder: SweepFolder, number: int) -> int:
     """Policy steps of a trial that is at work, all of its runs together."""
-    return sum(Training(place, ()).policy_steps for place in folder.trial(number).glob("seed_*"))
+    return sum(training.policy_steps for training in _runs(folder, number))
+
+
+def _about(folder: SweepFolder, plan: Plan) -> dict[str, str]:
+    """What was trained, and how values were chosen: from the runs that there are, and the plan."""
+    config = plan.config
+    runs = [run for place in folder.trials for run in RunDirectory.below(place)]
+    told = [run.read_identity() for run in runs]
+    names = (("environment", "env_id"), ("algorithm", "algo"))
+    found = {name: _distinct(one[key] for one in told) for name, key in names}
+    if runs:
+        budget = runs[0].read_config()["algo"]["total_steps"]
+        seeds = f"{config.seeds} {'seed' if config.seeds == 1 else 'seeds'}"
+        found["budget"] = f"{budget:,} policy steps a run, {seeds} a trial"
+    how = f"{config.sampler}, {config.pruner} pruner, {config.mode} mode"
+    code = _distinct(f"{one.get('commit', UNKNOWN)[:10]}{'+' if one.get('dirty') is True else ''}" for one in told)
+    found |= {"sampler": how, "sweep.seed": str(config.seed), "commit": code}
+    return {name: said for name, said in found.items() if said}
+
+
+def _distinct(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
 
 
 def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, Any]:
@@ -101,8 +166,8 @@ def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, A
             "state": trial.state.name.lower(),
             "params": meant(plan.space, trial),
             "value": trial.value,
-            "policy_steps": trial.user_attrs.get("policy_steps", _so_far(folder, trial.number)),
-            **({"sentence": trial.user_attrs["sentence"]} if "sentence" in trial.user_attrs else {}),
+            "policy_steps": trial.user_attrs.get("policy_steps") or _so_far(folder, trial.number),
+            **{name: trial.user_attrs[name] for name in ("sentence", DEFAULT) if name in trial.user_attrs},
         }
         for trial in (study.trials if study else ())
     ]
@@ -114,6 +179,7 @@ def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, A
     pruned = [row["policy_steps"] for row in rows if row["state"] == "pruned"]
     return {
         "name": folder.name,
+        "about": _about(folder, plan),
         "wanted": plan.size,
         "trials": rows,
         # Had each of them taken what the complete ones did.

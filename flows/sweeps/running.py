@@ -13,10 +13,11 @@ from flows.process.leases import alone
 from flows.process.signals import still_terminable
 from flows.report.command_lines import short_path
 from flows.runs.listeners import tell
-from flows.sweeps.check import check_plan, first_config
+from flows.sweeps.check import check_plan, default_of, first_config
 from flows.sweeps.deployed import DeployedHands, cancelled_with
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder, refuse_password
+from flows.sweeps.growing import growing
 from flows.sweeps.jobs import Job
 from flows.sweeps.local import here
 from flows.sweeps.mlflow_parent import shown
@@ -45,7 +46,7 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
     runs = Path(config.log_root).absolute() / "sweeps" / folder.name
     if folder.adopt(runs):  # runs that are there are those of the same trials, or nobody's
         _refuse_other(folder, wanted)
-    folder.write(dataclasses.replace(wanted, pace=pace), runs)
+    folder.write(dataclasses.replace(wanted, pace=pace, default=default_of(wanted)), runs)
     return config.algo.name, folder
 
 
@@ -92,7 +93,11 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
             if sweep.pace.notice:
                 tell("stage", {"doing": sweep.pace.notice})
             trials, first = f"trials of sweep {folder.name}", first_config(sweep.plan)
-            with share_shown(f"sweep-{folder.name}", trials, sweep.plan.size), shown(folder, plain(first)):
+            with (
+                share_shown(f"sweep-{folder.name}", trials, sweep.plan.size),
+                shown(folder, plain(first)),
+                growing(sweep),
+            ):
                 if log:
                     sweep.hands = hands = DeployedHands(sweep, "gpu" if accelerator else "default")
                     with cancelled_with(context.flow_run.id, hands):

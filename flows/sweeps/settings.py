@@ -19,7 +19,7 @@ from flows.config.search_path import config_folders
 from flows.config.yaml_files import groups
 from flows.sweeps import space
 from flows.sweeps.pace import Pace
-from flows.sweeps.space import Dimension
+from flows.sweeps.space import Dimension, Params
 from rlcore.config.schema import arg, build, nearest, plain
 from rlcore.errors import UserError
 
@@ -90,12 +90,14 @@ class Plan:
         base: overrides of every run, `exp=` among them.
         space: the dimensions, those of the preset first.
         pace: how often trials are judged; None until `check_plan` has found it.
+        default: the values of the default configuration, which trial 0 has; None where the space does not hold them.
     """
 
     config: SweepConfig
     base: list[str]
     space: list[Dimension]
     pace: Pace | None = None
+    default: Params | None = None
 
     @property
     def size(self) -> int:

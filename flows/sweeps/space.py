@@ -103,6 +103,12 @@ class Dimension:
             return IntDistribution(round(self.low), round(self.high), log=self.log, step=round(self.step or 1))
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
+    def holds(self, value: Any) -> bool:
+        """Whether a value of the config is one that `suggest` may give."""
+        if self.type == "categorical":
+            return any(value == choice and type(value) is type(choice) for choice in self.choices)
+        return isinstance(value, int | float) and self.distribution()._contains(value)
+
     def meant(self, value: Any) -> Any:
         """The value for the config, of one that Optuna has stored."""
         return next((choice for choice in self.choices if stored(choice) == value), value)

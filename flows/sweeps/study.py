@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from flows.report.command_lines import sweep_resume_command
 from flows.sweeps.known import RUNG, RUNGS, as_known, asked_only, until, valued
 from flows.sweeps.settings import Plan
-from flows.sweeps.space import Dimension, Params
+from flows.sweeps.space import Dimension, Params, stored
 from flows.sweeps.storage import open_storage, open_to_read, storage_errors
 from flows.sweeps.strategies import pruner_of, sampler_of
 from rlcore import streams
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 SAMPLER, TRAINING, CONFIRMATION = range(3)  # streams of sweep.seed
+DEFAULT = "default"  # the note on the trial that is the default configuration
 VIEW = "sweep"  # Hyperband draws a trial's bracket from the study's name: the same for all
 
 
@@ -60,6 +61,7 @@ class Study:
             import optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.config, self.space, self._size, self._pace = plan.config, plan.space, plan.size, plan.pace
+        self._default = plan.default
         self._optuna = optuna
         self._go_on = sweep_resume_command(plan.config.name)
         self._lock = threading.Lock()  # at what is read and written: jobs report from threads
@@ -122,6 +124,8 @@ class Study:
             return None
         seed = streams.integer(self.config.seed, "sweep", SAMPLER, number)
         view = self._view(number, sampler_of(self.config, self.space, seed))
+        if number == 0 and self._default is not None:
+            view.enqueue_trial({k: stored(v) for k, v in self._default.items()}, user_attrs={DEFAULT: True})
         trial = view.ask()
         params: Params = {}
         for dimension in self.space:

@@ -98,7 +98,11 @@ def made(folder: Path, name: str, *overrides: str) -> tuple[SweepFolder, Plan]:
 
 def drive(folder: SweepFolder, places: int = 3, seed: int = 0) -> Sweep:
     """Drive a sweep to the end of its trials, as its flow does."""
-    sweep = Sweep(folder, folder.read())
+    return driven(Sweep(folder, folder.read()), places, seed)
+
+
+def driven(sweep: Sweep, places: int = 3, seed: int = 0) -> Sweep:
+    """The sweep at the end of its trials."""
     sweep.hands = Hands(sweep, places, seed)
     for job in trials(sweep):
         sweep.hands.start(job)

@@ -1,4 +1,4 @@
-"""The page on a sweep: it holds what came of it, and pictures that are PNGs."""
+"""The page on a sweep: it holds what came of it so far, and pictures whose colours follow it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.report.figures import save
 from flows.sweeps import pictures
 from flows.sweeps.page import markdown, page
 from flows.sweeps.settings import plan
@@ -21,45 +22,104 @@ def trial(number: int, state: str, value: float | None, lr: float, act: str, **m
 
 
 TRIALS = [
-    trial(0, "complete", 100.0, 1e-3, "tanh"),
+    trial(0, "complete", 100.0, 1e-3, "tanh", default=True),
     trial(1, "fail", None, 1e-1, "relu", sentence="it <broke> & ended"),
     trial(2, "pruned", 20.0, 1e-5, "relu"),
     trial(3, "complete", 150.0, 1e-2, "relu"),
+    trial(4, "running", None, 1e-2, "tanh"),
 ]
+LINES = {
+    0: [[(500, 60.0), (1000, 100.0)]],
+    1: [[(500, 9.0)]],
+    2: [[(500, 20.0)]],
+    3: [[(500, 80.0), (1000, 150.0)], [(500, 70.0)]],
+    4: [],
+}
+ABOUT = {"environment": "CartPole-v1", "algorithm": "ppo", "sampler": "tpe", "sweep.seed": "42", "commit": "c0ffee"}
 STATUS: dict[str, Any] = {
     "name": "mine",
-    "wanted": 4,
+    "about": ABOUT,
+    "wanted": 5,
     "trials": TRIALS,
     "saved": 800,
-    "lost": None,
     "best": TRIALS[3],
     "confirmed": {
         "words": "the winner is better than the default configuration",
         "seeds": [11, 12],
         "values": {"winner": [140.0, 150.0], "default": [90.0, 95.0]},
+        "better": True,
     },
+    "lost": None,
 }
-PNG = b"\x89PNG\r\n\x1a\n"
+SHARES = {"algo.optimizer.lr": 0.8, "algo.dense_act": 0.2}
 
 
-@pytest.mark.parametrize("trials", [TRIALS, TRIALS[:1], TRIALS[1:2], []], ids=["all", "one", "only-failed", "none"])
-def test_pictures_can_be_drawn_of_whatever_there_is(trials: list[dict[str, Any]]) -> None:
-    for picture in (pictures.history(trials), pictures.slices(trials, SPACE)):
-        assert picture.startswith(PNG) and len(picture) > 3000
+def drawn(trials: list[dict[str, Any]]) -> list[Any]:
+    return pictures.draw(trials, {t["number"]: LINES[t["number"]] for t in trials}, SPACE, SHARES if trials else {})
 
 
-def test_the_page_is_whole_and_nothing_of_a_trial_is_markup(tmp_path: Path) -> None:
-    text = page(STATUS, "The value is a mean.", "shepherd train exp=mine_best", {"history": PNG})
-    assert "better than the default configuration" in text
-    assert "shepherd train exp=mine_best" in text
+@pytest.mark.parametrize(
+    ("trials", "stems"),
+    [
+        (TRIALS, ["history", "curves", "importance", "slices"]),
+        (TRIALS[:1], ["history", "curves", "importance", "slices"]),
+        (TRIALS[1:2], ["history", "importance", "slices"]),
+        (TRIALS[4:], ["importance"]),
+        ([], []),
+    ],
+    ids=["all", "one", "only failed", "only running", "none"],
+)
+def test_pictures_are_those_that_there_are_figures_for(trials: list[dict[str, Any]], stems: list[str]) -> None:
+    assert [picture.stem for picture in drawn(trials)] == stems
+
+
+def test_pictures_are_written_for_papers_and_follow_the_page_in_it(tmp_path: Path) -> None:
+    made = drawn(TRIALS)
+    save(made, tmp_path)
+    names = {
+        f"{stem}.{form}" for stem in ("history", "curves", "importance", "slices") for form in ("png", "svg", "pdf")
+    }
+    assert {path.name for path in tmp_path.iterdir()} == names
+    for picture in made:
+        assert set(re.findall(r"#[0-9a-f]{6}\b", picture.inline)) <= {"#ffffff", "#000000"}, picture.stem
+
+
+def test_failed_trials_and_the_default_are_drawn() -> None:
+    history, curves, _, slices = drawn(TRIALS)
+    for picture in (history, slices):  # the triangle of a trial that has no value, in the failed ones' colour
+        assert picture.inline.count("var(--side-1)") > drawn([TRIALS[0], *TRIALS[2:]])[0].inline.count("var(--side-1)")
+        assert "failed" in picture.caption
+    for words in ("best, trial 3", "default", "policy steps", "greedy mean return"):
+        assert words in curves.inline
+
+
+def test_the_page_is_whole_and_nothing_of_a_trial_is_markup() -> None:
+    text = page(STATUS, "The value is a mean.", "shepherd train exp=mine_best", drawn(TRIALS), "<p>compared</p>")
+    for words in ("better than the default configuration", "shepherd train exp=mine_best", *ABOUT, *ABOUT.values()):
+        assert words in text
     assert "it &lt;broke&gt; &amp; ended" in text and "<broke>" not in text
-    rows = re.findall(r"<tr class=(\w+)", text)
-    assert rows == ["complete", "fail", "pruned", "best"]
-    assert not re.findall(r"(?:src|href)=['\"]?http", text)  # nothing from elsewhere
-    assert re.search(r"<td>11</td><td>140.0</td><td>90.0</td>", text)
+    states = re.findall(r"<tr><td>(?:<strong>)?(\d(?:, the default)?)(?:</strong>)?</td><td>(?:<strong>)?(\w+)", text)
+    assert states == [
+        ("0, the default", "complete"),
+        ("1", "failed"),
+        ("2", "pruned"),
+        ("3", "complete"),
+        ("4", "running"),
+    ]
+    assert re.findall(r"<td><strong>(\d+)</strong>", text) == ["3"]  # the best
+    assert not re.findall(r"(?:src|href)=['\"]?http|<script", text)  # nothing from elsewhere
+    assert text.count("<svg") == 4
+    assert text.index("Confirmation: winner against default") < text.index("<p>compared</p>")
+
+
+def test_the_page_of_a_sweep_that_has_just_begun_says_what_it_is() -> None:
+    begun = STATUS | {"trials": [], "saved": 0, "best": None, "confirmed": None}
+    text = page(begun, "The value is a mean.", "", [])
+    assert "0 of 5" in text and "<svg" not in text and "Confirmation" not in text
 
 
 def test_the_short_form_names_the_best_values() -> None:
     text = markdown(STATUS, "The value is a mean.", "shepherd train exp=mine_best")
     assert "| `algo.optimizer.lr` | 0.01 |" in text
-    assert "pruning saved: 800 policy steps, 17%" in text  # 800 of the 4,000 that were taken and these
+    assert "- environment: CartPole-v1" in text
+    assert "pruning saved: 800 policy steps, 14%" in text  # 800 of the 5,000 that were taken and these
