@@ -309,7 +309,8 @@ class Learner(Protocol):
 class Buffer(Protocol):
     """Where steps wait for the learner. Rollout hands each out once; Replay owes ratio x policy steps batches.
 
-    An attribute `capacity` says how many rows of every environment it remembers; without it, none.
+    An attribute `capacity` says how many rows of every environment it remembers, `batch_rows` how many one batch has;
+    without them, none.
     """
 
     def extend(self, steps: Steps, last: Steps) -> None:

@@ -75,6 +75,11 @@ class Replay:
         """Rows of every environment that there is room for."""
         return self._room
 
+    @property
+    def batch_rows(self) -> int:
+        """Rows of one batch, its arrivals among them."""
+        return self.batch_size * (self.length + 1)
+
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def extend(self, steps: Steps, last: Steps) -> None:

@@ -36,6 +36,7 @@ class Counted:
         agent: bytes of its parameters and statistics.
         beside: bytes of what its learner remembers beside it.
         capacity: rows of every environment in its buffer.
+        batch_rows: those of one batch that is drawn from it.
         on_device: these rows lie where the agent does.
         countable: there is an end to its layers.
     """
@@ -43,6 +44,7 @@ class Counted:
     agent: int = 0
     beside: int = 0
     capacity: int = 0
+    batch_rows: int = 0
     on_device: bool = False
     countable: bool = True
 
@@ -92,6 +94,7 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     arriving, replay = config.algo.collect_length * env.num_envs * row, counted.capacity * env.num_envs * row
     # The learner has a copy of the rollout, in its own form; a step computes the optimizer's next state beside it.
     learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": arriving}
+    learning |= {"batch": counted.batch_rows * row}
     memory = {
         "processes": ranks * PROCESS + workers * WORKER,
         "threads": ranks * config.num_threads * THREAD,

@@ -140,11 +140,21 @@ def test_a_replay_memory_is_in_the_sum_of_memory_and_of_disk(monkeypatch: pytest
     for spec in (SPEC, IMAGES):
         whole, rows = summed(given, spec), (10_000 + 10_000 // 32 + 1) * 2
         assert whole.memory["replay memory"] == rows * row_bytes(spec)
+        assert whole.memory["batch"] == 4 * 2 * row_bytes(spec)  # four steps, each with the arrival after it
         new = 100_000 // 20 // 2 * 2 * row_bytes(spec)  # a checkpoint for each twentieth of the budget
         assert whole.disk["replay memory"] == rows * row_bytes(spec) + 7 * new
     monkeypatch.setattr(room.Free, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, memory=GB // 4)))
     with pytest.raises(UserError, match=r"would need .* of memory \(replay memory "):
         check_room(given, IMAGES, Path("nowhere"), begun=True)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_batch_that_does_not_fit_is_refused() -> None:
+    box = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
+    given = compose(["exp=sac", "algo.per_rank_batch_size=100000000000"])[0]
+    spec = dataclasses.replace(SPEC, action=box)
+    with pytest.raises(UserError, match=r"per_rank_batch_size=100000000000: .*batch.*largest"):
+        check_room(given, spec, Path("nowhere"))
 
 
 @pytest.mark.parametrize(
