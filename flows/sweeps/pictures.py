@@ -35,6 +35,8 @@ def draw(
     Returns:
         The pictures, in the order of the page.
     """
+    if not trials:  # and matplotlib is not imported beside a sweep that begins
+        return []
     with drawing():
         return list(_every(trials, curves, space, shares))
 
