@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory import PeakMemory
 from benchmarks.peer_scripts import FILES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -151,12 +152,14 @@ def measured(command: Sequence[str], folder: Path) -> dict[str, float]:
     began = time.perf_counter()
     with open(folder / "output", "w+") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=output, stderr=output)
+        peak = PeakMemory(process.pid)
         _, status, used = os.wait4(process.pid, 0)
+        wall, memory = time.perf_counter() - began, peak.stop()
         output.seek(0)
         if status:
             sys.exit(f"{' '.join(command)}: failed\n{output.read()[-3000:]}")
     cpu = used.ru_utime + used.ru_stime
-    return {"cpu": cpu, "wall": time.perf_counter() - began, "memory": used.ru_maxrss / 1024}
+    return {"cpu": cpu, "wall": wall, "memory": memory}
 
 
 def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:
@@ -251,7 +254,8 @@ def head(repeats: int) -> list[str]:
         "",
         f"Made by `make bench` on {time.strftime('%Y-%m-%d')}: {os.cpu_count()} × {processor}, Python "
         f"{platform.python_version()}. The train stage as whole processes, imports and exit included, one thread, "
-        f"alternating; medians of {repeats}. `cold` is our first run, which compiles what the others find.",
+        f"alternating; medians of {repeats}. `cold` is our first run, which compiles what the others find. Memory is "
+        "that of a stage with all its processes, pages that they share once, looked at ten times a second.",
         "",
         f"Returns are of {EPISODES} greedy episodes for each seed, on seeds that nobody trained on. In a, the "
         "preset of SheepRL's benchmark has one trunk for actor and critic, Stable-Baselines3 two networks, which learn "

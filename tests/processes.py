@@ -11,10 +11,9 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -23,6 +22,8 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from rlcore.train.session import Session
+from tests.patience import Patience, output_of, run_command
+from tests.patience import wait_for as wait_for
 
 NO_STORE = {"MLFLOW_TRACKING_URI": "sqlite:////dev/null/mlflow.db"}  # a mirror finds that out before it imports MLflow
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,18 +120,10 @@ def one(home: Path, kind: str) -> int:
 
 
 def orphans(home: Path, within: float = 2.0) -> list[Process]:
-    """What is still alive after so many seconds."""
-    deadline = time.monotonic() + within
-    while (found := processes(home)) and time.monotonic() < deadline:
+    """What is still alive when nothing has happened for so many seconds; what works on and on has had a minute."""
+    patience = Patience(within, limit=60.0)
+    while (found := processes(home)) and not patience.over:
         time.sleep(0.02)
-    return found
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120.0, every: float = 0.01) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come within {seconds:g} s"
-        time.sleep(every)
     return found
 
 
@@ -154,9 +147,9 @@ def finish_here(run: RunDirectory) -> str:
         session.close()
 
 
-def end(process: subprocess.Popen[str], seconds: float = 60.0) -> tuple[int, str]:
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Exit code and what it said on stderr."""
-    said = process.communicate(timeout=seconds)[1]
+    said = output_of(process)[1]
     return process.returncode, said
 
 
@@ -195,7 +188,7 @@ def at_once(imports: str, *programs: str) -> list[int]:
     """
     command = [sys.executable, "-c", PARTING, imports, *map(textwrap.dedent, programs)]
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+    done = run_command(command, env=variables, stderr=None, text=True, check=True)
     return [int(code) for code in done.stdout.split("\n")[-2].split()]
 
 

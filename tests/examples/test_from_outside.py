@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
 from tests import processes
 from tests.flows.conftest import home  # noqa: F401 - a fixture
+from tests.patience import run_command
 from tests.stores import standing_api
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")]
@@ -53,7 +53,7 @@ def folder(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     (mine / "my_package/learner.py").write_text(algorithm)
     variables = processes.environment(home, SHEPHERD_SEARCH_PATH="conf", **standing_api())
     command = processes.shepherd("train", "exp=mine", PLUGIN, "run_dir=run", "env.capture_video=false")
-    done = subprocess.run(command, cwd=mine, env=variables, capture_output=True, text=True, timeout=300)
+    done = run_command(command, cwd=mine, env=variables, text=True)
     assert done.returncode == 0, done.stderr
     (mine / "said").write_text(done.stdout)
     yield mine
@@ -194,7 +194,7 @@ def test_its_model_is_served_with_its_own_code_where_the_plugin_is_named(user: R
     np.save(tmp_path / "obs.npy", obs)
     command = [sys.executable, "-P", "-c", SERVED]
     variables = os.environ | {"PYTHONPATH": "", plugins.VARIABLE: ""}  # the plugin is not there
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
+    done = run_command(command, cwd=tmp_path, env=variables, text=True)
     assert done.returncode == 0, done.stderr
     assert "plugins=[my_package]: this was made with it" in done.stdout
     assert "SHEPHERD_PLUGINS=my_package before it" in done.stdout

@@ -26,6 +26,7 @@ from flows.tracking.mlflow_run import RUN_TAG
 from flows.workers import postgres, up
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
+from tests.patience import run_command
 from tests.processes import (
     ROOT,
     changed,
@@ -119,7 +120,7 @@ class Machines:
         command = [str(Path(sys.executable).with_name("prefect")), *words]
         loaded = {name: value for name, value in dotenv_values(self.one / ".env").items() if value is not None}
         own = environment(self.one, **self.variables) | loaded | {"PREFECT_HOME": str(self.one / ".shepherd/prefect")}
-        done = subprocess.run(command, cwd=self.one, env=own, capture_output=True, text=True, timeout=60)
+        done = run_command(command, cwd=self.one, env=own, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

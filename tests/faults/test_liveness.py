@@ -17,6 +17,7 @@ import pytest
 
 from rlcore.store import checkpoint
 from rlcore.store.events import read_events
+from tests.patience import output_of
 from tests.processes import (
     NO_STORE,
     count,
@@ -102,7 +103,7 @@ def test_however_it_is_ended_nothing_stays_alive_and_the_resumed_run_ends_in_the
         os.kill(pid, signal.SIGSTOP)
         time.sleep(1.2)
         os.kill(pid, signal.SIGCONT)
-    code, said = end(process, 120)
+    code, said = end(process)
     assert code == 0, said
     assert digest(run) == finish_here(prepare(home / "whole", **RUN))
 
@@ -131,9 +132,9 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(home: Path) -> None:
 # The parts, in processes of their own that cost little
 
 
-def script(home: Path, text: str) -> subprocess.Popen[str]:
+def script(home: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(text)],
+        [sys.executable, "-c", textwrap.dedent(text), *arguments],
         env=environment(home),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -166,7 +167,7 @@ def test_a_child_that_holds_the_interpreter_lock_for_ever_ends_with_its_parent_a
 STUBBORN = """
     import signal, sys, time
     from flows.process import signals
-    signals.LIMIT = 6.0
+    signals.LIMIT = float(sys.argv[1])
     with signals.terminable():
         signals.farewell("continue with: this")
         words = ["ready"]
@@ -182,7 +183,8 @@ STUBBORN = """
 
 @pytest.mark.parametrize("signals", [["SIGTERM"], ["SIGINT", "SIGINT"], ["SIGHUP", "SIGHUP", "SIGTERM"]], ids="-".join)
 def test_the_second_signal_or_the_time_limit_ends_what_swallows_the_first(home: Path, signals: list[str]) -> None:
-    process = script(home, STUBBORN)
+    limit = 3.0 if len(signals) == 1 else 3600.0
+    process = script(home, STUBBORN, str(limit))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     begun = time.monotonic()
@@ -191,9 +193,9 @@ def test_the_second_signal_or_the_time_limit_ends_what_swallows_the_first(home: 
     for name in signals[1:]:
         time.sleep(0.15)
         process.send_signal(signal.Signals[name])
-    rest, said = process.communicate(timeout=60)
+    rest, said = output_of(process)
     assert (process.returncode, rest, said) == (130, "", "continue with: this\n")
-    assert (time.monotonic() - begun < 5.5) == (len(signals) > 1)
+    assert time.monotonic() - begun >= limit or len(signals) > 1
 
 
 def test_a_signal_that_comes_twice_at_once_counts_once_and_an_ignored_one_not_at_all(home: Path) -> None:
@@ -215,4 +217,4 @@ def test_a_signal_that_comes_twice_at_once_counts_once_and_an_ignored_one_not_at
             print("ended well")
         """,
     )
-    assert process.communicate(timeout=20) == ("still here\nended well\n", "")
+    assert output_of(process) == ("still here\nended well\n", "")

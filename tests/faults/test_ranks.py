@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def trained(home: Path, name: str) -> RunDirectory:
-    code, said = end(start(home, "stage", "train", name, **NO_STORE), 120)
+    code, said = end(start(home, "stage", "train", name, **NO_STORE))
     assert code == 0, said
     return RunDirectory(home / name)
 

@@ -27,6 +27,7 @@ from rlcore.store.events import EventLog, read_events
 from rlcore.train.session import Session
 from tests.faults import sweeps
 from tests.faults.failing_disk import FAULTS, compiled, environment
+from tests.patience import run_command
 from tests.runs import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,13 +46,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def swept(library: Path) -> Iterator[list[dict[str, Any]]]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # thousands of fsyncs that nothing depends on
     with tempfile.TemporaryDirectory(dir=memory) as folder:
-        done = subprocess.run(
+        done = run_command(
             [sys.executable, "-m", "tests.faults.sweeps", folder],
             cwd=ROOT,
             env=os.environ | environment(library) | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
             text=True,
-            timeout=300,
         )
     assert done.returncode == 0, done.stderr[-3000:]
     yield [json.loads(line) for line in done.stdout.splitlines()]

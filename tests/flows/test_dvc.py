@@ -21,6 +21,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
+from tests.patience import run_command
 from tests.soaking import soak
 from tests.stores import furnish
 
@@ -99,9 +100,7 @@ class Repository:
 
     def _run(self, *command: str) -> str:
         self.home.mkdir(exist_ok=True)
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=300
-        )
+        done = run_command(command, cwd=self.folder, env=self.environment(), text=True)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

@@ -24,6 +24,7 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.flows.workers.site import Site
 from tests.kills.soak import append, code_key, read
+from tests.patience import Patience
 from tests.processes import ROOT, one, send, wait_for
 
 KINDS = ("pending", "running")
@@ -97,8 +98,8 @@ def killed(site: Site, kinds: list[str], seed: int, number: int) -> dict[str, An
 
 def came_to_its_end(site: Site, flow_run: str) -> tuple[str, str]:
     """The state of a sweep's flow run once it is over, or after long; it crashes with its worker and goes on."""
-    over, deadline = ("COMPLETED", "FAILED", "CANCELLED"), time.monotonic() + PATIENCE
-    while (state := site.state(flow_run))[0] not in over and time.monotonic() < deadline:
+    over, patience = ("COMPLETED", "FAILED", "CANCELLED"), Patience(PATIENCE)
+    while (state := site.state(flow_run))[0] not in over and not patience.over:
         time.sleep(0.5)
     return state
 

@@ -31,6 +31,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
+from tests.patience import output_of, run_command
 from tests.stores import standing_api
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,13 +48,11 @@ TINY = [
 
 
 def shepherd(where: Path, *arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_command(
         processes.shepherd(*arguments),
         cwd=where,
         env=processes.environment(home or where, **standing_api()),
-        capture_output=True,
         text=True,
-        timeout=300,
     )
 
 
@@ -97,7 +96,7 @@ def trained(home: Path) -> Trained:
     process = processes.start(home, "train", *TINY, "seed=3", "run_dir=runs/one")
     processes.wait_for(lambda: processes.count(run, "checkpoint") or process.poll() is not None, "a checkpoint")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
-    said = process.communicate(timeout=60)[1]
+    said = output_of(process)[1]
     assert not processes.orphans(home)
     return Trained(run, process.returncode, said, shepherd(home, "resume", "runs/one"))
 
@@ -322,7 +321,7 @@ def test_ctrl_c_at_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, 
     said = process.stderr.readline()  # the first progress line: training is under way
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
-    said += process.communicate(timeout=60)[1]
+    said += output_of(process)[1]
     assert process.returncode == 130, said
     assert time.monotonic() - begun < 25
     assert f"continue with: shepherd stage train {folder}" in said

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from flows.stages.register_model import register_model
 from rlcore.data import carry as carries
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
+from tests.patience import wait_for
 from tests.probes import recurrent
 from tests.processes import answers, free_port
 
@@ -32,7 +32,6 @@ pytestmark = [
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
-HEALTHY_WITHIN = 120.0  # seconds; it imports MLflow and torch
 
 
 @dataclass(frozen=True)
@@ -80,12 +79,8 @@ def served(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 def wait_for_ping(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + HEALTHY_WITHIN
-    while time.monotonic() < deadline and process.poll() is None:
-        if answers(url):
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"it does not answer:\n{log.read_text()[-3000:]}")
+    wait_for(lambda: answers(url) or process.poll() is not None, "an answer", every=0.2)
+    assert process.poll() is None, log.read_text()[-3000:]
 
 
 def ask(served: Served, **body: Any) -> tuple[int, Any]:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from rlcore.train.session import Session
+from tests.patience import wait_for
 from tests.processes import NO_STORE, digest, environment, finish_here, shepherd
 from tests.runs import prepare
 
@@ -145,10 +145,7 @@ def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and Path(f"/proc/{child}").exists():
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists()
+    wait_for(lambda: not Path(f"/proc/{child}").exists(), "the trainer's end", idle=5.0)
 
 
 def test_neither_the_stage_nor_its_trainer_imports_what_it_does_not_need(tmp_path: Path) -> None:

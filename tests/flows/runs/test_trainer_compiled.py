@@ -18,6 +18,7 @@ from flows.stages.train import to_the_end as train
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
+from tests.patience import Patience
 from tests.processes import digest
 from tests.runs import prepare
 from tests.soaking import soak
@@ -82,10 +83,10 @@ def alive(cache: Path) -> list[str]:
 
 
 def wait_until(condition: Any, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
+    patience = Patience(seconds, limit=10 * seconds)
+    while not (found := condition()) and not patience.over:
         time.sleep(0.02)
-    return condition()
+    return found
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 130)])

@@ -86,7 +86,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     furnish(folder)
     process = typed(folder, *sweep(WHOLE))
-    assert end(process, 300)[0] == 0
+    assert end(process)[0] == 0
     process = typed(folder, *sweep(KILLED))
     for file in ("lock", ".driver"):
         send(after_a_checkpoint(folder, file), signal.SIGKILL)
@@ -95,7 +95,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     process.communicate()
     assert orphans(folder, 10.0) == []
     process = typed(folder, "sweep", "resume", KILLED)
-    code, said = end(process, 300)
+    code, said = end(process)
     assert code == 0, said
     yield folder
     kill_all(folder)
@@ -156,7 +156,7 @@ def test_a_group_trains_a_run_for_each_value_and_goes_on_with_what_is_unfinished
     process.kill()
     process.communicate()
     assert orphans(site, 10.0) == []
-    code, said = end(typed(site, *words, *small), 300)
+    code, said = end(typed(site, *words, *small))
     assert code == 0, said
     for seed in (5, 6):
         run = RunDirectory(folder / f"seed={seed}")
@@ -179,7 +179,7 @@ def test_a_trial_that_fails_has_its_sentence_and_the_others_go_on(site: Path) ->
         f"sweep.name={name}",
         "sweep.confirm_seeds=0",
     ]
-    assert end(typed(site, *words), 300)[0] == 0
+    assert end(typed(site, *words))[0] == 0
     by_value = {trial["params"]["algo.optimizer.lr"]: trial for trial in status(site, name)["trials"]}
     assert by_value[1e-3]["state"] == "complete" and status(site, name)["best"] == by_value[1e-3]
     assert by_value[1e30]["state"] == "fail" and "not finite" in by_value[1e30]["sentence"]

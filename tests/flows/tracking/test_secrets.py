@@ -19,6 +19,7 @@ from flows.cli.train import next_commands
 from flows.tracking.mlflow_run import flat
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import synthetic_run
+from tests.patience import run_command
 from tests.processes import environment
 
 
@@ -63,12 +64,10 @@ def test_a_password_reaches_the_server_and_no_file_or_terminal(tmp_path: Path, w
             tree = yaml.safe_load(run.config.read_text())
             tree["metric"]["logger"]["tracking_uri"] = address
             run.config.write_text(yaml.safe_dump(tree))
-        done = subprocess.run(
+        done = run_command(
             [sys.executable, "-m", "flows.tracking", str(run.path)],
             env=environment(tmp_path, **variables),
-            capture_output=True,
             text=True,
-            timeout=120,
         )
     assert done.returncode == 1
     assert "MLflow is behind" in run.log.read_text()

@@ -16,6 +16,7 @@ from dotenv import dotenv_values
 
 from rlcore.store.directory import RunDirectory
 from tests import processes
+from tests.patience import run_command
 from tests.processes import ROOT, count, environment, free_port, wait_for
 
 
@@ -80,7 +81,7 @@ class Site:
         command = [str(Path(sys.executable).with_name("prefect")), *words]
         loaded = {name: value for name, value in self.dotenv().items() if value is not None}
         own = self.variables | loaded | {"PREFECT_HOME": str(self.home / ".shepherd/prefect")}
-        done = subprocess.run(command, cwd=self.home, env=own, capture_output=True, text=True, timeout=300)
+        done = run_command(command, cwd=self.home, env=own, text=True)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 

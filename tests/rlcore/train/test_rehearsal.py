@@ -104,7 +104,7 @@ def test_it_ends_though_nothing_is_ever_learned(builds: list[list[str]], monkeyp
     began = time.monotonic()
     assert one.collector._compile_for is not None
     rehearse(one.collector._compile_for, one.envs)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # to learn would take far more
 
 
 def test_packages_are_checked_with_observations_that_tell_them_apart(
