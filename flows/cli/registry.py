@@ -86,7 +86,7 @@ def _decision(version: ModelVersion) -> str:
     if "decision" not in tags:  # it is written last
         return "undecided"
     if not {"difference", "difference_low", "difference_high"} <= set(tags):
-        return "not compared"
+        return "not decided" if tags.get("undecided") == "true" else "not compared"
     low, high = float(tags["difference_low"]), float(tags["difference_high"])
     better = tags["decision"].startswith("Champion")
     verb = "not decided against" if tags.get("undecided") == "true" else "beats" if better else "does not beat"

@@ -274,4 +274,5 @@ def test_a_decision_that_is_being_written_is_none_yet() -> None:
     assert words(**whole) == "undecided"
     assert words(**whole, decision="Champion: beats it") == "beats champion: +3.00 [1.00, 5.00]"
     short = whole | {"undecided": "true", "decision": "Not champion: not decided against it"}
+    assert words(undecided="true", decision="Not champion: not decided against it") == "not decided"
     assert words(**short) == "not decided against champion: +3.00 [1.00, 5.00]"
