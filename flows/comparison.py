@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.tasks import VERSION, stage_task
+from flows.tasks import VERSION, options
 from flows.workers import artifacts
 from flows.workers.flow_run import call, ending_in_a_sentence
 
-from prefect import flow  # isort: skip - the modules above set the environment that it reads
+from prefect import flow, task  # isort: skip - the modules above set the environment that it reads
 
 from flows.compare.report import report
 from flows.compare.verdict import as_markdown
 from flows.settings import run_root
 
 
-@stage_task("compare", task_run_name="compare {sides}")
+@task(**options(), name="compare", task_run_name="compare {sides}")
 def _compare(sides: list[str], out: str, threshold: float | None, runs: str) -> dict[str, Any]:
     made, found, pictures, folder = report(sides, out, runs or run_root(), threshold)
     place = f"\nPage: `{(folder / 'index.html').absolute()}`\n"

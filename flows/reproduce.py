@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.tasks import VERSION, boundaries, checkpoint, collect, evaluate, make_env, verdict, verify
+from flows.tasks import VERSION, advance, checkpoint, collect, evaluate, make_env, verdict, verify
 from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flow
 
 from prefect import flow  # isort: skip - the modules above set the environment that it reads
@@ -32,16 +32,18 @@ def reproduce(source: str, run_dir: str = "") -> Any:
         run_dir, identical, tensors, and the result in a sentence. The flow fails at the first checkpoint that differs.
     """
     again = restored(source, run_dir)
-    with leading(again.read_config()["algo"]["name"], [], str(again.path)) as run:
-        name_what_differs(RunDirectory(run))
+    with leading(again.read_config()["algo"]["name"], [], str(again.path), registers=False) as run:
+        name_what_differs(run)
         make_env(run)
         collect(run)
-        for at in as_far_as_the_original(RunDirectory(run), boundaries(run, registers=False)):
+        while at := advance(run):
             if "checkpoint" in at.due:
                 checkpoint(run, at.policy_steps)
                 verify(run, at.policy_steps)  # ends the flow where the bits differ
             if "evaluate" in at.due:
                 evaluate(run, at.policy_steps)
+            if as_far_as_the_original(run, at):
+                break
         evaluate(run, final=True)
         return verdict(run)
 

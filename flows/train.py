@@ -9,12 +9,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from flows.tasks import VERSION, boundaries, checkpoint, collect, evaluate, make_env, register_model, summary
+from flows.tasks import VERSION, advance, checkpoint, collect, evaluate, make_env, register_model, summary
 from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flow
 
 from prefect import Flow, flow  # isort: skip - the modules above set the environment that it reads
 
 from flows.runs.create import new_run
+from flows.runs.milestones import trained
 from flows.runs.trainer import expect_trainer, released
 from flows.workers.local_api import prefect_api
 from flows.workers.pools import flow_called
@@ -45,12 +46,12 @@ def training_flow(algo: str) -> Flow[..., Any]:
         with leading(algo, overrides, run_dir, accelerator) as run:  # config, lock, signals, trainer, mirror
             make_env(run)
             collect(run)
-            for at in boundaries(run):  # the train task, until training is done or pruned
+            while at := advance(run):  # to the next boundary; None: training is done, or pruned
                 if "checkpoint" in at.due:
                     checkpoint(run, at.policy_steps)
                 if "evaluate" in at.due:
                     evaluate(run, at.policy_steps)
-            if at.done:  # and not a sweep's trial that was not worth going on
+            if trained(run):  # and not a sweep's trial that was not worth going on
                 evaluate(run, final=True)
                 register_model(run)
             return summary(run)

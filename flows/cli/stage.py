@@ -79,9 +79,8 @@ def _made(name: str, run: RunDirectory) -> dict[str, Any]:
     """What a stage makes; `train` goes on to the end of training, with what is due at its boundaries."""
     function = name.replace("-", "_")
     module = import_module(f"flows.stages.{function}")  # the others' imports are not waited for
-    if name == "train":
-        return asdict(module.to_the_end(run))
-    return getattr(module, function)(run, **({"final": True} if name == "evaluate" else {}))
+    made = getattr(module, function)(run, **({"final": True} if name == "evaluate" else {}))
+    return asdict(made) if name == "train" else made
 
 
 def _run_of(name: str, run_dir: str, overrides: Sequence[str], params: str | None) -> RunDirectory:

@@ -35,8 +35,35 @@ def note_start(run: RunDirectory) -> None:
 def note_baseline(run: RunDirectory) -> None:
     """Put the result of a dataset that is there already into the event log, unless it has one."""
     result = run.read_baseline()
-    if result is not None and last_event(read_events(run.events), "baseline") is None:
+    if result is not None and not has_baseline(run):
         note_result(run, result)
+
+
+def has_baseline(run: RunDirectory) -> bool:
+    """Whether the log has the random policy's result."""
+    return last_event(read_events(run.events), "baseline") is not None
+
+
+def trained(run: RunDirectory) -> bool:
+    """Whether training is done, and was not pruned."""
+    end = last_event(read_events(run.events), "end")
+    return end is not None and end["status"] != "pruned"
+
+
+def judged(run: RunDirectory) -> bool:
+    """Whether a last evaluation is not wanted, or there is one of the checkpoint and the episodes that count now.
+
+    A resumed run may have trained on, and may want other episodes than before.
+    """
+    from rlcore.store.checkpoint import chosen  # numpy
+
+    config = config_of(run)
+    final = last_event(read_events(run.events), "evaluation", final=True)
+    if not config.algo.run_test:
+        return True
+    if final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path)):
+        return False
+    return final["greedy"]["episodes"] == config.evaluation.final_episodes
 
 
 def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from flows.runs.create import create_run
 from flows.runs.lineage import by_policy_steps, code_diff_hash, code_version, host, whole_lineage
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
-from rlcore.errors import UserError
+from rlcore.errors import RunError, UserError
 from rlcore.optim.when_to_compile import decide
 from rlcore.store import checkpoint, fingerprint
 from rlcore.store.directory import RunDirectory, write_json
@@ -27,6 +27,10 @@ from rlcore.store.run_config import config_of, half_hash, learning_half
 
 NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a reproduction
 UNTOLD = ("code.dirty", "code.core_hash")  # the commit and the diff say it in words
+
+
+class Departed(RunError):
+    """A reproduction learned something else than its original."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from flows.runs.listeners import tell
 from flows.runs.milestones import note_end
+from flows.runs.trainer import live
 from rlcore.store.directory import RunDirectory, write_text
 from rlcore.train.boundary import Boundary
 
@@ -44,4 +46,22 @@ def pruned(run: RunDirectory, at: Boundary) -> bool:
         return False
     note_end(run, replace(at, reason="pruned"))
     note.unlink(missing_ok=True)  # who resumes the run wants it to go on
+    return True
+
+
+def over(run: RunDirectory) -> bool:
+    """Whether training is done, or pruned where its trainer stands; if so, its log says how.
+
+    To be asked once at a boundary, when all that was due is done.
+    """
+    trainer = live(run)
+    at = trainer.at if trainer is not None else None
+    if at is None or not (at.done or pruned(run, at)):
+        return False
+    said = f"pruned at {at.policy_steps:,} policy steps"
+    if at.done:
+        note_end(run, at)
+        said = f"stopped early at {at.policy_steps:,} policy steps: early_stop, {at.reason}"
+    if not at.done or at.reason in ("target_return", "plateau"):
+        tell("stage", {"doing": said})
     return True

@@ -42,6 +42,7 @@ class Trainer:
         self.run = run
         self._log = open(run.log, "ab")  # noqa: SIM115 - lives as long as the process
         self._heard, self.ready = b"", False
+        self.at: Boundary | None = None  # the last boundary that it trained to
         env = run.read_config()["env"]
         self._env_id, self._step_timeout = env["id"], float(env.get("step_timeout", 0.0))
         self.process = start_trainer(run, self._log)
@@ -65,7 +66,8 @@ class Trainer:
         self._tell("advance")
         said = self._until("boundary", on_progress)
         self.policy_steps = said["policy_steps"]
-        return Boundary(said["policy_steps"], tuple(said["due"]), said["done"], said["reason"])
+        self.at = Boundary(said["policy_steps"], tuple(said["due"]), said["done"], said["reason"])
+        return self.at
 
     def checkpoint(self) -> dict[str, Any]:
         """Make the state durable; {path, policy_steps, digest}."""

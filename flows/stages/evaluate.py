@@ -8,8 +8,6 @@ from flows.runs.listeners import tell, working
 from flows.runs.series import write_results
 from flows.runs.trainer import live, trainer_for
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import last_event, read_events
-from rlcore.store.run_config import config_of
 
 
 def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
@@ -47,19 +45,3 @@ def _finally(run: RunDirectory) -> dict[str, Any]:
     tell("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
     trainer = live(run)
     return trainer.evaluate(final=True) if trainer else final_evaluation(run, working("last evaluation"))
-
-
-def judged(run: RunDirectory) -> bool:
-    """Whether a last evaluation is not wanted, or there is one of the checkpoint and the episodes that count now.
-
-    A resumed run may have trained on, and may want other episodes than before.
-    """
-    from rlcore.store.checkpoint import chosen  # numpy
-
-    config = config_of(run)
-    final = last_event(read_events(run.events), "evaluation", final=True)
-    if not config.algo.run_test:
-        return True
-    if final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path)):
-        return False
-    return final["greedy"]["episodes"] == config.evaluation.final_episodes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,12 @@ from flows.report.command_lines import short_path
 from flows.runs.lineage import whole_lineage
 from flows.runs.listeners import tell
 from flows.runs.milestones import note_broken_off
-from flows.runs.original import VERDICT, Original, differences_here
+from flows.runs.original import VERDICT, Departed, Original, differences_here
 from rlcore.errors import RunError
 from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import last_event, read_events
 from rlcore.train.boundary import Boundary
-
-
-class Departed(RunError):
-    """A reproduction learned something else than its original."""
 
 
 def name_what_differs(run: RunDirectory) -> None:
@@ -32,14 +27,12 @@ def name_what_differs(run: RunDirectory) -> None:
         tell("stage", {"doing": f"  {sentence}"})
 
 
-def as_far_as_the_original(run: RunDirectory, boundaries: Iterable[Boundary]) -> Iterator[Boundary]:
-    """The boundaries of a reproduction up to the last checkpoint that it can be compared at."""
-    until = Original.of(run).until
-    for at in boundaries:
-        yield at
-        if at.policy_steps >= until and not at.done:
-            note_broken_off(run, "interrupted", "the original came no further")
-            return
+def as_far_as_the_original(run: RunDirectory, at: Boundary) -> bool:
+    """Whether a reproduction has come to the last checkpoint that it can be compared at, and says so in its log."""
+    if at.done or at.policy_steps < Original.of(run).until:
+        return False
+    note_broken_off(run, "interrupted", "the original came no further")
+    return True
 
 
 def verify(run: RunDirectory, policy_steps: int) -> dict[str, Any] | None:

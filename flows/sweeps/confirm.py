@@ -69,7 +69,7 @@ def verdict(sweep: Sweep) -> None:
     if found["better"]:
         chosen = max(zip(values["winner"], runs["winner"], strict=True), key=lambda one: one[0])[1]
         change_run(chosen.run, ["model_manager.disabled=false"])
-        model = register_model(str(chosen.run_dir))
+        model = register_model(chosen.run)
     write_json(
         sweep.folder.confirmed, {"trial": best.number, "seeds": seeds, "values": values, **found, "model": model}
     )

@@ -54,6 +54,15 @@ def progress_shown(run: RunDirectory) -> Iterator[None]:
 
 
 @contextmanager
+def run_shown(run: RunDirectory) -> Iterator[None]:
+    """Show a run's progress while it trains, and its results when it has some."""
+    with progress_shown(run):
+        yield
+    if run.summary.exists() and run.curve.exists():
+        show_results(run, run.read_summary(), run.curve)
+
+
+@contextmanager
 def share_shown(key: str, description: str, total: int) -> Iterator[None]:
     """Show how many of so many jobs have ended as a progress artifact."""
     artifact = _try(prefect.artifacts.create_progress_artifact, 0.0, _slug(key), description)

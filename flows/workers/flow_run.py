@@ -27,11 +27,12 @@ from flows.runs.create import new_run
 from flows.runs.listeners import listening
 from flows.runs.milestones import note_broken_off, note_start
 from flows.runs.trainer import expect_trainer, released, resumes
-from flows.settings import configure_environment, home
+from flows.settings import WARM, configure_environment, home
 from flows.tracking.mirror import finish_mirror, mirror_in_background
-from flows.workers.artifacts import progress_shown
+from flows.workers.artifacts import run_shown
 from rlcore.errors import MachineFault, RunError, UserError
 from rlcore.store.directory import RunDirectory
+from rlcore.system.imports import import_soon
 from rlcore.system.secrets import redacted
 
 configure_environment()  # Prefect reads its settings when it is imported
@@ -52,11 +53,14 @@ Log = logging.Logger | LoggingAdapter
 
 
 @contextmanager
-def leading(algo: str, overrides: list[str], run_dir: str, accelerator: str = "") -> Iterator[str]:
-    """Lead the run that a flow's parameters mean (its folder): nobody else may, and whatever ends it, its log says how.
+def leading(
+    algo: str, overrides: list[str], run_dir: str, accelerator: str = "", *, registers: bool = True
+) -> Iterator[RunDirectory]:
+    """Lead the run that a flow's parameters mean: nobody else may, and whatever ends it, its log says how.
 
     Overrides are those of `shepherd train`, or of `shepherd resume` for a `run_dir` that is there. Where no flow
-    runs (a sweep's trial, in a worker process) Prefect is told nothing.
+    runs (a sweep's trial, in a worker process) Prefect is told nothing. `registers` says that register-model follows:
+    what it imports comes while the trainer works.
     """
     key = "fabric.accelerator="
     if accelerator and not any(override.startswith(key) for override in overrides):
@@ -71,10 +75,14 @@ def leading(algo: str, overrides: list[str], run_dir: str, accelerator: str = ""
             shown = nullcontext()
             if flow_run:
                 _name(flow_run, run)
-                shown = progress_shown(run)
+                shown = run_shown(run)
             with _mirrored(run, flow_run, log), shown, released(run):
                 expect_trainer(run)
-                yield str(run.path)
+                config = run.read_config()
+                # Not in one of many processes, whose memory it would take for the whole of their trainings.
+                if registers and not (config["model_manager"]["disabled"] or config["dry_run"] or os.environ.get(WARM)):
+                    import_soon("mlflow.pyfunc")
+                yield run
 
 
 def ending_in_a_sentence(body: Body) -> Body:

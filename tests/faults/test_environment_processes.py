@@ -16,7 +16,7 @@ import pytest
 from flows.runs import trainer as driver
 from flows.runs.listeners import listening
 from flows.runs.trainer import release
-from flows.stages.train import to_the_end as train
+from flows.stages.train import train
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv

@@ -382,7 +382,6 @@ def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(
 def test_a_mistake_of_the_user_is_told_at_once_and_not_retried(
     api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows import tasks
     from flows import train as training
 
     calls = []
@@ -391,7 +390,7 @@ def test_a_mistake_of_the_user_is_told_at_once_and_not_retried(
         calls.append(run)
         raise UserError("env.id=Nowhere-v0: no such environment")
 
-    monkeypatch.setattr(tasks, "make_env_stage", refuse)
+    monkeypatch.setattr("flows.stages.make_env.measure", refuse)
     run = new_run(tmp_path / "mistake", "env.action_repeat=3")  # no card of it is cached
     with pytest.raises(UserError, match="Nowhere-v0"):
         training.run_flow(run)
@@ -425,7 +424,6 @@ def test_overrides_for_a_run_that_is_there_are_taken_over_or_refused(api: str, t
 def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_the_same(
     home: Path, api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows import tasks
     from flows import train as training
     from flows.process.signals import TrainingInterrupted
     from flows.runs.trainer import trainer_for
@@ -439,7 +437,7 @@ def test_an_interruption_that_prefect_turns_into_an_error_of_its_own_is_one_all_
             raise ValueError("Task run is not set") from None  # as prefect 3.8, when it comes while a task begins
 
     run = new_run(tmp_path / "run")
-    monkeypatch.setattr(tasks, "_train", interrupted)
+    monkeypatch.setattr(training, "advance", interrupted)
     with pytest.raises(TrainingInterrupted):
         training.run_flow(run)
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"][-1] == "interrupted"

@@ -277,7 +277,7 @@ def test_a_full_disk_ends_a_run_in_one_sentence_with_the_command_that_goes_on(
         monkeypatch.setenv("DVC_STAGE", "train")
         monkeypatch.setattr("flows.cli.stage.leaving_with", lambda *_, **__: nullcontext())  # no dvc runs this test
     monkeypatch.setattr("flows.train.run_flow", full)
-    monkeypatch.setattr("flows.stages.train.to_the_end", full)
+    monkeypatch.setattr("flows.stages.train.train", full)
     done = here(*typed)
     sentence = "shepherd: failed: checkpoint 512 could not be written (No space left on device)"
     told = [line for line in done.stderr.splitlines() if "No space left" in line]

@@ -15,7 +15,7 @@ from rlcore.errors import UserError
 
 DOCS = Path(__file__).parents[3] / "docs"
 KEYS = [a.key for a in arguments(RunConfig) if a.key != "algo"]
-KEYS += [a.key for a in arguments(ALGORITHMS["ppo"].Config, "algo.")]
+KEYS += dict.fromkeys(a.key for module in ALGORITHMS.values() for a in arguments(module.Config, "algo."))
 
 
 def shown(text):
@@ -38,7 +38,7 @@ def test_help_lists_the_presets():
 def test_help_gives_default_meaning_and_what_is_allowed():
     text = train_help(["gae_lambda"])
     assert "algo.gae_lambda = 0.95" in text
-    assert "λ of the advantage estimator. Allowed: number that is >= 0 and <= 1" in text
+    assert "λ of the advantage estimator (ppo, a2c only). Allowed: number that is >= 0 and <= 1" in text
 
 
 def test_help_shows_a_presets_values_beside_the_defaults():
@@ -52,7 +52,7 @@ def test_help_shows_a_presets_values_beside_the_defaults():
         (["env"], [key for key in KEYS if key.startswith("env.")]),
         (["run"], [key for key in KEYS if "." not in key]),
         (["seed"], ["seed"]),
-        (["algo.mlp_keys"], ["algo.mlp_keys.encoder"]),
+        (["algo.mlp_keys"], ["algo.mlp_keys.decoder", "algo.mlp_keys.encoder"]),
         (["fabric", "precision"], ["fabric.precision"]),
     ],
 )

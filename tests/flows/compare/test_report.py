@@ -169,7 +169,7 @@ def test_the_command_prints_the_verdict_and_where_the_page_is(root: Path, capsys
     group_of(root, "high", HIGH)
     assert cli.main(["compare", "low", "high", "--threshold", "60"]) == 0
     said = capsys.readouterr()
-    assert said.err == ""
+    assert [line for line in said.err.splitlines() if not line.endswith(" drawn")] == []  # progress, on a slow machine
     lines = said.out.splitlines()
     assert lines[1] == "No ranking of low and high: low has 3 finished seeds, 10 are needed."
     assert "  shepherd train exp=ppo env.id=CartPole-v1 seed=3,4,5,6,7,8,9 group=low" in lines

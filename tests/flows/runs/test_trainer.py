@@ -17,7 +17,7 @@ from flows.process.signals import TrainingInterrupted
 from flows.runs.listeners import listening
 from flows.runs.milestones import note_start
 from flows.runs.trainer import Trainer, trainer_for
-from flows.stages.train import to_the_end as train
+from flows.stages.train import train
 from rlcore.errors import DiskFault, RunError, UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from flows.runs.trainer import Trainer, trainer_for
-from flows.stages.train import to_the_end as train
+from flows.stages.train import train
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory

@@ -19,7 +19,7 @@ import pytest
 from flows.runs.trainer import Trainer, trainer_for
 from flows.runs.warm import TRAINERS, start_trainer, warm_trainers
 from flows.settings import WARM
-from flows.stages.train import to_the_end
+from flows.stages.train import train
 from flows.tracking import mirror
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
@@ -40,7 +40,7 @@ def _warm(warm: None) -> None:
 def trained(path: Path, **dotted: Any) -> tuple[str, Any]:
     """The digest that a run comes to, and its trainer's process."""
     run = prepare(path, **dotted)
-    to_the_end(run)
+    train(run)
     trainer = trainer_for(run)
     trainer.stop()
     return digest(run), trainer.process
@@ -68,7 +68,7 @@ def test_one_that_is_killed_is_told_of_and_another_goes_on_to_the_same_bits(tmp_
     assert trainer.process.wait(10) == -signal.SIGKILL
     with pytest.raises(RunError, match="was killed by signal 9"):
         trainer.advance()
-    to_the_end(run)
+    train(run)
     trainer_for(run).stop()
     assert digest(run) == finish_here(whole)
 

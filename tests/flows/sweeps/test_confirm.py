@@ -19,6 +19,7 @@ from flows.sweeps.jobs import End, Job
 from flows.sweeps.study import CONFIRMATION, TRAINING
 from flows.sweeps.trial import iqm
 from rlcore.errors import RunError
+from rlcore.store.directory import RunDirectory
 from tests.flows.sweeps.fake import EVALUATIONS, Hands, drive, evaluate, made
 
 DEFAULT = {"algo.optimizer.lr": 1e-1, "algo.update_epochs": 1}  # far from the best of tests.flows.sweeps.fake.score
@@ -87,8 +88,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.setattr(study_module, "open_storage", lambda url: there.setdefault(url, memory()))
     offered: list[Path] = []
 
-    def register(run: str) -> dict[str, Any]:
-        offered.append(Path(run))
+    def register(run: RunDirectory) -> dict[str, Any]:
+        offered.append(run.path)
         return {"name": "m", "version": 1}
 
     monkeypatch.setattr(confirm_module, "change_run", lambda run, overrides: None)

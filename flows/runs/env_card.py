@@ -1,0 +1,16 @@
+"""The environment card in a run directory: env_card.json and, to be read, env_card.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlcore.envs.card import readable_card, warn_of_boundary
+from rlcore.store.directory import RunDirectory, write_json
+
+
+def write_card(run: RunDirectory, card: dict[str, Any]) -> dict[str, Any]:
+    """Write a card, measured now or earlier from the same content, and say what a user must know of it."""
+    warn_of_boundary(card)
+    (run.path / "env_card.md").write_text(readable_card(card))
+    write_json(run.card, card)
+    return {"env_card": str(run.card)}
