@@ -55,8 +55,9 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
     """Each algorithm (name -> module): paper, spaces (found out by trying every kind), presets and what they reach."""
     parts: list[RenderableType] = []
     for name, module in algorithms.items():
-        actions = (kind for kind, action in ACTIONS.items() if _takes(module, OBSERVATIONS["Box"], action))
-        observations = (kind for kind, obs in OBSERVATIONS.items() if _takes(module, obs, ACTIONS["Discrete"]))
+        actions = [kind for kind, action in ACTIONS.items() if _takes(module, OBSERVATIONS["Box"], action)]
+        first = ACTIONS[actions[0]] if actions else None  # which of them it is makes no odds to what is observed
+        observations = (kind for kind, obs in OBSERVATIONS.items() if first and _takes(module, obs, first))
         facts = Table.grid(Column(style="dim"), Column(), padding=(0, 3, 0, 0))
         facts.add_row("paper", (module.__doc__ or "").strip().partition("\n")[0])
         facts.add_row("actions", ", ".join(actions))

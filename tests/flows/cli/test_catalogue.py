@@ -45,7 +45,9 @@ def test_an_agent_that_refuses_a_space_or_fails_there_is_not_said_to_take_it(
         return ppo.Agent(config, spec, distribution, rng)
 
     module = SimpleNamespace(__doc__="Another: a paper.", Config=ppo.Config, Agent=continuous_only)
-    assert re.search(r"actions +Box\n", printed(agents_table({"other": module})))
+    text = printed(agents_table({"other": module}))
+    assert re.search(r"actions +Box\n", text)
+    assert re.search(r"observations +Box, Discrete, Dict of these\n", text)
 
 
 def test_environments_are_listed_by_suite_with_the_missing_extra(printed: Printed) -> None:
