@@ -67,13 +67,16 @@ class Replay:
         self.taken = 0  # batches handed out
         self._newest = 0  # policy steps of the last `extend`, of all ranks
         self._part = max(1, size // PARTS)  # rows of a chunk
-        self._room = size + self._part + 1  # a chunk whose first rows are no longer drawn is whole until it is let go
         self._chunks: dict[int, Chunk] = {}
 
     @property
     def capacity(self) -> int:
-        """Rows of every environment that there is room for."""
+        """Rows of every environment that there is room for; memory is taken as they come."""
         return self._room
+
+    @property
+    def _room(self) -> int:
+        return self.size + self._part + 1  # a chunk whose first rows are no longer drawn is whole until it is let go
 
     @property
     def batch_rows(self) -> int:
@@ -154,6 +157,7 @@ class Replay:
         return {
             "written": self.written,
             "taken": self.taken,
+            "part": self._part,
             "rng": streams.generator_state(self.rng),
             "chunks": list(self._chunks.values()),
             "tail": [self._held(full * self._part, self.written + 1)] if self.rows else [],
@@ -169,7 +173,8 @@ class Replay:
         return {key: rows[slots] for key, rows in self.rows.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`."""
+        """Continue from a `state_dict`, in chunks as long as its own: those of a shorter run may be of fewer rows."""
+        self._part = state.get("part", self._part)
         full, chunks = state["written"] // self._part, state["chunks"]
         streams.load_generator_state(self.rng, state["rng"])
         # Chunks of this very memory are views of rows that are to be overwritten.

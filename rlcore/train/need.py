@@ -91,7 +91,9 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     counted, ranks, width, env = counted or Counted(), config.fabric.ranks, config.width, config.env
     workers, row, gpu = 0 if env.sync_env else width, row_bytes(spec), on_gpu(config)
     judging = min(config.evaluation.num_envs, max(config.evaluation.episodes, config.evaluation.final_episodes))
-    arriving, replay = config.algo.collect_length * env.num_envs * row, counted.capacity * env.num_envs * row
+    arriving = config.algo.collect_length * env.num_envs * row
+    rows = config.algo.iterations(width) * config.algo.collect_length + 1  # of a whole run, and the arrival after them
+    replay = min(counted.capacity, rows) * env.num_envs * row
     # The learner has a copy of the rollout, in its own form; a step computes the optimizer's next state beside it.
     learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": arriving}
     learning |= {"batch": counted.batch_rows * row}

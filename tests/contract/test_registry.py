@@ -113,6 +113,18 @@ def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: s
         assert not parts[2] & parts[3]
 
 
+@every_algorithm
+def test_a_run_that_gets_a_larger_budget_is_the_longer_run(algo: str) -> None:
+    settings = SETTINGS[algo] | ({"anneal_lr": False} if "anneal_lr" in SETTINGS[algo] else {"replay_ratio": 0.1})
+
+    def training(total: int) -> Training:
+        return assemble("Pendulum-v1", settings | {"total_steps": total}, num_envs=3)
+
+    straight, first, longer = training(600).run(600), training(300).run(300), training(600)
+    longer.load_state_dict(nested_state.decode(*content(first)))
+    assert content(longer.run(600)) == content(straight)
+
+
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @every_pair
 def test_half_precision_updates_and_keeps_losses_in_float32(algo: str, env_id: str, precision: str) -> None:

@@ -103,7 +103,7 @@ class Config(AlgorithmConfig):
 
     def rows(self, size: int | None, width: int) -> int:
         """Rows of each environment that are remembered; `buffer.size` is of all together, as SheepRL counts."""
-        return min(size or ROWS, self.total_steps + width) // width
+        return (size or ROWS) // width
 
     def random_steps(self, width: int) -> int:
         """Policy steps of the iterations whose actions are random: `learning_starts` in whole ones."""
@@ -114,6 +114,6 @@ class Config(AlgorithmConfig):
         return max(0, self.random_steps(width) - width)
 
     def gradient_steps(self, width: int, ranks: int = 1) -> int:
-        """Those of a whole run, on each rank."""
+        """Gradient steps of a whole run, on each rank."""
         owed = self.iterations(width) * width - self.quiet_steps(width)
         return int(Fraction(str(self.replay_ratio)) / ranks * max(0, owed)) + self.per_rank_pretrain_steps

@@ -122,6 +122,22 @@ def test_a_memory_that_was_saved_goes_on_as_if_it_had_not() -> None:
     assert nested_state.encode(one.state_dict()) == nested_state.encode(other.state_dict())
 
 
+def test_a_memory_goes_on_in_a_larger_one_as_if_it_had_been_so_large() -> None:
+    small, larger, straight = memory(size=64), memory(size=640), memory(size=640)
+    filled(small, 12)
+    collector = filled(straight, 12)
+    larger.load_state_dict(nested_state.decode(*nested_state.encode(small.state_dict())))
+    more = collector.collect(4)
+    for replay in (larger, straight):
+        replay.extend(*more)
+        replay.taken = 0
+    for a, b in zip(drawn(larger, 5), drawn(straight, 5), strict=True):
+        assert torch.equal(a.steps.obs["state"], b.steps.obs["state"]) and torch.equal(a.steps.action, b.steps.action)
+    again = memory(size=640)
+    again.load_state_dict(nested_state.decode(*nested_state.encode(larger.state_dict())))
+    assert nested_state.encode(again.state_dict()) == nested_state.encode(larger.state_dict())
+
+
 class Shifted(Counter):
     """Says an environment's 10 to 13 as -20 to -17."""
 

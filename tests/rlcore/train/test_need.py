@@ -148,6 +148,13 @@ def test_a_replay_memory_is_in_the_sum_of_memory_and_of_disk(monkeypatch: pytest
         check_room(given, IMAGES, Path("nowhere"), begun=True)
 
 
+def test_of_a_large_memory_only_the_rows_of_the_whole_run_are_in_the_sum() -> None:
+    given = compose(["exp=sac_pendulum", "algo.total_steps=1000", "env.num_envs=2"])[0]
+    box = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
+    spec = dataclasses.replace(SPEC, action=box)
+    assert summed(given, spec).memory["replay memory"] == (500 + 1) * 2 * row_bytes(spec)
+
+
 @pytest.mark.usefixtures("machine")
 def test_a_batch_that_does_not_fit_is_refused() -> None:
     box = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
