@@ -83,6 +83,11 @@ def test_transitions_of_n_steps_end_where_their_episode_does() -> None:
     sac_oracle.check_n_step(sac)
 
 
+def test_a_target_entropy_of_zero_is_not_the_default() -> None:
+    assert sac_oracle.make_learner(sac, "base").target_entropy == -2
+    assert sac_oracle.make_learner(sac, "base", alpha={"target_entropy": 0.0}).target_entropy == 0
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_mutant_is_noticed(mutant: Mutant) -> None:
     name, *arguments = mutant.check

@@ -129,7 +129,8 @@ class Learner:
         self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
         self.critics = Critics(self.agent.size, context.spec.action.size, config.critic.layers, config.critic.n, rng)
         self.temperature = Temperature(config.alpha.alpha)
-        self.target_entropy = config.alpha.target_entropy or -float(context.spec.action.size)
+        entropy = config.alpha.target_entropy
+        self.target_entropy = -float(context.spec.action.size) if entropy is None else entropy
         self.target = Target(self.critics, context)
         uses = [self.agent, self.target.module, self.temperature]
         self.critic_optimizer = Optimizer(
@@ -167,9 +168,8 @@ class Learner:
             next_q, logprob = self.target.module(features, action.tanh()), policy.logprob(action)
             target = soft_target(batch.reward, batch.discount, next_q, logprob, self.temperature.alpha)
         q = self.critics(self.agent.features(batch.obs), batch.action.tanh())
-        return reduce_loss(
-            critic_loss(q, target), batch.weight, Loss__value_loss=critic_loss(q, target), Info__q=q.mean(0)
-        )
+        loss = critic_loss(q, target)
+        return reduce_loss(loss, batch.weight, Loss__value_loss=loss, Info__q=q.mean(0))
 
     def actor_objective(self, batch: Transition, noise: Tensor) -> Any:
         """J_π over a batch; the log-probabilities [N] are kept for J(α)."""
