@@ -61,6 +61,8 @@ def foreseen(candidate: Sequence[float], champion: Sequence[float], total: int, 
         Whether the candidate is better beyond the noise, or None.
     """
     seen, count = [*candidate, *champion], len(candidate)
+    if count == total:
+        return paired(candidate, champion, "", total).better
     if count < FEWEST_SEEN:
         return None
     differences = [new - old for new, old in zip(candidate, champion, strict=True)]
