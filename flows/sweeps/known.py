@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 RUNG = "completed_rung_"  # Optuna's names of what its pruners note on a trial; ours of the note that has when
 RUNGS = "rungs"
+DEFAULT = "default"  # the note on the trial that is the default configuration
 
 
 def as_known(trial: FrozenTrial) -> FrozenTrial:
@@ -27,6 +28,13 @@ def as_known(trial: FrozenTrial) -> FrozenTrial:
 def asked_only(trial: FrozenTrial) -> FrozenTrial:
     """A trial as it was when it was asked."""
     return _copy(trial, 0)
+
+
+def asked_anew(trial: FrozenTrial) -> FrozenTrial:
+    """A trial that failed as one that has only been asked; the default configuration stays noted as such."""
+    made = asked_only(trial)
+    made.user_attrs = {key: note for key, note in trial.user_attrs.items() if key == DEFAULT}
+    return made
 
 
 def valued(trial: FrozenTrial, step: int, value: float | None) -> FrozenTrial:

@@ -19,11 +19,12 @@ from flows.sweeps import pictures
 from flows.sweeps.check import first_config
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
+from flows.sweeps.known import DEFAULT
 from flows.sweeps.mlflow_parent import bring
 from flows.sweeps.page import markdown, page
 from flows.sweeps.preset import train_command
 from flows.sweeps.settings import Plan, SweepConfig
-from flows.sweeps.study import DEFAULT, Study, meant
+from flows.sweeps.study import Study, meant
 from flows.sweeps.trial import Training
 from flows.workers.artifacts import show_sweep
 from rlcore.config.schema import plain

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flows.report.command_lines import sweep_resume_command
-from flows.sweeps.known import RUNG, RUNGS, as_known, asked_only, until, valued
+from flows.sweeps.known import DEFAULT, RUNG, RUNGS, as_known, asked_anew, asked_only, until, valued
 from flows.sweeps.settings import Plan
 from flows.sweeps.space import Dimension, Params, stored
 from flows.sweeps.storage import open_storage, open_to_read, storage_errors
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 SAMPLER, TRAINING, CONFIRMATION = range(3)  # streams of sweep.seed
-DEFAULT = "default"  # the note on the trial that is the default configuration
 VIEW = "sweep"  # Hyperband draws a trial's bracket from the study's name: the same for all
 
 
@@ -106,7 +105,7 @@ class Study:
             if name in self._optuna.get_all_study_names(self._database):  # half a copy, of a process that was killed
                 self._optuna.delete_study(study_name=name, storage=self._database)
             copy = self._optuna.create_study(storage=self._database, study_name=name, direction="maximize")
-            copy.add_trials([asked_only(trial) if trial.number in failed else trial for trial in self.trials])
+            copy.add_trials([asked_anew(trial) if trial.number in failed else trial for trial in self.trials])
 
     def delete(self) -> None:
         """Delete the study, of which there is a copy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 from collections import Counter
@@ -118,6 +119,17 @@ def test_failed_trials_are_taken_up_again_and_no_other(tmp_path: Path, whole: An
     assert folder.study_name(plan) == f"{before} (2)"
     with pytest.raises(UserError, match=r"^--failed: no trial of sweep failed has failed$"):
         changed_sweep("failed", [], failed=True)
+
+
+def test_a_failed_default_is_the_default_when_it_is_taken_up_again(tmp_path: Path) -> None:
+    folder, plan = made(tmp_path, "first", *FEW)
+    default = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}
+    folder.write(dataclasses.replace(plan, default=default), folder.runs)
+    sweep, _ = driven(folder, {0: [End("failed", "a fault")]})
+    notes = sweep.study.trials[0].user_attrs
+    assert notes["default"] is True and "sentence" in notes
+    changed_sweep("first", [], failed=True)
+    assert Sweep(folder, folder.read()).study.trials[0].user_attrs == {"default": True}
 
 
 def test_half_a_copy_of_a_study_is_made_anew(tmp_path: Path) -> None:
