@@ -38,6 +38,7 @@ class Target:
 
         Buffers, such as running moments, become those of its module.
         """
+        optimizer.parameters.gather()  # another optimizer may have trained some of them since
         slow, fast = self.parameters.vector, optimizer.parameters.vector
         self.parameters.take(slow + tau * (fast - slow))
         for mine, theirs in zip(self.module.modules(), optimizer.module.modules(), strict=True):

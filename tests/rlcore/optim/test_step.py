@@ -1,0 +1,149 @@
+"""Whole gradient steps and targets: by hand, and as the very graph that would be compiled."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlcore.errors import UserError
+from rlcore.functional.noise import Noise
+from rlcore.optim import machine_code
+from rlcore.optim.config import OptimizerConfig
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.step import Step
+from rlcore.optim.target import Target
+from tests.graphs import run_graphs
+from tests.rlcore.optim.test_optimizer import PLAIN, context
+
+ONE = torch.tensor(1.0)
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The very graph that would be compiled."""
+    monkeypatch.setattr(machine_code, "built", run_graphs)
+
+
+class Critic(nn.Module):
+    """A head on an encoder that others train too, which counts what it has seen."""
+
+    seen: Tensor
+
+    def __init__(self, encoder: nn.Linear) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, nn.Linear(1, 1, bias=False)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x)).squeeze(-1)
+
+
+class Two:
+    """Two losses on one encoder, in turns, the second of what the first has made; and a target."""
+
+    def __init__(self, compiled: bool, config: OptimizerConfig = PLAIN) -> None:
+        given = context(compiled=compiled)
+        self.critic = Critic(nn.Linear(2, 1, bias=False))
+        with torch.no_grad():
+            self.critic.encoder.weight.copy_(torch.tensor([[1.0, -1.0]]))
+            self.critic.head.weight.fill_(2.0)
+        self.target = Target(self.critic, given)
+        uses = [self.target.module]
+        self.first = Optimizer(self.critic, self.of_critic, config, given, max_grad_norm=1.0, uses=uses)
+        self.second = Optimizer(self.critic.encoder, self.of_encoder, config, given)
+        self.step = Step(self.gradient_step, [self.first, self.second], [self.target], given)
+
+    def of_critic(self, x: Tensor, noise: Tensor) -> Any:
+        self.critic.seen = self.critic.seen + x.detach().sum()
+        found = self.critic(x)
+        error = found - self.target.module(x + noise).detach() - 1
+        return error.square().sum(), torch.tensor(len(x)), {"error": error.mean()}, {"found": found.detach()}
+
+    def of_encoder(self, x: Tensor, found: Tensor) -> Any:
+        return (self.critic.encoder(x).squeeze(-1) * found).sum(), ONE, {"found": found.mean()}
+
+    def gradient_step(self, batch: dict[str, Tensor], tau: Tensor, rng: Noise) -> dict[str, Tensor]:
+        first = self.first.minimize(batch["x"], rng.normal(*batch["x"].shape))
+        second = self.second.minimize(batch["x"], first.aux["found"])
+        self.target.follow(self.first, tau)
+        return first.metrics | second.metrics | {"norm": first.norm}
+
+    def state(self) -> dict[str, Tensor]:
+        modules = {"critic": self.critic, "target": self.target.module}
+        found = {f"{at}.{name}": value for at, module in modules.items() for name, value in module.state_dict().items()}
+        slots = {f"{i}.{name}": v for i, o in enumerate((self.first, self.second)) for name, v in o.slots.items()}
+        return found | slots | {"count": self.second.count}
+
+
+def test_a_target_takes_its_share_of_the_way_and_the_buffers_as_they_are() -> None:
+    critic, given = Critic(nn.Linear(2, 1, bias=False)), context()
+    target = Target(critic, given)
+    optimizer = Optimizer(critic, lambda: None, PLAIN, given)  # pyright: ignore[reportArgumentType]
+    with torch.no_grad():
+        target.module.head.weight.fill_(1.0)
+        critic.head.weight.fill_(3.0)
+        critic.seen = torch.tensor(7.0)
+    target.follow(optimizer, 0.25)
+    assert target.module.head.weight.item() == 1.5 and critic.head.weight.item() == 3.0  # 1 + ¼ (3 - 1)
+    assert target.module.seen.item() == 7 and target.module.seen is not critic.seen
+    assert not any(parameter.requires_grad for parameter in target.module.parameters())
+    other = Target(Critic(nn.Linear(2, 1, bias=False)), given)
+    other.load_state_dict(copy.deepcopy(target.state_dict()))
+    other.follow(optimizer, 0.0)
+    assert other.module.head.weight.item() == 1.5
+
+
+def test_a_target_follows_what_another_optimizer_has_trained() -> None:
+    encoder, given = nn.Linear(2, 1, bias=False), context()
+    of_encoder = Optimizer(encoder, lambda x: (encoder(x).sum(), ONE, {}), PLAIN, given)
+    critic = Critic(encoder)
+    of_critic = Optimizer(critic, lambda: None, PLAIN, given)  # pyright: ignore[reportArgumentType]
+    target = Target(critic, given)
+    of_encoder.minimize(torch.ones(1, 2))
+    target.follow(of_critic, 1.0)
+    torch.testing.assert_close(target.module.encoder.weight.data, encoder.weight.data)
+
+
+@pytest.mark.parametrize("config", [PLAIN, OptimizerConfig(lr=0.1)], ids=["sgd", "adam"])
+def test_a_step_of_two_losses_on_one_encoder_is_the_same_compiled_whole(config: OptimizerConfig) -> None:
+    eager, compiled = Two(False, config), Two(True, config)
+    rngs = [Noise(0, "probe") for _ in range(2)]
+    generator = torch.Generator().manual_seed(0)
+    for n in range(3):
+        x, tau = torch.randn(4, 2, generator=generator), 0.0 if n == 1 else 0.5
+        metrics = [two.step({"x": x}, tau, rng=rng) for two, rng in zip((eager, compiled), rngs, strict=True)]
+        torch.testing.assert_close(metrics[1], metrics[0])
+        torch.testing.assert_close(compiled.state(), eager.state())
+    assert compiled.step.compiled and not eager.step.compiled
+    assert rngs[0].state_dict() == rngs[1].state_dict()
+    assert eager.state()["critic.seen"] == eager.state()["target.seen"] != 0
+
+
+def test_a_step_that_cannot_be_traced_is_taken_once_as_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    class Branching(Two):
+        def of_encoder(self, x: Tensor, found: Tensor) -> Any:
+            total, weight, metrics = super().of_encoder(x, found)
+            return (total * 2 if total > 0 else total), weight, metrics
+
+    eager, compiled, x = Branching(False), Branching(True), torch.tensor([[1.0, 2.0], [0.5, -1.0]])
+    for two in (eager, compiled):
+        two.step({"x": x}, 0.5, rng=Noise(0, "probe"))
+    torch.testing.assert_close(compiled.state(), eager.state())
+    assert "as it is written, not compiled" in caplog.text and not compiled.step.compiled
+    began = Two(True)
+    began.step({"x": x}, 0.5, rng=Noise(0, "probe"))
+    later = Branching(True)
+    later.step.load_state_dict(began.step.state_dict())
+    with pytest.raises(UserError, match="began with a compiled step"):
+        later.step({"x": x}, 0.5, rng=Noise(0, "probe"))
+
+
+def test_a_step_refuses_inputs_of_another_shape_than_it_was_compiled_for() -> None:
+    two = Two(True)
+    two.step({"x": torch.ones(4, 2)}, 0.5, rng=Noise(0, "probe"))
+    with pytest.raises(AssertionError, match="other shapes"):
+        two.step({"x": torch.ones(3, 2)}, 0.5, rng=Noise(0, "probe"))
