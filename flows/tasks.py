@@ -64,7 +64,7 @@ class Stage:
         self.name, self._place, self._done, self._finish, self._options = name, function, done, finish, options
 
     def __call__(self, run: RunDirectory, *arguments: Any, **more: Any) -> Any:
-        """What the stage gives; None where the run has it already."""
+        """Do the stage and give what it gives; None where the run has it already."""
         if self._done(run, *arguments, **more):
             return None
         do = self._task if FlowRunContext.get() else functools.partial(try_again, self._function)
@@ -109,7 +109,7 @@ def options() -> dict[str, Any]:
 
 
 def try_again(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function gives that is called again after a failure that may pass."""
+    """Call a function, again after a failure that may pass; gives what it gives."""
     for pause in RETRIES:
         try:
             return function(*arguments)
@@ -145,7 +145,7 @@ def key_of_card(context: TaskRunContext, parameters: dict[str, Any]) -> str | No
 
 
 def say_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
-    """What a flow run gives of a summary: where the run lies, how it ended, and its result in a sentence."""
+    """Result of a flow run, of a summary: where the run lies, how it ended, and its result in a sentence."""
     told = {key: results[key] for key in ("status", "policy_steps", "model")}
     return {"run_dir": str(run.path), "result": result_line(results, evaluations(read_events(run.events))), **told}
 

@@ -79,7 +79,7 @@ class RunError(Sentence):
 
 
 class MachineFault(RunError):
-    """What a run needs and the machine does not give. It is not the run's doing: another time all may be well."""
+    """A machine that does not give what a run needs: not the run's doing, and another time all may be well."""
 
 
 class DiskFault(MachineFault):

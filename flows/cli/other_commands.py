@@ -1,4 +1,4 @@
-"""What users of SheepRL, Hydra and Lightning type, in any of their versions, as the line that it stands for here.
+"""Command lines of SheepRL, Hydra and Lightning, of any of their versions, as the line that they stand for here.
 
 Tables say what their words mean. What is more than a matter of spelling is a `UserError` that names the line to type.
 """
@@ -127,7 +127,7 @@ def _preset(word: str) -> bool:
 
 
 def _hydra_option(word: str) -> tuple[str, bool] | None:
-    """What one of Hydra's options means here, and whether its value is the next word; None for another word."""
+    """The meaning of one of Hydra's options here, and whether its value is the next word; None for another word."""
     option, equals, _ = word.partition("=")
     for (long, short, valued), meaning in HYDRA_OPTIONS.items():
         if option and option in (long, short):

@@ -93,7 +93,7 @@ def dump(tree: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _told_at_once() -> Iterator[Mistakes]:
-    """What is wrong with a config, gathered inside the `with` and told at its end."""
+    """Gather what is wrong with a config inside the `with`, and tell it at its end."""
     mistakes = Mistakes()
     with mistakes.noted():
         yield mistakes

@@ -44,7 +44,7 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
 
 
 def foreseen(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
-    """What `paired` would say of `total` episodes, where the first N of them leave no doubt; None where they do.
+    """Foresee what `paired` would say of `total` episodes where the first N leave no doubt; None where they do.
 
     The rest is taken to go on average as badly, or as well, as the 99.9 % interval of its mean allows, as far as it can
     be told from what was seen; where the verdict is the same both ways, it stands. Beside what was seen there is one

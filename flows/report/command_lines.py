@@ -34,7 +34,7 @@ def sweep_resume_command(name: str) -> str:
 
 
 def going_on_command(run_dir: Path, modules: Sequence[str] | None = None) -> str:
-    """What to type to go on with a run: with the sweep whose trial it is, else, with its plugins, the run alone."""
+    """The line that goes on with a run: with the sweep whose trial it is, else, with its plugins, the run alone."""
     trial, sweep = run_dir.parent, run_dir.parent.parent
     if trial.name.startswith("trial_") and sweep.parent.name == "sweeps":
         return sweep_resume_command(sweep.name)

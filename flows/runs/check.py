@@ -61,7 +61,7 @@ def prepared(
 
 
 def _spec(config: RunConfig) -> EnvSpec:
-    """What the environment is, once that fits the algorithm and the policy's distribution."""
+    """The spec of the environment, once that fits the algorithm and the policy's distribution."""
     from rlcore.envs.make import make
     from rlcore.envs.spaces import spec_of
     from rlcore.envs.vector.make import check_vector_env

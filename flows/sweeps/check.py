@@ -18,7 +18,7 @@ from rlcore.errors import UserError
 
 
 class Checked(NamedTuple):
-    """What is known of a plan that is checked: the config where every key is at its first end, and the plan's pace."""
+    """A checked plan's figures: the config where every key is at its first end, and the plan's pace."""
 
     first: RunConfig
     pace: Pace

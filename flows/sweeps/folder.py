@@ -157,7 +157,7 @@ class SweepFolder:
         return address or f"sqlite:///{self.path / 'study.db'}"
 
     def study_name(self, plan: Plan, copies: int | None = None) -> str:
-        """What the study is called, or its n-th copy: by more than the name in a database of several checkouts."""
+        """Name of the study, or of its n-th copy: by more than the name in a database of several checkouts."""
         name = f"{self.name} {self.id}" if self._chosen_storage(plan) else self.name
         copies = self.copies if copies is None else copies
         return f"{name} ({copies + 1})" if copies else name

@@ -47,7 +47,7 @@ class Pace:
 
     @property
     def notice(self) -> str | None:
-        """What is to be said before the sweep: that some trials are evaluated less often than others."""
+        """The sentence to be said before the sweep: that some trials are evaluated less often than others."""
         if self.longest <= self.every:
             return None
         return (
@@ -70,7 +70,7 @@ class Pace:
                 yield number * self.budget + steps, score
 
     def score_at(self, scores: Mapping[int, float], steps: int) -> float | None:
-        """What a trial was worth after so many policy steps, by its scores as `told` has them.
+        """The worth of a trial after so many policy steps, by its scores as `told` has them.
 
         On the line between two evaluations of one training, and after the last what that was; None before the first.
         """

@@ -37,7 +37,7 @@ ENDED = ("complete", "pruned", "fail")
 
 
 def status(folder: SweepFolder) -> dict[str, Any]:
-    """What a sweep has come to so far; may be asked while it is driven, and writes nothing.
+    """Figures of what a sweep has come to so far; may be asked while it is driven, and writes nothing.
 
     Keys: name; about, what was trained on what, in words; wanted, how many trials there are to be; trials {number,
     state, params, value, policy_steps}; saved, the policy steps that pruning did; best, one of the trials; confirmed,
@@ -140,7 +140,7 @@ def _so_far(folder: SweepFolder, number: int) -> int:
 
 
 def _about(folder: SweepFolder, plan: Plan) -> dict[str, str]:
-    """What was trained, and how values were chosen: from the runs that there are, and the plan."""
+    """Facts of what was trained and how values were chosen, in words: from the runs that there are, and the plan."""
     config = plan.config
     runs = [run for place in folder.trials for run in RunDirectory.below(place)]
     told = [run.read_identity() for run in runs]
@@ -192,7 +192,7 @@ def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, A
 
 
 def _left(folder: SweepFolder, plan: Plan) -> str | None:
-    """What is left of a sweep whose study is not there; None where it never had a trial."""
+    """A sentence on what is left of a sweep whose study is not there; None where it never had a trial."""
     there = len(folder.trials)
     if not there:
         return None

@@ -74,6 +74,6 @@ def _options(url: str) -> dict[str, object]:
 
 
 def _reason(error: Exception) -> str:
-    """What the database's driver said; Optuna and SQLAlchemy put long texts around it."""
+    """The words of the database's driver; Optuna and SQLAlchemy put long texts around it."""
     said = error.__cause__ or error
     return first_line(getattr(said, "orig", None) or said) or type(error).__name__

@@ -18,7 +18,7 @@ PARENT = "mlflow.parentRunId"  # MLflow's own name for the run that another lies
 
 
 def tags_of_trial(client: MlflowClient, run: RunDirectory) -> dict[str, str]:
-    """What the run of a trial says of its sweep: the trial, the sweep's id and run; nothing of another run."""
+    """Tags in which the run of a trial says whose it is: the trial, the sweep's id and run; nothing of another run."""
     folder = run.path.absolute().parent
     noted = folder.parent / "sweep.json"  # of flows.sweeps.folder: the plan, beside its runs
     if not noted.exists():

@@ -1,4 +1,4 @@
-"""What a run's event log says that its backends have not been brought yet.
+"""News of a run's event log: what it says that its backends have not been brought yet.
 
 A mirror is asked every half minute for days: what it costs is what is new, not the whole log again. Another process
 knows nothing of that, and begins at the first event.
@@ -47,7 +47,7 @@ class News:
 
     @property
     def points(self) -> list[Point]:
-        """Those of all new moments."""
+        """The points of all new moments."""
         return [point for moment in self.moments for point in moment]
 
     def everything(self) -> News:

@@ -89,7 +89,7 @@ def acting_changes_nothing(config: RunConfig) -> None:
 
 
 def a_loaded_policy_acts_alike(config: RunConfig) -> None:
-    """What evaluation, films and serving build of config, environment and state says what the trained agent says.
+    """A policy that is loaded, as evaluation, films and serving do, says what the trained agent says.
 
     For two steps, between which what is remembered goes through JSON, as a server's client hands it back.
     """

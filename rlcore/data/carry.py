@@ -24,7 +24,7 @@ def mapped(function: Callable[[Tensor], Tensor], carry: Carry) -> Carry:
 
 
 def named(carry: Carry, name: str = "carry") -> dict[str, Tensor]:
-    """Its tensors by their places, as `carry.lstm.0`, in the order in which they stand."""
+    """The tensors of a carry by their places, as `carry.lstm.0`, in the order in which they stand."""
     if not isinstance(carry, (dict, tuple, list)):
         return {name: carry}
     fields = getattr(carry, "_fields", range(len(carry)))

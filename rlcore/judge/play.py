@@ -76,7 +76,7 @@ class Played:
         return self._first
 
     def result(self, count: int | None = None) -> EvalResult:
-        """What the first `count` episodes came to, all of them where it is not given."""
+        """The result of the first `count` episodes, of all of them where it is not given."""
         ordered = [self.done[i] for i in range(self.episodes if count is None else count)]
         returns, lengths, cut = zip(*ordered, strict=True)
         return EvalResult(list(returns), list(lengths), sum(cut))

@@ -136,7 +136,7 @@ def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iter
 
 
 def describe_agent(config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
-    """What `Policy` needs beside the weights, of a training that has no run."""
+    """Describe the policy of a training that has no run, as `describe` does that of a run's checkpoint."""
     kept = {"algo": plain(config.algo), "distribution": config.distribution.type, "plugins": [*config.plugins]}
     return {"format": FORMAT, **kept, "spec": spec.to_json()}
 

@@ -147,7 +147,7 @@ class Held:
         return [held[key].detach() for held, key in self._places]
 
     def own(self) -> list[Tensor]:
-        """They themselves."""
+        """The tensors themselves, in the order of `names`."""
         return [held[key] for held, key in self._places]
 
     def replace(self, tensors: Mapping[int, Tensor]) -> None:

@@ -28,7 +28,7 @@ SCALE, GROWTH = 2.0**16, 2000  # of float16, as in torch.amp.GradScaler: first s
 
 
 class Found(NamedTuple):
-    """What a loss found on the way to a step: means for the log, tensors for later losses, the gradient's norm []."""
+    """Findings of a loss on the way to a step: means for the log, tensors for later losses, the gradient's norm []."""
 
     metrics: dict[str, Tensor]
     aux: dict[str, Tensor]

@@ -83,7 +83,7 @@ class Step:
     # What it changes --------------------------------------------------------------------------------------------------
 
     def _state(self) -> list[Tensor]:
-        """What is read and written in every step: parameters, what rules remember, counts; and learning rates."""
+        """All that is read and written in every step: parameters, what rules remember, counts; and learning rates."""
         rules = [tensor for o in self.optimizers for tensor in (*o.slots.values(), o.count)]
         return [*(flat.vector for flat in self._flat), *rules, *(o.lr for o in self.optimizers)]
 
@@ -131,7 +131,7 @@ class Step:
         self._code, self._found = machine_code.made_once("the gradient step", function, example, facts)
 
     def _apart(self, tensors: Sequence[Tensor], function: Callable[[], Metrics]) -> tuple[Tensor, ...]:
-        """What the function makes of these tensors in the place of its own: state, replaced buffers, means.
+        """Call the function with these tensors in the place of its own; gives state, replaced buffers and means.
 
         Its own are as before when it is done.
         """

@@ -37,7 +37,7 @@ def points(events: Iterable[Event], told: set[tuple[str, int, float]] | None = N
 
 
 def lines(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
-    """The same by metric: (policy_steps, value), ascending."""
+    """Points by metric: (policy_steps, value), ascending."""
     found: dict[str, list[tuple[int, float]]] = {}
     for name, value, _, step in points(events):
         found.setdefault(name, []).append((step, value))

@@ -1,4 +1,4 @@
-"""What this machine still has for a run: memory, disk, threads, cores."""
+"""The room that this machine still has for a run: memory, disk, threads, cores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Free:
 
     @staticmethod
     def at(folder: Path) -> Free:
-        """What there is now; the disk is that of a folder, which need not exist yet."""
+        """The room that there is now; the disk is that of a folder, which need not exist yet."""
         there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         return Free(memory(), shutil.disk_usage(there).free, threads(), cores())
 

@@ -1,4 +1,4 @@
-"""What an algorithm keeps, counted without making it: built of tensors that have shapes and hold nothing."""
+"""Bytes and rows that an algorithm keeps, counted by building it of tensors that have shapes and hold nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run will need, added up before anything of it is made.
+"""The sum of what a run will need, added up before anything of it is made.
 
     memory   every rank's process, threads, environments (or their processes), parameters, optimizer with its gradient,
              rollout (as it arrives and as it is learned from), replay memory
@@ -30,7 +30,7 @@ UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 @dataclass(frozen=True)
 class Counted:
-    """What an algorithm keeps.
+    """The size of what an algorithm keeps.
 
     Attributes:
         agent: bytes of its parameters and statistics.
@@ -61,7 +61,7 @@ class Need:
     countable: bool = True
 
     def beyond(self, free: Free) -> str | None:
-        """What there is too little of, in words; None where all fits."""
+        """Name what there is too little of, in words; None where all fits."""
         for name, parts, there in self._beside(free):
             if (wanted := sum(parts.values())) > there:
                 return f"{size(wanted)} of {name} ({_listed(parts)}), and {size(there)} are free here"

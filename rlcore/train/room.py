@@ -62,7 +62,7 @@ def _sum(config: RunConfig, spec: EnvSpec, counts: bool) -> Need:
 
 
 def _of_running(free: Free, config: RunConfig, folder: Path) -> Free:
-    """What a run may use that has begun: its first process and its checkpoints are its own."""
+    """The room of a run that has begun: its first process and its checkpoints are its own."""
     own = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*") if path.is_file())
     free = dataclasses.replace(free, memory=free.memory + PROCESS, disk=free.disk + own)
     if not on_gpu(config):

@@ -54,7 +54,7 @@ def unstack(entry: State, count: int) -> list[Any]:
 
 
 def _form(value: Any) -> Hashable:
-    """What values that go into one array have in common."""
+    """The form of a value: those of one form go into one array."""
     if isinstance(value, dict):
         return dict, tuple(value)
     if isinstance(value, np.ndarray):
