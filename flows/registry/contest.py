@@ -109,4 +109,5 @@ def _random(run: RunDirectory) -> float | None:
 def _limit(run: RunDirectory) -> float | None:
     """Seconds that it may take: a multiple of what training took; None where that is not wanted, or not known."""
     times, clock = config_of(run).model_manager.gate_time, lines(read_events(run.events)).get(WALL)
-    return times * clock[-1][1] if times is not None and clock else None
+    took = clock[-1][1] if clock else run.read_summary().get("wall_s")  # the log has no clock: metric.disable_timer
+    return times * took if times is not None and took is not None else None

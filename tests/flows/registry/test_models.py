@@ -330,10 +330,12 @@ def test_a_gate_ends_when_its_verdict_is_clear(home: Path, tmp_path: Path, monke
     assert (tags["eval_episodes"], tags["undecided"]) == ("20", "false")
 
 
+@pytest.mark.parametrize("timer", [True, False])
 def test_a_gate_takes_no_longer_than_training_unless_it_may(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    timer: bool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (named(checkpointed_run(tmp_path / str(i), f"time-{i}", weights=85 + i), "time") for i in range(2))
+    model = f"time-{timer}"
+    first, second = (named(checkpointed_run(tmp_path / str(i), f"{model}-{i}", weights=85 + i), model) for i in (0, 1))
     clock = [0.0]
     monkeypatch.setattr("flows.registry.contest.time.monotonic", lambda: clock[0])
     noise = np.random.default_rng(0).normal(scale=20.0, size=(2, 100))
@@ -345,9 +347,12 @@ def test_a_gate_takes_no_longer_than_training_unless_it_may(
 
     evaluations(monkeypatch, played)
     register_model(first)
+    told = {"wall_s": 6.0} if timer else {}
     EventLog(second.events).append(
-        "metrics", policy_steps=4096, env_steps=4096, values={"Rewards/rew_avg": 1.0}, wall_s=6.0
+        "metrics", policy_steps=4096, env_steps=4096, values={"Rewards/rew_avg": 1.0}, **told
     )
+    if not timer:
+        write_json(second.summary, {"wall_s": 6.0})
     result = register_model(second)
     assert result["decision"].startswith("Not champion: not decided against champion version 1")
     assert "over 13 of 100 episodes; the 0:06 that training took" in result["decision"]  # the first step beyond 6 s
