@@ -3,7 +3,7 @@
 # What Stable-Baselines3 is asked for: class, environment, number, its own arguments.
 SB3 = """
 import sys, json, gymnasium, torch
-from stable_baselines3 import A2C, PPO
+from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 import benchmarks_slow  # registers the environment that waits
@@ -14,7 +14,7 @@ if __name__ == "__main__":
     envs = make_vec_env(env_id, count, seed=seed, vec_env_cls=kind)
     if normalize:
         envs = VecNormalize(envs)
-    model = {"PPO": PPO, "A2C": A2C}[name]("MlpPolicy", envs, device="cpu", seed=seed, **options)
+    model = {"PPO": PPO, "A2C": A2C, "SAC": SAC}[name]("MlpPolicy", envs, device="cpu", seed=seed, **options)
     model.learn(steps)
     model.save(saved)
     if normalize:

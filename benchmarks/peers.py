@@ -71,6 +71,8 @@ QUIETLY = (
     "env.capture_video=false",
 )
 SLOW_OPTIONS = {"n_steps": 64, "batch_size": 128, "n_epochs": 4, "learning_rate": 3e-4}
+SAC_OPTIONS = {"batch_size": 256, "buffer_size": 65_537, "learning_rate": 3e-4, "learning_starts": 100}
+SAC_OPTIONS |= {"train_freq": 1, "gradient_steps": 1}
 PROTOCOLS = {
     "a": Protocol(
         "PPO, CartPole-v1, 65,536 steps, 1 environment, rollout 128, minibatch 64, 10 epochs",
@@ -133,6 +135,17 @@ PROTOCOLS = {
         (),
         vector="subprocess",
         goal="the wall time of Stable-Baselines3, instead",
+        judged=False,
+    ),
+    "f": Protocol(
+        "SAC, LunarLanderContinuous-v3, 16,384 steps, 4 environments, batch 256, a gradient step a row",
+        "LunarLanderContinuous-v3",
+        4,
+        16_384,
+        ("exp=sac_benchmarks", "algo.total_steps=16384", "algo.compile=true"),
+        ("SAC", SAC_OPTIONS),
+        ("exp=sac_benchmarks", "env.num_envs=4", "algo.total_steps=16384"),
+        goal="half",
         judged=False,
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def values(env_id: str, total_steps: int, algo: str = "ppo", **dotted: Any) -> d
     """A config as plain values: the classes' defaults, `SMALL`, then `a__b=c` for `a.b=c`."""
     tree = defaults(RunConfig) | {"algo": defaults(ALGORITHMS[algo].Config), "env": defaults(EnvConfig)}
     given = {key.replace("__", "."): value for key, value in dotted.items()}
-    small = {key: value for key, value in SMALL.items() if algo == "ppo" or key != "algo.update_epochs"}
+    own = {f"algo.{field.name}" for field in dataclasses.fields(ALGORITHMS[algo].Config)}
+    small = {key: value for key, value in SMALL.items() if not key.startswith("algo.") or key in own}
     for key, value in {**small, "algo.total_steps": total_steps, "env.id": env_id, **given}.items():
         *groups, name = key.split(".")
         branch = tree

@@ -40,6 +40,19 @@ LEARNING = {
     "algo__max_grad_norm": 0.5,
     "env__max_episode_steps": 150,
 }
+# A replay memory that fills, whose chunks are let go before the end, and transitions of three steps.
+OFF_POLICY = {
+    "algo": "sac",
+    "algo__hidden_size": 8,
+    "algo__actor__hidden_size": 8,
+    "algo__critic__hidden_size": 8,
+    "algo__per_rank_batch_size": 16,
+    "algo__learning_starts": 100,
+    "algo__replay_ratio": 0.5,
+    "algo__n_step": 3,
+    "buffer__size": 1000,
+    "env__max_episode_steps": 150,
+}
 SCHEDULE = {"total_steps": 1920, "checkpoint__every": 192, "evaluation__every": 480, "metric__log_every": 64}
 
 
@@ -51,13 +64,15 @@ class Case:
         env_id: the environment.
         mode: "in-process", "subprocess", "native", "compiled", "flow" (the command `shepherd train` as a whole), or
             "compiled flow".
+        algo: the algorithm.
     """
 
     env_id: str
     mode: str
+    algo: str = "ppo"
 
     def __str__(self) -> str:
-        return f"{self.env_id} {self.mode}"
+        return f"{self.env_id} {self.mode}{'' if self.algo == 'ppo' else f' {self.algo}'}"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -69,6 +84,8 @@ class Case:
         """Keys of the config."""
         mode: dict[str, Any] = {"env__sync_env": self.mode != "subprocess", "algo__compile": "compiled" in self.mode}
         mode |= {"env__vectorization": "native"} if self.mode == "native" else {}
+        if self.algo == "sac":
+            return OFF_POLICY | SCHEDULE | mode
         return LEARNING | (COMPILED if "compiled" in self.mode else {}) | SCHEDULE | mode
 
     def prepare(self, folder: Path) -> RunDirectory:
@@ -95,6 +112,7 @@ class Case:
 
 
 CASES = tuple(Case(env_id, mode) for mode in ("in-process", "subprocess", "compiled") for env_id in ENVIRONMENTS)
+CASES += tuple(Case("Pendulum-v1", mode, "sac") for mode in ("in-process", "subprocess", "compiled"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 
 

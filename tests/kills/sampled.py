@@ -14,7 +14,7 @@ from tests.kills.cases import Case, ordered
 from tests.kills.killing import finish, kill, run_to_end, same_bits, same_record
 
 
-def check(env_id: str, modes: tuple[str, ...], home: Path) -> RunDirectory:
+def check(env_id: str, modes: tuple[str, ...], home: Path, algo: str = "ppo") -> RunDirectory:
     """Kill a run once in each mode, one after the other, and compare its end with one undisturbed run.
 
     Whether environments run in this process or in their own may change on resume and changes no bit, so one run does
@@ -24,7 +24,7 @@ def check(env_id: str, modes: tuple[str, ...], home: Path) -> RunDirectory:
         The undisturbed run.
     """
     seed = int(os.environ.get("KILLS_SEED") or int.from_bytes(os.urandom(4)))
-    cases = [Case(env_id, mode) for mode in modes]
+    cases = [Case(env_id, mode, algo) for mode in modes]
     reference = run_to_end(cases[0].prepare(home / "whole"), cases[0], home)
     rng = np.random.default_rng([seed, ordered(cases[0])])
     owed = dict.fromkeys(cases, 1)

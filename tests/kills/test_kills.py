@@ -42,6 +42,11 @@ def test_killed_anywhere_a_run_ends_in_the_bits_of_the_one_nobody_killed(
     assert f'"tier": "{tier}"' in check(TIERS[tier], modes, tmp_path).card.read_text()
 
 
+def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -> None:
+    run = check("Pendulum-v1", ("in-process", "subprocess"), tmp_path, "sac")
+    assert any((run.checkpoints / "chunks").iterdir())
+
+
 def test_killed_anywhere_a_vectorised_environment_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("native",), tmp_path)
 

@@ -459,3 +459,28 @@ def test_single_files_of_theirs_mix_with_ours(tmp_path, monkeypatch, names):
     config, _ = compose(["exp=ppo"])
     assert (config.algo.total_steps, config.env.id, config.buffer.size) == (65536, "CartPole-v1", 128)
     assert config.env.sync_env is True
+
+
+def test_optimizers_and_activations_are_translated_wherever_an_algorithm_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As SheepRL's `algo/sac.yaml` and `exp/sac_benchmarks.yaml` write them, a slip of theirs among it."""
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp" / "mine.yaml").write_text(
+        "# @package _global_\n"
+        "defaults: [sac, _self_]\n"
+        "buffer: {sample_next_obs: false}\n"
+        "algo:\n"
+        "  optimier: {lr: 3e-4, eps: 1e-5}\n"
+        "  mlp_keys: {encoder: [state], decoder: [state]}\n"
+        "  compile: {enabled: false, mode: reduce-overhead, player: true}\n"
+        "  actor: {dense_act: torch.nn.SiLU, optimizer: {_target_: torch.optim.AdamW, fused: true}}\n"
+        "  critic: {optimizer: {_target_: torch.optim.Adam, lr: 1e-3}}\n"
+        "  alpha: {alpha: 0.5, optimizer: {_target_: torch.optim.SGD, eps: null, betas: null}}\n"
+    )
+    monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
+    algo = compose(["exp=mine"])[0].algo
+    assert (algo.actor.optimizer.name, algo.critic.optimizer.name, algo.alpha.optimizer.name) == ("adamw", "adam", "sgd")
+    assert (algo.actor.dense_act, algo.alpha.alpha, algo.critic.optimizer.lr) == ("silu", 0.5, 1e-3)
+    with pytest.raises(UserError, match=r"algo\.critic\.optimizer\._target_=torch\.optim\.Lion"):
+        compose(["exp=mine", "algo.critic.optimizer._target_=torch.optim.Lion"])
