@@ -93,7 +93,7 @@ class Optimizer:
             "reduction": reduction,
         }
         self._layout: list[Any] = []
-        self._names: tuple[list[str], list[str]] = [], []  # of the means, of what is for later losses
+        self._names: list[list[str]] = [[], []]  # of the means, of what is for later losses
         self._aux: dict[str, Tensor] = {}
         self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
         self._pending: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches
@@ -224,7 +224,7 @@ class Optimizer:
                 with self.autocast():
                     total, weight, means, *aux = functional_call(objective, parts, rebuilt(inputs, iter(given)))
                 kept = aux[0] if aux else {}
-                self._names = list(means), list(kept)
+                self._names = [[*means], [*kept]]
                 return total, (weight, [*means.values(), *kept.values()])
 
             parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(state[0]))

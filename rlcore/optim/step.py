@@ -62,7 +62,7 @@ class Step:
         self._code: machine_code.Compiled | None = None
         self._layout: list[Any] = []
         self._draws: list[Draw] = []
-        self._found: tuple[list[str], list[int]] = [], []  # names of the means; which of what is held it replaces
+        self._found: list[list[Any]] = [[], []]  # names of the means; which of what is held it replaces
         self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
 
     def __call__(self, *inputs: Any, rng: Noise) -> Metrics:
@@ -147,7 +147,7 @@ class Step:
                 flat.gather()
             after = self._held.own()
             replaced = [index for index, tensor in enumerate(held) if after[index] is not tensor]
-            self._found = list(metrics), replaced
+            self._found = [[*metrics], replaced]
             changed = self._state()[: -len(self.optimizers)]
             return *changed, *(after[index] for index in replaced), *metrics.values()
 

@@ -1,6 +1,13 @@
 """SAC gets far within seconds, and does not when it is broken.
 
-RETURNS
+Greedy returns found on Pendulum-v1 after 4,000 steps (10 episodes; seeds 0 to 4):
+
+    right                            -168 -152 -99 -405 -209
+    no bootstrap                    -1403
+    targets never move              -1585
+    policy loss of the wrong sign   -1482
+
+An entropy of the wrong sign, or an action without its tanh, is forgiven here (-216, -167): golden values see it.
 
 Where it comes to with a preset's steps is in docs/algorithms/sac.md.
 """
@@ -38,7 +45,7 @@ def pendulum(seed: int) -> float:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=soak) for seed in (1, 2, 3, 4))])
 def test_pendulum_is_learned(seed: int) -> None:
-    assert pendulum(seed) > -300
+    assert pendulum(seed) > -700
 
 
 @pytest.mark.parametrize(
@@ -47,10 +54,9 @@ def test_pendulum_is_learned(seed: int) -> None:
         "no bootstrap",
         pytest.param("targets never move", marks=soak),
         pytest.param("policy loss of the wrong sign", marks=soak),
-        pytest.param("action without its tanh", marks=soak),
     ],
 )
 def test_pendulum_is_not_learned_when_broken(mistake: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
     with changed(mutant.function, mutant.change):
-        assert pendulum(0) < -300
+        assert pendulum(0) < -700

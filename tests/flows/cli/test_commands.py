@@ -318,7 +318,11 @@ def test_ctrl_c_at_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, 
     assert here("stage", "make-env", folder, *long).returncode == 0
     process = processes.start(home, "stage", "train", folder, **processes.NO_STORE)
     assert process.stderr is not None
-    said = process.stderr.readline()  # the first progress line: training is under way
+    said = ""
+    while not said.rpartition("\n")[0].rpartition("\n")[2].startswith("train "):  # until training is under way
+        line = process.stderr.readline()
+        assert line, said
+        said += line
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
     said += output_of(process)[1]

@@ -480,7 +480,11 @@ def test_optimizers_and_activations_are_translated_wherever_an_algorithm_has_one
     )
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", str(tmp_path))
     algo = compose(["exp=mine"])[0].algo
-    assert (algo.actor.optimizer.name, algo.critic.optimizer.name, algo.alpha.optimizer.name) == ("adamw", "adam", "sgd")
+    assert (algo.actor.optimizer.name, algo.critic.optimizer.name, algo.alpha.optimizer.name) == (
+        "adamw",
+        "adam",
+        "sgd",
+    )
     assert (algo.actor.dense_act, algo.alpha.alpha, algo.critic.optimizer.lr) == ("silu", 0.5, 1e-3)
     with pytest.raises(UserError, match=r"algo\.critic\.optimizer\._target_=torch\.optim\.Lion"):
         compose(["exp=mine", "algo.critic.optimizer._target_=torch.optim.Lion"])

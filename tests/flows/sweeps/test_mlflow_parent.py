@@ -17,9 +17,9 @@ from flows.sweeps.mlflow_parent import bring, shown
 from flows.tracking import mlflow_run
 from flows.tracking.mlflow_store import connect
 from flows.tracking.mlflow_sweep import PARENT, run_of_sweep
+from flows.tracking.news import News
 from rlcore.config.schema import plain
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import read_events
 from tests.flows.sweeps.fake import made
 from tests.flows.synthetic_runs import synthetic_run
 
@@ -56,7 +56,7 @@ def trial(folder: SweepFolder, place: str = "trial_0000") -> Any:
     run = RunDirectory(folder.runs / place / "seed_1")
     if not run.config.exists():
         synthetic_run(run.path, f"{folder.id}-{place}", group=folder.name)
-    made = mlflow_run.bring(run, list(read_events(run.events)))
+    made = mlflow_run.bring(run, News(run).look())
     return connect(tracking_uri()).get_run(made)
 
 
