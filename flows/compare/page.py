@@ -92,7 +92,7 @@ def _arrivals(made: Comparison) -> str:
             cells += [f"{there[0]:,}", f"{there[-1]:,}"] if there else ["–", "–"]
             rows.append([escape(task), f"{number(made.thresholds[task])}", _side(made, side), *cells])
     head = ["environment", "return", "side", "runs that reach it", "median policy steps", "fastest", "slowest"]
-    words = f"Env steps at the first point ({made.measure.curve_words}) at or above the threshold."
+    words = f"Policy steps at the first point ({made.measure.curve_words}) at or above the threshold."
     return html_table(head, rows, set(head[1:]) - {"side"}) + f'<p class="soft">{words}</p>\n'
 
 

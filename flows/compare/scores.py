@@ -100,7 +100,7 @@ def scale(selection: Selection, task: str, found: Measure) -> Scale:
 
 
 def reached(line: Line, threshold: float) -> int | None:
-    """Env steps at the first point at or above a threshold; None where none is."""
+    """Policy steps at the first point at or above a threshold; None where none is."""
     return next((steps for steps, value in line if value >= threshold), None)
 
 
