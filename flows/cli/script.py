@@ -34,9 +34,14 @@ def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
     composed = compose(_from_command_line()) if cfg is None else compose_tree(cfg)
     typed = [*_typed] or _of_hydra()
-    if composed[1] == compose(typed or ["exp=ppo"])[1]:  # and the script has changed nothing in it
+    if cfg is None or _timeless(composed[1]) == _timeless(compose(typed or ["exp=ppo"])[1]):  # nothing was changed
         print(f"this stands for: {Line(['train', *typed])}", *plugins.as_typed(), file=sys.stderr)
     return run_flow(new_run(typed, composed=composed))
+
+
+def _timeless(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without the places that the present second names."""
+    return {key: value for key, value in tree.items() if key not in ("run_name", "run_dir")}
 
 
 def _from_command_line() -> list[str]:
