@@ -43,7 +43,9 @@ def page(
     ]
     parts += [table(["", ""], rows), f'<p class="soft">{escape(definition)}</p>']
     if status["best"]:
-        parts.append(section("The best configuration", f"<pre>{escape(command)}</pre>", _best(status["best"])))
+        parts.append(
+            section("The best configuration", f"<pre>{escape(command)}</pre>" if command else "", _best(status["best"]))
+        )
     if pictures:
         narrow = [drawn for drawn in pictures if drawn.stem != WIDE]
         wide = "".join(figures([drawn]).replace('"pictures"', '"wide"', 1) for drawn in pictures if drawn.stem == WIDE)

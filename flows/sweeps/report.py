@@ -92,7 +92,8 @@ def write_page(sweep: Sweep, whole: bool, broken: bool = False) -> dict[str, Any
     if whole:
         save(drawn, folder.pictures)
     confirmation = _confirmation(folder, found["confirmed"]) if whole and found["confirmed"] else ""
-    write_text(folder.report, page(found, definition(sweep.config), train_command(folder), drawn, confirmation))
+    command = train_command(folder) if folder.preset.exists() else ""  # the preset is written when the sweep is done
+    write_text(folder.report, page(found, definition(sweep.config), command, drawn, confirmation))
     write_text(folder.figures, json.dumps(found, indent=2) + "\n")
     return found
 

@@ -193,7 +193,7 @@ class Session:
         self.followers.tell("save")
         with self.followers.together():
             learning = self.training.state_dict(self.run.checkpoints)
-        _check_finite(learning["learner"]["agent"], self.policy_steps)
+        _check_finite(learning["learner"], self.policy_steps)
         bookkeeping = {
             "fingerprint": self.fingerprint,
             "window": self.window.state_dict(),

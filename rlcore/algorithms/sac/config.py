@@ -86,6 +86,15 @@ class Config(AlgorithmConfig):
     critic: CriticConfig = arg(CriticConfig(), "the Q networks")
     alpha: AlphaConfig = arg(AlphaConfig(), "weight of the entropy")
 
+    def check(self, prefix: str) -> None:
+        """Refuse a budget that ends before anything is learned; `prefix` is the place of this group, for messages."""
+        super().check(prefix)
+        if self.learning_starts >= self.total_steps:
+            raise UserError(
+                f"{prefix}learning_starts={self.learning_starts}: nothing would be learned; "
+                f"must be below {prefix}total_steps ({self.total_steps})"
+            )
+
     def check_with(self, run: RunConfig) -> None:
         """Refuse another distribution, and a memory that holds no batch."""
         if run.distribution.type not in ("auto", "tanh_normal"):

@@ -233,6 +233,11 @@ def test_no_plugin_is_advised_where_its_package_is_not_there(tmp_path, monkeypat
     assert "plugins=[mine_is_not_there]" in told(["exp=ppo", target])
 
 
+def test_a_budget_that_ends_before_sac_learns_is_refused():
+    sentence = told(["exp=sac_pendulum", "algo.learning_starts=9000"])
+    assert sentence.startswith("algo.learning_starts=9000: ") and "algo.total_steps (8000)" in sentence
+
+
 def test_no_nearest_match_is_offered_for_a_key_of_another_algorithm(files_read_once):
     assert "did you mean" not in told(["exp=ppo", "algo.replay_ratio=1"])
     assert told(["exp=a2c", "algo.clip_coef=0.1"]) == "algo.clip_coef=0.1: a key of ppo; a2c has no such key"
