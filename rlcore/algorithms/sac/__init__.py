@@ -5,7 +5,7 @@ Read with:
     eq. 7-9, policy objective J_π           actor_loss
     eq. 18, temperature J(α)                alpha_loss
     appendix C, squashed normal             rlcore.functional.distributions.TanhNormal
-    algorithm 1, gradient step              Learner.step
+    algorithm 1, gradient step              Learner.gradient_step
     algorithm 1, environment step           rlcore.train.collect, a row of every environment
 
 Departs from the paper:
