@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -23,10 +24,12 @@ def fresh(config: RunConfig, **how: Any) -> Training:
     one = repr(dataclasses.replace(config.env, num_envs=1))  # it is the same of how many there are
     if one not in _CARDS:
         _CARDS[one] = environment_card(config.env, config.seed)
-    return Training(config, _CARDS[one], **how)
+    with _BUILDING:  # ranks that are threads share torch's global generator, from which layers are drawn
+        return Training(config, _CARDS[one], **how)
 
 
 _CARDS: dict[str, dict[str, Any]] = {}
+_BUILDING = threading.Lock()
 
 
 def trained(config: RunConfig) -> Training:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
@@ -23,8 +24,9 @@ class Loop:
     def __init__(self, context: Context, envs: VectorEnv) -> None:
         self.context = context
         config, rank, device = context.config, context.ranks.rank, context.fabric.device
-        # Layers of torch draw from its global generator before `init` fills them.
+        # Layers that nobody fills are drawn from torch's global generator: by the seed too, on every rank alike.
         with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(streams.integer(config.seed, "init"))
             self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
         self.rng = context.generator("minibatch")
         self.collector = Collector(

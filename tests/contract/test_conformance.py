@@ -212,6 +212,18 @@ def test_optimizers_and_modules_are_found_in_lists_dicts_and_objects_too(monkeyp
         conformance.each_loss_reaches_only_its_parameters(q_learning_config())
 
 
+def test_layers_that_nobody_fills_are_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
+    monkeypatch.setattr(q_learning, "Learner", Nested)  # its second network in a list is torch's own
+
+    def drawn(seed: int) -> float:
+        torch.rand(seed)  # what was drawn before says nothing
+        learner = fresh(dataclasses.replace(q_learning_config(), seed=seed)).learner
+        return parameters(learner)["slow.networks[1].weight"].item()
+
+    assert drawn(3) == drawn(3) != drawn(4)
+
+
 def test_serving_that_puts_a_carry_under_another_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when what `act` writes as {c, h} is read in the order of `initial`, {h, c}."""
 
