@@ -37,7 +37,7 @@ def train_group(overrides: list[str], workers: int | None = None) -> Any:
 
 
 def log_of(group: Group) -> Any:
-    """What the workers of a group print."""
+    """Log that the workers of a group print to."""
     return state_folder() / "groups" / f"{group.name}.log"
 
 

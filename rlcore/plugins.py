@@ -40,7 +40,7 @@ def taken(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def as_typed(modules: Sequence[str] | None = None) -> list[str]:
-    """What names modules behind a command; None = those that the user has named."""
+    """Argument that names modules behind a command; None = those that the user has named."""
     modules = named() if modules is None else modules
     return [f"plugins=[{','.join(modules)}]"] if modules else []
 
@@ -74,7 +74,7 @@ def imported(module: str, key: str = "plugins") -> ModuleType:
 
 
 def member(key: str, target: str) -> object:
-    """What a dotted name in a config means, in a plugin; nothing else is imported, and no other plugin."""
+    """Meaning of a dotted name in a config, in a plugin; nothing else is imported, and no other plugin."""
     refuse_foreign(key, target)
     module, _, name = target.rpartition(".")
     found = getattr(imported(module, key), name, None)

@@ -1,4 +1,4 @@
-"""What an agent must know of an environment: its observation keys and its action."""
+"""Facts that an agent must know of an environment: its observation keys and its action."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """What the environment takes.
+    """Action that the environment takes.
 
     Agents see continuous actions as float32 [B, A] and discrete ones as int64 [B, A] counted from 0 (one column a
     sub-action); `start` and `shape` restore the environment's own form.
@@ -70,7 +70,7 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an agent must know of an environment: its id, observation keys and action."""
+    """Facts that an agent must know of an environment: its id, observation keys and action."""
 
     id: str
     obs: dict[str, ArraySpec]

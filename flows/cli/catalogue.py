@@ -1,4 +1,4 @@
-"""What can be trained, and on what: the lists of `shepherd agents` and `shepherd envs`."""
+"""Lists of what can be trained, and on what: `shepherd agents` and `shepherd envs`."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ and their settings; every key can be set anew behind it. Files of a group are ch
 
 
 def train_help(words: Sequence[str] = ()) -> str:
-    """What `shepherd train -h` prints, at most 100 columns wide.
+    """Help of `shepherd train -h`, at most 100 columns wide.
 
     Overrides among the words have the values that come of them shown beside the defaults; other words select keys: a
     section as `algo`, the start of a key, or any part of it or of its description. A word that fits no key raises

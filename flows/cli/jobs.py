@@ -42,7 +42,7 @@ class Jobs(Progress):
         self._seen_since: float | None = None
 
     def hear(self, kind: str, facts: dict[str, Any]) -> None:
-        """What is told of jobs; safe to call from several threads."""
+        """Take in news of jobs; safe to call from several threads."""
         with self._lock:
             if kind == "job" and "policy_steps" in facts:
                 part = facts["policy_steps"] / facts["total_steps"]

@@ -1,4 +1,4 @@
-"""What may be typed: the commands of `shepherd`, their arguments, and the function that each calls.
+"""Everything that may be typed: the commands of `shepherd`, their arguments, and the function that each calls.
 
 Functions are named, not imported, so that a mistake is told in no time; a test holds the names against the code.
 """

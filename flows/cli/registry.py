@@ -107,7 +107,7 @@ def _minute(when: datetime.datetime) -> str:
 
 
 def _folder(path: Path, run_id: str) -> str:
-    """Where a version's run lies: its folder, the place it was set aside to, or a word that it is gone."""
+    """Place of a version's run: its folder, the place it was set aside to, or a word that it is gone."""
     aside = RunDirectory(path).set_aside / run_id
     place = aside if run_id and aside.is_dir() else path
     return short_path(place) if place.is_dir() else f"{short_path(place)} (gone)"

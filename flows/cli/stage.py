@@ -76,7 +76,7 @@ def _shown(run: RunDirectory) -> Iterator[None]:
 
 
 def _made(name: str, run: RunDirectory) -> dict[str, Any]:
-    """What a stage makes; `train` goes on to the end of training, with what is due at its boundaries."""
+    """Run one stage, give what it makes; `train` goes on to the end of training, with what is due at its boundaries."""
     function = name.replace("-", "_")
     module = import_module(f"flows.stages.{function}")  # the others' imports are not waited for
     made = getattr(module, function)(run, **({"final": True} if name == "evaluate" else {}))

@@ -59,7 +59,7 @@ def _soon() -> Iterator[None]:
 
 
 def status(name: str, as_json: bool = False) -> str | None:
-    """What a sweep has come to so far, as a table or as JSON."""
+    """Print the state of a sweep, as a table or as JSON."""
     from flows.sweeps.folder import SweepFolder  # Hydra
     from flows.sweeps.report import status  # Optuna
 
@@ -74,7 +74,7 @@ def status(name: str, as_json: bool = False) -> str | None:
 
 
 def sweep_help() -> str:
-    """What `shepherd sweep -h` prints."""
+    """Help of `shepherd sweep -h`."""
     lines = [USAGE, f"presets (sweep=)\n  {', '.join(presets())}\n", "keys"]
     for argument in arguments(SweepConfig, "sweep."):
         value = spell(plain(argument.default))

@@ -103,7 +103,7 @@ def _flow(run: RunDirectory) -> None:
 
 
 def next_commands(run: RunDirectory) -> list[str]:
-    """What is worth typing after a training; for MLflow the address of its server, when there is one."""
+    """Commands worth typing after a training; for MLflow the address of its server, when there is one."""
     where, behind = shlex.quote(short_path(run.path)), "".join(f" {shlex.quote(word)}" for word in plugins.as_typed())
     store = tracking_uri()
     # The address of a database with a password in it is left to the shell, which has it from the environment or `.env`.

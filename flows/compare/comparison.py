@@ -25,7 +25,7 @@ NEAR = 0.9  # the default threshold, of the way from 0 to 1, where Gymnasium nam
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of comparing sides.
+    """Result of comparing sides.
 
     Attributes:
         sides: as they were named.

@@ -39,7 +39,7 @@ class Pair:
     correlation: float | None
 
     def upright(self) -> Pair:
-        """This pair with the side ahead, by the difference, as the first."""
+        """Pair with the side ahead, by the difference, as the first."""
         if self.difference.value >= 0:
             return self
         difference, chance = self.difference, self.improvement

@@ -1,4 +1,4 @@
-"""What a comparison knows of a run: from its directory, or from MLflow where the directory is not on this machine."""
+"""Facts that a comparison knows of a run: from its directory, or from MLflow where that is not on this machine."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Record:
 
     @property
     def task(self) -> str:
-        """Its environment, with the settings that make another task of it."""
+        """Environment of the run, with the settings that make another task of it."""
         return task_of(self.config)
 
     @property
@@ -115,7 +115,7 @@ def task_of(config: Mapping[str, str]) -> str:
 
 
 def from_directory(run: RunDirectory) -> Record:
-    """What a run directory says of its run."""
+    """Read a record from a run directory."""
     events, identity, summary = list(read_events(run.events)), run.read_identity(), run.read_summary()
     final = last_event(events, "evaluation", final=True)
     mean, found = final["greedy"]["mean"] if final else None, _wanted(lines(events))
@@ -134,7 +134,7 @@ def from_directory(run: RunDirectory) -> Record:
 
 
 def from_mlflow(client: MlflowClient, found: Run) -> Record:
-    """What MLflow says of a run; its directory says it where that is here."""
+    """Read a record from MLflow, and from the run's directory where that is here."""
     folder = found.data.tags.get(FOLDER_TAG)
     if folder and RunDirectory(folder).config.exists():
         run = RunDirectory(folder)

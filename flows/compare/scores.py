@@ -1,4 +1,4 @@
-"""What a run is worth: its return at the end, the same between random and solved, and when it reached a threshold."""
+"""Worth of a run: its return at the end, the same between random and solved, and when it reached a threshold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATE_TRAINING = f"mean return of the last windows of training (a tenth of them, 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured, the same of every run.
+    """Quantity that is measured, the same of every run.
 
     Attributes:
         words: what the value of a run is.
@@ -56,7 +56,7 @@ class Scale:
 
 
 def measure(selection: Selection) -> tuple[Measure, list[str]]:
-    """What every run that counts can be measured by, and what a reader must know of the choice.
+    """Choose what every run that counts can be measured by, and what a reader must know of the choice.
 
     The final evaluation where all runs have one: it is of many episodes on seeds of its own. It judges the checkpoint
     that was best while training, the last evaluations the latest one, so that the two are never mixed. A `UserError`

@@ -27,7 +27,7 @@ WITHIN = tuple(f"{key}." for key in APART)  # of mappings, as metric.logger.tags
 
 @dataclass(frozen=True)
 class Selection:
-    """What is compared.
+    """Selection of what is compared.
 
     Attributes:
         tasks: environments that every side has finished runs of.

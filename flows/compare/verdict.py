@@ -22,7 +22,7 @@ WHY_TEN = (
 
 
 class Verdict(NamedTuple):
-    """What a comparison comes to.
+    """Verdict of a comparison.
 
     Attributes:
         ranked: whether sides were ranked at all.

@@ -1,4 +1,4 @@
-"""What a user should know of a checked config before it is trained: what of it has no effect, and what is cut."""
+"""Notices on a checked config before it is trained: what of it has no effect, and what is cut."""
 
 from __future__ import annotations
 

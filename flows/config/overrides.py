@@ -1,4 +1,4 @@
-"""What a user types behind `shepherd train`: choices of config files (`exp=ppo`) and settings of keys (`seed=3`).
+"""Words that a user types behind `shepherd train`: choices of config files (`exp=ppo`) and settings of keys (`seed=3`).
 
 Hydra's own parser reads them all. Two things are ours: a key that takes text takes any text (`run_name=2024`), and a
 mistake is one sentence.
@@ -191,7 +191,7 @@ def _tops(keys: Collection[str]) -> dict[str, None]:
 
 
 def _text(override: Override) -> str:
-    """What was typed behind the `=`."""
+    """Text that was typed behind the `=`."""
     return (override.input_line or "").partition("=")[2].strip()
 
 

@@ -1,4 +1,4 @@
-"""What SheepRL's files name: classes, read as names from tables.
+"""Names in SheepRL's files: classes, read as names from tables.
 
 SheepRL instantiates what `_target_` and `dense_act` name. Here such a string is looked up, and nothing is ever imported
 because a config names it; what the table does not have is the user's mistake, told before any work. Keys that only the
@@ -120,7 +120,7 @@ def _targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Tree]]:
 
 
 def _look_up(key: str, value: Any, table: Collection[str]) -> str:
-    """What a table has for a class string; the string itself where the table only lists what is allowed."""
+    """Entry that a table has for a class string; the string itself where the table only lists what is allowed."""
     if isinstance(value, str) and value in table:
         return table[value] if isinstance(table, Mapping) else value
     raise UserError(

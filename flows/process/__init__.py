@@ -1,1 +1,1 @@
-"""This process and those around it: signals, parents, locks, servers."""
+"""Processes, this one and those around it: signals, parents, locks, servers."""

@@ -1,4 +1,4 @@
-"""What only one process may do at a time among all machines: a place with Prefect's server, beside the lock file.
+"""Leases on what one process alone may do among all machines: a place with Prefect's server, beside the lock file.
 
 A lock file keeps a second process of this machine out, and those of others where the storage honours `flock`. Where
 PREFECT_API_URL names a server, who has the file also holds a global concurrency limit there, of one place, by a lease

@@ -38,7 +38,7 @@ def leaving_with(*programs: str, certain: bool = False) -> Iterator[None]:
 
 
 def _above(programs: tuple[str, ...]) -> list[psutil.Process]:
-    """This process's parent, its parent, and so on up to the last one that is one of the programs."""
+    """Parent of this process, its parent, and so on up to the last one that is one of the programs."""
     parents = psutil.Process().parents()
     return parents[: max((above for above, parent in enumerate(parents, 1) if _is(programs, parent)), default=0)]
 

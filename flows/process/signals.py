@@ -35,7 +35,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 @dataclass
 class _Interruption:
-    """What this process knows of its end."""
+    """State of this process's end."""
 
     depth: int = 0  # of `terminable` in `terminable`
     first: float | None = None  # when the first signal came

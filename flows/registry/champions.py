@@ -1,4 +1,4 @@
-"""Who is champion of a registered model, who was before, and why: every move of the alias goes through `crown`.
+"""Champions of a registered model, now and before, and why: every move of the alias goes through `crown`.
 
 MLflow forgets where an alias pointed. The history therefore stands in tags of the registered model, a line a move,
 which its page shows: `champion.0001`, `champion.0002`, ... The tag is written first and the alias moved then, so that

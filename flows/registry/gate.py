@@ -1,4 +1,4 @@
-"""Who is champion: decided by differences of returns that exceed their noise, in numbers and in words."""
+"""Choice of the champion: decided by differences of returns that exceed their noise, in numbers and in words."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ CHAMPION = "champion"  # the alias
 
 
 def model_name(config: RunConfig) -> str:
-    """What a run's model is called: `model_manager.models.agent.model_name`, else `<algo>-<env id>`.
+    """Name of a run's model: `model_manager.models.agent.model_name`, else `<algo>-<env id>`.
 
     Slashes and colons, which MLflow forbids, become dashes; a name that no URI or query can hold is a `UserError`.
     """
@@ -68,7 +68,7 @@ def deciding(store: str) -> Iterator[None]:
 
 
 def description_of(config: RunConfig) -> str:
-    """What a run's model is, in words: `model_manager.models.agent.description`, else `<ALGO> agent for <env id>`."""
+    """Description of a run's model: `model_manager.models.agent.description`, else `<ALGO> agent for <env id>`."""
     return str(agent_settings(config).get("description") or f"{config.algo.name.upper()} agent for {config.env.id}")
 
 

@@ -1,4 +1,4 @@
-"""What a registered version was made from: its run, or what MLflow keeps of it."""
+"""Origin of a registered version: its run, or what MLflow keeps of it."""
 
 from __future__ import annotations
 

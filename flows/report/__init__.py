@@ -1,1 +1,1 @@
-"""What people read: sentences, tables, pictures."""
+"""Things that people read: sentences, tables, pictures."""

@@ -1,4 +1,4 @@
-"""What happens to a run, as a line for a person."""
+"""Events of a run, each as a line for a person."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def describe(kind: str, facts: dict[str, Any]) -> str | None:
-    """What a listener is told, as a line for a person; None where a line would be one too many."""
+    """Put what a listener is told into a line for a person; None where a line would be one too many."""
     if kind == "baseline" and facts:
         return f"random baseline: {_mean(facts)}"
     if kind == "evaluation" and facts.get("final"):
@@ -34,7 +34,7 @@ def describe(kind: str, facts: dict[str, Any]) -> str | None:
 
 
 def result_line(summary: dict[str, Any], evaluations: Sequence[dict[str, Any]] = ()) -> str:
-    """What a run came to: how its policy does, and the model it became.
+    """Result of a run: how its policy does, and the model it became.
 
     Without a final evaluation, as a sweep's trial, it says what the last one of those while training gave.
     """

@@ -1,4 +1,4 @@
-"""What a sweep has come to, as a table for `flows.report.terminal.show`."""
+"""State of a sweep, as a table for `flows.report.terminal.show`."""
 
 from __future__ import annotations
 

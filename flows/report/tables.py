@@ -1,4 +1,4 @@
-"""What a training or an evaluation came to: tables for `flows.report.terminal.show`, and Markdown."""
+"""Results of a training or an evaluation: tables for `flows.report.terminal.show`, and Markdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = ("policy", "episodes", "mean return", "95 % interval", "min", "max")
 
 
 def summary_table(summary: Mapping[str, Any], run: RunDirectory, next_commands: Sequence[str] = ()) -> Group:
-    """What a training came to (`summary` as in summary.json, parts may be missing or None), and what to type now."""
+    """Table of a training's results (`summary` as in summary.json, parts may be missing), and what to type now."""
     title = f"{summary['algo'].upper()} on {summary['env_id']} · seed {summary['seed']}"
     evaluations = _evaluations(summary.get("eval") or {}, summary.get("baseline"))
     facts = [Text.assemble((f"  {name:<15} ", "dim"), value) for name, value in _facts(summary, run)]

@@ -1,4 +1,4 @@
-"""What is refused before anything is made: a config that cannot run here."""
+"""Refusals before anything is made: a config that cannot run here."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterat
 
 
 def _reasons(first: Path, second: Path) -> list[str]:
-    """What the two fingerprints and environment cards say of why the bits may differ."""
+    """Reasons why the bits may differ, by the two fingerprints and environment cards."""
     said = []
     moments = [checkpoint.manifest(place)["policy_steps"] for place in (first, second)]
     if moments[0] != moments[1]:

@@ -29,7 +29,7 @@ class Gone:
 
 
 def gone(run: RunDirectory) -> Gone | None:
-    """What has become of a run whose process is gone; None where one leads it, or it ended with a word."""
+    """End of a run whose process is gone; None where one leads it, or it ended with a word."""
     ended = ending(read_events(run.events))
     status = ended["status"] if ended else "died"
     complete = status in COMPLETE

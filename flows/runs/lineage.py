@@ -1,4 +1,4 @@
-"""What a result was made from: code, libraries, configuration, data. Every hash is SHA-256 in hexadecimal."""
+"""Lineage of a result: code, libraries, configuration, data. Every hash is SHA-256 in hexadecimal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def code_version() -> dict[str, Any]:
 
 
 def code_diff() -> bytes:
-    """What `git apply` makes the code at work of its commit with: tracked files only; empty where nothing differs."""
+    """Patch from the run's commit to the code at work, for `git apply`: tracked files only; empty where nothing differs."""
     return _run_git("diff", "--binary", "HEAD") or b"" if _is_own_repository() else b""
 
 
@@ -56,7 +56,7 @@ def core_hash() -> str:
 
 
 def lineage(run: RunDirectory) -> dict[str, Any]:
-    """What a model was made from: run_id, config_hash, commit, dirty, lock_hash, host, plugins, dataset_digest.
+    """Lineage of a model: run_id, config_hash, commit, dirty, lock_hash, host, plugins, dataset_digest.
 
     Code, libraries and plugins are those the run was created with, not those of the process that asks.
     """

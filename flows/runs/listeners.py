@@ -1,4 +1,4 @@
-"""Who in this process is told how a run is going: the terminal, a flow run's log, the mirrors, a notebook, a test.
+"""Listeners to how a run is going: the terminal, a flow run's log, the mirrors, a notebook, a test.
 
 A Prefect task cannot be handed a callback (its parameters are JSON), so whoever wants to hear of a run listens here.
 """
@@ -31,7 +31,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def working(doing: str) -> Callable[[int, int], None]:
-    """What tells of long work as it is done: to be called with how much is done, and of how much."""
+    """Reporter of long work as it is done: to be called with how much is done, and of how much."""
     return lambda done, total: tell("work", {"doing": doing, "done": done, "total": total})
 
 

@@ -35,7 +35,7 @@ class Departed(RunError):
 
 @dataclass(frozen=True)
 class Original:
-    """What a reproduction is held against, as its folder notes it.
+    """Original that a reproduction is held against, as its folder notes it.
 
     Attributes:
         source: what the user called it.
@@ -51,7 +51,7 @@ class Original:
 
     @staticmethod
     def of(again: RunDirectory) -> Original:
-        """What a reproduction is of."""
+        """Name of what a reproduction is of."""
         noted = json.loads((again.path / NOTE).read_text())
         return Original(**{**noted, "lineage": by_policy_steps(noted["lineage"])})
 
@@ -159,7 +159,7 @@ def _resumed(config: RunConfig) -> dict[str, Any] | None:
 
 
 def differences_here(again: RunDirectory) -> Iterator[str]:
-    """What is not as it was for the original, a sentence each: code, versions, device, threads, plugins, machine."""
+    """Tell what is not as it was for the original, a sentence each: code, versions, device, threads, plugins, machine."""
     original = Original.of(again)
     then, config = original.lineage, config_of(again)
     yield from _of_config(then, config)

@@ -29,7 +29,7 @@ OnProgress = Callable[[dict[str, Any]], None]
 
 
 class SameAgain(RunError):
-    """What a trainer has told of itself, weights that are not finite say: another one would come to the same."""
+    """Failure that a trainer has told of itself, such as weights that are not finite: another would come to it too."""
 
 
 class Trainer:

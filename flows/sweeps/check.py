@@ -1,4 +1,4 @@
-"""What is refused before the first trial: a space whose ends and choices are no config, or do not run here."""
+"""Refusals before the first trial: a space whose ends and choices are no config, or do not run here."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def points(space: list[Dimension]) -> Iterator[Params]:
 
 
 def _first(dimension: Dimension, varied: Dimension | None) -> object:
-    """Its first value, or the first with which the varied one is there."""
+    """First value of a dimension, or the one with which the varied one is there."""
     return varied.when[dimension.key][0] if varied and dimension.key in varied.when else dimension.extremes[0]
 
 

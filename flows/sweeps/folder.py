@@ -84,7 +84,7 @@ class SweepFolder:
 
     @property
     def id(self) -> str:
-        """What tells it from one of the same name that was there before."""
+        """Mark that tells a sweep from one of the same name that was there before."""
         return self._noted()["id"]
 
     @property
@@ -108,7 +108,7 @@ class SweepFolder:
 
     @property
     def figures(self) -> Path:
-        """The same for a program."""
+        """State of a sweep for a program."""
         return self.runs / "report.json"
 
     @property
@@ -123,7 +123,7 @@ class SweepFolder:
 
     @property
     def files(self) -> list[Path]:
-        """What people and programs read of it, as far as it is there."""
+        """Files that people and programs read of it, as far as it is there."""
         every = (self.report, self.figures, self.preset, *sorted(self.pictures.glob("*.*")))
         return [path for path in every if path.exists()]
 

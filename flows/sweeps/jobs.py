@@ -1,4 +1,4 @@
-"""What is done by workers: jobs, how they end, and who does them."""
+"""Jobs, how they end, and who does them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Job:
 
 
 class Hands(Protocol):
-    """Who does the jobs: processes of this machine, or the workers of a pool."""
+    """Workers who do the jobs: processes of this machine, or the workers of a pool."""
 
     @property
     def free(self) -> bool:

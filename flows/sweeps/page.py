@@ -57,7 +57,7 @@ def page(
 
 
 def markdown(status: Mapping[str, Any], definition: str, command: str) -> str:
-    """The same in short, for Prefect and MLflow."""
+    """Page in short, for Prefect and MLflow."""
     lines = [f"## Sweep {status['name']}", "", *(f"- {name}: {said}" for name, said in facts(status)), "", definition]
     if best := status["best"]:
         values = "".join(f"\n| `{key}` | {spell(value)} |" for key, value in best["params"].items())

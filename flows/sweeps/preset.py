@@ -50,6 +50,6 @@ def preset(overrides: Sequence[str], comment: str) -> str:
 
 
 def train_command(folder: SweepFolder) -> str:
-    """What one types to train with the best configuration."""
+    """Command to train with the best configuration."""
     where = f"SHEPHERD_SEARCH_PATH={short_path(folder.conf)}"
     return f"{where} {bin_folder()}shepherd train exp={folder.preset.stem}"

@@ -1,4 +1,4 @@
-"""What came of a sweep: figures for a program, a page with pictures, the same in MLflow and Prefect."""
+"""Results of a sweep: figures for a program, a page with pictures, the same in MLflow and Prefect."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
 
 
 def definition(config: SweepConfig) -> str:
-    """What the value of a trial is."""
+    """Definition of a trial's value."""
     of_run = {
         "last": f"the mean return of the evaluations in the last {config.last} × evaluation.every policy steps",
         "all": "the mean return of all evaluations while training",

@@ -1,4 +1,4 @@
-"""What is around the trials of a sweep flow: the sweep that is meant, its lock, signals, and who trains."""
+"""Surroundings of a sweep flow's trials: the sweep that is meant, its lock, signals, and who trains."""
 
 from __future__ import annotations
 

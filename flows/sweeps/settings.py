@@ -1,4 +1,4 @@
-"""What a sweep is to do: from a preset of conf/sweep and what is typed behind `shepherd sweep` to a checked plan."""
+"""Plan of a sweep: from a preset of conf/sweep and what is typed behind `shepherd sweep` to a checked plan."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Dimension:
 
     @property
     def extremes(self) -> tuple[Any, ...]:
-        """What is tried before the first trial: both ends, or every choice."""
+        """Points tried before the first trial: both ends, or every choice."""
         return self.choices if self.type == "categorical" else (self._typed(self.low), self._typed(self.high))
 
     @property
@@ -94,7 +94,7 @@ class Dimension:
         return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
 
     def distribution(self) -> BaseDistribution:
-        """What `suggest` draws from."""
+        """Distribution that `suggest` draws from."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.type == "categorical":

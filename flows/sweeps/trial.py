@@ -40,7 +40,7 @@ class Training:
 
     @property
     def run(self) -> RunDirectory:
-        """Its run directory."""
+        """Run directory of the training."""
         return RunDirectory(self.run_dir)
 
     @property
@@ -67,7 +67,7 @@ class Training:
         return [score for _, score in self.evaluations]
 
     def value(self, config: SweepConfig, pace: Pace) -> float:
-        """What it came to, by `sweep.objective`; a `RunError` where its log does not say."""
+        """Value of a trial, by `sweep.objective`; a `RunError` where its log does not say."""
         if config.objective == "final":
             final = last_event(self._events, "evaluation", final=True)
             scores = [final["greedy"]["mean"]] if final else []

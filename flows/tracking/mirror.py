@@ -172,7 +172,7 @@ def _connected(folder: Path | None) -> socket.socket | None:
 
 
 def _address(folder: Path) -> Path:
-    """Its socket, in whose name is what decides which stores a mirror brings runs to."""
+    """Socket of a mirror, in whose name is what decides which stores a mirror brings runs to."""
     stores = sorted((k, v) for k, v in os.environ.items() if k.startswith(("MLFLOW_", "SHEPHERD_HOME")))
     return folder / f"mirror-{hashlib.sha256(json.dumps(stores).encode()).hexdigest()[:16]}"
 
@@ -182,7 +182,7 @@ def _request(run_dir: str) -> bytes:
 
 
 def _heard(connection: socket.socket) -> bytes:
-    """What is there to be read; nothing where the other end is gone."""
+    """Bytes that are there to be read; nothing where the other end is gone."""
     with suppress(ConnectionError):
         return connection.recv(65536)
     return b""

@@ -185,7 +185,7 @@ def _log_params(client: MlflowClient, found: Run, tree: Mapping[str, Any]) -> No
 
 
 def _uploads(run: RunDirectory) -> dict[str, Any]:
-    """What the folder notes: `store` {uri, run}, where its run is in MLflow; `files` {name: hash}, uploaded there."""
+    """Notes of a mirror: `store` {uri, run}, where its run is in MLflow; `files` {name: hash}, uploaded there."""
     path = run.path / UPLOADS
     return json.loads(path.read_text()) if path.exists() else {"store": {}, "files": {}}
 

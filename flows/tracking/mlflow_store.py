@@ -80,7 +80,7 @@ def prepare_store(uri: str) -> None:
 
 
 def user() -> str:
-    """Who runs this process, by name where there is one."""
+    """User who runs this process, by name where there is one."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have none

@@ -1,4 +1,4 @@
-"""What a person sees of a run in Prefect: progress, results, learning curve. Showing never fails a run."""
+"""View of a run in Prefect: progress, results, learning curve. Showing never fails a run."""
 
 from __future__ import annotations
 

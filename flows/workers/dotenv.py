@@ -1,4 +1,4 @@
-"""What `make up` writes into `.env`: where its servers are, and their password."""
+"""Lines that `make up` writes into `.env`: where its servers are, and their password."""
 
 from __future__ import annotations
 

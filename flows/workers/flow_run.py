@@ -1,4 +1,4 @@
-"""What is around the stages of a training flow: the run it means, its lock and trainer, signals, mirrors, what is told.
+"""Surroundings of a training flow's stages: the run it means, its lock and trainer, signals, mirrors, what is told.
 
 On a worker nobody sits at the terminal: the flow run's log tells what one would show, a mistake is the state's message,
 and a flow whose worker is gone ends well by itself.

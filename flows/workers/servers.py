@@ -50,7 +50,7 @@ def folder() -> Path:
 
 
 def log_of(server: Server) -> Path:
-    """What a server says."""
+    """Log of a server."""
     return folder() / f"{server.name}.log"
 
 
@@ -173,7 +173,7 @@ def variable_of(name: str, key: str) -> str | None:
 
 
 def _word_after(word: str, pid: int) -> str | None:
-    """What follows a word in the command line of a process; None also when it has ended."""
+    """Word that follows a word in the command line of a process; None also when it has ended."""
     with suppress(psutil.Error, ValueError):
         words = psutil.Process(pid).cmdline()
         return words[words.index(word) + 1]

@@ -1,4 +1,4 @@
-"""What the rest of the product may ask of any algorithm's config; a config answers for its own keys alone."""
+"""Questions that the rest of the product may ask of any algorithm's config; a config answers for its own keys alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AlgorithmConfig:
         return 0
 
     def undivided(self) -> Self:
-        """The same with every batch as one minibatch: only then do two ranks learn exactly what one does."""
+        """Config with every batch as one minibatch: only then do two ranks learn exactly what one does."""
         return self
 
     @property

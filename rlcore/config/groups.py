@@ -150,7 +150,7 @@ class LoggerConfig:
 
 @dataclass(frozen=True)
 class MetricConfig:
-    """What is logged, when."""
+    """Metrics that are logged, and when."""
 
     log_level: int = arg(1, "0: no metrics; 1: all", choices=(0, 1))
     log_every: int = arg(5000, "policy steps in one point", low=1)

@@ -79,7 +79,7 @@ class Argument:
 
     @property
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """Allowed values, in words."""
         if self.choices is not None:
             return "one of " + ", ".join(spell(c) for c in self.choices)
         limits = ((">", self.above), (">=", self.low), ("<=", self.high))

@@ -1,4 +1,4 @@
-"""What every algorithm promises, whatever it computes; for those of the registry and for one's own.
+"""Promises of every algorithm, whatever it computes; for those of the registry and for one's own.
 
     import pytest
     from flows.config.compose import compose

@@ -34,7 +34,7 @@ def ranks_stay_one(config: RunConfig) -> None:
 
 
 def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
-    """What rank 0 saves for two ranks is all that both need to go on to the bits of never stopping."""
+    """State that rank 0 saves for two ranks is all that both need to go on to the bits of never stopping."""
 
     def saved(**how: Any) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
         training = run(fresh(config, **how))
@@ -184,7 +184,7 @@ class Meeting:
         self.barrier = threading.Barrier(size, timeout=60)
 
     def exchange(self, rank: int, value: Any) -> list[Any]:
-        """What all have brought, in their order."""
+        """Everything that all have brought, in their order."""
         self.held[rank] = value
         self.barrier.wait()
         everyone = list(self.held)
@@ -203,12 +203,12 @@ class InThread:
         return torch.stack(self.gather(value)).sum(0)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each thread has."""
+        """Values that each thread has."""
         return self.meeting.exchange(self.rank, value)
 
 
 def on_two_ranks(work: Callable[..., Any]) -> list[Any]:
-    """What each of two ranks, threads of this process, makes of it; the first failure of one is that of both."""
+    """Let two ranks, threads of this process, do some work and give what each makes; one's first failure is that of both."""
     meeting, made, failed = Meeting(2), {}, []
 
     def rank(number: int) -> None:

@@ -53,7 +53,7 @@ def compiled_equals_eager(config: RunConfig) -> None:
 
 
 def _collected(training: Training) -> dict[str, Tensor]:
-    """What a rollout brings into the buffer, by name."""
+    """Rows that a rollout brings into the buffer, by name."""
     rows: dict[str, Tensor] = {}
 
     def extend(steps: Steps, last: Steps) -> None:

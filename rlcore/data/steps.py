@@ -30,7 +30,7 @@ class Transitions:
 
 
 def transitions(batch: Batch) -> Transitions:
-    """What the step from each row to the next brought; what arrived with row t+1 belongs to step t."""
+    """Transitions: what the step from each row to the next brought; what arrived with row t+1 belongs to step t."""
     steps, last = batch.steps, batch.last
     # Where rows of one recording follow those of another, no end stands before the row that opens an episode.
     reset = steps.terminated | steps.truncated | shifted(steps.is_first, last.is_first)

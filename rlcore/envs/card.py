@@ -91,7 +91,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
 
 
 def _declared(settings: EnvSettings) -> dict[str, Any]:
-    """What the environment says of itself, before any step."""
+    """Claims of the environment about itself, before any step."""
     with closing(make(settings)) as env:
         spec = spec_of(env)
         return {

@@ -1,4 +1,4 @@
-"""What an agent must know of an environment, read from its spaces."""
+"""Facts that an agent must know of an environment, read from its spaces."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class MaskVelocities(gymnasium.ObservationWrapper):
         self.velocities = np.array(VELOCITIES[env_id])
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """The same dict with `state` masked in a copy."""
+        """Observation with `state` masked in a copy."""
         state = observation["state"].copy()
         state[self.velocities] = 0
         observation["state"] = state

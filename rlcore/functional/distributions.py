@@ -23,7 +23,7 @@ _WEIGHTS = _UNSCALED / math.sqrt(2 * math.pi)
 
 
 class Policy(Protocol):
-    """What a policy is everywhere in rlcore: a distribution over actions [N, A] for N observations."""
+    """Protocol of a policy everywhere in rlcore: a distribution over actions [N, A] for N observations."""
 
     def sample(self, noise: Tensor) -> Tensor:
         """Actions [N, A] from noise [N, K]."""

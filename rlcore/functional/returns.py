@@ -46,7 +46,7 @@ def discounted_sum(x: Tensor, decay: Tensor) -> Tensor:
 
 
 def discounted_scan(x: Tensor, decay: Tensor) -> Tensor:
-    """The same sum in log2(T) rounds (Hillis and Steele 1986), each over twice as many rows. x, decay: [T, ...].
+    """Discounted sum in log2(T) rounds (Hillis and Steele 1986), each over twice as many rows. x, decay: [T, ...].
 
     Pairs (decay, x) compose as (d, x)∘(d', x') = (d d', x + d x').
     """

@@ -30,7 +30,7 @@ def piecewise(points: Points, policy_steps: int, kind: str = "linear") -> float:
 
 
 def check_points(points: Points) -> str | None:
-    """What is wrong with the points of a schedule, in words; None where nothing is."""
+    """Fault of the points of a schedule, in words; None where nothing is."""
     if not points:
         return "needs at least one [policy steps, value] pair"
     steps = [p[0] for p in points]

@@ -27,7 +27,7 @@ def part_of(on_progress: OnProgress, part: int, parts: int) -> OnProgress:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """What N episodes came to, in order of episode.
+    """Results of N episodes, in order of episode.
 
     Attributes:
         returns: undiscounted, in the environment's unit.

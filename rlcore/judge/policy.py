@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
-    """What `Policy` needs beside the weights, for the checkpoint at `path` of a run."""
+    """Description that `Policy` needs beside the weights, for the checkpoint at `path` of a run."""
     config = run.read_config()
     manifest = checkpoint.manifest(path)
     return {

@@ -22,7 +22,7 @@ Slots = dict[str, Tensor]  # what a rule remembers: name -> vector [P]
 
 
 def slots(config: OptimizerConfig, vector: Tensor) -> Slots:
-    """What a rule remembers before its first step, for parameters `vector` [P]."""
+    """Slots of a rule before its first step, for parameters `vector` [P]."""
     zeros, name = torch.zeros_like(vector), config.name
     if name in ("adam", "adamw"):
         names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if config["amsgrad"] else [])]

@@ -1,1 +1,1 @@
-"""What of a run lies on disk: directory, event log, checkpoints, fingerprint."""
+"""Files of a run on disk: directory, event log, checkpoints, fingerprint."""

@@ -119,7 +119,7 @@ def tensor_digests(state: Any) -> str:
 
 
 def tensor_names(state: Any) -> list[str]:
-    """Their places, as `learner/agent/critic.layers.0.weight`."""
+    """Places of tensors, as `learner/agent/critic.layers.0.weight`."""
     return [place for place, _ in _tensors(state)]
 
 
@@ -176,6 +176,6 @@ def _differs(entry: str, first: Any, second: Any) -> Difference | None:
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers: NaN equals itself, and 0.0 is not -0.0."""
+    """Memory of a tensor as integers: NaN equals itself, and 0.0 is not -0.0."""
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return x.contiguous().view(kinds[x.element_size()]) if x.is_floating_point() else x

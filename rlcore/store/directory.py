@@ -87,7 +87,7 @@ class RunDirectory:
         return {key.replace("env_steps", "policy_steps"): value for key, value in told.items()} | told
 
     def read_identity(self) -> dict[str, Any]:
-        """What was fixed when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""
+        """Facts fixed when the run was created: run_id, created, commit, dirty, lock_hash, plugins."""
         return json.loads(self.identity.read_text())
 
     @staticmethod

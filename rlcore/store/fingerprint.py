@@ -1,4 +1,4 @@
-"""What two runs must share to give the same bits."""
+"""Fingerprint: what two runs must share to give the same bits."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def patiently(write: Callable[[], Result]) -> Result:
-    """What `write` returns; while it raises `DiskFault` it is tried again, a few times and seconds apart."""
+    """Call `write`, again a few times and seconds apart while it raises `DiskFault`; gives what it returns."""
     for pause in PAUSES:
         try:
             return write()

@@ -1,4 +1,4 @@
-"""What a run that goes on may change: nothing that would have made it learn something else so far."""
+"""Changes that a run may make when it goes on: nothing that would have made it learn something else so far."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the operating system is asked for: children that end with their parent, durable files, quick imports."""
+"""Services of the operating system: children that end with their parent, durable files, quick imports."""

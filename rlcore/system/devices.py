@@ -1,4 +1,4 @@
-"""What of this machine computes."""
+"""Computing devices of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def cores() -> int:
-    """Those that it is bound to, where the system tells; else all."""
+    """Cores that this process is bound to, where the system tells; else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -134,7 +134,7 @@ class _Server:
 
 
 def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment is read when Python and its libraries are loaded."""
+    """Variables of an environment that are read when Python and its libraries are loaded."""
     return {key: value for key, value in environment.items() if key.startswith(AT_IMPORT) and key not in ANEW}
 
 

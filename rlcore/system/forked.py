@@ -43,13 +43,13 @@ class Forked:
             weakref.finalize(self, os.close, descriptor).atexit = False
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Exit code, or None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(0.0)
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, once it has ended; `subprocess.TimeoutExpired` where that takes longer (seconds)."""
+        """Exit code, once it has ended; `subprocess.TimeoutExpired` where that takes longer (seconds)."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             while self.returncode is None:

@@ -81,7 +81,7 @@ def alive(pid: int) -> bool:
 
 
 def _status(pid: int) -> str:
-    """What psutil calls the state of a process; empty when it has ended."""
+    """State of a process in psutil's words; empty when it has ended."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):

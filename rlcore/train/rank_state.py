@@ -1,4 +1,4 @@
-"""What the learners of several ranks remember: the first one's whole state, and of the others what is not the same.
+"""State of the learners of several ranks: the first one's whole state, and of the others what is not the same.
 
 Parameters and optimizers are the same bits on every rank. What an algorithm keeps of a rank's own environments (open
 returns, statistics, a stream) is not, and must come back to that rank.

@@ -63,7 +63,7 @@ class Followers:
             raise self._why() or error from error
 
     def _why(self) -> Exception | None:
-        """What the rank said that ended first, or how it ended; the others end because it did."""
+        """Reason of the rank that ended first, or how it ended; the others end because it did."""
         deadline = time.monotonic() + 5
         while all(child.poll() is None for child in self.children) and time.monotonic() < deadline:
             time.sleep(0.05)

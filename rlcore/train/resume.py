@@ -65,7 +65,7 @@ class ResumePoint:
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What it was trained with."""
+        """Fingerprint of the code and machine that a run was trained with."""
         with self.reading():
             return {half: dict(self.bookkeeping["fingerprint"][half]) for half in ("learning", "machine")}
 

@@ -146,7 +146,7 @@ class Trainer:
                 self.say("evaluation", **final_evaluation(self.run, self._work("last evaluation")))
 
     def _work(self, doing: str) -> Callable[[int, int], None]:
-        """What an evaluation calls with the number of episodes done and of all; it is said every now and then."""
+        """Callback of an evaluation, which takes the number of episodes done and of all; said every now and then."""
         said = time.monotonic()
 
         def on_progress(done: int, total: int) -> None:

@@ -51,7 +51,7 @@ OnIteration = Callable[[list[Metrics]], bool]
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one iteration brought.
+    """Results of one iteration.
 
     Attributes:
         policy_steps: taken so far, all environments and ranks together.
@@ -112,7 +112,7 @@ class Training(Loop):
 
     @property
     def card(self) -> dict[str, Any]:
-        """What is known of the config's environment, measured when it is first asked for."""
+        """Card of the config's environment, measured when it is first asked for."""
         if self._card is None:
             self._card = environment_card(self.config.env, self.config.seed)
         return self._card
@@ -210,7 +210,7 @@ class Training(Loop):
         }
 
     def _of_this_rank(self, learner: State) -> list[Part]:
-        """What the learner of another rank than the first has for itself."""
+        """State that the learner of another rank than the first has for itself."""
         if self.ranks.size == 1:
             return []
         first = self.ranks.gather(digests(learner) if self.ranks.rank == 0 else None)[0]

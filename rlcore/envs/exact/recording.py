@@ -26,7 +26,7 @@ Build = Callable[[], gymnasium.Env]
 
 @dataclass
 class Recording:
-    """What one episode gave: every arrival as bytes, the actions, the rewards, and how it ended."""
+    """Record of one episode: every arrival as bytes, the actions, the rewards, and how it ended."""
 
     arrivals: list[bytes] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)

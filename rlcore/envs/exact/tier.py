@@ -18,7 +18,7 @@ CAPTURES = 6  # moments at which a snapshot is taken and continued elsewhere
 
 @dataclass(frozen=True)
 class TierReport:
-    """What was found.
+    """Findings about a way of exact resume.
 
     Attributes:
         tier: "snapshot", "replay" or "boundary".

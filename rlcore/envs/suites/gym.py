@@ -29,7 +29,7 @@ MAKE_ARGUMENTS = ("max_episode_steps",)  # gymnasium.make's own; all others go t
 
 @dataclass(frozen=True)
 class Family:
-    """What is fixed about a suite.
+    """Fixed facts about a suite.
 
     Attributes:
         name: as `shepherd envs` prints it.

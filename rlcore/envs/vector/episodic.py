@@ -1,4 +1,4 @@
-"""What every vector of environments does: seeds, autoreset, checks, episode counts, exact resume."""
+"""Work of every vector of environments: seeds, autoreset, checks, episode counts, exact resume."""
 
 from __future__ import annotations
 

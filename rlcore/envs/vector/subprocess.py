@@ -171,7 +171,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         return (terminated | truncated).nonzero()[0].tolist()
 
     def _records(self, answers: list[bytes], obs: dict[str, np.ndarray], indices: Any) -> list[Any]:
-        """What the workers of some environments answered; their observations are written."""
+        """Answers of some environments' workers; their observations are written."""
         records = [np.frombuffer(answer, self._record, 1)[0] for answer in answers]
         for index, record in zip(indices, records, strict=True):
             for key, name in self._names:

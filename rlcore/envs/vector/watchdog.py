@@ -69,7 +69,7 @@ class Watchdog:
             self.checks_allowed = CHECKS
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """What one call of an environment returns; EnvironmentLost where it takes too long."""
+        """Result of one call of an environment; EnvironmentLost where it takes too long."""
         self.calls += 1
         try:
             return function()
@@ -79,7 +79,7 @@ class Watchdog:
             self.calls += 1
 
     def sentence(self) -> str:
-        """What is wrong where a call was overdue."""
+        """Sentence on a call that was overdue."""
         return f"hung; no answer within {self.limit * self.checks_allowed / CHECKS:g} s (env.step_timeout)"
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from rlcore.spec import EnvSpec
 
 
 class Request(enum.IntEnum):
-    """What a parent may ask."""
+    """Requests of a parent to its environment's process."""
 
     BUILD = 1
     RESET = 2

@@ -15,7 +15,7 @@ MANIFEST_LIMIT = 1 << 22  # bytes; a manifest has three entries, and one for eac
 
 
 class Damage(Exception):
-    """What is wrong with a checkpoint, naming the file."""
+    """Fault of a checkpoint, naming the file."""
 
 
 class Unreadable(Damage):

@@ -86,7 +86,7 @@ def _learned_from(path: Path, content: Mapping[str, Any]) -> int:
 
 
 def damage(path: Path, with_chunks: bool = True) -> str | None:
-    """What is wrong with a checkpoint, naming the file, or None when every byte is as it was written.
+    """Fault of a checkpoint, naming the file, or None when every byte is as it was written.
 
     Without its chunks, what a policy needs is read and nothing else: a replay memory may be many times as large.
     """
