@@ -52,7 +52,7 @@ def following(run: RunDirectory) -> Iterator[None]:
 
 
 class Line(NamedTuple):
-    """Line of progress: what is being done, how much of it is (0 to 1), and what else there is to say, the time left last."""
+    """Line of progress: what is being done, how much of it is (0 to 1), what else there is to say, time left last."""
 
     doing: str
     share: float

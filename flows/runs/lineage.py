@@ -30,7 +30,7 @@ def code_version() -> dict[str, Any]:
 
 
 def code_diff() -> bytes:
-    """Patch from the run's commit to the code at work, for `git apply`: tracked files only; empty where nothing differs."""
+    """Patch from the run's commit to the code at work, for `git apply`: tracked files; empty where there is none."""
     return _run_git("diff", "--binary", "HEAD") or b"" if _is_own_repository() else b""
 
 

@@ -159,7 +159,7 @@ def _resumed(config: RunConfig) -> dict[str, Any] | None:
 
 
 def differences_here(again: RunDirectory) -> Iterator[str]:
-    """Tell what is not as it was for the original, a sentence each: code, versions, device, threads, plugins, machine."""
+    """Tell what is not as for the original, a sentence each: code, versions, device, threads, plugins, machine."""
     original = Original.of(again)
     then, config = original.lineage, config_of(again)
     yield from _of_config(then, config)

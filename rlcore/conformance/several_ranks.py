@@ -208,7 +208,7 @@ class InThread:
 
 
 def on_two_ranks(work: Callable[..., Any]) -> list[Any]:
-    """Let two ranks, threads of this process, do some work and give what each makes; one's first failure is that of both."""
+    """Let two ranks, threads of this process, work; gives what each makes. The first failure is that of both."""
     meeting, made, failed = Meeting(2), {}, []
 
     def rank(number: int) -> None:
