@@ -15,7 +15,7 @@ Letters: T time, B environments, A action size. Time first: [T, B, ...].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -287,44 +287,91 @@ class Agent(Protocol):
         ...
 
 
-class Learner(Protocol):
-    """How one algorithm improves its agent from one batch. Holds no env, logger, path or loop."""
+class Part(Protocol):
+    """A piece of a learner with a state of its own: a module, an optimizer, a target, a stream of noise, a step."""
+
+    def state_dict(self) -> State:
+        """Everything of it that the next update depends on."""
+        ...
+
+    def load_state_dict(self, state: State) -> Any:
+        """Continue from a `state_dict`."""
+        ...
+
+
+class Learner:
+    """How one algorithm improves its agent from one batch; a base class. Holds no env, logger, path or loop.
+
+    Attributes:
+        agent: is judged, registered and served (`Agent`); one of the parts.
+        updates: gradient steps taken.
+    """
 
     agent: Any
-    updates: int  # gradient steps taken
+    updates: int
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Improve the agent; returns averages over the update, in SheepRL's metric names where it has one."""
-        ...
+        raise NotImplementedError
+
+    def parts(self) -> Mapping[str, Part]:
+        """Everything with a state that the next update depends on, by name; the agent is called `agent`.
+
+        By them a learner is saved, loaded, counted and checked for being finite; modules and targets among them are
+        what another run may start from.
+        """
+        raise NotImplementedError
+
+    @property
+    def player(self) -> Any:
+        """The one who explores (`Agent`), if that is not the agent; what it has for itself is in a part."""
+        return self.agent
+
+    def publish(self, player: Any) -> None:
+        """Bring a player up to date after an update: nothing where it is this learner's own, which shares tensors."""
+        if player is not self.player:
+            player.load_state_dict(self.player.state_dict())
 
     def state_dict(self) -> State:
-        """Everything the next update depends on; part `agent`, the agent's own, is what is evaluated and served."""
-        ...
+        """What every part gives, by its name, and `updates`."""
+        return {name: part.state_dict() for name, part in self.parts().items()} | {"updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`."""
-        ...
+        """Continue from a `state_dict`; a KeyError where a part is not in it."""
+        for name, part in self.parts().items():
+            part.load_state_dict(state[name])
+        self.updates = state["updates"]
 
 
-class Buffer(Protocol):
-    """Where steps wait for the learner. Rollout hands each out once; Replay owes ratio x policy steps batches.
+class Buffer:
+    """Where steps wait for the learner; a base class. Rollout hands each out once; Replay owes a ratio of batches."""
 
-    An attribute `capacity` says how many rows of every environment it remembers, `batch_rows` how many one batch has;
-    without them, none.
-    """
+    @property
+    def capacity(self) -> int:
+        """Rows of every environment that it remembers."""
+        return 0
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of one batch that is drawn from what it remembers."""
+        return 0
 
     def extend(self, steps: Steps, last: Steps) -> None:
         """Take T new rows and the arrival after them."""
-        ...
+        raise NotImplementedError
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
         """The batches due now; the rows before the newest were `policy_steps`."""
-        ...
+        raise NotImplementedError
+
+    def metrics(self) -> Metrics:
+        """Numbers about itself for the log, asked for after the updates of an iteration."""
+        return {}
 
     def state_dict(self) -> State:
         """Everything the next batch depends on."""
-        ...
+        raise NotImplementedError
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`."""
-        ...
+        raise NotImplementedError

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlcore import streams
+from rlcore import streams, types
 from rlcore.algorithms import register
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
@@ -75,7 +75,7 @@ class Agent(nn.Module):
         return (), policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng)), {}
 
 
-class Learner:
+class Learner(types.Learner):
     def __init__(self, context: Context) -> None:
         self.config, self.updates = context.config.algo, 0
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))
@@ -102,13 +102,8 @@ class Learner:
         self.updates += 1
         return metrics | {"Info/grad_norm": self.optimizer.apply()}
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"agent": self.agent.state_dict(), "optimizer": self.optimizer.state_dict(), "updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.agent.load_state_dict(state["agent"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.updates = state["updates"]
+    def parts(self) -> dict[str, types.Part]:
+        return {"agent": self.agent, "optimizer": self.optimizer}
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:

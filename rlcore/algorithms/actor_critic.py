@@ -21,9 +21,7 @@ from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import EnvSpec
-from rlcore.types import Batch, Context, Metrics, State
-
-SAVED = ("agent", "optimizer", "reward_scaler")  # parts of a learner with a state of their own
+from rlcore.types import Batch, Context, Learner, Metrics, Part
 
 
 class Agent(nn.Module):
@@ -75,7 +73,7 @@ class Agent(nn.Module):
         return self.head.from_env(action)
 
 
-class ActorCriticLearner:
+class ActorCriticLearner(Learner):
     """Everything around an on-policy loss: a rollout's samples, coefficients, metrics, state.
 
     A subclass has `loss` and `update`, the two that its paper tells.
@@ -152,15 +150,9 @@ class ActorCriticLearner:
         coefs["learning_rate"] = coefs.pop("lr")
         return metrics | {f"Info/{name}": value for name, value in coefs.items()}
 
-    def state_dict(self) -> State:
-        """Parameters, normalisers, optimizer and counter."""
-        return {name: getattr(self, name).state_dict() for name in SAVED} | {"updates": self.updates}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`."""
-        for name in SAVED:
-            getattr(self, name).load_state_dict(state[name])
-        self.updates = state["updates"]
+    def parts(self) -> dict[str, Part]:
+        """The agent with its normaliser, the optimizer, the statistics of rewards."""
+        return {"agent": self.agent, "optimizer": self.optimizer, "reward_scaler": self.reward_scaler}
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:

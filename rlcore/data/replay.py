@@ -14,7 +14,7 @@ from torch import Tensor
 from rlcore import streams
 from rlcore.data import dataset
 from rlcore.data.arrivals import as_steps, columns
-from rlcore.types import Batch, Chunk, Context, State, Steps
+from rlcore.types import Batch, Buffer, Chunk, Context, State, Steps
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PARTS = 32  # chunks in a full memory: a checkpoint writes the newest ones whole, and the rows of one that is not full
 
 
-class Replay:
+class Replay(Buffer):
     """A ring of rows [R, B, ...], of which every row is written once and the newest `size` may be drawn.
 
     Batches are chosen on the host, which knows which rows only reset: it never waits for a device that keeps the rows.

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.types import Batch, State, Steps
+from rlcore.types import Batch, Buffer, State, Steps
 
 
-class Rollout:
+class Rollout(Buffer):
     """On-policy storage: hands every rollout out once, whole, in the order of time."""
 
     def __init__(self) -> None:

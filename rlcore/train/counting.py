@@ -76,7 +76,7 @@ def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
         return None
     whole, agent = _bytes(state), _bytes(state.get("agent"))
     on_device = getattr(buffer, "device", None) == LEARNERS
-    return Counted(agent, whole - agent, getattr(buffer, "capacity", 0), getattr(buffer, "batch_rows", 0), on_device)
+    return Counted(agent, whole - agent, buffer.capacity, buffer.batch_rows, on_device)
 
 
 def gpu_memory(index: int) -> int | None:

@@ -6,11 +6,11 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
-from rlcore.errors import RunError
+from rlcore.errors import RunError, UserError
 from rlcore.functional.noise import Noise
 from rlcore.train.collect import Collector
 from rlcore.train.metrics import check_metrics
-from rlcore.types import Context, Metrics, VectorEnv
+from rlcore.types import Buffer, Context, Learner, Metrics, Plan, VectorEnv
 
 
 class Loop:
@@ -27,11 +27,12 @@ class Loop:
         # Layers that nobody fills are drawn from torch's global generator: by the seed too, on every rank alike.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.integer(config.seed, "init"))
-            self.learner, self.buffer, self.plan = ALGORITHMS[config.algo.name].build(context)
+            self.learner, self.buffer, self.plan = _build(context)
+        self.player = self.learner.player
         self.rng = context.generator("minibatch")
         self.collector = Collector(
             envs,
-            self.learner.agent,
+            self.player,
             Noise(config.seed, "policy", rank, device=device),
             device,
             context.fabric.autocast,
@@ -69,4 +70,23 @@ class Loop:
         if not self._waiting:
             raise RunError("there is nothing new to learn from: collect() before update()")
         self.iterations, self._waiting = self.iterations + 1, False
-        return [check_metrics(self.learner.update(batch, self.rng)) for batch in self.buffer.batches(self._due)]
+        found = [check_metrics(self.learner.update(batch, self.rng)) for batch in self.buffer.batches(self._due)]
+        self.learner.publish(self.player)
+        return found
+
+    def metrics(self) -> Metrics:
+        """Numbers that the buffer gives about itself after an iteration."""
+        return check_metrics(self.buffer.metrics())
+
+
+def _build(context: Context) -> tuple[Learner, Buffer, Plan]:
+    """The parts of an algorithm; a UserError where one of them is not made as the core wants it."""
+    name = context.config.algo.name
+    learner, buffer, plan = ALGORITHMS[name].build(context)
+    for part, kind in ((learner, Learner), (buffer, Buffer)):
+        if not isinstance(part, kind):
+            raise UserError(
+                f"algo.name={name}: its {type(part).__name__} is no rlcore.types.{kind.__name__}; "
+                "derive the class from that (docs/your_own_algorithm.md)"
+            )
+    return learner, buffer, plan

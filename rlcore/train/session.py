@@ -161,7 +161,7 @@ class Session:
     def _account(self, metrics: list[Metrics], episodes: list[Episode], seconds: float, on_progress: Progress) -> None:
         self._remember([e.ret for e in episodes])
         collected = self.collector.seconds
-        self.window.add(metrics, episodes)
+        self.window.add([*metrics, self.training.metrics()], episodes)
         self.window.seconds["collect"] += collected
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None

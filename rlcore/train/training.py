@@ -150,7 +150,7 @@ class Training(Loop):
         """Train to the end of the budget, an iteration at a time."""
         while self.policy_steps < self.budget:
             self.collect()
-            updates, episodes = self.update(), self.envs.pop_episodes()
+            updates, episodes = [*self.update(), self.metrics()], self.envs.pop_episodes()
             names = dict.fromkeys(name for update in updates for name in update)
             told = {name: [float(update[name]) for update in updates if name in update] for name in names}
             means = {name: sum(values) / len(values) for name, values in told.items()}
@@ -231,6 +231,7 @@ class Training(Loop):
             raise ValueError(f"a state of {len(state['ranks'])} ranks where {self.ranks.size} train")
         own = state["ranks"][str(self.ranks.rank)]
         self.learner.load_state_dict(with_parts(state["learner"], own["learner"]))
+        self.learner.publish(self.player)
         self.buffer.load_state_dict(own["buffer"])
         self.collector.load_state_dict(own["collector"])
         streams.load_generator_state(self.rng, own["rng"])

@@ -99,7 +99,7 @@ def otherwise_when_loaded(self: Agent, *arguments: Any) -> Any:  # as what no st
 
 
 def without_the_agent(self: a2c.Learner) -> dict[str, Any]:
-    return {name: part for name, part in STATE(self).items() if name != "agent"}
+    return {name: part for name, part in PARTS(self).items() if name != "agent"}
 
 
 def alone(self: Optimizer, *arguments: Any, **more: Any) -> None:
@@ -125,7 +125,7 @@ def divided_by_its_own(self: a2c.Learner, *inputs: Any) -> Any:
 
 
 OPTIMIZER, UPDATE, LOSS = Optimizer.__init__, RunningMoments.update, a2c.Learner.loss
-STATE = a2c.Learner.state_dict
+PARTS = a2c.Learner.parts
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ STATE = a2c.Learner.state_dict
         (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
         (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
         (conformance.a_loaded_policy_acts_alike, Agent, "act", otherwise_when_loaded),
-        (conformance.a_loaded_policy_acts_alike, a2c.Learner, "state_dict", without_the_agent),
+        (conformance.a_loaded_policy_acts_alike, a2c.Learner, "parts", without_the_agent),
         (conformance.greedy_is_deterministic, Agent, "act", undecided),
         (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
         (conformance.ranks_stay_one, Optimizer, "__init__", alone),

@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant("reset rows counted in the entropy", LOSS, swap("A.entropy().dot(B)", "A.entropy().sum()"), PPO),
     Mutant("reset rows counted in the mean", LOSS, swap("A.weight.sum()", "A.weight.new_tensor(len(value))"), PPO),
     Mutant("sum in place of the mean", "Optimizer._step", swap('A == "mean"', 'A == "sum"'), PLAIN),
-    Mutant("one part of the rollout only", UPDATE, swap("A.chunk(self.parts)", "A.chunk(self.parts)[:1]"), CHUNKS),
+    Mutant("one part of the rollout only", UPDATE, swap("A.chunk(self.chunks)", "A.chunk(self.chunks)[:1]"), CHUNKS),
     Mutant("the last part's gradient alone", "Optimizer.apply", swap("torch.stack(A).sum(0)", "A[-1]"), CHUNKS),
     Mutant("means of the parts summed", "Optimizer.apply", swap("torch.stack(A).sum()", "A[-1]"), CHUNKS),
     Mutant("gradients never forgotten", "Optimizer.drop", swap("([], [])", "(self._pending, [])"), BASE),

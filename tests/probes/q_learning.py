@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlcore import streams
+from rlcore import streams, types
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
@@ -86,7 +86,7 @@ class Agent(nn.Module):
         return action[:, None] - self.start
 
 
-class Learner:
+class Learner(types.Learner):
     def __init__(self, context: Context) -> None:
         config = self.config = context.config.algo
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))
@@ -122,14 +122,8 @@ class Learner:
         self.updates += 2
         return metrics
 
-    def state_dict(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name).state_dict() for name in ("agent", "target", "first", "second")}
-        return parts | {"updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("agent", "target", "first", "second"):
-            getattr(self, name).load_state_dict(state[name])
-        self.updates = state["updates"]
+    def parts(self) -> dict[str, types.Part]:
+        return {name: getattr(self, name) for name in ("agent", "target", "first", "second")}
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:

@@ -21,8 +21,8 @@ class Learner(ActorCriticLearner):
 
     def __init__(self, context: Context) -> None:
         config, rows = context.config.algo, context.config.algo.rollout_steps * context.num_envs
-        self.parts = 1 if context.compiled else math.ceil(rows / (config.per_rank_batch_size or rows))
-        super().__init__(context, accumulate=self.parts)
+        self.chunks = 1 if context.compiled else math.ceil(rows / (config.per_rank_batch_size or rows))
+        super().__init__(context, accumulate=self.chunks)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """One step on a rollout [T, B]; returns averages over it."""
@@ -31,7 +31,7 @@ class Learner(ActorCriticLearner):
             return self.finish(batch, [], [], coefs)  # all reset; of two rows one counts, so that nothing is waited for
         if config.normalize_advantages:
             samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
-        parts = zip(*(column.chunk(self.parts) for column in samples), strict=True)
+        parts = zip(*(column.chunk(self.chunks) for column in samples), strict=True)
         logged = [self.optimizer.accumulate(coefs["ent_coef"], *part) for part in parts]
         norm = self.optimizer.apply()
         self.updates += 1

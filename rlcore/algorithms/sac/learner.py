@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlcore import streams
+from rlcore import streams, types
 from rlcore.algorithms.sac.config import Config
 from rlcore.data.replay import Replay
 from rlcore.data.steps import Transition, n_step
@@ -26,10 +26,9 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from rlcore.spec import EnvSpec
-from rlcore.types import Batch, Context, Metrics, Plan, State
+from rlcore.types import Batch, Context, Metrics, Plan
 
-# Parts of a learner with a state of their own.
-SAVED = (
+PARTS = (
     *("agent", "critics", "target", "temperature", "noise", "step"),
     *("critic_optimizer", "actor_optimizer", "alpha_optimizer"),
 )
@@ -118,7 +117,7 @@ class Temperature(nn.Module):
         return self
 
 
-class Learner:
+class Learner(types.Learner):
     """Improves an `Agent` by one batch of transitions at a time."""
 
     def __init__(self, context: Context) -> None:
@@ -187,15 +186,9 @@ class Learner:
         loss = alpha_loss(log_alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=log_alpha.exp().expand_as(loss))
 
-    def state_dict(self) -> State:
-        """Parameters, targets, optimizers, stream and counter."""
-        return {name: getattr(self, name).state_dict() for name in SAVED} | {"updates": self.updates}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`."""
-        for name in SAVED:
-            getattr(self, name).load_state_dict(state[name])
-        self.updates = state["updates"]
+    def parts(self) -> dict[str, types.Part]:
+        """Parameters, targets, optimizers, stream, and how steps are computed."""
+        return {name: getattr(self, name) for name in PARTS}
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
