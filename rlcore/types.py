@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # environment workers import this file and must stay light
     from lightning_fabric import Fabric
     from torch import Tensor
 
+    from rlcore.compiled.door import Compiler
     from rlcore.functional.noise import Noise
 
 Metrics = dict[str, Any]  # name -> number or tensor [], read when a point of the log is due
@@ -209,9 +210,7 @@ class Context:
         fabric: device and precision.
         ranks: who trains with this process.
         num_envs: B, environments of this rank.
-        compiled: acting and the optimizers' steps are to be compiled ahead of time.
-        functions: the names of those that were made from it to be compiled, in their order.
-        prepare: called before the first of them is built.
+        compiler: makes machine code of what optimizers, steps and the collector compute; None = it runs as written.
     """
 
     config: Any
@@ -219,19 +218,7 @@ class Context:
     fabric: Fabric
     ranks: Ranks
     num_envs: int
-    compiled: bool = False
-    functions: list[str] = field(default_factory=list)
-    prepare: Callable[[], None] = lambda: None
-
-    def facts(self, function: str) -> dict[str, Any]:
-        """What the code of one function of an algorithm is decided by, beside the program's own code: plain values."""
-        self.functions.append(function)
-        groups = ("algo", "distribution", "env", "fabric", "buffer")
-        return {name: repr(getattr(self.config, name)) for name in groups} | {
-            "spec": repr(self.spec),
-            "width": [self.num_envs, self.ranks.size],
-            "function": [len(self.functions), function],
-        }
+    compiler: Compiler | None = None
 
     def generator(self, purpose: str) -> np.random.Generator:
         """A stream of this rank's own, for a buffer that draws (`replay`) or a loss (`augment`)."""

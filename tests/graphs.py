@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch.fx import GraphModule
 
-from rlcore.optim.package import Compiled, Traced
+from rlcore.compiled.package import Compiled, Traced
 
 
 def run_graphs(functions: Sequence[Traced]) -> list[Compiled]:
-    """As `rlcore.optim.package.built`, without a compiler."""
+    """As `rlcore.compiled.package.built`, without a compiler."""
     return [_run(each.graph) for each in functions]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry.models import agent_settings, model_name, resolve_uri
+from rlcore.compiled.when_to_compile import check_compiler
 from rlcore.errors import Mistakes, UserError
 from rlcore.nn.config import kind_of
-from rlcore.optim.when_to_compile import check_compiler
 from rlcore.store.directory import RunDirectory
 from rlcore.train.device import check_device
 from rlcore.train.room import check_room

@@ -17,10 +17,10 @@ from flows.registry.origin import origin
 from flows.runs.check import prepared
 from flows.runs.create import create_run
 from flows.runs.lineage import by_policy_steps, code_diff_hash, code_version, host, whole_lineage
+from rlcore.compiled.when_to_compile import decide
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
 from rlcore.errors import RunError, UserError
-from rlcore.optim.when_to_compile import decide
 from rlcore.store import checkpoint, fingerprint
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.run_config import config_of, half_hash, learning_half

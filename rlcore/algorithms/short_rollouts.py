@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
+from rlcore.compiled.door import Compiler
+from rlcore.compiled.function import CompiledFunction
 from rlcore.data.rollout import Samples
 from rlcore.data.steps import batch_of, tensors_of
-from rlcore.optim.function import CompiledFunction
 from rlcore.types import Batch, Context
 
 ROWS = 16  # of longer ones preparing is a twentieth of an update, and to compile the loop takes minutes
@@ -26,14 +27,14 @@ def compiled_where_short(prepare: Prepare, modules: Sequence[nn.Module], context
     Returns:
         Of the same batches the same samples, but for rounding.
     """
-    short = context.compiled and context.config.algo.rollout_steps <= ROWS
-    return _Compiled(prepare, modules, context) if short else prepare
+    short = context.config.algo.rollout_steps <= ROWS
+    return _Compiled(prepare, modules, context.compiler) if context.compiler and short else prepare
 
 
 class _Compiled:
-    def __init__(self, prepare: Prepare, modules: Sequence[nn.Module], context: Context) -> None:
+    def __init__(self, prepare: Prepare, modules: Sequence[nn.Module], compiler: Compiler) -> None:
         self.prepare = prepare
-        self._function = CompiledFunction("preparing a rollout", self._of_tensors, modules, context, [prepare])
+        self._function = CompiledFunction("preparing a rollout", self._of_tensors, modules, compiler, [prepare])
         self._keys: tuple[list[str], list[str]] = [], []
 
     def __call__(self, batch: Batch) -> Samples:

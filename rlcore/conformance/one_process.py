@@ -16,8 +16,8 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain
 from rlcore.conformance.trainings import bits, fresh, held, parameters, run, trained
 from rlcore.data.arrivals import tensor
-from rlcore.data.carry import fitted, mapped, named
 from rlcore.functional.noise import Noise
+from rlcore.functional.tree import fit, map_leaves, name_leaves
 from rlcore.judge.loaded_policy import Policy
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
@@ -100,7 +100,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
     assert "agent" in state, "the learner's state has no part 'agent', the agent's own, of which a policy is loaded"
     policy = Policy(description, state["agent"])
     count, device = config.env.num_envs, training.fabric.device
-    form, held = mapped(lambda part: part.to(device), agent.initial(count)), policy.remembered(count)
+    form, held = map_leaves(lambda part: part.to(device), agent.initial(count)), policy.remembered(count)
     carry, obs = form, _obs(training)
     for opens in (np.ones(count, bool), np.zeros(count, bool)):
         with torch.no_grad():
@@ -110,7 +110,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
         answer = policy.exchange(given | {"is_first": opens} | held) if held else {"action": policy.predict(given)}
         taken, held = answer.pop("action"), {name: part.tolist() for name, part in answer.items()}
         assert np.allclose(taken, expected, rtol=1e-3, atol=1e-5), "a policy that was loaded takes other actions"
-        for name, part in named(fitted(form, carry)).items():
+        for name, part in name_leaves(fit(form, carry)).items():
             assert np.allclose(held[name], part.cpu(), rtol=1e-3, atol=1e-5), (
                 f"a policy that was loaded has another {name}"
             )
@@ -140,7 +140,7 @@ def an_episodes_start_forgets(config: RunConfig) -> None:
     with torch.no_grad():
         fresh = agent.act(agent.initial(count), obs, opens, None, True)
         later = agent.act(training.collector.carry, obs, opens, None, True)
-    one, other = ({"action": action} | named(carry) for carry, action, _ in (fresh, later))
+    one, other = ({"action": action} | name_leaves(carry) for carry, action, _ in (fresh, later))
     same = one.keys() == other.keys() and all(torch.equal(part, other[name]) for name, part in one.items())
     assert same, "an episode begins with what the last one left in the carry"
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from rlcore import streams
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, parameters, run
-from rlcore.data.carry import mapped
 from rlcore.functional.noise import Noise
+from rlcore.functional.tree import map_leaves
 from rlcore.optim import rules
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
@@ -103,8 +103,9 @@ def _part(batch: Batch, halves: tuple[int, ...]) -> Batch:
 
     def cut(steps: Steps, lead: tuple[slice, ...]) -> Steps:
         parts = {field.name: getattr(steps, field.name) for field in dataclasses.fields(steps)}
-        carry = mapped(lambda value: value[of].clone(), parts.pop("carry"))
-        return Steps(carry=carry, **{k: mapped(lambda value: value[*lead, of].clone(), v) for k, v in parts.items()})
+        carry = map_leaves(lambda value: value[of].clone(), parts.pop("carry"))
+        rest = {k: map_leaves(lambda value: value[*lead, of].clone(), v) for k, v in parts.items()}
+        return Steps(carry=carry, **rest)
 
     return Batch(cut(batch.steps, (slice(None),)), cut(batch.last, ()), batch.policy_steps)
 

@@ -10,10 +10,10 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from rlcore.compiled import machine_code, package
 from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, check_budget, fresh, parameters
-from rlcore.data.carry import named
-from rlcore.optim import machine_code, package
+from rlcore.functional.tree import name_leaves
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 from rlcore.types import Steps
@@ -58,7 +58,7 @@ def _collected(training: Training) -> dict[str, Tensor]:
 
     def extend(steps: Steps, last: Steps) -> None:
         parts = {"the action": steps.action} | {f"extra {key}": value for key, value in steps.extras.items()}
-        parts |= named(last.carry)
+        parts |= name_leaves(last.carry)
         rows.update({name: value.clone() for name, value in parts.items()})
         type(training.buffer).extend(training.buffer, steps, last)
 

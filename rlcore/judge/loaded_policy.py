@@ -11,9 +11,9 @@ import torch
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import build
-from rlcore.data.carry import fitted, mapped, named
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
+from rlcore.functional.tree import fit, map_leaves, name_leaves
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.types import Carry
 
@@ -102,7 +102,7 @@ class Policy:
                 form if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
             )
             result = self.agent.to_env(action).numpy()
-        return (result[0] if single[0] else result), fitted(form, carry)
+        return (result[0] if single[0] else result), fit(form, carry)
 
     def remembered(self, batch_size: int) -> dict[str, np.ndarray]:
         """The carry at the start of so many episodes as arrays [B, ...] named as `carry.lstm.0`; {} where it is ()."""
@@ -134,11 +134,11 @@ class Policy:
                 raise UserError(f"{name!r}: expected numbers, got nan; hand in what the last call gave")
         obs = {key: given[key] for key in self.obs_keys if key in given}
         left = iter(parts)
-        action, carry = self.step(obs, mapped(lambda _: next(left), form), opens, greedy)
+        action, carry = self.step(obs, map_leaves(lambda _: next(left), form), opens, greedy)
         return {"action": action, **self._named(carry)}
 
     def _named(self, carry: Carry) -> dict[str, np.ndarray]:
-        return {name: part.numpy() for name, part in named(carry).items()}
+        return {name: part.numpy() for name, part in name_leaves(carry).items()}
 
     def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:
         if key not in given:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,43 +115,3 @@ class FlatParameters:
         if not self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):
                 parameter.data.copy_(view)
-
-
-class Held:
-    """The parameters and buffers of modules, read where they are now; torch's own walk over modules takes 40 µs.
-
-    Their names are those that `rlcore.optim.function.Reading` gives them.
-
-    Args:
-        modules: whose structure no longer changes; what their parameters and buffers are, may.
-        without: those that are left out; what several modules share is there once.
-    """
-
-    def __init__(self, modules: Sequence[nn.Module], without: Iterable[Tensor] = ()) -> None:
-        self.names: list[str] = []
-        self._places: list[tuple[dict[str, Tensor], str]] = []
-        seen = {id(tensor) for tensor in without}
-        for i, module in enumerate(modules):
-            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                if id(tensor) in seen:
-                    continue
-                seen.add(id(tensor))
-                path, _, key = name.rpartition(".")
-                owner: Any = module.get_submodule(path)
-                self.names.append(f"members.{i}.{name}")
-                held = owner._parameters if isinstance(tensor, nn.Parameter) else owner._buffers
-                self._places.append((held, key))
-
-    def tensors(self) -> list[Tensor]:
-        """They, detached, in the order of `names`."""
-        return [held[key].detach() for held, key in self._places]
-
-    def own(self) -> list[Tensor]:
-        """The tensors themselves, in the order of `names`."""
-        return [held[key] for held, key in self._places]
-
-    def replace(self, tensors: Mapping[int, Tensor]) -> None:
-        """Put others in the places of some, by their index in `names`."""
-        for index, tensor in tensors.items():
-            held, key = self._places[index]
-            held[key] = tensor

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
+from rlcore.compiled import machine_code
+from rlcore.compiled.held import Held, Reading, inputs_of, layout
 from rlcore.errors import RunError
-from rlcore.optim import machine_code, rules
+from rlcore.functional.tree import rebuild
+from rlcore.optim import rules
 from rlcore.optim.config import OptimizerConfig
-from rlcore.optim.flat import FlatParameters, Held
-from rlcore.optim.function import Reading
-from rlcore.optim.records import layout, leaves, rebuilt
+from rlcore.optim.flat import FlatParameters
 
 if TYPE_CHECKING:
     from rlcore.types import Context
@@ -82,15 +83,16 @@ class Optimizer:
         # float16 alone: steps with an overflow are skipped and the scale lowered, so such a gradient is no fault.
         self.scales_loss = getattr(precision, "scaler", None) is not None
         self.scale, self.growing = torch.tensor(SCALE if self.scales_loss else 1.0), 0
-        self.compiled = context.compiled
+        self.compiled = context.compiler is not None
         self.whole = self.compiled and accumulate == 1 and self.ranks.size == 1  # compiled from loss to step
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
-        self._seed, self._prepare = context.config.seed, context.prepare
-        self._decides = context.facts(f"{loss.__module__}.{getattr(loss, '__qualname__', loss)}") | {
+        self._compiler, name = context.compiler, f"{loss.__module__}.{getattr(loss, '__qualname__', loss)}"
+        self._decides = {
             "modules": [repr(self.module), *map(repr, self.uses)],
             "rule": config,
             "clip": max_grad_norm,
             "reduction": reduction,
+            **(self._compiler.facts(name) if self._compiler else {}),
         }
         self._layout: list[Any] = []
         self._names: list[list[str]] = [[], []]  # of the means, of what is for later losses
@@ -194,7 +196,7 @@ class Optimizer:
 
     def _given(self, inputs: Sequence[Any]) -> list[Tensor]:
         """What the compiled step is called with."""
-        return [*self._state(), *self._held.tensors(), *leaves(inputs)]
+        return [*self._state(), *self._held.tensors(), *inputs_of(inputs)]
 
     def _build(self, inputs: Sequence[Any]) -> None:
         """Trace loss and step with the first inputs, and have machine code made of them; as written where that fails.
@@ -222,7 +224,7 @@ class Optimizer:
             def value(named: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
                 parts = {f"members.0.{name}": part for name, part in named.items()} | borrowed
                 with self.autocast():
-                    total, weight, means, *aux = functional_call(objective, parts, rebuilt(inputs, iter(given)))
+                    total, weight, means, *aux = functional_call(objective, parts, rebuild(inputs, iter(given)))
                 kept = aux[0] if aux else {}
                 self._names = [[*means], [*kept]]
                 return total, (weight, [*means.values(), *kept.values()])
@@ -235,7 +237,9 @@ class Optimizer:
         self._layout = layout(example[states + len(held) :])
         decides = self._decides | {"whole": self.whole}
         made_of = (self.loss, self.module, *self.uses)
-        facts = machine_code.Facts(decides, self._seed, lambda: self._names, made_of, prepare=self._prepare)
+        assert self._compiler is not None
+        seed, prepare = self._compiler.config.seed, self._compiler.prepare
+        facts = machine_code.Facts(decides, seed, lambda: self._names, made_of, prepare=prepare)
         self._function, self._names = machine_code.made_once("the minibatch step", function, example, facts)
 
     # State ------------------------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from rlcore.compiled import machine_code
+from rlcore.compiled.held import Held, inputs_of, layout
 from rlcore.errors import RunError
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder
-from rlcore.optim import machine_code
-from rlcore.optim.flat import Held
+from rlcore.functional.tree import rebuild
 from rlcore.optim.optimizer import Optimizer
-from rlcore.optim.records import layout, leaves, rebuilt
 from rlcore.optim.target import Target
 
 if TYPE_CHECKING:
@@ -47,18 +47,19 @@ class Step:
         modules: Sequence[nn.Module] = (),
     ) -> None:
         self.function, self.optimizers, self.targets = function, [*optimizers], [*targets]
-        self.compiled = context.compiled and context.ranks.size == 1
+        self.compiled = context.compiler is not None and context.ranks.size == 1
         for optimizer in self.optimizers if self.compiled else ():
             optimizer.compiled = optimizer.whole = False  # it is a part of this one
         self._modules = [m for o in optimizers for m in (o.module, *o.uses)]
         self._modules += [*(t.module for t in targets), *modules]
         self._flat = [*(o.parameters for o in optimizers), *(t.parameters for t in targets)]
         self._held = Held(self._modules, [tensor for flat in self._flat for tensor in flat.tensors])
-        self._decides = context.facts(f"{function.__module__}.{getattr(function, '__qualname__', function)}") | {
+        self._compiler, name = context.compiler, f"{function.__module__}.{getattr(function, '__qualname__', function)}"
+        self._decides = {
             "modules": [*map(repr, self._modules)],
             "rules": [[o.config, o.max_grad_norm, o.reduction] for o in optimizers],
+            **(self._compiler.facts(name) if self._compiler else {}),
         }
-        self._seed, self._prepare = context.config.seed, context.prepare
         self._code: machine_code.Compiled | None = None
         self._layout: list[Any] = []
         self._draws: list[Draw] = []
@@ -72,7 +73,7 @@ class Step:
         if self._code is None:
             return self.function(*inputs, rng=rng)
         noise = [getattr(rng, kind)(*shape) for kind, shape in self._draws]
-        given = [*noise, *leaves(inputs)]
+        given = [*noise, *inputs_of(inputs)]
         assert layout(given) == self._layout, "the step was compiled for other shapes"
         made = iter(self._code([*self._state(), *self._held.tensors(), *given]))
         self._take(made)
@@ -115,19 +116,21 @@ class Step:
         self._began = self.compiled
 
     def _make(self, inputs: Sequence[Any], noise: Noise) -> None:
-        given = [*(getattr(noise, kind)(*shape) for kind, shape in self._draws), *leaves(inputs)]
+        given = [*(getattr(noise, kind)(*shape) for kind, shape in self._draws), *inputs_of(inputs)]
         example = [*self._state(), *self._held.tensors(), *given]
         known = len(example) - len(given)
 
         def function(*tensors: Tensor) -> tuple[Tensor, ...]:
             left = iter(tensors[known:])
             drawn = Drawn(iter([next(left) for _ in self._draws]))
-            records = rebuilt(inputs, left)
+            records = rebuild(inputs, left)
             return self._apart(tensors[:known], lambda: self.function(*records, rng=drawn))
 
         self._layout = layout(given)
         made_of = (self.function, *self._modules)
-        facts = machine_code.Facts(self._decides, self._seed, lambda: self._found, made_of, prepare=self._prepare)
+        assert self._compiler is not None
+        seed, prepare = self._compiler.config.seed, self._compiler.prepare
+        facts = machine_code.Facts(self._decides, seed, lambda: self._found, made_of, prepare=prepare)
         self._code, self._found = machine_code.made_once("the gradient step", function, example, facts)
 
     def _apart(self, tensors: Sequence[Tensor], function: Callable[[], Metrics]) -> tuple[Tensor, ...]:

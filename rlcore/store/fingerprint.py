@@ -11,10 +11,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from rlcore import plugins
+from rlcore.compiled.toolchain import compiler_version, find_compiler
+from rlcore.compiled.when_to_compile import AHEAD_OF_TIME
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import package_versions
-from rlcore.optim.toolchain import compiler_version, find_compiler
-from rlcore.optim.when_to_compile import AHEAD_OF_TIME
 from rlcore.store.run_config import learning_half
 from rlcore.system.devices import gpu_name, processor
 
@@ -32,7 +32,7 @@ def fingerprint(config: RunConfig, device: torch.device, tier: str, compiled: st
         config: its learning half decides what is learned.
         device: where the networks live.
         tier: how the environment is resumed.
-        compiled: how minibatch steps are computed, as `rlcore.optim.when_to_compile.decide` says.
+        compiled: how minibatch steps are computed, as `rlcore.compiled.when_to_compile.decide` says.
 
     Returns:
         `learning` (must not differ on resume), `machine` (a difference is said: bits may differ) and `digest`.

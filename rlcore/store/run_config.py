@@ -11,10 +11,10 @@ from typing import Any
 
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
+from rlcore.compiled import when_to_compile
 from rlcore.config.groups import REDUCTIONS, RunConfig
 from rlcore.config.schema import build, nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
-from rlcore.optim import when_to_compile
 from rlcore.store.directory import RunDirectory
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.compiled.acting import CompiledActing, compiled_acting
+from rlcore.compiled.door import Compiler
+from rlcore.compiled.machine_code import clock
 from rlcore.data.arrivals import Room, answer, as_steps, columns, copied, from_columns
-from rlcore.data.carry import fitted, mapped
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.functional.noise import Noise
+from rlcore.functional.tree import fit, map_leaves
 from rlcore.judge.random_agent import RandomAgent
-from rlcore.optim.machine_code import clock
-from rlcore.train.acting import CompiledActing, compiled_acting
-from rlcore.types import Agent, Alone, Arrival, Context, Ranks, State, Steps, VectorEnv
+from rlcore.types import Agent, Alone, Arrival, Ranks, State, Steps, VectorEnv
 
 # Observations and is_first -> what the agent says, [B, A], what the environments are to do, extras.
 Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
@@ -36,7 +37,7 @@ class Collector:
         clip_rewards: the steps hold tanh(reward).
         ranks: who collects beside this one; None = nobody.
         prefill: the stream of random actions; None = none are asked for.
-        compile_for: acting is to be one compiled function (`rlcore.train.acting`); what the agent was made from.
+        compiler: makes acting one compiled function (`rlcore.compiled.acting`); None = it runs as written.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Collector:
         clip_rewards: bool = False,
         ranks: Ranks | None = None,
         prefill: Noise | None = None,
-        compile_for: Context | None = None,
+        compiler: Compiler | None = None,
     ) -> None:
         self.envs, self.agent, self.rng, self.ranks = envs, agent, rng, ranks or Alone()
         self.device = torch.device(device)
@@ -60,11 +61,11 @@ class Collector:
         self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
         self.seconds = 0.0  # of the last collect
         self.arrival: Arrival | None = None
-        self._form = mapped(lambda part: part.to(self.device), agent.initial(envs.num_envs))
+        self._form = map_leaves(lambda part: part.to(self.device), agent.initial(envs.num_envs))
         self.carry = self._form
         self._room: Room | None = None
         self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
-        self._compile_for = compile_for
+        self._compiler = compiler
         self._acting: CompiledActing | None = None
         self.compiled: bool | None = None  # acting is; None where it is not to be, or nothing was said yet
 
@@ -108,9 +109,9 @@ class Collector:
 
     def _acts(self, room: Room, length: int) -> Act:
         """How the agent answers in a rollout: compiled where the config asks for it and its code can be traced."""
-        if self._compile_for is not None and self._acting is None and self.compiled is not False:
+        if self._compiler is not None and self._acting is None and self.compiled is not False:
             (obs, _), again = room.seen(0), bool(self.compiled)  # a run that goes on acts as it began
-            self._acting = compiled_acting(self.agent, self.carry, obs, self._compile_for, self.autocast, again)
+            self._acting = compiled_acting(self.agent, self.carry, obs, self._compiler, self.autocast, again)
             self.compiled = self._acting is not None
         if self._acting is None:
             return self._act
@@ -121,7 +122,7 @@ class Collector:
         """What the agent says, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
         with self._precision():
             carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
-        self.carry = fitted(self._form, carry)
+        self.carry = fit(self._form, carry)
         return action, self.agent.to_env(action), extras
 
     def _act_compiled(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -168,10 +169,10 @@ class Collector:
         device = getattr(self.envs, "device", None)  # of environments that give tensors
         rows = state["arrival"] and {k: v if device is None else v.to(device) for k, v in state["arrival"].items()}
         self.arrival = None if rows is None else from_columns(rows)
-        self.carry = fitted(self._form, state["carry"])
+        self.carry = fit(self._form, state["carry"])
         self.rng.load_state_dict(state["rng"])
         if self.prefill is not None and state.get("prefill") is not None:
             self.prefill.load_state_dict(state["prefill"])
-        if self._compile_for is not None and state["compiled"] is not None:
+        if self._compiler is not None and state["compiled"] is not None:
             self.compiled, self._acting = state["compiled"], self._acting if state["compiled"] else None
         self.env_steps, self.policy_steps = state["env_steps"], state["policy_steps"]

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.compiled.machine_code import clock
 from rlcore.config.groups import MetricConfig
 from rlcore.config.schema import nearest
 from rlcore.errors import RunError, UserError
-from rlcore.optim.machine_code import clock
 from rlcore.types import Episode, Metrics
 
 REDUCTIONS = {

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore.compiled import machine_code
 from rlcore.data.arrivals import FLAGS, from_columns
-from rlcore.optim import machine_code
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.train.loop import Loop
 from rlcore.types import Arrival, Context, Episode, Ranks, State, VectorEnv
@@ -37,7 +37,8 @@ def rehearse(context: Context, envs: VectorEnv) -> None:
     Raises:
         RunError: the compiler failed, or the cache cannot be written.
     """
-    apart = replace(context, ranks=Mute(context.ranks), functions=[])
+    compiler = context.compiler and replace(context.compiler, made=[])
+    apart = replace(context, ranks=Mute(context.ranks), compiler=compiler)
     with machine_code.side_by_side():
         try:
             loop, begun = (

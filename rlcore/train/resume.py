@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlcore.compiled.when_to_compile import decide
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError, first_line
-from rlcore.optim.when_to_compile import decide
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.fingerprint import what_is_learned

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
+from rlcore.compiled.machine_code import clock
+from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, decide
 from rlcore.errors import RunError
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import check_fits, load_policy
-from rlcore.optim.machine_code import clock
-from rlcore.optim.when_to_compile import AHEAD_OF_TIME, decide
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests

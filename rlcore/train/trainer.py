@@ -46,8 +46,8 @@ WORK_EVERY = 1.0  # seconds
 SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C takes a millisecond
 # Loggers whose messages the driver is told: a minute of compiling, a disk that is full, episodes without end.
 TOLD = (
-    "rlcore.optim.package",
-    "rlcore.optim.machine_code",
+    "rlcore.compiled.package",
+    "rlcore.compiled.machine_code",
     "rlcore.store.patience",
     "rlcore.judge.evaluation",
     "rlcore.train.room",

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore import streams
+from rlcore.compiled.door import Compiler
 from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected, load_dataset
 from rlcore.data.rollout import Rollout
@@ -97,10 +98,10 @@ class Training(Loop):
         self.fabric = make_fabric(config.fabric)
         self.ranks = ranks or FabricRanks(self.fabric)
         self.envs = envs or self._own_envs()
+        spec, width = self.envs.spec, (self.envs.num_envs, self.ranks.size)
         prepare = functools.cache(lambda: rehearse(context, self.envs))
-        context = Context(
-            config, self.envs.spec, self.fabric, self.ranks, self.envs.num_envs, compiled, prepare=prepare
-        )
+        compiler = Compiler(config, spec, width, prepare) if compiled else None
+        context = Context(config, spec, self.fabric, self.ranks, self.envs.num_envs, compiler)
         super().__init__(context, self.envs)
 
     def _check_room(self, envs: VectorEnv | None) -> None:

@@ -19,10 +19,10 @@ from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.conformance.trainings import fresh, held, parameters
-from rlcore.data.carry import named
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize
+from rlcore.functional.tree import leaves, name_leaves
 from rlcore.judge import loaded_policy
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
@@ -228,7 +228,7 @@ def test_serving_that_puts_a_carry_under_another_key_is_noticed(monkeypatch: pyt
     """As when what `act` writes as {c, h} is read in the order of `initial`, {h, c}."""
 
     def by_position(self: loaded_policy.Policy, carry: Any) -> dict[str, np.ndarray]:
-        return dict(zip(named(self.initial(1)), [part.numpy() for part in named(carry).values()], strict=True))
+        return dict(zip(name_leaves(self.initial(1)), [part.numpy() for part in leaves(carry)], strict=True))
 
     recurrent.use(monkeypatch, recurrent.TwoCounts)
     conformance.a_loaded_policy_acts_alike(q_learning_config())

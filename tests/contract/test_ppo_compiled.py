@@ -21,11 +21,11 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms.ppo import learner as ppo
+from rlcore.compiled import compiler, machine_code, package
 from rlcore.config.groups import DistributionConfig, MetricConfig
 from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
 from rlcore.nn.config import ActorConfig, MLPConfig
-from rlcore.optim import compiler, machine_code, package
 from rlcore.optim.config import OptimizerConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
@@ -34,7 +34,7 @@ from rlcore.train.fabric import FabricRanks
 from rlcore.train.metrics import MetricsWindow
 from rlcore.types import Batch, Context, Steps
 from tests.graphs import run_graphs
-from tests.learning.assembly import fabric
+from tests.learning.assembly import compiler_of, fabric
 from tests.runs import COMPILED, values
 
 LENGTH, ENVS = 24, 3
@@ -57,7 +57,8 @@ def made(kind: str, compiled: bool, **changes: Any) -> ppo.Learner:
     distribution = DistributionConfig(type="tanh_normal" if kind == "tanh_normal" else "auto")
     run = dataclasses.replace(run, algo=dataclasses.replace(run.algo, **changes), seed=0, distribution=distribution)
     spec = EnvSpec("probe", {"state": ArraySpec((4,), "float32")}, ACTIONS[kind])
-    return ppo.build(Context(run, spec, fabric(), FabricRanks(fabric()), ENVS, compiled))[0]
+    compiler = compiler_of(run, spec, ENVS) if compiled else None
+    return ppo.build(Context(run, spec, fabric(), FabricRanks(fabric()), ENVS, compiler))[0]
 
 
 def compiled(kind: str, **changes: Any) -> ppo.Learner:

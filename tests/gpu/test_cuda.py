@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -12,9 +11,9 @@ import torch
 from rlcore import streams
 from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
-from rlcore.data.carry import mapped
 from rlcore.data.replay import Replay
 from rlcore.functional.noise import Noise
+from rlcore.functional.tree import map_leaves
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks, make_fabric
 from rlcore.types import Batch, Context, Steps
@@ -60,8 +59,7 @@ def updated(learner: ppo.Learner) -> dict[str, float]:
 
 
 def moved(steps: Steps, device: torch.device) -> Steps:
-    names = [field.name for field in dataclasses.fields(steps) if field.name != "carry"]
-    return dataclasses.replace(steps, **{name: mapped(lambda t: t.to(device), getattr(steps, name)) for name in names})
+    return map_leaves(lambda t: t.to(device), steps)
 
 
 def test_first_weights_are_those_of_the_cpu() -> None:

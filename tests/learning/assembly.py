@@ -10,6 +10,7 @@ import numpy as np
 from lightning_fabric import Fabric
 
 from rlcore.algorithms import ALGORITHMS
+from rlcore.compiled.door import Compiler
 from rlcore.config.groups import DistributionConfig, EnvConfig, FabricConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.envs.make import make
@@ -23,6 +24,10 @@ from rlcore.types import Context, Episode, Metrics
 @functools.cache
 def fabric(precision: str = "32-true") -> Fabric:
     return make_fabric(FabricConfig(precision=precision))
+
+
+def compiler_of(config: Any, spec: EnvSpec, num_envs: int) -> Compiler:
+    return Compiler(config, spec, (num_envs, 1))
 
 
 def context(
@@ -44,7 +49,8 @@ def context(
         seed=seed,
     )
     made = fabric(precision)
-    return Context(config, spec, made, ranks or FabricRanks(made), num_envs, compiled)
+    ranks = ranks or FabricRanks(made)
+    return Context(config, spec, made, ranks, num_envs, compiler_of(config, spec, num_envs) if compiled else None)
 
 
 class Training(training.Training):

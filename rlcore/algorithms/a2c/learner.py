@@ -21,7 +21,7 @@ class Learner(ActorCriticLearner):
 
     def __init__(self, context: Context) -> None:
         config, rows = context.config.algo, context.config.algo.rollout_steps * context.num_envs
-        self.chunks = 1 if context.compiled else math.ceil(rows / (config.per_rank_batch_size or rows))
+        self.chunks = 1 if context.compiler else math.ceil(rows / (config.per_rank_batch_size or rows))
         super().__init__(context, accumulate=self.chunks)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:

@@ -20,7 +20,7 @@ import pytest
 
 import flows
 from flows.stages.register_model import register_model
-from rlcore.data import carry as carries
+from rlcore.functional import tree
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
 from tests.patience import wait_for
@@ -169,7 +169,7 @@ def test_a_policy_that_remembers_is_called_with_what_it_answered(
         action, carry = policy.step(row, carry, np.array(opens))
         assert answered.pop("action") == action.tolist()
         # lists of the same numbers, so float32 came through unchanged; true is not 1
-        assert str(answered) == str({name: part.tolist() for name, part in carries.named(carry).items()})
+        assert str(answered) == str({name: part.tolist() for name, part in tree.name_leaves(carry).items()})
     assert answered["carry.age.0"] == [4, 2] and answered["carry.odd"] == [False, False]
     assert len(set(np.ravel(answered["carry.lstm.0"]))) == 2 * recurrent.UNITS
     wrong = server.post("/invocations", json={"inputs": given | {"state": obs[0, :1].tolist()}})

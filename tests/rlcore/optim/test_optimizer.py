@@ -15,6 +15,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor, nn
 
+from rlcore.compiled import machine_code
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.errors import RunError, UserError
@@ -22,7 +23,7 @@ from rlcore.functional.distributions import Normal
 from rlcore.functional.returns import gae
 from rlcore.nn.config import MLPConfig
 from rlcore.nn.mlp import MLP
-from rlcore.optim import machine_code, rules
+from rlcore.optim import rules
 from rlcore.optim.config import SETTINGS, OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
 from rlcore.spec import EnvSpec
@@ -30,7 +31,7 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.train.fabric import FabricRanks
 from rlcore.types import Context
 from tests.graphs import run_graphs
-from tests.learning.assembly import fabric
+from tests.learning.assembly import compiler_of, fabric
 
 PLAIN = OptimizerConfig(name="sgd", lr=0.1, betas=None, eps=None)
 
@@ -38,7 +39,9 @@ PLAIN = OptimizerConfig(name="sgd", lr=0.1, betas=None, eps=None)
 def context(made: Fabric | None = None, compiled: bool = False, ranks: Any = None) -> Context:
     made = made or fabric()
     run = RunConfig(algo=None, env=EnvConfig(id="none"))
-    return Context(run, EnvSpec("none", {}, None), made, ranks or FabricRanks(made), 1, compiled)
+    spec = EnvSpec("none", {}, None)
+    compiler = compiler_of(run, spec, 1) if compiled else None
+    return Context(run, spec, made, ranks or FabricRanks(made), 1, compiler)
 
 
 def linear() -> nn.Linear:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rlcore.compiled import machine_code
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
-from rlcore.optim import machine_code
 from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step

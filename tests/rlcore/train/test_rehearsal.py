@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
+from rlcore.compiled import machine_code, package
+from rlcore.compiled.package import Compiled, Traced
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.errors import RunError
-from rlcore.optim import machine_code, package
-from rlcore.optim.package import Compiled, Traced
 from rlcore.store.compare import tensor_digests
 from rlcore.train.rehearsal import DrawnEnvs, rehearse
 from rlcore.train.training import Training
@@ -102,8 +102,7 @@ def test_it_ends_though_nothing_is_ever_learned(builds: list[list[str]], monkeyp
     monkeypatch.setattr("rlcore.train.rehearsal.LIMIT", 0.3)
     one = training("q_learning", total_steps=10**7, learning_starts=10**6)
     began = time.monotonic()
-    assert one.collector._compile_for is not None
-    rehearse(one.collector._compile_for, one.envs)
+    rehearse(one.context, one.envs)
     assert time.monotonic() - began < 60  # to learn would take far more
 
 

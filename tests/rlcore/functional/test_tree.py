@@ -1,15 +1,16 @@
-"""A carry of any form: through the collector, its checkpoint and a loaded policy."""
+"""Nested tensors of any form, as flat lists and back; a carry through the collector and its checkpoint."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from rlcore.data.carry import fitted, mapped, named
 from rlcore.functional.noise import Noise
+from rlcore.functional.tree import fit, leaves, map_leaves, name_leaves, rebuild
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
 from tests.rlcore.train.test_collect import CountingEnvs
@@ -28,13 +29,13 @@ class Remembering:
 
     def act(self, carry: Memory, obs: Any, is_first: Tensor, rng: Any, greedy: bool) -> Any:
         fresh = self.initial(len(is_first))
-        kept = iter(named(fresh).values())
+        kept = iter(name_leaves(fresh).values())
 
         def next_(old: Tensor) -> Tensor:
             keep = ~is_first.bool().reshape(-1, *[1] * (old.dim() - 1))
             return torch.where(keep, old, next(kept)) + 1
 
-        carry = mapped(next_, carry)
+        carry = map_leaves(next_, carry)
         return carry, carry.hidden.long(), {"count": carry.cell["pair"][1]}
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ def test_a_nested_carry_is_on_the_batch_in_the_checkpoint_and_forgets_at_an_epis
     counts = steps.extras["count"]
     assert (counts[steps.is_first.bool()] == 1).all() and counts.max() > 1
     after, _ = whole.collect(4)
-    assert str(named(after.carry)) == str(named(last.carry))
+    assert str(name_leaves(after.carry)) == str(name_leaves(last.carry))
     first.collect(5)
     second = collector()
     second.load_state_dict(nested_state.decode(*nested_state.encode(first.state_dict())))
@@ -87,15 +88,41 @@ def test_a_saved_carry_goes_back_to_its_keys_whatever_order_they_were_written_in
 def test_a_carry_is_brought_into_the_form_of_a_fresh_one_and_another_form_is_refused() -> None:
     form = Memory(torch.zeros(3, 1), {"pair": (torch.zeros(3, 2), torch.zeros(3)), "bits": torch.zeros(3).bool()})
     given = [torch.ones(3, 1).double(), {"bits": torch.ones(3).bool(), "pair": [torch.ones(3, 2), torch.ones(3)]}]
-    carry = fitted(form, given)
-    assert list(named(carry)) == ["carry.hidden", "carry.cell.pair.0", "carry.cell.pair.1", "carry.cell.bits"]
+    carry = fit(form, given)
+    assert list(name_leaves(carry)) == ["carry.hidden", "carry.cell.bits", "carry.cell.pair.0", "carry.cell.pair.1"]
     assert isinstance(carry, Memory) and isinstance(carry.cell["pair"], tuple) and carry.hidden.dtype == torch.float32
-    assert all(part.all() for part in named(carry).values())
+    assert all(part.all() for part in name_leaves(carry).values())
     for other, sentence in (
         ([given[0]], r"carry is a sequence of 1 where the agent's `initial` gives a sequence of 2"),
-        ([given[0], {"pair": ()}], r"carry.1 is a dict of 'pair' where .* gives a dict of 'bits', 'pair'"),
-        ([torch.ones(2, 1), given[1]], r"carry.0 is a tensor \[2, 1\] where .* gives a tensor \[3, 1\]"),
+        ([given[0], {"pair": ()}], r"carry.cell is a dict of 'pair' where .* gives a dict of 'bits', 'pair'"),
+        ([torch.ones(2, 1), given[1]], r"carry.hidden is a tensor \[2, 1\] where .* gives a tensor \[3, 1\]"),
         (None, "carry is a NoneType where"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            fitted(form, other)
+            fit(form, other)
+
+
+@dataclass
+class Rows:
+    obs: dict[str, Tensor]
+    rest: tuple[dict[str, Tensor], Any]
+    carry: Any = None
+
+
+def test_a_dict_that_was_filled_in_another_order_gives_the_same_tensors_in_the_same_places() -> None:
+    """Compiled code knows its inputs by their places: of two of one shape nothing would show that they changed them."""
+    a, b, c, d = (torch.full((2,), float(i)) for i in range(4))
+    one, other = Rows({"a": a, "b": b}, ({"c": c, "d": d}, 5)), Rows({"b": b, "a": a}, ({"d": d, "c": c}, 5))
+    flat = [[tensor.tolist() for tensor in leaves(record)] for record in (one, other)]
+    assert flat[0] == flat[1] == [[0, 0], [1, 1], [2, 2], [3, 3], 5]
+    again = rebuild(other, iter(leaves(one)))
+    assert isinstance(again, Rows) and isinstance(again.rest, tuple) and again.carry is None
+    assert list(again.obs) == ["b", "a"] and again.rest[1].dtype == torch.int64
+    assert torch.equal(again.obs["a"], a) and torch.equal(again.obs["b"], b) and torch.equal(again.rest[0]["d"], d)
+
+
+def test_a_number_keeps_the_precision_in_which_python_computes_with_it() -> None:
+    """1 - ε of a float32 ε is another bound than the one that the same loss has where it runs as it is written."""
+    (number,) = leaves([0.2])
+    assert (1 - number).item() == 1 - 0.2
+    assert leaves((True,))[0].dtype == torch.bool

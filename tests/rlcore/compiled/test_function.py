@@ -11,10 +11,10 @@ import torch
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.actor_critic import ActorCriticLearner
 from rlcore.algorithms.short_rollouts import ROWS
+from rlcore.compiled import machine_code
+from rlcore.compiled.package import Compiled, Traced
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
-from rlcore.optim import machine_code
-from rlcore.optim.package import Compiled, Traced
 from rlcore.train.training import Training
 from rlcore.types import Batch
 from tests.graphs import run_graphs

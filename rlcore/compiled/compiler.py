@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlcore.compiled.toolchain import PLAIN_PATH, find_compiler
 from rlcore.errors import RunError
-from rlcore.optim.toolchain import PLAIN_PATH, find_compiler
 from rlcore.system.devices import cores
 from rlcore.system.lifeline import import_path
 
@@ -75,7 +75,7 @@ def _environment(work: Path) -> dict[str, str]:
 
 def run_compiler(work: Path, places: Sequence[Path]) -> None:
     """Let a child turn each place's program.pt2 into package.pt2; it never outlives this process, nor this call."""
-    python = [sys.executable, "-P", "-m", "rlcore.optim.compiler", json.dumps(switches()), *map(str, places)]
+    python = [sys.executable, "-P", "-m", "rlcore.compiled.compiler", json.dumps(switches()), *map(str, places)]
     with open(work / "output", "w+b") as output:
         child = subprocess.Popen(
             ["sh", "-c", KILLED_WITH_PARENT, "sh", *python],

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlcore.compiled.compiler import compile_programs, switches
+from rlcore.compiled.toolchain import compiler_version, find_compiler
 from rlcore.errors import RunError
-from rlcore.optim.compiler import compile_programs, switches
-from rlcore.optim.toolchain import compiler_version, find_compiler
 from rlcore.system.devices import processor
 from rlcore.system.durable import make_directory, sync_directory, write_synced
 

@@ -16,20 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlcore.data.carry import fitted, mapped, named
+from rlcore.compiled import machine_code
+from rlcore.compiled.door import Compiler
+from rlcore.compiled.held import Held, Reading, inputs_of
 from rlcore.errors import RunError
 from rlcore.functional.noise import Drawn, Noise, Recorder
-from rlcore.optim import machine_code
-from rlcore.optim.flat import Held
-from rlcore.optim.function import Reading
-from rlcore.types import Agent, Carry, Context
+from rlcore.functional.tree import fit, leaves, rebuild
+from rlcore.types import Agent, Carry
 
 
 def compiled_acting(
     agent: Agent,
     carry: Carry,
     obs: dict[str, Tensor],
-    context: Context,
+    compiler: Compiler,
     autocast: Any = nullcontext,
     must: bool = False,
 ) -> CompiledActing | None:
@@ -39,7 +39,7 @@ def compiled_acting(
     UserError. A RunError where the compiler failed.
     """
     try:
-        return CompiledActing(agent, carry, obs, context, autocast)
+        return CompiledActing(agent, carry, obs, compiler, autocast)
     except RunError:
         raise
     except Exception as error:  # whatever tracing meets in somebody's code
@@ -55,7 +55,7 @@ class CompiledActing:
         agent: whose parameters and buffers are read anew at every `begin`.
         carry: its carry, in the form of a fresh one.
         obs: key -> [B, ...]; shapes and types count.
-        context: what the agent was made from.
+        compiler: of the run.
         autocast: entered around the agent.
 
     Raises:
@@ -64,7 +64,7 @@ class CompiledActing:
     """
 
     def __init__(
-        self, agent: Agent, carry: Carry, obs: dict[str, Tensor], context: Context, autocast: Any = nullcontext
+        self, agent: Agent, carry: Carry, obs: dict[str, Tensor], compiler: Compiler, autocast: Any = nullcontext
     ) -> None:
         assert isinstance(agent, nn.Module)
         self.agent, self.form, self.keys, self.autocast = agent, carry, list(obs), autocast
@@ -79,8 +79,8 @@ class CompiledActing:
         self._noise: Iterator[Sequence[Tensor]] = iter(())
         given = [getattr(recorder, kind)(*shape) for kind, shape in self.draws]
         example = [*self._held, *self._inputs(carry, obs, first, given)]
-        decides = context.facts("acting") | {"agent": repr(agent)}
-        seed, prepare = context.config.seed, context.prepare
+        decides = compiler.facts("acting") | {"agent": repr(agent)}
+        seed, prepare = compiler.config.seed, compiler.prepare
         facts = machine_code.Facts(decides, seed, lambda: self._names, [agent], _plain(agent), prepare)
         self._function, self._names = machine_code.made_once("acting", self._traced(), example, facts)
 
@@ -103,13 +103,13 @@ class CompiledActing:
         if self.form == ():
             return (), action, taken, extras
         left = iter(rest[len(self._names) :])
-        return mapped(lambda _: next(left), self.form), action, taken, extras
+        return rebuild(self.form, left), action, taken, extras
 
     def _inputs(
         self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, noise: Sequence[Tensor]
     ) -> Iterator[Tensor]:
         if self.form != ():
-            yield from (part.contiguous() for part in named(carry).values())
+            yield from inputs_of(carry)
         for key in self.keys:
             yield obs[key].contiguous()
         yield is_first
@@ -124,7 +124,7 @@ class CompiledActing:
                 action, taken, extras, carry = functional_call(reading, held, rest)
             self._names = list(extras)
             # A carry keeps the form that it began with: machine code is for one type and layout.
-            kept = named(fitted(self.form, carry)).values()
+            kept = leaves(fit(self.form, carry))
             return action, taken, *extras.values(), *(part.contiguous() for part in kept)
 
         return function
@@ -132,7 +132,7 @@ class CompiledActing:
     def _act(self, *given: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor], Carry]:
         agent: Any = self.agent
         left = iter(given)
-        carry = mapped(lambda _: next(left), self.form)
+        carry = rebuild(self.form, left)
         obs = {key: next(left) for key in self.keys}
         with self.autocast():
             carry, action, extras = agent.act(carry, obs, next(left), Drawn(left), False)

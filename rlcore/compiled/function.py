@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlcore.optim import machine_code
-from rlcore.optim.flat import Held
-
-if TYPE_CHECKING:
-    from rlcore.types import Context
-
-
-class Reading(nn.Module):
-    """A function as a module around those it reads, so that `functional_call` can exchange their parameters."""
-
-    def __init__(self, modules: nn.ModuleList, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.members, self.function = modules, function
-
-    def forward(self, *inputs: Any) -> Any:
-        """What the function makes of these."""
-        return self.function(*inputs)
+from rlcore.compiled import machine_code
+from rlcore.compiled.door import Compiler
+from rlcore.compiled.held import Held, Reading
 
 
 class CompiledFunction:
@@ -35,7 +21,7 @@ class CompiledFunction:
         what: it does, for messages.
         function: what it computes, with the modules as they are.
         modules: whose parameters and buffers it reads.
-        context: what it belongs to was built from.
+        compiler: of the run.
         calls: other functions that it calls and that are not this program's in every run.
     """
 
@@ -44,13 +30,13 @@ class CompiledFunction:
         what: str,
         function: Callable[..., Sequence[Tensor]],
         modules: Sequence[nn.Module],
-        context: Context,
+        compiler: Compiler,
         calls: Sequence[Any] = (),
     ) -> None:
         self.what, self.function, self.modules, self.calls = what, function, modules, calls
         self._held = Held(modules)
-        self._seed, self._prepare = context.config.seed, context.prepare
-        self._decides = context.facts(f"{function.__module__}.{getattr(function, '__qualname__', function)}") | {
+        self._seed, self._prepare = compiler.config.seed, compiler.prepare
+        self._decides = compiler.facts(f"{function.__module__}.{getattr(function, '__qualname__', function)}") | {
             "modules": [*map(repr, modules)]
         }
         self._compiled: machine_code.Compiled | None = None

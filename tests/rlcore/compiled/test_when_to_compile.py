@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rlcore.compiled import toolchain
+from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, WORTHWHILE, decide
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
-from rlcore.optim import toolchain
-from rlcore.optim.when_to_compile import AHEAD_OF_TIME, EAGER, WORTHWHILE, decide
 from rlcore.store.run_config import build_config
 from tests.runs import values
 

@@ -12,12 +12,12 @@ import torch
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.actor_critic import Agent
+from rlcore.compiled import machine_code
 from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
 from rlcore.config.schema import build
-from rlcore.data.carry import named
 from rlcore.errors import UserError
 from rlcore.functional.noise import Drawn, Noise, Recorder
-from rlcore.optim import machine_code
+from rlcore.functional.tree import name_leaves
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
@@ -51,9 +51,9 @@ def same(plain: Training, compiled: Training) -> None:
         for a, b in ((one.action, two.action), *((one.extras[k], two.extras[k]) for k in one.extras)):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
         assert all(torch.equal(one.obs[key], two.obs[key]) for key in one.obs)
-        held = named(end.carry)
-        assert named(last.carry).keys() == held.keys()
-        assert all(torch.equal(part, held[name]) for name, part in named(last.carry).items())
+        held = name_leaves(end.carry)
+        assert name_leaves(last.carry).keys() == held.keys()
+        assert all(torch.equal(part, held[name]) for name, part in name_leaves(last.carry).items())
         for each, steps, arrival in ((plain, one, last), (compiled, two, end)):
             each.buffer.extend(steps, arrival)
             for batch in each.buffer.batches(each._due):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlcore.compiled.toolchain import missing_requirement
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
-from rlcore.optim.toolchain import missing_requirement
 from rlcore.system.devices import gpus
 
 # Seconds that compiling saves: a step of 64 samples takes about 1.4 ms, compiled 0.25; to act in one environment 120,

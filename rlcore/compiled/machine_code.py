@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlcore.compiled.package import Compiled, Traced, built, cache_folder, constants, find, load, machine, shape
 from rlcore.errors import RunError, UserError, first_line
-from rlcore.optim.package import Compiled, Traced, built, cache_folder, constants, find, load, machine, shape
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule

@@ -1,0 +1,1 @@
+"""Functions of tensors as machine code: the one door to the compiler."""

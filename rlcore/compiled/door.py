@@ -1,0 +1,38 @@
+"""The door to the compiler: what one run's functions are made machine code with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlcore.spec import EnvSpec
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """What the functions of one run have in common.
+
+    Attributes:
+        config: the whole RunConfig.
+        spec: of the environments.
+        width: environments of this rank, ranks.
+        prepare: called before the first function is built.
+        made: the names of those that were asked for, in their order.
+    """
+
+    config: Any
+    spec: EnvSpec
+    width: tuple[int, int]
+    prepare: Callable[[], None] = lambda: None
+    made: list[str] = field(default_factory=list)
+
+    def facts(self, function: str) -> dict[str, Any]:
+        """What the code of one function is decided by, beside the program's own code: plain values."""
+        self.made.append(function)
+        groups = ("algo", "distribution", "env", "fabric", "buffer")
+        return {name: repr(getattr(self.config, name)) for name in groups} | {
+            "spec": repr(self.spec),
+            "width": list(self.width),
+            "function": [len(self.made), function],
+        }
