@@ -9,6 +9,19 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class Window:
+    """The last `frames` rows of a key that an agent sees at once, every `dilation`-th, the newest always."""
+
+    frames: int
+    dilation: int = 1
+
+    @property
+    def reach(self) -> int:
+        """Rows before the newest one that it looks at."""
+        return (self.frames - 1) * self.dilation
+
+
+@dataclass(frozen=True)
 class ArraySpec:
     """One observation key.
 
@@ -17,19 +30,41 @@ class ArraySpec:
         dtype: NumPy name as the environment gives it.
         n: number of values of a Discrete observation (encoded one-hot), None for a Box.
         start: smallest value of a Discrete observation.
+        kind: "vector", "image", "mask" (of actions) or "goal"; algorithms say which of them they read.
+        window: what of its past belongs to it, as `env.frame_stack` asks for images; None = nothing. A frame has
+            `shape`, and an agent is shown [frames, *shape].
     """
 
     shape: tuple[int, ...]
     dtype: str
     n: int | None = None
     start: int = 0
+    kind: str = "vector"
+    window: Window | None = None
 
     @property
     def size(self) -> int:
-        """Numbers this key contributes to the flat observation vector."""
+        """Numbers that one frame contributes to the flat observation vector."""
         if self.n is not None:
             return self.n
         return math.prod(self.shape)
+
+    @property
+    def channels_first(self) -> bool:
+        """Of an image: [channels, height, width], as it has fewer channels than pixels; else they are last."""
+        return self.shape[-3] < self.shape[-1]
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Height and width of an image."""
+        height, width = self.shape[-2:] if self.channels_first else self.shape[-3:-1]
+        return height, width
+
+    @property
+    def channels(self) -> int:
+        """Channels of an image, those of all its frames: of the environment's own and of its window."""
+        frames = math.prod(self.shape[:-3]) * (self.window.frames if self.window else 1)
+        return frames * (self.shape[-3] if self.channels_first else self.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -85,10 +120,16 @@ class EnvSpec:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> EnvSpec:
-        """Inverse of `to_json`."""
-        obs = {k: ArraySpec(tuple(v["shape"]), v["dtype"], v["n"], v["start"]) for k, v in data["obs"].items()}
+        """Inverse of `to_json`; also of what was written before keys had kinds."""
+        obs = {key: _array(value) for key, value in data["obs"].items()}
         a = data["action"]
         low = tuple(-float("inf") if v is None else float(v) for v in a["low"])
         high = tuple(float("inf") if v is None else float(v) for v in a["high"])
         action = ActionSpec(a["space"], tuple(a["shape"]), a["dtype"], tuple(a["nvec"]), tuple(a["start"]), low, high)
         return EnvSpec(data["id"], obs, action)
+
+
+def _array(data: Mapping[str, Any]) -> ArraySpec:
+    window: Mapping[str, int] | None = data.get("window")
+    parts = (data["dtype"], data["n"], data["start"], data.get("kind", "vector"))
+    return ArraySpec(tuple(data["shape"]), *parts, None if window is None else Window(**window))

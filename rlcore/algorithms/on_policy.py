@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.algorithm import VECTORS, AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.errors import UserError
 from rlcore.functional.schedules import Points, anneal, check_points, piecewise
@@ -22,6 +22,8 @@ Schedule = tuple[tuple[float, float], ...] | None
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(AlgorithmConfig):
     """Keys of every on-policy algorithm."""
+
+    kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
 
     rollout_steps: int = arg(128, "T: rows of every environment between updates", low=1)
     gamma: float = arg(0.99, "discount of one step", above=0, high=1)
@@ -77,7 +79,7 @@ class OnPolicyConfig(AlgorithmConfig):
 
     def check_spec(self, spec: EnvSpec) -> None:
         """Refuse observation keys that the environment does not have."""
-        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder)
+        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
 
     @property
     def collect_length(self) -> int:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from rlcore.config.schema import REQUIRED, arg
+from rlcore.config.schema import REQUIRED, arg, spell
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
     from rlcore.spec import EnvSpec
 
+VECTORS = frozenset({"vector", "goal"})  # kinds of observation keys that lie flat in one vector
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     """Keys that every algorithm has, and what it says of its others."""
+
+    kinds: ClassVar[frozenset[str]] = VECTORS  # of observation keys that it reads
 
     name: str = arg(REQUIRED, "the algorithm")
     total_steps: int = arg(REQUIRED, "the budget in policy steps: rows of all environments together", low=1)
@@ -31,6 +35,9 @@ class AlgorithmConfig:
         """Refuse values that contradict each other; `prefix` is the dotted place of this group, for messages."""
         if self.compile != "auto" and not isinstance(self.compile, bool):  # Python takes 1 for true
             raise UserError(f"{prefix}compile={self.compile}: must be one of auto, true, false")
+        images: Any = getattr(getattr(self, "cnn_keys", None), "encoder", ())
+        if images and "image" not in self.kinds:
+            raise UserError(f"{prefix}cnn_keys.encoder={spell(images)}: {self.name} reads no images; set it to []")
 
     def check_with(self, run: RunConfig) -> None:
         """Refuse what is impossible beside the other groups of the config; a UserError names the keys."""

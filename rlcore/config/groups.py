@@ -11,7 +11,6 @@ from rlcore.errors import UserError
 
 REDUCTIONS = ("mean", "sum", "max", "min", "last")
 # Why some keys are accepted and have no effect today.
-NO_IMAGES = "image observations are not there yet"
 IN_MEMORY = "a replay lies in memory"
 ALL_RANKS = "ranks always learn from all of their steps together"
 
@@ -31,8 +30,8 @@ class EnvConfig:
 
     id: str = arg(REQUIRED, "any Gymnasium id, as CartPole-v1")
     num_envs: int = arg(4, "B: environments stepped together", low=1)
-    frame_stack: int = arg(1, "frames stacked on image keys (vector keys never are)", low=-1, unused=NO_IMAGES)
-    frame_stack_dilation: int = arg(1, "take every n-th of the past frames", low=1, unused=NO_IMAGES)
+    frame_stack: int = arg(1, "frames that an agent sees of image keys (of vector keys always one); -1 = one", low=-1)
+    frame_stack_dilation: int = arg(1, "take every n-th of the past frames", low=1)
     sync_env: bool = arg(
         True, "true: in this process (fast for cheap environments); false: one process each", learning=False
     )
@@ -44,8 +43,8 @@ class EnvConfig:
     step_timeout: float = arg(
         60.0, "seconds the environments may take for one step before the run ends", above=0, learning=False
     )
-    screen_size: int = arg(64, "side of image observations, pixels", low=1, unused=NO_IMAGES)
-    grayscale: bool = arg(False, "image observations in one channel", unused=NO_IMAGES)
+    screen_size: int | None = arg(64, "side of image observations, pixels; null = as the environment has them", low=1)
+    grayscale: bool = arg(False, "image observations in one channel")
     action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
     clip_rewards: bool = arg(False, "the learner sees tanh(reward)")
     capture_video: bool = arg(True, "record one greedy episode at the last evaluation", learning=False)

@@ -9,6 +9,8 @@ import gymnasium
 from gymnasium.wrappers import TimeLimit
 
 from rlcore.config.groups import EnvConfig
+from rlcore.envs.images import BareImage, FrameStack, ScreenSize
+from rlcore.envs.spaces import kind_of, obs_spaces
 from rlcore.envs.suites.gym import make_gym
 from rlcore.envs.suites.ids import known_id
 from rlcore.envs.suites.own import make_own, own_class
@@ -34,6 +36,10 @@ class EnvSettings:
     wrapper: dict[str, Any] = field(default_factory=dict)
     action_repeat: int = 1
     mask_velocities: bool = False
+    screen_size: int | None = 64
+    grayscale: bool = False
+    frame_stack: int = 1
+    frame_stack_dilation: int = 1
     num_stack: int = -1
     noop: Any = 0
     dilation: int = 1
@@ -51,6 +57,10 @@ class EnvSettings:
             wrapper=dict(config.wrapper),
             action_repeat=config.action_repeat,
             mask_velocities=config.mask_velocities,
+            screen_size=config.screen_size,
+            grayscale=config.grayscale,
+            frame_stack=config.frame_stack,
+            frame_stack_dilation=config.frame_stack_dilation,
             num_stack=stack.num_stack,
             noop=list(stack.noop) if isinstance(stack.noop, (list, tuple)) else stack.noop,
             dilation=stack.dilation,
@@ -62,8 +72,9 @@ class EnvSettings:
 def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> gymnasium.Env:
     """One environment whose observations are a flat dict, wrapped as the config asks.
 
-    Order (SheepRL's): action repeat, flat dict, masked velocities, `action_stack`, `reward`, time limit. The id's own
-    time limit counts environment steps; `max_episode_steps` counts actions.
+    Order (SheepRL's): action repeat, flat dict, masked velocities, size and colours of images, their frames,
+    `action_stack`, `reward`, time limit. The id's own time limit counts environment steps; `max_episode_steps` counts
+    actions.
 
     Args:
         config: the env group, or settings taken from it.
@@ -83,9 +94,11 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
     try:
         if settings.action_repeat > 1:
             env = ActionRepeat(env, settings.action_repeat)
-        env = FlatDictObservation(env)
+        env = BareImage(env) if kind_of("", env.observation_space) == "image" else FlatDictObservation(env)
         if settings.mask_velocities:
             env = MaskVelocities(env)
+        if settings.screen_size is not None or settings.grayscale or settings.frame_stack > 1:
+            env = _with_images(env, settings)
         if settings.num_stack > 0:
             env = ActionsAsObservation(env, settings.num_stack, settings.noop, settings.dilation)
         if settings.reward_as_observation:
@@ -96,3 +109,11 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
         env.close()
         raise
     return env
+
+
+def _with_images(env: gymnasium.Env, settings: EnvSettings) -> gymnasium.Env:
+    """The environment with the settings of its images; as it is where it has none."""
+    if not any(kind_of(key, space) == "image" for key, space in obs_spaces(env).items()):
+        return env
+    env = ScreenSize(env, settings.screen_size, settings.grayscale)
+    return FrameStack(env, settings.frame_stack, settings.frame_stack_dilation) if settings.frame_stack > 1 else env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium
@@ -9,8 +10,10 @@ import numpy as np
 from gymnasium import spaces
 
 from rlcore.errors import UserError
-from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 
+GOALS = ("achieved_goal", "desired_goal")  # of a GoalEnv, beside its `observation`
+WINDOWS = "frame_windows"  # attribute of the wrapper that says what of the past of its images is seen
 Bounds = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -19,7 +22,13 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
 
     A UserError names the key and the space where no agent here can take it.
     """
-    obs = {key: _array_spec(key, space) for key, space in obs_spaces(env).items()}
+    found = obs_spaces(env)
+    obs = {key: _array_spec(key, space) for key, space in found.items()}
+    goals = GOALS if all(key in obs for key in GOALS) else ()
+    windows: dict[str, Window] = env.get_wrapper_attr(WINDOWS) if env.has_wrapper_attr(WINDOWS) else {}
+    for key, part in obs.items():
+        kind = "goal" if key in goals else kind_of(key, found[key])
+        obs[key] = dataclasses.replace(part, kind=kind, window=windows.get(key))
     spec = env.unwrapped.spec
     return EnvSpec(spec.id if spec is not None else type(env.unwrapped).__name__, obs, action_spec(env.action_space))
 
@@ -51,6 +60,21 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
     raise UserError(
         f"action space {space}: only Box of real numbers, Discrete, MultiDiscrete and MultiBinary can be trained"
     )
+
+
+def kind_of(key: str, space: spaces.Space[Any]) -> str:
+    """Whether an observation key is an image, a mask of actions or a vector.
+
+    An image has three dimensions, or four with frames before them, and whole numbers of 8 bits, or real ones from 0
+    to 1. A mask is named so, and has nothing but 0 and 1.
+    """
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    binary = isinstance(space, spaces.MultiBinary) or space.dtype == bool
+    bounded = low is not None and high is not None and np.all(low == 0) and np.all(high == 1)
+    if key.startswith(("action_mask", "mask")) and (binary or bounded):
+        return "mask"
+    pixels = space.dtype == np.uint8 or (bounded and space.dtype is not None and space.dtype.kind == "f")
+    return "image" if isinstance(space, spaces.Box) and len(space.shape) in (3, 4) and pixels else "vector"
 
 
 def obs_bounds(env: gymnasium.Env) -> Bounds:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlcore.config.groups import NO_IMAGES
+from rlcore.config.algorithm import VECTORS
 from rlcore.config.schema import arg, nearest
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, EnvSpec
@@ -24,6 +24,10 @@ ACTIVATIONS: dict[str, str] = {
     "mish": "Mish",
     "identity": "Identity",
 }
+
+
+NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, kernel, stride of `rlcore.nn.cnn`
+SMALLEST = 36  # pixels a side, of which these layers leave one
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,10 @@ class KeysConfig:
 
 @dataclass(frozen=True)
 class EncoderConfig(MLPConfig):
-    """Vector keys, concatenated, through one perceptron."""
+    """Vector keys, concatenated, through one perceptron; image keys through one network of convolutions."""
 
     mlp_features_dim: int | None = arg(64, "features of a last linear layer; null = no such layer", low=1)
-    cnn_features_dim: int = arg(512, "features of image keys", low=1, unused=NO_IMAGES)
+    cnn_features_dim: int = arg(512, "features of image keys", low=1)
 
 
 @dataclass(frozen=True)
@@ -62,27 +66,50 @@ class ActorConfig(MLPConfig):
     log_std_init: float = arg(0.0, "first log std of a normal", low=-20, high=2)
 
 
-def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str]) -> None:
-    """Refuse `algo.mlp_keys.encoder` and `algo.cnn_keys.encoder` where the environment or the encoder lacks a key."""
-    if image_keys:
-        raise UserError(f"algo.cnn_keys.encoder={list(image_keys)}: image keys are not there yet; set it to []")
-    known = ", ".join(spec.obs)
-    if not keys:
+def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str], kinds: frozenset[str] = VECTORS) -> None:
+    """Refuse `algo.mlp_keys.encoder` and `algo.cnn_keys.encoder` where the environment or the encoder lacks a key.
+
+    Args:
+        spec: of the environment.
+        keys: of the first.
+        image_keys: of the second.
+        kinds: of keys that the algorithm reads.
+
+    Raises:
+        UserError: names the key and what it may be.
+    """
+    if not keys and not image_keys:
+        known = ", ".join(spec.obs)
         raise UserError(f"algo.mlp_keys.encoder=[]: name at least one observation key of {spec.id}: {known}")
+    allowed = [*(kinds - {"image"})]
+    _check_group(spec, keys, "algo.mlp_keys.encoder", [k for k, part in spec.obs.items() if part.kind in allowed])
+    if image_keys:
+        images = [key for key, part in spec.obs.items() if part.kind == "image"] if "image" in kinds else []
+        _check_group(spec, image_keys, "algo.cnn_keys.encoder", images)
+        _check_sizes(spec, image_keys)
+
+
+def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequence[str]) -> None:
+    """Refuse a key that is not among those `allowed` of a group of keys."""
+    fix = f"; all of them: {place}=[{','.join(allowed)}]" if allowed else f"; there is none here: {place}=[]"
     for key in keys:
         if key not in spec.obs:
-            raise UserError(
-                f"algo.mlp_keys.encoder: {spec.id} has no key {key!r}{nearest(key, spec.obs)}; "
-                f"all it gives: algo.mlp_keys.encoder=[{','.join(spec.obs)}]"
-            )
-        array = spec.obs[key]
-        if array.dtype == "uint8" and len(array.shape) == 3:
-            vectors = [k for k, other in spec.obs.items() if other.dtype != "uint8" or len(other.shape) != 3]
-            raise UserError(
-                f"algo.mlp_keys.encoder: key {key!r} of {spec.id} is an image (uint8, {list(array.shape)}), which a "
-                "perceptron would see as raw 0 to 255, and image encoders are not there yet; "
-                + (f"its other keys: algo.mlp_keys.encoder=[{','.join(vectors)}]" if vectors else "it has no other key")
-            )
+            raise UserError(f"{place}: {spec.id} has no key {key!r}{nearest(key, spec.obs)}{fix}")
+        if key not in allowed:
+            kind, shape = spec.obs[key].kind, list(spec.obs[key].shape)
+            other = f", which algo.{'cnn' if kind == 'image' else 'mlp'}_keys.encoder may name"
+            told = f"{spec.obs[key].dtype}, {shape}{other if kind != 'mask' else ''}"
+            raise UserError(f"{place}: key {key!r} of {spec.id} is of kind {kind} ({told}){fix}")
+
+
+def _check_sizes(spec: EnvSpec, keys: Sequence[str]) -> None:
+    """Refuse images of different sizes, and such as are too small."""
+    sizes = {key: spec.obs[key].pixels for key in keys}
+    told = ", ".join(f"{key} {height} × {width}" for key, (height, width) in sizes.items())
+    if len({*sizes.values()}) > 1:
+        raise UserError(f"algo.cnn_keys.encoder: images of one size are needed ({told}); set env.screen_size")
+    if min(sizes[keys[0]]) < SMALLEST:
+        raise UserError(f"algo.cnn_keys.encoder: at least {SMALLEST} pixels a side ({told}); set env.screen_size")
 
 
 def kind_of(action: ActionSpec, distribution: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,15 @@ def linear(inputs: int, outputs: int, rng: torch.Generator, gain: float | None =
     """
     with torch.random.fork_rng(devices=[]):  # torch's own values, drawn from its global generator, are replaced below
         layer = nn.Linear(inputs, outputs, device="cpu")
+    return initialise(layer, inputs, rng, gain)
+
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+
+
+def initialise(layer: Layer, inputs: int, rng: torch.Generator, gain: float | None) -> Layer:
+    """The layer, each of whose outputs sums over so many inputs, with weights and biases as `linear` tells."""
+    assert layer.bias is not None
     if gain is None:
         bound = 1 / math.sqrt(inputs) if inputs else 0.0
         nn.init.uniform_(layer.weight, -bound, bound, generator=rng)

@@ -108,7 +108,7 @@ class Config(AlgorithmConfig):
         if not spec.action.continuous:
             raise UserError(f"env.id={spec.id}: sac takes continuous actions, and this one has {spec.action.space}")
         kind_of(spec.action, "tanh_normal")
-        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder)
+        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
 
     def rows(self, size: int | None, width: int) -> int:
         """Rows of each environment that are remembered; `buffer.size` is of all together, as SheepRL counts."""

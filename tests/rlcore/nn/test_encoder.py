@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from rlcore.config.algorithm import VECTORS
 from rlcore.errors import UserError
 from rlcore.nn.config import EncoderConfig, check_keys
-from rlcore.nn.encoder import Normalizer, VectorEncoder, flatten
-from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.nn.encoder import MultiEncoder, Normalizer, flatten
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.types import Alone
 
 SPEC = EnvSpec(
     "Some-v0",
@@ -21,7 +25,14 @@ SPEC = EnvSpec(
     ActionSpec("Discrete", (), "int64", (2,), (0,)),
 )
 
-WITH_PIXELS = dataclasses.replace(SPEC, obs=SPEC.obs | {"pixels": ArraySpec((8, 8, 3), "uint8")})
+IMAGES = {
+    "pixels": ArraySpec((64, 64, 3), "uint8", kind="image"),
+    "depth": ArraySpec((1, 64, 64), "float32", kind="image"),
+    "small": ArraySpec((35, 64, 1), "uint8", kind="image"),
+}
+BESIDE = {"action_mask": ArraySpec((3,), "int8", kind="mask"), "desired_goal": ArraySpec((2,), "float32", kind="goal")}
+WITH_PIXELS = dataclasses.replace(SPEC, obs=SPEC.obs | IMAGES | BESIDE)
+ALL = VECTORS | {"image"}
 
 
 def test_keys_are_concatenated_in_the_order_given_with_discrete_ones_one_hot() -> None:
@@ -46,14 +57,28 @@ def test_leading_dimensions_are_kept_and_a_shapeless_key_is_one_number() -> None
     ("keys", "image_keys", "sentence"),
     [
         ([], [], "name at least one observation key of Some-v0: image, kind, speed, level, pixels"),
-        (["sped"], [], "no key 'sped'.*did you mean 'speed'"),
-        (["kind"], ["image"], "algo.cnn_keys.encoder.*not there yet"),
-        (["kind", "pixels"], [], r"key 'pixels' of Some-v0 is an image \(uint8, \[8, 8, 3\]\).*encoder=\[image,kind,"),
+        (["sped"], [], "mlp_keys.encoder: .*no key 'sped'.*did you mean 'speed'"),
+        (["kind"], ["pixel"], "cnn_keys.encoder: .*no key 'pixel'.*did you mean 'pixels'"),
+        (["kind"], ["image"], "'image' of Some-v0 is of kind vector.*cnn_keys.encoder=.pixels,depth,small."),
+        (["kind", "pixels"], [], r"'pixels' .* kind image \(uint8, \[64, 64, 3\], .* algo.cnn_keys.*=\[image,kind,"),
+        (["action_mask"], [], r"'action_mask' of Some-v0 is of kind mask \(int8, \[3\]\)"),
+        (
+            [],
+            ["pixels", "small"],
+            r"images of one size are needed \(pixels 64 × 64, small 35 × 64\); set env.screen_size",
+        ),
+        ([], ["small"], r"at least 36 pixels a side \(small 35 × 64\)"),
     ],
 )
 def test_keys_that_cannot_be_read_are_refused_by_name(keys: list[str], image_keys: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        check_keys(WITH_PIXELS, keys, image_keys)
+        check_keys(WITH_PIXELS, keys, image_keys, ALL)
+
+
+def test_images_are_read_where_the_algorithm_says_so_and_goals_like_vectors() -> None:
+    check_keys(WITH_PIXELS, ["kind", "desired_goal"], ["pixels", "depth"], ALL)
+    with pytest.raises(UserError, match=r"'pixels' of Some-v0 is of kind image .*; there is none here"):
+        check_keys(WITH_PIXELS, [], ["pixels"])
 
 
 def test_normalizer_changes_only_when_told_and_then_centres_and_scales() -> None:
@@ -81,10 +106,96 @@ def test_normalizer_statistics_are_in_the_state_dict_and_keep_float64_in_half_pr
     assert normalizer(x).item() == pytest.approx((1.2345678 - 7 / 3) / (14 / 9) ** 0.5, rel=1e-6)
 
 
+def encoder(
+    vectors: tuple[str, ...], images: tuple[str, ...], spec: EnvSpec = WITH_PIXELS, **config: Any
+) -> MultiEncoder:
+    small = EncoderConfig(**{"dense_units": 8, "mlp_layers": 1, "mlp_features_dim": 9, "cnn_features_dim": 5} | config)
+    return MultiEncoder(spec, vectors, images, small, torch.Generator().manual_seed(0))
+
+
 def test_encoder_without_a_layer_is_the_identity_and_ends_with_the_features_asked_for() -> None:
-    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    blank = VectorEncoder(4, EncoderConfig(mlp_layers=0, mlp_features_dim=9), torch.Generator())
-    assert torch.equal(blank(x), x) and blank.output_size == 4
-    encoder = VectorEncoder(4, EncoderConfig(dense_units=8, mlp_layers=1, mlp_features_dim=9), torch.Generator())
-    assert encoder(x).shape == (3, 9) and encoder.output_size == 9
-    assert VectorEncoder(4, EncoderConfig(dense_units=8, mlp_features_dim=None), torch.Generator()).output_size == 8
+    obs = {"speed": torch.randn(3, 1, dtype=torch.float64), "level": torch.randn(3)}
+    keys = ("level", "speed")
+    blank = encoder(keys, (), mlp_layers=0)
+    assert torch.equal(blank(obs), torch.stack([obs["level"], obs["speed"].squeeze(-1)], -1).float())
+    assert blank.output_size == 2
+    assert encoder(keys, ())(obs).shape == (3, 9) and encoder(keys, ()).output_size == 9
+    assert encoder(keys, (), mlp_features_dim=None).output_size == 8
+
+
+def test_vectors_come_before_images_and_every_leading_dimension_is_kept() -> None:
+    both, alone = encoder(("speed",), ("pixels",)), encoder(("speed",), ())
+    obs = {"speed": torch.randn(2, 3, 1), "pixels": torch.randint(0, 256, (2, 3, 64, 64, 3), dtype=torch.uint8)}
+    features = both(obs, lead=2)
+    assert features.shape == (2, 3, both.output_size) and both.output_size == 9 + 5
+    assert features.dtype == torch.float32
+    assert torch.equal(features[..., :9], alone(obs, lead=2))  # the same numbers were drawn for it
+    flat = both({key: rows.flatten(0, 1) for key, rows in obs.items()})
+    torch.testing.assert_close(features.flatten(0, 1), flat)
+
+
+def nature(encoder: MultiEncoder, x: Tensor) -> Tensor:
+    """The published network, layer by layer, on [N, channels, height, width] from -½ to ½."""
+    first, _, second, _, third, _, _, last, _ = (part for part in encoder.cnn.layers)  # type: ignore[union-attr]
+    for layer, stride in ((first, 4), (second, 2), (third, 1)):
+        x = nn.functional.relu(nn.functional.conv2d(x, layer.weight, layer.bias, stride))
+    return nn.functional.relu(nn.functional.linear(x.flatten(1), last.weight, last.bias))
+
+
+def test_pixels_of_either_layout_and_type_are_the_same_to_the_network() -> None:
+    # 64 → (64-8)/4+1 = 15 → (15-4)/2+1 = 6 → 4: 64·4·4 features before the linear layer.
+    last = torch.randint(0, 256, (4, 64, 64, 3), dtype=torch.uint8)
+    first = last.permute(0, 3, 1, 2).contiguous()
+    by_last = encoder((), ("pixels",))
+    spec = dataclasses.replace(WITH_PIXELS, obs={"pixels": ArraySpec((3, 64, 64), "uint8", kind="image")})
+    by_first = encoder((), ("pixels",), spec)
+    assert by_last.cnn is not None and by_last.cnn.layers[7].weight.shape == (5, 1024)
+    expected = nature(by_last, first.double().div(255).sub(0.5).float())
+    torch.testing.assert_close(by_last({"pixels": last}), expected)
+    torch.testing.assert_close(by_first({"pixels": first}), expected)
+    assert expected.std() > 1e-3
+    floats = dataclasses.replace(WITH_PIXELS, obs={"pixels": ArraySpec((3, 64, 64), "float32", kind="image")})
+    scaled = first.float() / 255 - 0.5
+    torch.testing.assert_close(encoder((), ("pixels",), floats)({"pixels": scaled}), expected)
+
+
+def test_images_and_frames_are_channels_one_behind_the_other() -> None:
+    obs = {
+        "pixels": torch.randint(0, 256, (2, 3, 64, 64, 3), dtype=torch.uint8),  # three frames
+        "depth": torch.rand(2, 1, 64, 64),
+    }
+    stacked = dataclasses.replace(WITH_PIXELS.obs["pixels"], window=Window(3))
+    two = encoder((), ("depth", "pixels"), dataclasses.replace(WITH_PIXELS, obs=WITH_PIXELS.obs | {"pixels": stacked}))
+    frames = obs["pixels"].permute(0, 1, 4, 2, 3).reshape(2, 9, 64, 64).float() / 255 - 0.5
+    torch.testing.assert_close(two(obs), nature(two, torch.cat([obs["depth"], frames], 1)))
+
+
+def test_a_window_of_a_vector_is_a_longer_vector() -> None:
+    spec = dataclasses.replace(WITH_PIXELS, obs={"kind": dataclasses.replace(SPEC.obs["kind"], window=Window(2))})
+    frames = encoder(("kind",), (), spec, mlp_layers=0)
+    assert frames({"kind": torch.tensor([[5, 7]])}).tolist() == [[1, 0, 0, 0, 0, 1]]
+    assert frames.output_size == 6
+
+
+def test_weights_follow_the_generator_alone() -> None:
+    torch.manual_seed(1)
+    one = encoder(("speed",), ("pixels",), ortho_init=True)
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    two = encoder(("speed",), ("pixels",), ortho_init=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, value in two.state_dict().items():
+        assert torch.equal(value, one.state_dict()[name])
+    assert two.cnn is not None
+    kernels = two.cnn.layers[0].weight.flatten(1)
+    torch.testing.assert_close(kernels @ kernels.T, 2 * torch.eye(32))  # gain √2
+
+
+def test_observing_moves_the_normaliser_of_the_vectors_alone() -> None:
+    obs = {"speed": torch.tensor([[[1.0], [2.0], [4.0]]]), "pixels": torch.zeros(1, 3, 64, 64, 3, dtype=torch.uint8)}
+    rng = torch.Generator().manual_seed(0)
+    both = MultiEncoder(WITH_PIXELS, ("speed",), ("pixels",), EncoderConfig(mlp_layers=0), rng, clip=10.0)
+    both.observe(obs, Alone())
+    # Mean 7/3; variance (16 + 1 + 25)/27 = 14/9.
+    expected = [(x - 7 / 3) / (14 / 9) ** 0.5 for x in (1, 2, 4)]
+    assert both(obs, lead=2)[0, :, 0].tolist() == pytest.approx(expected, rel=1e-6)

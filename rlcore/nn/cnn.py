@@ -1,0 +1,55 @@
+"""Images to features: the convolutions of the Nature DQN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.nn.config import NATURE_LAYERS
+from rlcore.nn.mlp import initialise, linear
+from rlcore.spec import ArraySpec
+
+
+def pixels(x: Tensor, spec: ArraySpec, lead: int) -> Tensor:
+    """An image [*lead, (frames,) *shape] as [N, channels, height, width] of its own dtype, its frames as channels."""
+    x = x if spec.channels_first else x.movedim(-1, -3)
+    return x.reshape(-1, *x.shape[lead:]).flatten(1, -3)
+
+
+def scaled(x: Tensor) -> Tensor:
+    """Pixels 0 to 255 of integers as float32 from -½ to ½; those of floats as they are, float32."""
+    return x.float() if x.is_floating_point() else x.float() / 255 - 0.5
+
+
+class NatureCNN(nn.Module):
+    """Mnih et al. 2015, doi:10.1038/nature14236, "Model architecture": three convolutions and a linear layer, ReLU.
+
+    Args:
+        specs: the images, of one height and width; their channels are laid one behind the other.
+        outputs: features of the linear layer.
+        rng: CPU generator for the initialisation.
+        gain: orthogonal weights of this gain; None = torch's default.
+    """
+
+    def __init__(self, specs: Sequence[ArraySpec], outputs: int, rng: torch.Generator, gain: float | None) -> None:
+        super().__init__()
+        self.specs = tuple(specs)
+        (height, width), channels = specs[0].pixels, sum(spec.channels for spec in specs)
+        layers: list[nn.Module] = []
+        for filters, kernel, stride in NATURE_LAYERS:
+            convolution = nn.utils.skip_init(nn.Conv2d, channels, filters, kernel, stride, device="cpu")
+            layers += [initialise(convolution, channels * kernel**2, rng, gain), nn.ReLU()]
+            height, width, channels = (height - kernel) // stride + 1, (width - kernel) // stride + 1, filters
+        layers += [nn.Flatten(), linear(channels * height * width, outputs, rng, gain), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        self.output_size = outputs
+
+    def forward(self, images: Sequence[Tensor], lead: int) -> Tensor:
+        """Images [*lead, (frames,) *shape], in the order of `specs`, -> [*lead, outputs] float32."""
+        first: Any = self.layers[0]
+        parts = [pixels(x, spec, lead) for x, spec in zip(images, self.specs, strict=True)]
+        x = torch.cat([scaled(part) for part in parts], 1) if len(parts) > 1 else scaled(parts[0])
+        return self.layers(x.to(first.weight.dtype)).float().unflatten(0, images[0].shape[:lead])
