@@ -130,7 +130,7 @@ def _look_up(key: str, value: Any, table: Collection[str]) -> str:
 
 
 def _algorithm(node: Tree, place: str) -> None:
-    """Activations by name, compile as one value, and no image keys."""
+    """Activations by name, compile as one value."""
     node.pop("optimier", None)  # of SheepRL's sac_benchmarks, where nothing reads it either
     module = ALGORITHMS.get(str(node.get("name")))
     for argument in arguments(module.Config) if module else ():
@@ -140,11 +140,6 @@ def _algorithm(node: Tree, place: str) -> None:
             part[last] = _activation(part[last])
     if isinstance(node.get("compile"), dict):
         node["compile"] = _compile(node.pop("compile"), f"{place}.compile")
-    if images := at(node, "cnn_keys.encoder"):
-        raise UserError(
-            f"{place}.cnn_keys.encoder={spell(images)}: image keys are not there yet; "
-            f"leave the list empty and name vector keys in {place}.mlp_keys.encoder"
-        )
 
 
 def _activation(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from rlcore.config.schema import REQUIRED, arg, spell
+from rlcore.config.schema import REQUIRED, arg
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class AlgorithmConfig:
             raise UserError(f"{prefix}compile={self.compile}: must be one of auto, true, false")
         images: Any = getattr(getattr(self, "cnn_keys", None), "encoder", ())
         if images and "image" not in self.kinds:
-            raise UserError(f"{prefix}cnn_keys.encoder={spell(images)}: {self.name} reads no images; set it to []")
+            raise UserError(f"{prefix}cnn_keys.encoder=[{','.join(images)}]: {self.name} reads no images; set it to []")
 
     def check_with(self, run: RunConfig) -> None:
         """Refuse what is impossible beside the other groups of the config; a UserError names the keys."""

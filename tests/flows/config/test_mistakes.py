@@ -69,7 +69,7 @@ MISTAKES = [
     ("algo.optimizer.alpha=0.9", ["algo.optimizer.alpha", "0.9", "adam"]),
     ("algo.mlp_keys.encoder=state", ["algo.mlp_keys.encoder", "state", "list"]),
     ("algo.mlp_keys.encoder=[1]", ["algo.mlp_keys.encoder", "1", "text"]),
-    ("algo.cnn_keys.encoder=[rgb]", ["algo.cnn_keys.encoder", "rgb", "not there yet"]),
+    ("algo.cnn_keys.encoder=rgb", ["algo.cnn_keys.encoder", "rgb", "list"]),
     ("algo.compile=fast", ["algo.compile", "fast", "auto"]),
     ("algo.compile.enable=true", ["algo.compile.enable", "true", "'enabled'"]),
     ("algo.ent_coef_schedule=[[10,1],[5,1]]", ["algo.ent_coef_schedule", "[5"]),
@@ -204,10 +204,10 @@ def test_mistakes_are_told_all_at_once_and_those_that_outweigh_others_first():
 )
 def test_an_environment_that_is_not_there_is_told_before_its_keys(environment):
     with pytest.raises(UserError) as caught:
-        compose(["exp=ppo", "algo.cnn_keys.encoder=[rgb]", environment])
+        compose(["exp=sac", "algo.cnn_keys.encoder=[rgb]", environment])
     first, second = [str(mistake) for mistake in caught.value.mistakes]
     assert first.startswith(environment)
-    assert second.startswith("algo.cnn_keys.encoder=")
+    assert second == "algo.cnn_keys.encoder=[rgb]: sac reads no images; set it to []"
 
 
 def test_what_the_world_lacks_is_told_at_once_too(tmp_path, monkeypatch):

@@ -24,11 +24,6 @@ def test_a_preset_has_nothing_to_be_told(preset):
 
 # Each beside a value that is not its default.
 UNUSED = {
-    "env.frame_stack": "4",
-    "env.frame_stack_dilation": "2",
-    "env.grayscale": "true",
-    "env.screen_size": "84",
-    "algo.encoder.cnn_features_dim": "256",
     "buffer.memmap": "true",
     "buffer.memmap_dir": "/somewhere",
     "buffer.validate_args": "true",
@@ -56,8 +51,8 @@ def test_a_key_with_an_effect_is_not_named():
 
 
 def test_keys_of_one_reason_share_a_sentence():
-    (sentence,) = notices(compose(["exp=ppo", "env.frame_stack=4", "env.grayscale=true"])[0])
-    assert sentence == "env.frame_stack=4, env.grayscale=true: no effect (image observations are not there yet)"
+    (sentence,) = notices(compose(["exp=ppo", "buffer.share_data=true", "metric.sync_on_compute=true"])[0])
+    assert sentence.startswith("buffer.share_data=true, metric.sync_on_compute=true: no effect (ranks always learn")
 
 
 def test_the_keys_marked_as_unused_are_those_of_the_table():

@@ -192,7 +192,7 @@ def test_two_parts_that_flatten_to_one_key_are_refused():
     ],
 )
 def test_observation_spaces_become_specs(space, shape, dtype, n, start):
-    part = spec_of(spaces_env(observation=space)).obs["state"]
+    (part,) = spec_of(made("Probe/Spaces-v0", wrapper={"observation": space}, screen_size=None)).obs.values()
     assert (part.shape, part.dtype, part.n, part.start) == (shape, dtype, n, start)
 
 
