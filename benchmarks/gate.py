@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flows.registry.contest import LOOK_EVERY
-from flows.registry.gate import EPISODES, FEWEST_SEEN, foreseen, paired
+from flows.registry.gate import EPISODES, FEWEST_SEEN, compare_pairs, foreseen
 
 Returns = NDArray[Any]
 Draw = Callable[[np.random.Generator], tuple[Returns, Returns, float]]  # new, champion, the random policy's mean
@@ -82,7 +82,7 @@ def ended_early(new: list[float], old: list[float], random: float) -> tuple[bool
         found = foreseen(new[:count], old[:count], EPISODES, random)
         if found is not None:
             return found, count
-    return paired(new, old, "champion", EPISODES).better, EPISODES
+    return compare_pairs(new, old, "champion", EPISODES).better, EPISODES
 
 
 def main(comparisons: int) -> None:
@@ -94,7 +94,7 @@ def main(comparisons: int) -> None:
         fixed, early, same, played = 0, 0, 0, 0
         for _ in range(comparisons):
             new, old, random = draw(rng)
-            whole = paired(new.tolist(), old.tolist(), "champion", EPISODES).better
+            whole = compare_pairs(new.tolist(), old.tolist(), "champion", EPISODES).better
             found, count = ended_early(new.tolist(), old.tolist(), random)
             fixed, early, same, played = fixed + whole, early + found, same + (whole == found), played + count
         shares = " | ".join(f"{100 * n / comparisons:.1f} %" for n in (fixed, early, same))

@@ -116,7 +116,7 @@ def listed(values: Sequence[float]) -> str:
 
 def interval(returns: Sequence[float]) -> str:
     """The IQM of seeds and its interval."""
-    return spelled(statistics.bootstrapped([np.array(returns)], statistics.iqm, np.random.default_rng(0)))
+    return spelled(statistics.bootstrap([np.array(returns)], statistics.iqm, np.random.default_rng(0)))
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> str:

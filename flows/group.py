@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.sweeps.group import Group, group_of, unfinished
+from flows.sweeps.group import Group, group_of, hand_out
 from flows.sweeps.local import here
 from flows.tasks import VERSION
 from flows.workers.flow_run import ending_in_a_sentence, terminable_flow
@@ -30,7 +30,7 @@ def train_group(overrides: list[str], workers: int | None = None) -> Any:
     """
     group = group_of(overrides, workers)
     with still_terminable(), here(group.workers, group.accelerator, log_of(group)) as hands:
-        for run in unfinished(group, hands):
+        for run in hand_out(group, hands):
             hands.start(run)
     runs = [str(training.run_dir) for training in group.trainings]
     return {"group": group.name, "runs": runs, "result": f"group {group.name}: {len(runs)} runs done"}

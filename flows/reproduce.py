@@ -12,8 +12,8 @@ from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flo
 
 from prefect import flow  # isort: skip - the modules above set the environment that it reads
 
-from flows.runs.original import Original, restored
-from flows.runs.trainer import expect_trainer, released
+from flows.runs.original import Original, restore
+from flows.runs.trainer import expect_trainer, release_after
 from flows.stages.verify import as_far_as_the_original, name_what_differs
 from flows.workers.local_api import prefect_api
 from rlcore.store.directory import RunDirectory
@@ -31,7 +31,7 @@ def reproduce(source: str, run_dir: str = "") -> Any:
     Returns:
         run_dir, identical, tensors, and the result in a sentence. The flow fails at the first checkpoint that differs.
     """
-    again = restored(source, run_dir)
+    again = restore(source, run_dir)
     with leading(again.read_config()["algo"]["name"], [], str(again.path), registers=False) as run:
         name_what_differs(run)
         make_env(run)
@@ -49,11 +49,11 @@ def reproduce(source: str, run_dir: str = "") -> Any:
 
 
 def reproduction(run: RunDirectory) -> dict[str, Any]:
-    """Run the flow on a run that `flows.runs.original.restored` gave, new or half-done; what the flow returns.
+    """Run the flow on a run that `flows.runs.original.restore` gave, new or half-done; what the flow returns.
 
     A `RunError` where the second run learned something else, `TrainingInterrupted` where a signal ended it.
     """
-    with terminable_flow(), released(run):
+    with terminable_flow(), release_after(run):
         expect_trainer(run)  # it gets ready while Prefect does
         with prefect_api():
             return reproduce(source=Original.of(run).source, run_dir=str(run.path))

@@ -17,7 +17,7 @@ from flows.report.sentences import result_line
 from flows.runs.env_card import write_card
 from flows.runs.lineage import commit
 from flows.runs.listeners import tell
-from flows.runs.milestones import has_baseline, judged
+from flows.runs.milestones import has_baseline, is_judged
 from flows.runs.pruning import over
 from flows.runs.trainer import SameAgain, standing
 from flows.settings import configure_environment
@@ -174,7 +174,7 @@ collect = Stage("collect", "collect.collect", done=has_baseline)
 advance = Stage("train", "train.to_boundary", done=over)
 checkpoint = Stage("checkpoint", "checkpoint.checkpoint")
 evaluate = Stage(
-    "evaluate", "evaluate.evaluate", done=lambda run, policy_steps=None, *, final=False: final and judged(run)
+    "evaluate", "evaluate.evaluate", done=lambda run, policy_steps=None, *, final=False: final and is_judged(run)
 )
 register_model = Stage("register-model", "register_model.register_model")
 summary = Stage("summary", "summary.summary", finish=say_result)

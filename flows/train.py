@@ -15,8 +15,8 @@ from flows.workers.flow_run import ending_in_a_sentence, leading, terminable_flo
 from prefect import Flow, flow  # isort: skip - the modules above set the environment that it reads
 
 from flows.runs.create import new_run
-from flows.runs.milestones import trained
-from flows.runs.trainer import expect_trainer, released
+from flows.runs.milestones import is_trained
+from flows.runs.trainer import expect_trainer, release_after
 from flows.workers.local_api import prefect_api
 from flows.workers.pools import flow_called
 from rlcore.store.directory import RunDirectory
@@ -51,7 +51,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
                     checkpoint(run, at.policy_steps)
                 if "evaluate" in at.due:
                     evaluate(run, at.policy_steps)
-            if trained(run):  # and not a sweep's trial that was not worth going on
+            if is_trained(run):  # and not a sweep's trial that was not worth going on
                 evaluate(run, final=True)
                 register_model(run)
             return summary(run)
@@ -81,7 +81,7 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
     Raises:
         TrainingInterrupted: a signal ended it; the state is durable.
     """
-    with terminable_flow(), released(run):
+    with terminable_flow(), release_after(run):
         expect_trainer(run)  # it gets ready while Prefect does
         import_soon("flows.stages.collect")  # torch, likewise
         with prefect_api():

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from flows.process.locks import locked
+from flows.process.locks import hold
 from tests.processes import environment, wait_for
 
 SERVE = "from flows.settings import configure_environment as c; c(); from flows.workers.local_api import serve; serve()"
@@ -23,7 +23,7 @@ def furnish(home: Path) -> None:
     Only MLflow's experiment "Default" tells the difference: its files lie where the store was made. Nobody uses it.
     """
     made = Path(os.environ["TESTS_SHARED"])  # of the whole session: tests/conftest.py
-    with locked(made / "lock"):
+    with hold(made / "lock"):
         if not (made / ".shepherd/mlflow.db").exists():
             make = [sys.executable, "-m", "flows.workers.databases"]
             subprocess.run(make, env=environment(made), check=True, capture_output=True)
@@ -39,7 +39,7 @@ def standing_api() -> dict[str, str]:
     site = Path(os.environ["TESTS_SHARED"], "api")
     site.mkdir(exist_ok=True)
     said = site / "port"
-    with locked(site / "lock"):
+    with hold(site / "lock"):
         if not said.exists():
             furnish(site)
             with open(site.parent / "session") as session, open(site / "log", "wb") as log, open(said, "wb") as port:

@@ -52,7 +52,7 @@ def train_help(words: Sequence[str] = ()) -> str:
     if overrides:
         config, values = compose(overrides)
         algorithms, shown = [config.algo.name], f"Values after {' '.join(overrides)}."
-    sections = _selected(_sections(algorithms), filters)
+    sections = _select(_sections(algorithms), filters)
     head = [] if filters else [USAGE, _choices()]
     return "\n".join([*head, shown, "", *(_section(title, keys, values) for title, keys in sections.items())]).rstrip()
 
@@ -105,7 +105,7 @@ def _of_all(given: Mapping[str, Argument], names: Sequence[str]) -> Argument:
     return dataclasses.replace(first, help=f"{first.help} ({'; '.join(notes)})") if notes else first
 
 
-def _selected(sections: dict[str, list[Argument]], words: Sequence[str]) -> dict[str, list[Argument]]:
+def _select(sections: dict[str, list[Argument]], words: Sequence[str]) -> dict[str, list[Argument]]:
     def fits(word: str, title: str, argument: Argument) -> bool:
         return word == title if word in sections else word in argument.key or word.lower() in argument.help.lower()
 

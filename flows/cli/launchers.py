@@ -38,7 +38,7 @@ def without_launcher(typed: Sequence[str]) -> Iterator[str]:
     yield from settings
 
 
-def asked_of_fabric_run() -> list[str] | None:
+def find_fabric_run_settings() -> list[str] | None:
     """The settings that `fabric run` was given which has started this process; None where none has.
 
     It starts a script once for each device and sets LT_* variables, which Fabric obeys.

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from flows.cli.other_commands import translated
+from flows.cli.other_commands import translate
 from flows.cli.parser import HELP, parse, parser
 from flows.config.search_path import VARIABLES
-from flows.process.exits import told
+from flows.process.exits import run_and_tell
 from flows.process.signals import CODE, farewell, terminable
 from flows.settings import configure_environment, read_dotenv
 from rlcore import plugins
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _warn_in_sentences()
     try:
         with terminable(for_good=argv is None):
-            return told(lambda: _run(arguments))
+            return run_and_tell(lambda: _run(arguments))
     except KeyboardInterrupt:  # TrainingInterrupted is one
         print(farewell(), file=sys.stderr)
         return CODE
@@ -54,7 +54,7 @@ def _run(arguments: list[str]) -> int:
     if not words:
         parser().print_help()
         return 2
-    line = translated(words)
+    line = translate(words)
     if line.words != words:
         print(f"shepherd: this stands for: {redacted(str(line))}", *plugins.as_typed(modules), file=sys.stderr)
     if line.search_path:

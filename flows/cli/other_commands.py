@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flows.cli.launchers import asked_of_fabric_run, without_launcher
+from flows.cli.launchers import find_fabric_run_settings, without_launcher
 from flows.cli.parser import parser
 from flows.config.mistakes import is_of_sheeprl
 from flows.config.search_path import VARIABLES
@@ -80,11 +80,11 @@ class Line(NamedTuple):
         return f"{before}{shlex.join(['shepherd', *self.words])}{without}"
 
 
-def translated(typed: Sequence[str]) -> Line:
+def translate(typed: Sequence[str]) -> Line:
     """The line that a command line stands for, the same where it is one of ours; a `UserError` where none does."""
     words = [*without_launcher(typed)]
     command, words = _command(words)
-    if (asked := asked_of_fabric_run()) is not None:
+    if (asked := find_fabric_run_settings()) is not None:
         line = Line([command or "train", *words, *asked])
         raise UserError(
             f"LT_CLI_USED is set, as `fabric run` does: shepherd starts its processes itself; type `{line}`"

@@ -168,7 +168,7 @@ class Progress:
         if self._live:
             self._emit(CLEAR, self._work or self._training)
 
-    def _painted(self, line: Line) -> str:
+    def _paint(self, line: Line) -> str:
         """A line that fits: the bar shrinks, then it goes, then the speed, the return, the time left, the share."""
         width = self._console.width - 1  # a full last column would wrap
         parts = [line.doing, *line.parts]
@@ -189,7 +189,7 @@ class Progress:
     def _emit(self, text: str, line: Line | None = None) -> None:
         try:
             if not self._closed:
-                self._console.file.write(text + (self._painted(line) if line else ""))
+                self._console.file.write(text + (self._paint(line) if line else ""))
                 self._console.file.flush()
         except (OSError, ValueError):  # the terminal or pipe is gone: training is not to die of it
             self._closed = True

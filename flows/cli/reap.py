@@ -11,7 +11,7 @@ from typing import Any
 from flows.cli.train import resume
 from flows.report.command_lines import going_on_command, short_path
 from flows.report.terminal import console, show, table
-from flows.runs.gone import Gone, gone, led_elsewhere, mark
+from flows.runs.gone import Gone, find_other_machine, gone, mark
 from flows.settings import run_root
 from flows.tracking.mirror import bring_or_note
 from flows.workers.servers import check_servers
@@ -35,7 +35,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
     runs = [run for folder in folders for run in RunDirectory.below(Path(folder).absolute())]
     found, away = [], {}
     for one in filter(None, map(gone, runs)):
-        host = None if elsewhere else led_elsewhere(one.run)
+        host = None if elsewhere else find_other_machine(one.run)
         if host is not None:
             away[one.run] = host
         elif one.marked or mark(one):

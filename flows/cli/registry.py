@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flows.registry import champions
 from flows.registry import models as registry
 from flows.report.command_lines import short_path
-from flows.report.sentences import between, number, signed
+from flows.report.sentences import between, number, sign
 from flows.report.terminal import show, table
 from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import reachable_store
@@ -91,7 +91,7 @@ def _decision(version: ModelVersion) -> str:
     better = tags["decision"].startswith("Champion")
     verb = "not decided against" if tags.get("undecided") == "true" else "beats" if better else "does not beat"
     other = tags.get("compared_with", "").removeprefix("the ")
-    return f"{verb} {other}: {signed(float(tags['difference']))} {between(low, high)}"
+    return f"{verb} {other}: {sign(float(tags['difference']))} {between(low, high)}"
 
 
 def _history(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:

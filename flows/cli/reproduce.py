@@ -6,7 +6,7 @@ import json
 import shlex
 
 from flows.cli.train import without_tracebacks
-from flows.process.exits import continued_with
+from flows.process.exits import name_continuation
 from flows.report.command_lines import bin_folder, short_path
 from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
@@ -15,12 +15,12 @@ from flows.workers.servers import check_servers
 def reproduce(source: str, run_dir: str = "", as_json: bool = False) -> None:
     """Train again what SOURCE is, in a folder of its own, and say whether it came to the same; one begun goes on."""
     again = shlex.join(["shepherd", "reproduce", source, *(["--run-dir", run_dir] if run_dir else [])])
-    with continued_with(f"{bin_folder()}{again}"):
+    with name_continuation(f"{bin_folder()}{again}"):
         check_servers()
         from flows.cli.progress import following
-        from flows.runs.original import restored  # torch
+        from flows.runs.original import restore  # torch
 
-        run = restored(source, run_dir)
+        run = restore(source, run_dir)
         with prefect_api_soon(), following(run):
             from flows.reproduce import reproduction  # Prefect
 

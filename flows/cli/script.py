@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flows.cli.other_commands import Line, translated
+from flows.cli.other_commands import Line, translate
 from flows.config.compose import compose, compose_tree
 from flows.settings import read_dotenv
 from rlcore import plugins
@@ -48,7 +48,7 @@ def _from_command_line() -> list[str]:
     read_dotenv()
     modules, words = plugins.taken(sys.argv[1:])
     plugins.name(modules)
-    _typed[:] = translated(["train", *words]).words[1:]
+    _typed[:] = translate(["train", *words]).words[1:]
     return _typed
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.progress import following
-from flows.process.exits import continued_with
-from flows.process.locks import locked
+from flows.process.exits import name_continuation
+from flows.process.locks import hold
 from flows.process.network import is_server
 from flows.process.parents import leaving_with
 from flows.report.command_lines import stage_command
 from flows.runs.listeners import listening
 from flows.runs.milestones import note_start
-from flows.runs.trainer import released
+from flows.runs.trainer import release_after
 from flows.settings import database_lock, tracking_uri
 from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.tracking.mlflow_store import store_uri
@@ -39,23 +39,23 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
     by_dvc = "DVC_STAGE" in os.environ
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     # `make up` beside it would have its servers write the databases that this command writes.
-    alone = nullcontext() if is_server(tracking_uri()) else locked(database_lock(), shared=True)
-    again = continued_with("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
+    alone = nullcontext() if is_server(tracking_uri()) else hold(database_lock(), shared=True)
+    again = name_continuation("dvc repro" if by_dvc else stage_command(name, run_dir, params, overrides))
     with again, alone, leaving_with("dvc", certain=by_dvc):
         run = _run_of(name, run_dir, overrides, params)
         if name != "make-env" and not run.card.exists():
             first = stage_command("make-env", run_dir, params, overrides)
             raise UserError(f"{run_dir}: no env_card.json yet; `{first}` comes first")
-        shown = _shown(run) if name == "train" else nullcontext()
-        with run.driving(), released(run), following(run), shown:
+        shown = _mirror(run) if name == "train" else nullcontext()
+        with run.driving(), release_after(run), following(run), shown:
             note_start(run)
-            print(json.dumps(_made(name, run)))
+            print(json.dumps(_make(name, run)))
         if name == "register-model":
             finish_mirror(run)  # evaluation, model and summary too
 
 
 @contextmanager
-def _shown(run: RunDirectory) -> Iterator[None]:
+def _mirror(run: RunDirectory) -> Iterator[None]:
     """Mirror a training where somebody may look on: on a server, or because it takes long.
 
     To start a mirror costs as much as a short training; register-model, in its process, brings everything.
@@ -75,7 +75,7 @@ def _shown(run: RunDirectory) -> Iterator[None]:
         mirror_in_background(run, every=0.0)
 
 
-def _made(name: str, run: RunDirectory) -> dict[str, Any]:
+def _make(name: str, run: RunDirectory) -> dict[str, Any]:
     """Run one stage, give what it makes; `train` goes on to the end of training, with what is due at its boundaries."""
     function = name.replace("-", "_")
     module = import_module(f"flows.stages.{function}")  # the others' imports are not waited for

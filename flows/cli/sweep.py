@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from flows.cli.train import without_tracebacks
-from flows.process.exits import continued_with
+from flows.process.exits import name_continuation
 from flows.report.command_lines import short_path
 from flows.runs.warm import warm_trainers
 from flows.sweeps import WORKER
@@ -46,9 +46,9 @@ def resume(name: str, overrides: Sequence[str], failed: bool = False) -> None:
     """Go on with a sweep; with `failed` also with its trials that have failed."""
     check_servers()
     with _soon():
-        from flows.sweeps.running import changed_sweep  # Prefect
+        from flows.sweeps.running import change_sweep  # Prefect
 
-        _drive(*changed_sweep(name, overrides, failed))
+        _drive(*change_sweep(name, overrides, failed))
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def _drive(algo: str, folder: SweepFolder) -> None:
     ended = sum(trial["state"] in ("complete", "pruned", "fail") for trial in found["trials"])
     going_on = f" · {ended} of {found['wanted']} trials are there" if found["trials"] else ""
     print(f"sweep {folder.name} · {short_path(folder.runs)}{going_on}", file=sys.stderr)
-    with continued_with(folder.resume_command):
+    with name_continuation(folder.resume_command):
         best = found["best"] and found["best"]["value"]
         with following_jobs("trials", found["wanted"], ended, best), without_tracebacks():
             run_sweep(algo, folder)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from flows.config.compose import compose_existing
-from flows.process.exits import continued_with
+from flows.process.exits import name_continuation
 from flows.process.network import is_server
 from flows.report.command_lines import bin_folder, resume_command, short_path
 from flows.settings import tracking_uri
@@ -34,13 +34,13 @@ def train(overrides: Sequence[str], workers: int | None = None) -> None:
     if workers is not None:
         raise UserError(f"--workers {workers}: of a group of runs; give a key several values, as seed=0,1,2")
     run = new_run(overrides)
-    with continued_with(resume_command(short_path(run.path))):
+    with name_continuation(resume_command(short_path(run.path))):
         _flow(run)
 
 
 def resume(run_dir: str, overrides: Sequence[str]) -> None:
     """Go on with a run, after keys of it were set anew."""
-    with continued_with(resume_command(run_dir)):
+    with name_continuation(resume_command(run_dir)):
         from flows.runs.change import change_run  # Hydra
 
         run = RunDirectory.existing(run_dir)
@@ -69,7 +69,7 @@ def _group(overrides: Sequence[str], workers: int | None) -> None:
     going_on = f" · {there} are done already" if there else ""
     print(f"group {group.name} · {len(group.trainings)} runs, {group.workers} at once{going_on}", file=sys.stderr)
     again = shlex.join(["shepherd", "train", *overrides, *plugins.as_typed()])
-    with continued_with(f"{bin_folder()}{again}"):
+    with name_continuation(f"{bin_folder()}{again}"):
         if there < len(group.trainings):
             with prefect_api_soon(), following_jobs("runs", len(group.trainings), there):
                 from flows.group import run_group  # Prefect

@@ -112,7 +112,10 @@ def compare(sides: list[Side], threshold: float | None = None) -> Comparison:
         {task: pairs_of(chosen, [task], scales, values, task_level, rng) for task in each},
         limits,
         {
-            task: {n: [scores.reached(measure.curve(r), limits[task]) for r in chosen.counted[n][task]] for n in names}
+            task: {
+                n: [scores.find_crossing(measure.curve(r), limits[task]) for r in chosen.counted[n][task]]
+                for n in names
+            }
             for task in chosen.tasks
         },
         {task: {name: _cost(chosen.counted[name][task]) for name in names} for task in chosen.tasks},
@@ -134,20 +137,20 @@ def _aggregates(
     made: dict[str, dict[str, dict[str, Interval]]] = {}
     for task in tasks:
         made[task] = {
-            side: {name: statistics.bootstrapped([of[task]], how, rng) for name, how in AGGREGATES.items()}
+            side: {name: statistics.bootstrap([of[task]], how, rng) for name, how in AGGREGATES.items()}
             | {"optimality_gap": _gap([scales[task].score(of[task])], rng)}
             for side, of in values.items()
         }
     if len(tasks) > 1:
         for side, of in values.items():
             normalised = [scales[task].score(of[task]) for task in tasks]
-            figures = {name: statistics.bootstrapped(normalised, how, rng) for name, how in AGGREGATES.items()}
+            figures = {name: statistics.bootstrap(normalised, how, rng) for name, how in AGGREGATES.items()}
             made.setdefault(ALL, {})[side] = figures | {"optimality_gap": _gap(normalised, rng)}
     return made
 
 
 def _gap(normalised: Sequence[NDArray[np.float64]], rng: np.random.Generator) -> Interval:
-    return statistics.bootstrapped(normalised, statistics.optimality_gap, rng)
+    return statistics.bootstrap(normalised, statistics.optimality_gap, rng)
 
 
 def _cost(records: Sequence[Record]) -> dict[str, float]:

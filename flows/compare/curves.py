@@ -87,5 +87,5 @@ def curve_of(tasks: Sequence[Sequence[Run]]) -> Curve | None:
     grid = np.linspace(start, end, PLACES)
     on_grid = [np.stack([np.interp(grid, x, values) for x, values, _ in task], axis=-1) for task in tasks]  # [P, N]
     rng = np.random.default_rng(0)
-    band = statistics.bootstrapped(on_grid, statistics.iqm, rng, replicates=statistics.BAND_REPLICATES)
+    band = statistics.bootstrap(on_grid, statistics.iqm, rng, replicates=statistics.BAND_REPLICATES)
     return Curve(grid, band, runs)

@@ -53,7 +53,7 @@ def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> l
     groups = _Groups(root)
     if len(words) == 1 and all(f"{words[0]}-{part}" in groups.names for part in CONFIRMED):
         words = [f"{words[0]}-{part}" for part in CONFIRMED]
-    if unconfirmed := next((word for word in words if groups.unconfirmed(word)), None):
+    if unconfirmed := next((word for word in words if groups.is_unconfirmed(word)), None):
         raise UserError(
             f"{unconfirmed}: a sweep whose winner has not been trained on fresh seeds, and its trials are no side; "
             f"`shepherd sweep resume {unconfirmed} sweep.confirm_seeds=10` does it"
@@ -94,7 +94,7 @@ class _Groups:
                     self._runs.setdefault(group, []).append(run)
         return self._runs
 
-    def unconfirmed(self, word: str) -> bool:
+    def is_unconfirmed(self, word: str) -> bool:
         """Whether a word is the name of a sweep without a confirmation: its trials are of the group of that name."""
         return (Path(self.root, "sweeps", word) / "sweep.json").exists() and f"{word}-{CONFIRMED[0]}" not in self.names
 
@@ -107,7 +107,7 @@ def _group(run: RunDirectory) -> str | None:
 def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
     """A side without its runs, and what reads each of them."""
     if word.startswith(MLFLOW):
-        return Side(word, "a search in MLflow", None), _searched(word)
+        return Side(word, "a search in MLflow", None), _search(word)
     if os.sep not in word and not glob.has_magic(word):
         for group, source in ((f"{word}-{CONFIRMED[0]}", f"the winner of sweep {word}"), (word, f"group {word}")):
             if group in groups.names:
@@ -118,19 +118,19 @@ def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
     if not runs:
         there = any(folder.is_dir() for folder in folders)
         what = "no run lies there" if there else f"no group beneath {groups.root}, no sweep and no folder"
-        raise UserError(f"{word}: {what}{nearest(word, groups.names) or _listed(sorted(groups.names))}")
+        raise UserError(f"{word}: {what}{nearest(word, groups.names) or _list_names(sorted(groups.names))}")
     among = {group for run in runs if (group := _group(run))}
     own = among.pop() if len(among) == 1 else None
     return Side(word, f"folder {word}", own), [partial(from_directory, run) for run in runs]
 
 
-def _listed(groups: Sequence[str]) -> str:
+def _list_names(groups: Sequence[str]) -> str:
     if not groups:
         return "; `shepherd train … group=NAME` makes runs of a group"
     return f"; groups: {', '.join(groups[:10])}{', …' if len(groups) > 10 else ''}"
 
 
-def _searched(word: str) -> list[Read]:
+def _search(word: str) -> list[Read]:
     """The runs that `mlflow:EXPERIMENT?FILTER` means; the filter is in MLflow's own language, and may be left out."""
     name, _, condition = word.removeprefix(MLFLOW).partition("?")
     client = reachable_store(tracking_uri())

@@ -108,7 +108,7 @@ def _profile(made: Comparison) -> Picture:
     figure, axes = new_figure()
     for side, of in values.items():
         above, rng = statistics.share_above(levels), np.random.default_rng(0)
-        band = statistics.bootstrapped(of, above, rng, replicates=statistics.BAND_REPLICATES)
+        band = statistics.bootstrap(of, above, rng, replicates=statistics.BAND_REPLICATES)
         axes.fill_between(levels, band.low, band.high, color=colour(made, side), alpha=0.22, linewidth=0, step="mid")
         axes.step(levels, band.value, where="mid", color=colour(made, side), linewidth=2.0, label=short(side))
     axes.set_ylim(-0.02, 1.02)

@@ -118,11 +118,11 @@ def from_directory(run: RunDirectory) -> Record:
     """Read a record from a run directory."""
     events, identity, summary = list(read_events(run.events)), run.read_identity(), run.read_summary()
     final = last_event(events, "evaluation", final=True)
-    mean, found = final["greedy"]["mean"] if final else None, _wanted(lines(events))
+    mean, found = final["greedy"]["mean"] if final else None, _pick(lines(events))
     return Record(
         place=short_path(run.path),
         run_id=identity["run_id"],
-        status=_judged(_status(run, events), found, mean),
+        status=_judge(_status(run, events), found, mean),
         config=flat(run.read_config()),
         commit=_commit(spell(identity.get("commit", "unknown")), identity.get("dirty") is True),
         machine=_machine(summary),
@@ -153,7 +153,7 @@ def from_mlflow(client: MlflowClient, found: Run) -> Record:
     return Record(
         place=f"mlflow:{run_id}",
         run_id=tags.get(RUN_TAG, run_id),
-        status=_judged(summary["status"] if summary.get("status") in ended else ended[0], line, final),
+        status=_judge(summary["status"] if summary.get("status") in ended else ended[0], line, final),
         config={**found.data.params, **resumed},
         commit=_commit(tags.get("commit", "unknown"), tags.get("dirty") == "true"),
         machine=_machine(summary),
@@ -170,13 +170,13 @@ def _status(run: RunDirectory, events: list[dict[str, Any]]) -> str:
     return "training" if run.taken() else "broken off"
 
 
-def _judged(status: str, found: Mapping[str, Line], final: float | None) -> str:
+def _judge(status: str, found: Mapping[str, Line], final: float | None) -> str:
     """How a run stands for a comparison: one that was trained to its end may have come to no number."""
     values = [value for line in found.values() for _, value in line] + ([] if final is None else [final])
     return NOT_FINITE if status in DONE and not all(map(math.isfinite, values)) else status
 
 
-def _wanted(found: Mapping[str, Line]) -> dict[str, Line]:
+def _pick(found: Mapping[str, Line]) -> dict[str, Line]:
     return {name: found[name] for name in READ if name in found}
 
 

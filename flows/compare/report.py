@@ -68,10 +68,10 @@ def report(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {out}: there is a file of this name; give a folder")
-    return written(gather(words, root, tell), folder, threshold, tell)
+    return write(gather(words, root, tell), folder, threshold, tell)
 
 
-def written(sides: list[Side], folder: Path, threshold: float | None = None, tell: Tell = lambda done: None) -> Report:
+def write(sides: list[Side], folder: Path, threshold: float | None = None, tell: Tell = lambda done: None) -> Report:
     """Compare sides that are gathered and write everything into a folder; arguments as of `report`.
 
     A `UserError` where nothing can be compared.

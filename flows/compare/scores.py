@@ -91,7 +91,7 @@ def scale(selection: Selection, task: str, found: Measure) -> Scale:
     values = [found.value(run) for run in runs]
     random = [run.baseline for run in runs if run.baseline is not None]
     low = float(np.mean(random)) if random else min(values)
-    solved = _solved(runs[0].config["env.id"])
+    solved = _find_solved_return(runs[0].config["env.id"])
     high = max(values) if solved is None or solved <= low else solved
     high = high if high > low else low + 1.0  # nobody does better than random: distances in the unit of the return
     words = f"0 is {'the random policy' if random else 'the worst run here'} ({low:.4g}), "
@@ -99,12 +99,12 @@ def scale(selection: Selection, task: str, found: Measure) -> Scale:
     return Scale(low, high, words, solved if high == solved else None)
 
 
-def reached(line: Line, threshold: float) -> int | None:
+def find_crossing(line: Line, threshold: float) -> int | None:
     """Policy steps at the first point at or above a threshold; None where none is."""
     return next((steps for steps, value in line if value >= threshold), None)
 
 
-def _solved(env_id: str) -> float | None:
+def _find_solved_return(env_id: str) -> float | None:
     try:
         return gymnasium.spec(env_id).reward_threshold
     except gymnasium.error.Error:  # of a plugin that is not named now

@@ -55,7 +55,7 @@ def select(sides: Sequence[Side]) -> Selection:
     """Choose what is compared; a `UserError` where nothing can be."""
     made = Selection(_common_tasks(sides), {})
     for side in sides:
-        made.counted[side.name] = {task: _counted(side, task, made) for task in made.tasks}
+        made.counted[side.name] = {task: _count(side, task, made) for task in made.tasks}
         _leave_out(side, made)
     _look_at_configs(made)
     _look_at_budgets(made)
@@ -86,7 +86,7 @@ def _common_tasks(sides: Sequence[Side]) -> list[str]:
     return common
 
 
-def _counted(side: Side, task: str, made: Selection) -> list[Record]:
+def _count(side: Side, task: str, made: Selection) -> list[Record]:
     """The finished runs of a task by seed, each seed of a configuration once: the same seed again is the same run."""
     runs: list[Record] = []
     again: list[Record] = []
@@ -124,7 +124,7 @@ def _look_at_configs(made: Selection) -> None:
         for task, records in tasks.items():
             if mixed := {key: values for key, values in differing(records).items() if key != "algo.total_steps"}:
                 made.obstacles.append(
-                    f"{name} mixes configurations on {task}: {_spelled(mixed)}; compare each as a group of its own."
+                    f"{name} mixes configurations on {task}: {_spell(mixed)}; compare each as a group of its own."
                 )
     every = [record for tasks in made.counted.values() for records in tasks.values() for record in records]
     commits = {name: sorted({r.commit for rs in tasks.values() for r in rs}) for name, tasks in made.counted.items()}
@@ -175,6 +175,6 @@ def _runs(count: int) -> str:
     return f"{count} run{'' if count == 1 else 's'}"
 
 
-def _spelled(mixed: Mapping[str, Sequence[str]]) -> str:
+def _spell(mixed: Mapping[str, Sequence[str]]) -> str:
     named = [f"{key} is {' and '.join(values[:3])}" for key, values in mixed.items()]
     return ", ".join(named[:3]) + (f" and {len(named) - 3} keys more" if len(named) > 3 else "")

@@ -64,7 +64,7 @@ def share_above(levels: Array) -> Aggregate:
     return lambda scores: mean([one[..., None, :] > levels[:, None] for one in scores])
 
 
-def bootstrapped(
+def bootstrap(
     scores: Scores,
     aggregate: Aggregate,
     rng: np.random.Generator,
@@ -72,7 +72,7 @@ def bootstrapped(
     replicates: int = REPLICATES,
 ) -> Interval:
     """An aggregate with its interval."""
-    drawn = aggregate(_drawn(scores, [_rows(one, rng, replicates) for one in scores]))
+    drawn = aggregate(_draw(scores, [_rows(one, rng, replicates) for one in scores]))
     return _interval(aggregate(scores), drawn, level)
 
 
@@ -100,7 +100,7 @@ def difference(
         The difference with its interval.
     """
     rows = _rows_of_both(first, second, rng, paired, replicates)
-    drawn = aggregate(_drawn(first, [a for a, _ in rows])) - aggregate(_drawn(second, [b for _, b in rows]))
+    drawn = aggregate(_draw(first, [a for a, _ in rows])) - aggregate(_draw(second, [b for _, b in rows]))
     return _interval(aggregate(first) - aggregate(second), drawn, level)
 
 
@@ -152,7 +152,7 @@ def _rows_of_both(
     return both
 
 
-def _drawn(scores: Scores, rows: Sequence[Array]) -> list[Array]:
+def _draw(scores: Scores, rows: Sequence[Array]) -> list[Array]:
     """The replicates: arrays [R, ..., N]."""
     return [np.moveaxis(one[..., index], -2, 0) for one, index in zip(scores, rows, strict=True)]
 

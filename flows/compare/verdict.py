@@ -48,7 +48,7 @@ def verdict(made: Comparison) -> Verdict:
         seen = [f"So far: {_figures(made, pair)}." for pair in made.pairs]
         rest = len(chosen.obstacles) - 1
         more = f" (and {rest} more {'reason' if rest == 1 else 'reasons'})" if rest else ""
-        headline = f"No ranking of {_listed(list(chosen.counted))}: {chosen.obstacles[0].rstrip('.')}{more}."
+        headline = f"No ranking of {_list_names(list(chosen.counted))}: {chosen.obstacles[0].rstrip('.')}{more}."
         return Verdict(False, None, headline, [*reasons, *seen], chosen.commands)
     each = [(task, pair) for task, pairs in made.by_task.items() for pair in pairs]
     told = each if len(each) <= MOST_TOLD else [one for one in each if one[1].better]  # compare.json has all
@@ -86,10 +86,10 @@ def _headline(made: Comparison) -> str:
 def _clause(names: Sequence[str], pairs: Sequence[Pair], where: str) -> str:
     best = _best(names, pairs)
     if best is not None:
-        return f"{best} is better than {_listed([name for name in names if name != best])}{where}, beyond the noise"
+        return f"{best} is better than {_list_names([name for name in names if name != best])}{where}, beyond the noise"
     found = [(p.better, p.second if p.better == p.first else p.first) for p in pairs if p.better]
     if not found:
-        return f"{_listed(names)} cannot be told apart{where}"
+        return f"{_list_names(names)} cannot be told apart{where}"
     return f"{NOBODY}{where}; {'; '.join(f'{a} is better than {b}' for a, b in found)}"
 
 
@@ -111,7 +111,7 @@ def _figures(made: Comparison, pair: Pair, task: str | None = None) -> str:
     pair = pair.upright()
     first, second = pair.first, pair.second
     place = task or (ALL if len(made.tasks) > 1 else made.tasks[0])
-    unit, spell = ("score", share) if place == ALL else ("return", spelled)
+    unit, spell = ("score", share) if place == ALL else ("return", spell_figure)
     iqm = [spell(made.aggregates[place][name]["iqm"]) for name in (first, second)]
     return (
         f"a run of {first} beats one of {second} with probability {share(pair.improvement)}; interquartile mean {unit} "
@@ -119,7 +119,7 @@ def _figures(made: Comparison, pair: Pair, task: str | None = None) -> str:
     )
 
 
-def spelled(figure: Interval) -> str:
+def spell_figure(figure: Interval) -> str:
     """A figure in returns with its interval, as 493 [480, 500]."""
     return f"{number(figure.value)} [{number(figure.low)}, {number(figure.high)}]"
 
@@ -133,7 +133,7 @@ def _where(made: Comparison) -> str:
     return f" on {made.tasks[0]}" if len(made.tasks) == 1 else f" over {len(made.tasks)} environments"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -143,7 +143,7 @@ def table(made: Comparison) -> tuple[list[str], list[list[str]]]:
     for task, sides in sorted(made.aggregates.items(), key=lambda item: item[0] != ALL):
         for side, figures in sides.items():
             in_scores = task == ALL
-            cells = [share(f) if in_scores or name == GAP else spelled(f) for name, f in figures.items()]
+            cells = [share(f) if in_scores or name == GAP else spell_figure(f) for name, f in figures.items()]
             rows.append([f"{task} (scores)" if in_scores else task, side, *cells])
     return ["environment", "side", *NAMES.values()], rows
 

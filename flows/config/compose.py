@@ -45,32 +45,32 @@ def compose(overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
 
     Gives the config, and the same as the plain tree that `config.yaml` holds; a mistake anywhere is a `UserError`.
     """
-    with _LOCK, _told_at_once() as mistakes:
-        return _checked(_composed(overrides, mistakes), mistakes)
+    with _LOCK, _tell_at_once() as mistakes:
+        return _check(_compose_files(overrides, mistakes), mistakes)
 
 
 def compose_existing(config_yaml: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
     """As `compose`, from the `config.yaml` of a run that exists and settings of single keys on top."""
-    return _composed_from(config_yaml, lambda file: yaml.safe_load(file.read_text()), overrides)
+    return _compose_from(config_yaml, lambda file: yaml.safe_load(file.read_text()), overrides)
 
 
 def compose_params(file: Path, overrides: Sequence[str]) -> tuple[RunConfig, dict[str, Any]]:
     """As `compose`, from a parameter file as `params_yaml` makes it and settings of single keys on top."""
     from omegaconf import OmegaConf
 
-    return _composed_from(file, OmegaConf.load, overrides)  # as Hydra reads files: 1e-3 is a number
+    return _compose_from(file, OmegaConf.load, overrides)  # as Hydra reads files: 1e-3 is a number
 
 
 def compose_tree(tree: Mapping[str, Any]) -> tuple[RunConfig, dict[str, Any]]:
     """As `compose`, from a config that `hydra.main` or a user's own program has put together, interpolations kept."""
     from omegaconf import OmegaConf
 
-    with _LOCK, _told_at_once() as mistakes:
+    with _LOCK, _tell_at_once() as mistakes:
         plugins.load()
         yaml_files.register_resolvers()
         whole: Any = tree  # a DictConfig, whose interpolations are kept, or plain
         composed: Any = OmegaConf.create(whole)
-        return _checked(_merged(composed, Typed(), mistakes), mistakes)
+        return _check(_merge(composed, Typed(), mistakes), mistakes)
 
 
 def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
@@ -80,9 +80,9 @@ def params_yaml(overrides: Sequence[str]) -> dict[str, Any]:
     """
     from omegaconf import OmegaConf
 
-    with _LOCK, _told_at_once() as mistakes:
-        composed = _composed(overrides, mistakes)
-        tree = _interpolated(_checked(composed, mistakes)[1], OmegaConf.to_container(composed, resolve=False))
+    with _LOCK, _tell_at_once() as mistakes:
+        composed = _compose_files(overrides, mistakes)
+        tree = _interpolate(_check(composed, mistakes)[1], OmegaConf.to_container(composed, resolve=False))
     return {key: value for key, value in tree.items() if key not in yaml_files.default_names()}
 
 
@@ -92,7 +92,7 @@ def dump(tree: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _told_at_once() -> Iterator[Mistakes]:
+def _tell_at_once() -> Iterator[Mistakes]:
     """Gather what is wrong with a config inside the `with`, and tell it at its end."""
     mistakes = Mistakes()
     with mistakes.noted():
@@ -100,7 +100,7 @@ def _told_at_once() -> Iterator[Mistakes]:
     mistakes.tell(FIRST)
 
 
-def _composed(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
+def _compose_files(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
     """Files, built-in defaults and settings together; interpolations are not resolved."""
     groups = yaml_files.groups()
     typed = parse(without_plugins(overrides), groups, mistakes)
@@ -108,17 +108,17 @@ def _composed(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
         typed.refuse_sweeps()
     if typed.refused & {"exp", "algo"} or not any(choice.startswith("exp=") for choice in typed.choices):
         mistakes.tell(FIRST)  # which keys there are is not known
-    return _merged(yaml_files.load(typed.choices, groups), typed, mistakes)
+    return _merge(yaml_files.load(typed.choices, groups), typed, mistakes)
 
 
-def _composed_from(
+def _compose_from(
     file: Path, read: Callable[[Path], Any], overrides: Sequence[str]
 ) -> tuple[RunConfig, dict[str, Any]]:
     """From a file with a whole config; keys that it does not name have their built-in defaults."""
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    with _LOCK, _told_at_once() as mistakes:
+    with _LOCK, _tell_at_once() as mistakes:
         try:
             stored = OmegaConf.create(read(file) or {})
         except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
@@ -129,7 +129,7 @@ def _composed_from(
         typed.refuse_sweeps()
         typed.refuse_choices()
         yaml_files.register_resolvers()
-        return _checked(_merged(stored, typed, mistakes), mistakes)
+        return _check(_merge(stored, typed, mistakes), mistakes)
 
 
 def without_plugins(overrides: Sequence[str]) -> list[str]:
@@ -140,7 +140,7 @@ def without_plugins(overrides: Sequence[str]) -> list[str]:
     return others
 
 
-def _merged(config: DictConfig, typed: Typed, mistakes: Mistakes) -> DictConfig:
+def _merge(config: DictConfig, typed: Typed, mistakes: Mistakes) -> DictConfig:
     """The built-in defaults beneath a config, so that every key can be interpolated, and the settings on top."""
     from omegaconf import OmegaConf
 
@@ -178,7 +178,7 @@ def _set(config: DictConfig, key: str, value: Any, merge: bool) -> None:
         raise UserError(f"{key}={spell(value)}: {sentences.one_line(error)}") from None
 
 
-def _checked(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str, Any]]:
+def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str, Any]]:
     """A whole config, resolved and checked, and the same as plain values."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -237,10 +237,10 @@ def _refuse_secrets(value: Any, key: str = "") -> None:
         raise UserError(f"{key}={value}: a config is stored with its run, so no password may stand in it; {fix}")
 
 
-def _interpolated(checked: Any, written: Any) -> Any:
+def _interpolate(checked: Any, written: Any) -> Any:
     """The checked tree, with the interpolations that were written for its values."""
     if isinstance(written, str) and "${" in written:
         return written
     if isinstance(checked, Mapping) and isinstance(written, Mapping):
-        return {key: _interpolated(value, written.get(key)) for key, value in checked.items()}
+        return {key: _interpolate(value, written.get(key)) for key, value in checked.items()}
     return checked

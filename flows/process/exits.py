@@ -12,7 +12,7 @@ from rlcore.errors import DISK_FAULTS, DiskFault, MachineFault, RunError, UserEr
 from rlcore.system.secrets import redacted
 
 
-def told(command: Callable[[], int]) -> int:
+def run_and_tell(command: Callable[[], int]) -> int:
     """The exit code that a command gives: 2 after the user's mistakes, a sentence each, 1 after a failure, another."""
     try:
         return command()
@@ -37,7 +37,7 @@ def told(command: Callable[[], int]) -> int:
 
 
 @contextmanager
-def continued_with(command: str) -> Iterator[None]:
+def name_continuation(command: str) -> Iterator[None]:
     """Name the command that goes on when a signal, or a fault of the machine, ends what is inside the `with`."""
     farewell(f"shepherd: interrupted; continue with: {command}")
     try:

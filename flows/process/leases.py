@@ -74,9 +74,9 @@ def alone(name: str, note: Path, refusal: str = "") -> Iterator[None]:
         keeper.join(time_left(PARTING))  # a server that is away takes a minute to be given up; the lease then runs out
 
 
-def held_elsewhere(note: Path) -> bool:
+def is_held_elsewhere(note: Path) -> bool:
     """Whether a lease was noted last on another machine, whose lock this one may not see, and was not given back."""
-    return _noted(note).get("host", socket.gethostname()) != socket.gethostname()
+    return _read_note(note).get("host", socket.gethostname()) != socket.gethostname()
 
 
 class _Lease:
@@ -90,7 +90,7 @@ class _Lease:
         with _client() as client:
             self._free_dead(client)
             told = bool(refusal)
-            while not self._taken(client):
+            while not self._take(client):
                 if refusal and time.monotonic() > deadline:
                     raise UserError(f"{self._holder()} {refusal}")
                 if not told:
@@ -106,7 +106,7 @@ class _Lease:
                     if self._id is not None:
                         client.renew_concurrency_lease(self._id, LEASE)
                     else:
-                        self._taken(client)
+                        self._take(client)
             except httpx.HTTPStatusError:
                 self._id = None
                 log.warning("%s: its lease has run out while Prefect's server was away", self._name)
@@ -130,7 +130,7 @@ class _Lease:
         except (httpx.HTTPError, OSError) as error:
             log.warning("%s: not given back (%s); it runs out in a minute", self._name, error)
 
-    def _taken(self, client: SyncPrefectClient) -> bool:
+    def _take(self, client: SyncPrefectClient) -> bool:
         """Whether the place is ours now; then that is noted."""
         try:
             answer = client.increment_concurrency_slots_with_lease([self._name], 1, "concurrency", LEASE).json()
@@ -145,7 +145,7 @@ class _Lease:
             return True
         client.release_concurrency_slots_with_lease(lease)  # of nothing: there is no such limit yet
         self._make_limit(client)
-        return self._taken(client)
+        return self._take(client)
 
     def _make_limit(self, client: SyncPrefectClient) -> None:
         from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
@@ -158,15 +158,15 @@ class _Lease:
 
     def _free_dead(self, client: SyncPrefectClient) -> None:
         """Give back what a process of this machine left that was killed: the caller has its lock file now."""
-        noted = _noted(self._note)
+        noted = _read_note(self._note)
         if noted.get("host") == socket.gethostname():
             client.release_concurrency_slots_with_lease(UUID(noted["lease"]))
 
     def _holder(self) -> str:
-        return f"a process on {_noted(self._note).get('host', 'another machine')}"
+        return f"a process on {_read_note(self._note).get('host', 'another machine')}"
 
 
-def _noted(note: Path) -> dict[str, Any]:
+def _read_note(note: Path) -> dict[str, Any]:
     try:
         return json.loads(note.read_text())
     except (OSError, ValueError):

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = "") -> Iterator[None]:
+def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = "") -> Iterator[None]:
     """Hold a lock file inside the `with`; with `shared`, others may hold it shared as well.
 
     With a `refusal` nobody waits: a UserError says it behind the names of the processes that hold the lock. Who has
@@ -30,18 +30,18 @@ def locked(path: Path, *, shared: bool = False, refusal: str = "", waiting: str 
     with open(path, "a") as handle:
         way = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         if refusal and not _got(handle, way):
-            raise UserError(f"{_named(path)} {refusal}")
+            raise UserError(f"{_name(path)} {refusal}")
         if waiting:
             until = time.monotonic() + SILENT
             while not (got := _got(handle, way)) and time.monotonic() < until:
                 time.sleep(LOOK_EVERY)
             if not got:
-                log.warning("%s %s; waiting for it", _named(path), waiting)
+                log.warning("%s %s; waiting for it", _name(path), waiting)
         fcntl.flock(handle, way)
         yield
 
 
-def taken(path: Path) -> bool:
+def is_taken(path: Path) -> bool:
     """Whether some process holds a lock file just now; changes nothing, and does not wait."""
     with suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
         try:
@@ -59,7 +59,7 @@ def _got(handle: IO[str], way: int) -> bool:
     return True
 
 
-def _named(path: Path) -> str:
+def _name(path: Path) -> str:
     return " and ".join(_holders(path)) or "another process"
 
 

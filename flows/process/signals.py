@@ -58,7 +58,7 @@ def farewell(sentence: str | None = None) -> str:
     return _state.farewell
 
 
-def interrupted() -> bool:
+def is_interrupted() -> bool:
     """Whether a signal has told this process to end."""
     return _state.first is not None
 
@@ -105,7 +105,7 @@ def terminable(*, for_good: bool = False) -> Iterator[None]:
                     ending()
         finally:
             _state.depth -= 1
-            if not (for_good and interrupted()):
+            if not (for_good and is_interrupted()):
                 for number, handler in before.items():
                     signal.signal(number, handler)
                 _state.first = None if outermost else _state.first

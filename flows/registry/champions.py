@@ -39,7 +39,7 @@ def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> 
     """Make a version of a model the champion, inside `registry.deciding`; the move as noted, `why` cut."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     move = Move(version, _present(client, name), how, user(), now, why[:WHY_LIMIT])
-    number = max(_numbered(client.get_registered_model(name).tags), default=0) + 1
+    number = max(_number(client.get_registered_model(name).tags), default=0) + 1
     line = f"version {version} after {move.before or 'none'} | {how} by {move.by} | {now} | {move.why}"
     client.set_registered_model_tag(name, f"champion.{number:04}", line)
     client.set_registered_model_alias(name, CHAMPION, version)
@@ -48,7 +48,7 @@ def crown(client: MlflowClient, name: str, version: str, how: str, why: str) -> 
 
 def history(client: MlflowClient, name: str) -> list[Move]:
     """The moves of a model's alias that were carried out, oldest first, but for lines that somebody rewrote."""
-    lines = sorted(_numbered(client.get_registered_model(name).tags).items())
+    lines = sorted(_number(client.get_registered_model(name).tags).items())
     found = [match.groups() for _, line in lines if (match := LINE.fullmatch(line))]
     moves = [Move(version, None if before == "none" else before, *rest) for version, before, *rest in found]
     stood = [*(move.before for move in moves[1:]), _present(client, name)]  # where the alias stood after each
@@ -111,5 +111,5 @@ def _reigns(moves: Sequence[Move], present: str | None) -> list[str]:
     return reigns
 
 
-def _numbered(tags: Mapping[str, str]) -> dict[int, str]:
+def _number(tags: Mapping[str, str]) -> dict[int, str]:
     return {int(match[1]): value for key, value in tags.items() if (match := TAG.fullmatch(key))}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry import models as registry
-from flows.registry.gate import EPISODES, Verdict, foreseen, paired
+from flows.registry.gate import EPISODES, GateVerdict, compare_pairs, foreseen
 from flows.report.command_lines import bin_folder, short_path
 from flows.report.sentences import duration
 from rlcore.judge import final
@@ -34,7 +34,7 @@ def against_champion(
     version: ModelVersion,
     champion: ModelVersion,
     working: Working,
-) -> tuple[dict[str, Any], Verdict | str]:
+) -> tuple[dict[str, Any], GateVerdict | str]:
     """Play a version beside the champion, on seeds that neither was trained, selected or judged on.
 
     Args:
@@ -50,11 +50,11 @@ def against_champion(
     """
     pair, number = int(champion.version) + int(version.version), int(version.version)
     seeds = 2 + pair * (pair + 1) // 2 + number  # of this pair alone (Cantor), above those of training and its end
-    folder = registry.exported_policy(client, champion)
+    folder = registry.fetch_policy(client, champion)
     ours, theirs = load_policy(checkpoint), load_policy(folder)
     same_obs = {k: ours.spec.obs.get(k) for k in theirs.obs_keys} == {k: theirs.spec.obs[k] for k in theirs.obs_keys}
     if not same_obs or ours.spec.action != theirs.spec.action:
-        return evaluated(run, checkpoint, seeds, working("evaluating the new version")), "a champion of other spaces"
+        return play_alone(run, checkpoint, seeds, working("evaluating the new version")), "a champion of other spaces"
     name, total = f"champion version {champion.version}", most_episodes(run)
     random, limit = _random(run), _limit(run)
     results = final.side_by_side(
@@ -66,7 +66,7 @@ def against_champion(
         on_progress=working(f"comparing with {name}"),
     )
     returns = [result["returns"] for result in results] or [[], []]
-    verdict = paired(returns[0], returns[1], name, total, random)
+    verdict = compare_pairs(returns[0], returns[1], name, total, random)
     if not verdict.decided:
         more = f"{bin_folder()}shepherd resume {short_path(run.path)} model_manager.gate_time=null"
         took = f"the {duration(limit or 0.0)} that training took, times model_manager.gate_time, were over"
@@ -74,7 +74,7 @@ def against_champion(
     return (results[0] if results else {}), verdict
 
 
-def evaluated(run: RunDirectory, policy: Path, seeds: int, on_progress: OnProgress) -> dict[str, Any]:
+def play_alone(run: RunDirectory, policy: Path, seeds: int, on_progress: OnProgress) -> dict[str, Any]:
     """Play a policy alone and tell how many episodes have ended."""
     return final.evaluate_checkpoint(run, policy, most_episodes(run), round=seeds, on_progress=on_progress)
 

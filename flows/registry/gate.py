@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from scipy.special import stdtrit
 
-from flows.report.sentences import between, number, signed
+from flows.report.sentences import between, number, sign
 
 EPISODES = 100  # fewest that a champion is decided on, unless fewer leave no doubt
 LEVEL = 0.975  # of Student's t, for both ends of a 95 % interval
@@ -19,7 +19,7 @@ FEWEST_SEEN = (
 )
 
 
-class Verdict(NamedTuple):
+class GateVerdict(NamedTuple):
     """One comparison, with the 95 % interval of its difference."""
 
     better: bool  # the whole interval lies above 0
@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
     decided: bool = True  # False: the time was over before it could be said
 
 
-def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> Verdict:
+def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) -> GateVerdict:
     """Compare an evaluation with the random policy's, `mean`, `std` and `episodes` of each.
 
     Welch's interval: the seeds differ, and so may the spread.
@@ -44,7 +44,7 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
 
 
 def foreseen(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
-    """Foresee what `paired` would say of `total` episodes where the first N leave no doubt; None where they do.
+    """Foresee what `compare_pairs` would say of `total` episodes where the first N leave no doubt; None where they do.
 
     The rest is taken to go on average as badly, or as well, as the 99.9 % interval of its mean allows, as far as it can
     be told from what was seen; where the verdict is the same both ways, it stands. Beside what was seen there is one
@@ -62,7 +62,7 @@ def foreseen(candidate: Sequence[float], champion: Sequence[float], total: int, 
     """
     seen, count = [*candidate, *champion], len(candidate)
     if count == total:
-        return paired(candidate, champion, "", total).better
+        return compare_pairs(candidate, champion, "", total).better
     if count < FEWEST_SEEN:
         return None
     differences = [new - old for new, old in zip(candidate, champion, strict=True)]
@@ -82,9 +82,9 @@ def _lower_end(differences: Sequence[float], imagined: float, side: int, total: 
     return mean - float(stdtrit(total - 1, LEVEL)) * spread / math.sqrt(total)
 
 
-def paired(
+def compare_pairs(
     candidate: Sequence[float], champion: Sequence[float], champion_name: str, total: int, random: float | None = None
-) -> Verdict:
+) -> GateVerdict:
     """Compare returns on the same episodes, [N] each: the interval is of the mean of the pairs' differences.
 
     Where N is below `total` the verdict is what can be `foreseen`; where that is nothing it is not decided.
@@ -92,7 +92,7 @@ def paired(
     count = len(candidate)
     if count < 2:
         words = f"not decided against {champion_name}: {count} of {total} episodes had ended on both sides"
-        return Verdict(False, 0.0, -math.inf, math.inf, words, decided=False)
+        return GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False)
     differences = [new - old for new, old in zip(candidate, champion, strict=True)]
     half = float(stdtrit(count - 1, LEVEL)) * statistics.stdev(differences) / math.sqrt(count)
     other = f"{champion_name} ({number(statistics.fmean(champion))}) on the same fresh seeds"
@@ -102,15 +102,15 @@ def paired(
     known = foreseen(candidate, champion, total, random)
     what = "not decided against" if known is None else "beats" if known else "does not beat"
     more = "" if known is None else f"; {total - count} more would not change that"
-    figures = f"difference {signed(found.difference)}, 95 % interval {between(found.low, found.high)}"
+    figures = f"difference {sign(found.difference)}, 95 % interval {between(found.low, found.high)}"
     words = f"{what} {other}: {figures} over {count} of {total} episodes{more}"
     return found._replace(better=bool(known), words=words, decided=known is not None)
 
 
-def _verdict(difference: float, half: float, other: str, episodes: int) -> Verdict:
+def _verdict(difference: float, half: float, other: str, episodes: int) -> GateVerdict:
     low, high = difference - half, difference + half
     better = low > 0
     what = "beats" if better else "does not beat"
     beyond = "beyond" if better or high < 0 else "within"
     interval = f"95 % interval {between(low, high)} over {episodes} episodes, {beyond} the noise"
-    return Verdict(better, difference, low, high, f"{what} {other}: difference {signed(difference)}, {interval}")
+    return GateVerdict(better, difference, low, high, f"{what} {other}: difference {sign(difference)}, {interval}")

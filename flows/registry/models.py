@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.process.leases import alone
-from flows.process.locks import locked
+from flows.process.locks import hold
 from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store
 from rlcore.config.schema import nearest, spell
@@ -62,7 +62,7 @@ def deciding(store: str) -> Iterator[None]:
     """Be the one process that registers models and moves aliases in a store, on all machines of a Prefect server."""
     file = file_of(store)
     folder = file.parent if file else state_folder()
-    lock = locked(folder / "registry.lock", waiting="registers a model, or moves an alias")
+    lock = hold(folder / "registry.lock", waiting="registers a model, or moves an alias")
     with lock, alone("registry", folder / "registry.lease"):
         yield
 
@@ -74,7 +74,7 @@ def description_of(config: RunConfig) -> str:
 
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
     """The version of a model that holds this checkpoint, if any."""
-    found = client.search_model_versions(f"name = {_quoted(name)} and tags.checkpoint_digest = '{digest}'")
+    found = client.search_model_versions(f"name = {_quote(name)} and tags.checkpoint_digest = '{digest}'")
     return min(found, key=lambda version: int(version.version)) if found else None
 
 
@@ -85,7 +85,7 @@ def model_names(client: MlflowClient) -> list[str]:
 
 def versions_of(client: MlflowClient, name: str) -> list[ModelVersion]:
     """Every version of a registered model, oldest first."""
-    found = pages(client.search_model_versions, f"name = {_quoted(name)}", max_results=1000)
+    found = pages(client.search_model_versions, f"name = {_quote(name)}", max_results=1000)
     return sorted((version for page in found for version in page), key=lambda version: int(version.version))
 
 
@@ -107,10 +107,10 @@ def resolve_uri(uri: str) -> Path:
 
     A local folder that `rlcore.judge.policy.load_policy` reads; a `UserError` where there is no such model.
     """
-    return exported_policy(connect(tracking_uri()), version_at(uri))
+    return fetch_policy(connect(tracking_uri()), version_at(uri))
 
 
-def exported_policy(client: MlflowClient, version: ModelVersion) -> Path:
+def fetch_policy(client: MlflowClient, version: ModelVersion) -> Path:
     """The exported policy of a version as a local folder, kept under `.shepherd/models`: versions do not change."""
     digest = version.tags.get("checkpoint_digest")
     if digest is None:
@@ -178,7 +178,7 @@ def find_version(client: MlflowClient, said: str, name: str, alias: str | None, 
         raise UserError(f"{said}: {name} has only {', '.join([*aliases, *numbers])}") from None
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """A name in MLflow's query language, which knows two quotes and no escape; other programs' names may hold one."""
     return f'"{name}"' if "'" in name else f"'{name}'"
 

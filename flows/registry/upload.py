@@ -39,7 +39,7 @@ def create_version(
 
     policy = load_policy(folder)
     digest = policy.description["digest"]
-    begun = [logged for logged in _logged_models(client, run_id) if logged.tags[DIGEST] == digest]
+    begun = [logged for logged in _find_logged_models(client, run_id) if logged.tags[DIGEST] == digest]
     if begun:  # by a call that was killed
         logged = min(begun, key=lambda one: one.status != "READY")
     else:
@@ -61,9 +61,9 @@ def link_logged_model(client: MlflowClient, version: ModelVersion) -> None:
     """Note on the logged model which version it is, as `mlflow.register_model` does: pages name it by that."""
     assert version.run_id is not None
     key, entry = LINKED, {"name": version.name, "version": int(version.version)}
-    for logged in _logged_models(client, version.run_id):
+    for logged in _find_logged_models(client, version.run_id):
         linked = json.loads(logged.tags.get(key) or "[]")
-        if _made_of(version, logged) and entry not in linked:
+        if _is_made_of(version, logged) and entry not in linked:
             client.set_logged_model_tags(logged.model_id, {key: json.dumps([*linked, entry])})
 
 
@@ -75,9 +75,9 @@ def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
     the same weights in the meantime.
     """
     versions = [v for page in pages(client.search_model_versions, f"run_id = '{run_id}'") for v in page]
-    for logged in _logged_models(client, run_id):
+    for logged in _find_logged_models(client, run_id):
         unfinished = logged.status == "PENDING" or logged.tags[DIGEST] == digest
-        registered = LINKED in logged.tags or any(_made_of(version, logged) for version in versions)
+        registered = LINKED in logged.tags or any(_is_made_of(version, logged) for version in versions)
         if unfinished and not registered:
             client.delete_logged_model(logged.model_id)
 
@@ -117,14 +117,14 @@ def example_of(policy: Policy) -> Any:
     return arrays if len(arrays) > 1 else next(iter(arrays.values()))
 
 
-def _logged_models(client: MlflowClient, run_id: str) -> list[LoggedModel]:
+def _find_logged_models(client: MlflowClient, run_id: str) -> list[LoggedModel]:
     """The logged models of a run that were made here."""
     experiment = client.get_run(run_id).info.experiment_id
     found = pages(client.search_logged_models, [experiment], f"source_run_id = '{run_id}'")
     return [logged for page in found for logged in page if DIGEST in logged.tags]
 
 
-def _made_of(version: ModelVersion, logged: LoggedModel) -> bool:
+def _is_made_of(version: ModelVersion, logged: LoggedModel) -> bool:
     """Whether a version, also one registered by hand, is made of a logged model."""
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 

@@ -114,7 +114,7 @@ def picture(figure: Figure, stem: str, title: str, caption: str = "") -> Picture
     figure.patch.set_visible(False)
     inline = io.StringIO()
     figure.savefig(inline, format="svg", metadata=metadata["svg"])
-    return Picture(stem, title, caption, files, _themed(inline.getvalue()))
+    return Picture(stem, title, caption, files, _theme(inline.getvalue()))
 
 
 def save(pictures: Iterable[Picture], folder: Path) -> None:
@@ -124,7 +124,7 @@ def save(pictures: Iterable[Picture], folder: Path) -> None:
             write_bytes(folder / f"{drawn.stem}.{form}", data)
 
 
-def _themed(svg: str) -> str:
+def _theme(svg: str) -> str:
     """The SVG element alone, as wide as its place, with the page's variables for colours and its font."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'<svg ([^>]*?)height="[^"]*" ', r"<svg \1", svg, count=1)

@@ -70,6 +70,6 @@ def between(low: float, high: float) -> str:
     return f"[{number(low, high)}, {number(high, low)}]"
 
 
-def signed(value: float) -> str:
+def sign(value: float) -> str:
     """A difference of returns, with its sign."""
     return f"{'+' if value >= 0 else ''}{number(value)}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlcore.spec import EnvSpec
 
 
-def prepared(
+def prepare(
     config: RunConfig, values: Mapping[str, Any], here: bool = True
 ) -> tuple[RunConfig, Mapping[str, Any], dict[str, Any] | None]:
     """Refuse in seconds what cannot run, and find what the run starts from; nothing is written.

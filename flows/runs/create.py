@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.compose import compose, dump
-from flows.runs.check import prepared
+from flows.runs.check import prepare
 from flows.runs.lineage import code_diff, code_diff_hash, code_version, host
 from rlcore import plugins
 from rlcore.config.groups import RunConfig
@@ -29,7 +29,7 @@ def new_run(
     """
     config, values = composed or compose(overrides)
     RunDirectory.new(config.run_dir)
-    config, values, source = prepared(config, values)
+    config, values, source = prepare(config, values)
     return create_run(config, values, overrides, source, flow_run)
 
 

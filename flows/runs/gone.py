@@ -38,7 +38,7 @@ def gone(run: RunDirectory) -> Gone | None:
     return Gone(run, "not judged" if complete else "died", marked=complete or ended is not None)
 
 
-def led_elsewhere(run: RunDirectory) -> str | None:
+def find_other_machine(run: RunDirectory) -> str | None:
     """The machine whose process led a run last, where that is another than this: its locks may not be seen here."""
     notes = [path.read_text(errors="replace") for path in (run.driver, run.lock) if path.exists()]
     hosts = [note.partition(" on ")[2].strip() for note in notes]

@@ -44,13 +44,13 @@ def has_baseline(run: RunDirectory) -> bool:
     return last_event(read_events(run.events), "baseline") is not None
 
 
-def trained(run: RunDirectory) -> bool:
+def is_trained(run: RunDirectory) -> bool:
     """Whether training is done, and was not pruned."""
     end = last_event(read_events(run.events), "end")
     return end is not None and end["status"] != "pruned"
 
 
-def judged(run: RunDirectory) -> bool:
+def is_judged(run: RunDirectory) -> bool:
     """Whether a last evaluation is not wanted, or there is one of the checkpoint and the episodes that count now.
 
     A resumed run may have trained on, and may want other episodes than before.

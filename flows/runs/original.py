@@ -14,7 +14,7 @@ import torch
 
 from flows.config.compose import compose_existing
 from flows.registry.origin import origin
-from flows.runs.check import prepared
+from flows.runs.check import prepare
 from flows.runs.create import create_run
 from flows.runs.lineage import by_policy_steps, code_diff_hash, code_version, host, whole_lineage
 from rlcore.compiled.when_to_compile import decide
@@ -56,7 +56,7 @@ class Original:
         return Original(**{**noted, "lineage": by_policy_steps(noted["lineage"])})
 
 
-def restored(source: str, run_dir: str = "") -> RunDirectory:
+def restore(source: str, run_dir: str = "") -> RunDirectory:
     """The run that is to be the same as another: made from its lineage, or begun and not at its end yet.
 
     Args:
@@ -70,15 +70,15 @@ def restored(source: str, run_dir: str = "") -> RunDirectory:
         UserError: there is nothing to compare with, or what it started from is gone or another thing now.
     """
     begun = RunDirectory(Path(run_dir).absolute())
-    if run_dir and (begun.path / NOTE).exists() and Original.of(begun).source == source and not _ended(begun):
+    if run_dir and (begun.path / NOTE).exists() and Original.of(begun).source == source and not _is_ended(begun):
         return begun  # without asking a registry, whose alias may have moved
     with tempfile.TemporaryDirectory() as kept:
-        original, folder = _found(source, Path(kept))
+        original, folder = _find(source, Path(kept))
         for place in _places(original, folder, run_dir):
             again = RunDirectory(place)
             if not again.config.exists():
                 _make(original, folder, again)
-            elif not _begun(original, again):
+            elif not _is_begun(original, again):
                 if run_dir:
                     RunDirectory.new(run_dir)  # refuses
                 continue
@@ -87,7 +87,7 @@ def restored(source: str, run_dir: str = "") -> RunDirectory:
     raise AssertionError("there is always another name")
 
 
-def _found(source: str, kept: Path) -> tuple[Original, Path]:
+def _find(source: str, kept: Path) -> tuple[Original, Path]:
     """The original, and the folder with its config.yaml."""
     if source.startswith("models:/"):
         folder, digest = origin(source, kept)
@@ -120,12 +120,12 @@ def _places(original: Original, folder: Path, run_dir: str) -> Iterator[Path]:
         number += 1
 
 
-def _begun(original: Original, again: RunDirectory) -> bool:
+def _is_begun(original: Original, again: RunDirectory) -> bool:
     """Whether a run was made to be the same as the original, and has not come to a verdict."""
-    return again.read_identity().get("reproduces") == original.lineage["run_id"] and not _ended(again)
+    return again.read_identity().get("reproduces") == original.lineage["run_id"] and not _is_ended(again)
 
 
-def _ended(again: RunDirectory) -> bool:
+def _is_ended(again: RunDirectory) -> bool:
     return (again.path / VERDICT).exists()
 
 
@@ -133,8 +133,8 @@ def _make(original: Original, folder: Path, again: RunDirectory) -> None:
     # It is not one more run of its group, and its model is the original's.
     typed = [f"run_dir={json.dumps(str(again.path))}", f"run_name={json.dumps(again.path.name)}", "group=null"]
     config, values = compose_existing(folder / "config.yaml", typed)
-    config, values, source = prepared(*_with_weights(config, values, original))
-    for key, now in (("init_from", source), ("checkpoint.resume_from", _resumed(config))):
+    config, values, source = prepare(*_with_weights(config, values, original))
+    for key, now in (("init_from", source), ("checkpoint.resume_from", _find_resumed(config))):
         then = original.lineage.get(key.rpartition(".")[2])
         if then and now and then["digest"] != now["digest"]:
             raise UserError(
@@ -153,7 +153,7 @@ def _with_weights(config: RunConfig, values: dict[str, Any], original: Original)
     return dataclasses.replace(config, init_from=then["uri"]), {**values, "init_from": then["uri"]}
 
 
-def _resumed(config: RunConfig) -> dict[str, Any] | None:
+def _find_resumed(config: RunConfig) -> dict[str, Any] | None:
     path = config.checkpoint.resume_from
     return {"digest": checkpoint.manifest(Path(path))["digest"]} if path else None
 

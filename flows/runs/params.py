@@ -21,7 +21,7 @@ from flows.config.compose import compose_params
 from flows.config.yaml_files import default_names
 from flows.report.command_lines import stage_command
 from flows.runs.change import rewrite_config
-from flows.runs.check import prepared
+from flows.runs.check import prepare
 from flows.runs.create import create_run
 from flows.runs.lineage import core_hash
 from rlcore import plugins
@@ -65,11 +65,11 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
             return run
         if stage not in MAY_SET_ASIDE:
             raise UserError(f"{run_dir}: {stale}; {_train_again(run_dir, params, overrides)} comes first")
-    config, values, source = prepared(config, values)  # a mistake is told while everything is in its place
+    config, values, source = prepare(config, values)  # a mistake is told while everything is in its place
     if stale is not None:
         place = set_aside(run)
         log.warning("%s: %s; the run is set aside in %s", run_dir, stale, os.path.relpath(place))
-    if not _measured_for(run, config):
+    if not _is_measured_for(run, config):
         for name in MEASURED:
             path = run.path / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -138,7 +138,7 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     return None
 
 
-def _measured_for(run: RunDirectory, config: RunConfig) -> bool:
+def _is_measured_for(run: RunDirectory, config: RunConfig) -> bool:
     """Whether the card that lies in the folder is of this environment and seed."""
     if not run.card.exists():
         return False

@@ -1,6 +1,6 @@
 """Ending a training at a boundary because something better is known to do with the time.
 
-Who runs it judges it there (`judged_by`), or anybody leaves a note in its folder (`prune`), on the same machine or not.
+Who runs it judges it there (`judge_by`), or anybody leaves a note in its folder (`prune`), on the same machine or not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _judges: list[Judge] = []
 
 
 @contextmanager
-def judged_by(judge: Judge) -> Iterator[None]:
+def judge_by(judge: Judge) -> Iterator[None]:
     """Have `judge(run, boundary)` say, of every boundary inside the `with` but the last, whether training ends there.
 
     It is called when what was due there is done.
@@ -39,8 +39,8 @@ def prune(run: RunDirectory, why: str) -> None:
     write_text(run.path / NOTE, f"{why}\n")
 
 
-def pruned(run: RunDirectory, at: Boundary) -> bool:
-    """Whether a training ends at this boundary, though it is not done; if so, its log says that it has ended."""
+def end_early(run: RunDirectory, at: Boundary) -> bool:
+    """End a training at this boundary, though it is not done, where a judge or a note says so; whether it has ended."""
     note = run.path / NOTE
     if not note.exists() and not any([judge(run, at) for judge in _judges]):
         return False
@@ -56,7 +56,7 @@ def over(run: RunDirectory) -> bool:
     """
     trainer = live(run)
     at = trainer.at if trainer is not None else None
-    if at is None or not (at.done or pruned(run, at)):
+    if at is None or not (at.done or end_early(run, at)):
         return False
     said = f"pruned at {at.policy_steps:,} policy steps"
     if at.done:

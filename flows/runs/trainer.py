@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from flows.process.signals import TrainingInterrupted, interrupted, time_left
+from flows.process.signals import TrainingInterrupted, is_interrupted, time_left
 from flows.runs.listeners import tell
 from flows.runs.warm import start_trainer
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, RunError, UserError, death
@@ -32,7 +32,7 @@ class SameAgain(RunError):
     """Failure that a trainer has told of itself, such as weights that are not finite: another would come to it too."""
 
 
-class Trainer:
+class TrainerProcess:
     """The live trainer of one run directory; it continues from the newest good checkpoint.
 
     Without `begin` the run need not be prepared before `begin()` is called.
@@ -162,10 +162,10 @@ class Trainer:
         return line
 
 
-_live: dict[Path, Trainer] = {}
+_live: dict[Path, TrainerProcess] = {}
 
 
-def live(run: RunDirectory) -> Trainer | None:
+def live(run: RunDirectory) -> TrainerProcess | None:
     """The trainer of a run in this process, if one is alive and at work."""
     trainer = _live.get(run.path.absolute())
     return trainer if trainer is not None and trainer.ready and trainer.process.poll() is None else None
@@ -189,7 +189,7 @@ def resumes(run: RunDirectory) -> str:
     return f"from its checkpoint at {int(newest.name):,} policy steps" if newest else "from the beginning"
 
 
-def trainer_for(run: RunDirectory) -> Trainer:
+def trainer_for(run: RunDirectory) -> TrainerProcess:
     """The live trainer of a run in this process, or a new one from its last checkpoint (so a retried task goes on)."""
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.process.poll() is not None:
@@ -199,10 +199,10 @@ def trainer_for(run: RunDirectory) -> Trainer:
     return trainer
 
 
-def expect_trainer(run: RunDirectory) -> Trainer:
+def expect_trainer(run: RunDirectory) -> TrainerProcess:
     """Start the trainer of a run that will be wanted soon: importing what it needs takes seconds."""
     if run.path.absolute() not in _live:
-        _live[run.path.absolute()] = Trainer(run, begin=False)
+        _live[run.path.absolute()] = TrainerProcess(run, begin=False)
     return _live[run.path.absolute()]
 
 
@@ -214,12 +214,12 @@ def release(run: RunDirectory, *, interrupt: bool = False) -> None:
 
 
 @contextmanager
-def released(run: RunDirectory) -> Iterator[None]:
+def release_after(run: RunDirectory) -> Iterator[None]:
     """End the run's trainer after the `with`; when a signal or Prefect broke it off, with a checkpoint."""
     try:
         yield
     except BaseException as error:
-        release(run, interrupt=not isinstance(error, Exception) or interrupted())
+        release(run, interrupt=not isinstance(error, Exception) or is_interrupted())
         raise
     finally:
         release(run)

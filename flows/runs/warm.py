@@ -17,7 +17,7 @@ from typing import IO
 from flows.process.network import listening
 from flows.runs.lineage import code_version
 from flows.settings import WARM, state_folder, warm_folder
-from flows.tracking.mirror import settle, shared_mirror
+from flows.tracking.mirror import settle, share_mirror
 from rlcore.store.directory import RunDirectory
 from rlcore.system.forked import Forked, fork, start_server
 from rlcore.system.lifeline import spawn
@@ -41,7 +41,7 @@ def warm_trainers(*others: str) -> Iterator[None]:
         with listening(folder / TRAINERS) as trainers:
             server = start_server(trainers, TRAINER, *others, env=_environment())
         stack.callback(_end, server)
-        stack.enter_context(shared_mirror(folder))
+        stack.enter_context(share_mirror(folder))
         os.environ[WARM] = str(folder)
         stack.callback(os.environ.pop, WARM, None)
         stack.callback(settle)

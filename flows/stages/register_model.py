@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows.registry import champions, upload
 from flows.registry import models as registry
-from flows.registry.contest import against_champion, evaluated
-from flows.registry.gate import EPISODES, Verdict, against_baseline
+from flows.registry.contest import against_champion, play_alone
+from flows.registry.gate import EPISODES, GateVerdict, against_baseline
 from flows.report.sentences import number
 from flows.runs.lineage import lineage
 from flows.runs.listeners import tell, working
@@ -135,13 +135,13 @@ def _write(
     run: RunDirectory,
     version: ModelVersion,
     result: Mapping[str, Any],
-    verdict: Verdict | str,
+    verdict: GateVerdict | str,
     other: str,
 ) -> str:
     """Write what a comparison came to on the version, and crown it where it is better; the decision."""
     name, this = version.name, str(version.version)
     figures: dict[str, Any] = {"eval_mean": result["mean"], "eval_episodes": result["episodes"]} if result else {}
-    if isinstance(verdict, Verdict):
+    if isinstance(verdict, GateVerdict):
         decision = f"{'Champion' if verdict.better else 'Not champion'}: {verdict.words}"
         if math.isfinite(verdict.low):  # of a single episode there is no interval
             figures |= {"difference": verdict.difference, "difference_low": verdict.low}
@@ -154,7 +154,7 @@ def _write(
     # MLflow's list of versions shows the first words only: they say whether it became champion.
     played = f" Greedy mean return {number(result['mean'])} over {result['episodes']} episodes." if result else ""
     client.update_model_version(name, this, f"{decision}.{played}\n\n{registry.description_of(config_of(run))}")
-    if isinstance(verdict, Verdict) and verdict.better:
+    if isinstance(verdict, GateVerdict) and verdict.better:
         champions.crown(client, name, this, "gate", decision)
     return _note(client, name, this, decision)
 
@@ -164,7 +164,7 @@ def _note(client: MlflowClient, name: str, this: str, decision: str) -> str:
     return decision
 
 
-def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, Any], Verdict | str]:
+def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, Any], GateVerdict | str]:
     """The version's figures and how it does against the random policy, or what is missing to say so."""
     events = list(read_events(run.events))
     baseline, judged = last_event(events, "baseline"), last_event(events, "evaluation", final=True)
@@ -173,5 +173,5 @@ def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, An
         result = judged["greedy"]
     else:
         # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.
-        result = evaluated(run, checkpoint, final.FINAL_ROUND, working("comparing with the random baseline"))
+        result = play_alone(run, checkpoint, final.FINAL_ROUND, working("comparing with the random baseline"))
     return result, against_baseline(result, baseline) if baseline else "no random baseline (run the collect stage)"

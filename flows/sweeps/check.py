@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from flows.compare.records import task_of
 from flows.config.compose import compose
-from flows.runs.check import prepared
+from flows.runs.check import prepare
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import Plan, merged
-from flows.sweeps.space import Dimension, Params, typed
+from flows.sweeps.settings import SweepPlan, merge
+from flows.sweeps.space import Dimension, Params, to_overrides
 from flows.tracking.mlflow_run import flat
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import at
@@ -24,7 +24,7 @@ class Checked(NamedTuple):
     pace: Pace
 
 
-def check_plan(plan: Plan, elsewhere: bool = False) -> Checked:
+def check_plan(plan: SweepPlan, elsewhere: bool = False) -> Checked:
     """Compose and check both ends, or every choice, of each key, the others at their first; nothing is written.
 
     `elsewhere`: neither device nor room is looked for here.
@@ -39,9 +39,9 @@ def check_plan(plan: Plan, elsewhere: bool = False) -> Checked:
     tried: list[tuple[Params, RunConfig]] = []
     tasks: dict[str, list[str]] = {}
     for point in points(plan.space):
-        made, values = _composed(plan, point)
-        prepared(made, values, here=not elsewhere)
-        tasks.setdefault(task_of(flat(values)), typed(point))
+        made, values = _compose(plan, point)
+        prepare(made, values, here=not elsewhere)
+        tasks.setdefault(task_of(flat(values)), to_overrides(point))
         tried.append((point, made))
     _refuse_unlike(tasks, plan)
     if config.confirm_seeds:
@@ -55,12 +55,12 @@ def check_plan(plan: Plan, elsewhere: bool = False) -> Checked:
     return Checked(tried[0][1], Pace.of(tried))
 
 
-def pace_of(plan: Plan) -> Pace:
+def pace_of(plan: SweepPlan) -> Pace:
     """The pace of a plan that was checked by an earlier version, which has not noted it."""
-    return Pace.of([(point, _composed(plan, point)[0]) for point in points(plan.space)])
+    return Pace.of([(point, _compose(plan, point)[0]) for point in points(plan.space)])
 
 
-def default_of(plan: Plan) -> Params | None:
+def default_of(plan: SweepPlan) -> Params | None:
     """The values of the default configuration, that without what is varied; None where the space does not hold them.
 
     A grid has the points that were typed, and no other.
@@ -80,9 +80,9 @@ def default_of(plan: Plan) -> Params | None:
     return found
 
 
-def first_config(plan: Plan) -> RunConfig:
+def first_config(plan: SweepPlan) -> RunConfig:
     """The config of the point where every key is at its first end."""
-    return _composed(plan, next(points(plan.space)))[0]
+    return _compose(plan, next(points(plan.space)))[0]
 
 
 def points(space: list[Dimension]) -> Iterator[Params]:
@@ -102,15 +102,15 @@ def _first(dimension: Dimension, varied: Dimension | None) -> object:
     return varied.when[dimension.key][0] if varied and dimension.key in varied.when else dimension.extremes[0]
 
 
-def _composed(plan: Plan, point: Params) -> tuple[RunConfig, dict[str, object]]:
+def _compose(plan: SweepPlan, point: Params) -> tuple[RunConfig, dict[str, object]]:
     try:
-        return compose(merged(plan.base, typed(point)))
+        return compose(merge(plan.base, to_overrides(point)))
     except UserError as error:
         if named := next((d for d in plan.space if _is_about(error, d.key)), None):
             raise UserError(f"{error} ({named.key} is varied: {named.written})") from None
         if any(_is_about(error, line.partition("=")[0].lstrip("+~")) for line in plan.base):
             raise
-        raise UserError(f"{error} (tried with {' '.join(typed(point))})") from None
+        raise UserError(f"{error} (tried with {' '.join(to_overrides(point))})") from None
 
 
 def _is_about(error: UserError, key: str) -> bool:
@@ -118,11 +118,11 @@ def _is_about(error: UserError, key: str) -> bool:
     return str(error).startswith((f"{key}=", f"unknown key '{key}'"))
 
 
-def _task_of_default(plan: Plan, elsewhere: bool) -> str:
+def _task_of_default(plan: SweepPlan, elsewhere: bool) -> str:
     """Check the configuration that the winner is to be compared with: the same without what is varied."""
     try:
         config, values = compose(plan.base)
-        prepared(config, values, here=not elsewhere)
+        prepare(config, values, here=not elsewhere)
     except UserError as error:
         raise UserError(
             f"the default configuration, beside which the winner is confirmed, is none: {error}; give the key a value "
@@ -131,7 +131,7 @@ def _task_of_default(plan: Plan, elsewhere: bool) -> str:
     return task_of(flat(values))
 
 
-def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: Plan) -> None:
+def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: SweepPlan) -> None:
     """Refuse trials, or a default configuration, of several tasks (task -> the first point that has it)."""
     if len(tasks) < 2:
         return
@@ -139,11 +139,11 @@ def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: Plan) -> None:
     apart = [line for line in second if line not in first] or second
     raise UserError(
         f"{' '.join(apart)}: its task is {other}, beside {one} of the others, and returns of unlike tasks cannot be "
-        f"compared; one sweep for each{_varied(apart, plan)}"
+        f"compared; one sweep for each{_tell_varied(apart, plan)}"
     )
 
 
-def _varied(lines: Sequence[str], plan: Plan) -> str:
+def _tell_varied(lines: Sequence[str], plan: SweepPlan) -> str:
     """Which of some overrides are varied, in brackets."""
     keys = {line.partition("=")[0] for line in lines}
     written = [f"{d.key} is varied: {d.written}" for d in plan.space if d.key in keys]

@@ -9,15 +9,15 @@ import numpy as np
 
 from flows.compare import statistics
 from flows.compare.selection import FEWEST
-from flows.report.sentences import between, number, signed
+from flows.report.sentences import between, number, sign
 from flows.runs.change import change_run
 from flows.runs.listeners import tell
 from flows.sweeps.driving import Sweep
 from flows.sweeps.jobs import FAULTS, Job
-from flows.sweeps.settings import merged
-from flows.sweeps.space import typed
+from flows.sweeps.settings import merge
+from flows.sweeps.space import to_overrides
 from flows.sweeps.study import CONFIRMATION
-from flows.sweeps.trial import Training, iqm, trainings
+from flows.sweeps.trial import TrialRun, iqm, trainings
 from flows.tasks import register_model
 from rlcore.errors import RunError
 from rlcore.store.directory import write_json
@@ -42,16 +42,16 @@ def confirm(sweep: Sweep) -> Iterator[Job]:
         raise type(failures[0])(f"the winner of sweep {sweep.folder.name} is not confirmed: {failures[0]}")
 
 
-def sides(sweep: Sweep) -> dict[str, list[Training]]:
+def sides(sweep: Sweep) -> dict[str, list[TrialRun]]:
     """The runs of the winner and of the default configuration, seed by seed; none where nothing is to be confirmed."""
     best = sweep.study.best()
     if best is None or not sweep.config.confirm_seeds:
         return {}
     seeds = sweep.study.seeds(CONFIRMATION, sweep.config.confirm_seeds)
-    base = merged(merged(QUIET, sweep.plan.base), ["model_manager.disabled=true"])
-    values, name = typed(sweep.study.params(best.number)), sweep.folder.name
+    base = merge(merge(QUIET, sweep.plan.base), ["model_manager.disabled=true"])
+    values, name = to_overrides(sweep.study.params(best.number)), sweep.folder.name
     return {
-        "winner": trainings(sweep.runs / f"winner_{best.number:04d}", merged(base, values), seeds, f"{name}-winner"),
+        "winner": trainings(sweep.runs / f"winner_{best.number:04d}", merge(base, values), seeds, f"{name}-winner"),
         "default": trainings(sweep.runs / "default", base, seeds, f"{name}-default"),
     }
 
@@ -63,7 +63,7 @@ def verdict(sweep: Sweep) -> None:
         return
     values = {side: [training.value(sweep.config, sweep.pace) for training in its] for side, its in runs.items()}
     seeds = [int(training.run_dir.name.removeprefix("seed_")) for training in runs["winner"]]
-    found = judged(values["winner"], values["default"])
+    found = judge(values["winner"], values["default"])
     tell("stage", {"doing": f"confirmation: {found['words']}"})
     model = None
     if found["better"]:
@@ -75,7 +75,7 @@ def verdict(sweep: Sweep) -> None:
     )
 
 
-def judged(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
+def judge(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
     """The difference of the two sides' IQM over paired seeds, its 95 % bootstrap interval, and what that says.
 
     `better` is None where there are too few seeds to say.
@@ -90,7 +90,7 @@ def judged(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
     verb = "better than" if low > 0 else "worse than" if high < 0 else "not better than"
     noise = "within" if low <= 0 <= high else "beyond"
     words = (
-        f"the winner is {verb} the default configuration: {said}, difference {signed(difference)}, 95 % interval "
+        f"the winner is {verb} the default configuration: {said}, difference {sign(difference)}, 95 % interval "
         f"{between(low, high)}, {noise} the noise"
     )
     return {"better": low > 0, **means, "difference": difference, "low": low, "high": high, "words": words}

@@ -15,8 +15,8 @@ from typing import Any
 from flows.process.signals import time_left
 from flows.runs.warm import start_warm
 from flows.sweeps import WORKER
-from flows.sweeps.jobs import DEATHS, End, stopped_by
-from flows.sweeps.trial import Training
+from flows.sweeps.jobs import DEATHS, End, end_by
+from flows.sweeps.trial import TrialRun
 from rlcore.errors import death
 
 GRACE = 22.0  # seconds that a worker gets to have its trainer write a checkpoint
@@ -40,7 +40,7 @@ class Crew:
         self._alive: set[_Worker] = set()
         self._ending = threading.Event()
 
-    def train(self, training: Training, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End:
+    def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End:
         """Train a run to its end on a worker that is free, from its last checkpoint where a worker was killed.
 
         May be called from as many threads as there are workers. `on_evaluation` is asked whether to go on.
@@ -51,7 +51,7 @@ class Crew:
                 if self._ending.is_set():
                     return End("interrupted")
                 if not isinstance(worker, _Worker) or not worker.lives:
-                    worker = self._started(worker.place if isinstance(worker, _Worker) else worker)
+                    worker = self._start(worker.place if isinstance(worker, _Worker) else worker)
                 end = worker.train(training, on_evaluation, on_progress)
                 if end is not None:
                     return end
@@ -71,7 +71,7 @@ class Crew:
         for worker in tuple(self._alive):
             worker.wait(time_left(GRACE) if interrupt else 5.0)
 
-    def _started(self, place: Mapping[str, str]) -> _Worker:
+    def _start(self, place: Mapping[str, str]) -> _Worker:
         worker = _Worker(place, self._log)
         self._alive.add(worker)
         return worker
@@ -91,7 +91,7 @@ class _Worker:
     @property
     def end_of_job(self) -> End:
         """How a job ended over which it died."""
-        return stopped_by(death(self.process.wait(), self.death))
+        return end_by(death(self.process.wait(), self.death))
 
     @property
     def death(self) -> str:
@@ -100,7 +100,7 @@ class _Worker:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"worker {self.process.pid} {how} (its output is in {self._told})"
 
-    def train(self, training: Training, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End | None:
+    def train(self, training: TrialRun, on_evaluation: OnEvaluation | None, on_progress: OnProgress) -> End | None:
         """Have it train a run; None where it died over that."""
         asked = {"run_dir": str(training.run_dir), "overrides": list(training.overrides)}
         if not self._say({"train": asked | {"judged": on_evaluation is not None}}):

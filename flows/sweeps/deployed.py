@@ -18,7 +18,7 @@ from flows.runs.pruning import prune
 from flows.settings import configure_environment
 from flows.sweeps.driving import Sweep
 from flows.sweeps.jobs import DEATHS, FAULTS, End, Job
-from flows.sweeps.trial import Training
+from flows.sweeps.trial import TrialRun
 from rlcore.errors import Killed
 from rlcore.store.directory import RunDirectory
 
@@ -64,7 +64,7 @@ class DeployedHands:
         if pruned or training is None or training.state == "pruned":
             self._end(job, End("over" if training is None and not pruned else "pruned"))
         else:
-            self._running[job] = self._submitted(job, training)
+            self._running[job] = self._submit(job, training)
 
     def wait(self) -> tuple[Job, End]:
         """The next job that ends, and how; looks every two seconds."""
@@ -114,7 +114,7 @@ class DeployedHands:
             end = End("unfinished" if fault else "failed", state.message or state.type.value, fault)
             self._end(job, end)
 
-    def _submitted(self, job: Job, training: Training) -> UUID:
+    def _submit(self, job: Job, training: TrialRun) -> UUID:
         """The flow run that trains a run: asked for again, it is the same one."""
         algo = compose(training.overrides)[0].algo.name
         seed = f", {training.run_dir.name.replace('_', ' ')}" if len(job.trainings) > 1 else ""
@@ -143,7 +143,7 @@ class DeployedHands:
 
 
 @contextmanager
-def cancelled_with(flow_run: UUID, hands: DeployedHands) -> Iterator[None]:
+def cancel_with(flow_run: UUID, hands: DeployedHands) -> Iterator[None]:
     """Inside the `with`, cancel what hands have begun where the flow run of their sweep is cancelled."""
     try:
         yield

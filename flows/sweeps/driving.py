@@ -12,10 +12,10 @@ from flows.sweeps.check import pace_of
 from flows.sweeps.faults import Faults
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Hands, Job
-from flows.sweeps.settings import Plan, merged
-from flows.sweeps.space import typed
+from flows.sweeps.settings import SweepPlan, merge
+from flows.sweeps.space import to_overrides
 from flows.sweeps.study import TRAINING, Study
-from flows.sweeps.trial import iqm, lean, reported, trainings
+from flows.sweeps.trial import iqm, lean, read_reports, trainings
 from rlcore.errors import RunError
 
 
@@ -27,7 +27,7 @@ class Sweep:
         plan: of it.
     """
 
-    def __init__(self, folder: SweepFolder, plan: Plan) -> None:
+    def __init__(self, folder: SweepFolder, plan: SweepPlan) -> None:
         self.pace = plan.pace or pace_of(plan)
         self.folder, self.plan, self.config = folder, dataclasses.replace(plan, pace=self.pace), plan.config
         self.runs = folder.runs
@@ -38,7 +38,7 @@ class Sweep:
     def job(self, number: int) -> Job:
         """The job of a trial."""
         params = self.study.params(number)
-        base = lean(merged(self.plan.base, typed(params)), self.config)
+        base = lean(merge(self.plan.base, to_overrides(params)), self.config)
         runs = trainings(
             self.folder.trial(number), base, self.study.seeds(TRAINING, self.config.seeds), self.config.name
         )
@@ -51,7 +51,9 @@ class Sweep:
         if job.number is None:
             return False
         with self._one:
-            return any(self.study.report(job.number, step, score) for step, score in reported(job.trainings, self.pace))
+            return any(
+                self.study.report(job.number, step, score) for step, score in read_reports(job.trainings, self.pace)
+            )
 
     def tell(self, job: Job, end: End) -> None:
         """Note what a trial came to; one that a fault of the machine has ended comes to nothing yet."""
@@ -89,7 +91,7 @@ def trials(sweep: Sweep) -> Iterator[Job]:
     processes were killed, or whose memory was not there, is tried once more by itself when all others have ended. What
     faults of the machine leave unfinished all the same, a `MachineFault` tells at the end.
     """
-    study, begun = sweep.study, sweep.study.unfinished()
+    study, begun = sweep.study, sweep.study.list_unfinished()
     faults = Faults(study, sweep.folder.resume_command)
     while True:
         while sweep.hands.free and not faults.full:

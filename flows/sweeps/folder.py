@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.process.leases import held_elsewhere
-from flows.process.locks import locked, taken
+from flows.process.leases import is_held_elsewhere
+from flows.process.locks import hold, is_taken
 from flows.report.command_lines import sweep_resume_command
 from flows.settings import DATABASE, database_url, sweeps_folder
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import NAME, Plan, SweepConfig
+from flows.sweeps.settings import NAME, SweepConfig, SweepPlan
 from flows.sweeps.space import Dimension
 from rlcore.config.schema import build, nearest
 from rlcore.errors import UserError
@@ -55,7 +55,7 @@ class SweepFolder:
             raise UserError(f"{name}: no such sweep in {sweeps_folder()}{there}")
         return folder
 
-    def write(self, plan: Plan, runs: Path) -> None:
+    def write(self, plan: SweepPlan, runs: Path) -> None:
         """Note the plan and the folder of the runs, where another machine finds it as well."""
         self.path.mkdir(parents=True, exist_ok=True)
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
@@ -73,24 +73,24 @@ class SweepFolder:
             write_text(self.plan_file, (runs / "sweep.json").read_text())
         return self.plan_file.exists()
 
-    def read(self) -> Plan:
+    def read(self) -> SweepPlan:
         """The plan that was noted."""
-        noted = self._noted()
+        noted = self._read_note()
         config = build(SweepConfig, noted["config"], "sweep.")
         pace = Pace(**noted["pace"]) if noted.get("pace") else None  # earlier versions have not noted it
-        return Plan(
+        return SweepPlan(
             config, noted["base"], [_dimension(values) for values in noted["space"]], pace, noted.get("default")
         )
 
     @property
     def id(self) -> str:
         """Mark that tells a sweep from one of the same name that was there before."""
-        return self._noted()["id"]
+        return self._read_note()["id"]
 
     @property
     def runs(self) -> Path:
         """The folder of its runs."""
-        return Path(self._noted()["runs"])
+        return Path(self._read_note()["runs"])
 
     def trial(self, number: int) -> Path:
         """The folder of a trial's runs."""
@@ -142,13 +142,13 @@ class SweepFolder:
         """The command line that goes on with it."""
         return sweep_resume_command(self.name)
 
-    def storage(self, plan: Plan) -> str:
+    def storage(self, plan: SweepPlan) -> str:
         """The address of the study's database: `sweep.storage`, the environment's, else a file here.
 
         A `UserError` where the sweep has been begun in another one, whose trials would be missed.
         """
         address = self._chosen_storage(plan)
-        noted = self._noted().get("storage", "") if self.plan_file.exists() else redacted(address)
+        noted = self._read_note().get("storage", "") if self.plan_file.exists() else redacted(address)
         if noted != redacted(address):
             raise UserError(
                 f"sweep {self.name}: its trials are in {noted or 'the file of its own'}, and {STORAGE}, {DATABASE} and "
@@ -156,7 +156,7 @@ class SweepFolder:
             )
         return address or f"sqlite:///{self.path / 'study.db'}"
 
-    def study_name(self, plan: Plan, copies: int | None = None) -> str:
+    def study_name(self, plan: SweepPlan, copies: int | None = None) -> str:
         """Name of the study, or of its n-th copy: by more than the name in a database of several checkouts."""
         name = f"{self.name} {self.id}" if self._chosen_storage(plan) else self.name
         copies = self.copies if copies is None else copies
@@ -165,34 +165,34 @@ class SweepFolder:
     @property
     def copies(self) -> int:
         """How often its study was copied, to do failed trials again."""
-        return self._noted().get("copies", 0) if self.plan_file.exists() else 0
+        return self._read_note().get("copies", 0) if self.plan_file.exists() else 0
 
     def note_copies(self, count: int) -> None:
         """Have the study be its n-th copy from now on."""
-        noted = self._noted() | {"copies": count}
+        noted = self._read_note() | {"copies": count}
         for place in (self.plan_file, self.runs / "sweep.json"):
             write_json(place, noted)
 
     @staticmethod
-    def _chosen_storage(plan: Plan) -> str:
+    def _chosen_storage(plan: SweepPlan) -> str:
         return plan.config.storage or os.environ.get(STORAGE) or database_url("optuna", "psycopg2") or ""
 
     @contextmanager
     def driving(self) -> Iterator[None]:
         """Be the one process that drives the sweep inside; `UserError` where another one is."""
-        with locked(self.path / "lock", refusal=f"is driving sweep {self.name}; wait for it"):
+        with hold(self.path / "lock", refusal=f"is driving sweep {self.name}; wait for it"):
             yield
 
     @property
     def driven(self) -> bool:
         """Whether some process drives it just now, or did last on another machine, as far as can be seen here."""
-        return taken(self.path / "lock") or held_elsewhere(self.lease)
+        return is_taken(self.path / "lock") or is_held_elsewhere(self.lease)
 
-    def _noted(self) -> dict[str, Any]:
+    def _read_note(self) -> dict[str, Any]:
         return json.loads(self.plan_file.read_text())
 
 
-def refuse_password(plan: Plan) -> None:
+def refuse_password(plan: SweepPlan) -> None:
     """Refuse an address with a password among the settings: they are stored."""
     storage = plan.config.storage or ""
     if redacted(storage) != storage:

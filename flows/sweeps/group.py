@@ -12,11 +12,11 @@ from flows.config.compose import compose, without_plugins
 from flows.config.overrides import parse
 from flows.config.yaml_files import groups
 from flows.report.command_lines import short_path
-from flows.runs.check import prepared
+from flows.runs.check import prepare
 from flows.sweeps.jobs import Hands, Job
-from flows.sweeps.settings import merged
-from flows.sweeps.space import Params, of_overrides, typed
-from flows.sweeps.trial import Training, otherwise
+from flows.sweeps.settings import merge
+from flows.sweeps.space import Params, of_overrides, to_overrides
+from flows.sweeps.trial import TrialRun, otherwise
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
 from rlcore.errors import Mistakes, RunError, UserError
@@ -35,7 +35,7 @@ class Group(NamedTuple):
     """
 
     name: str
-    trainings: list[Training]
+    trainings: list[TrialRun]
     workers: int
     accelerator: str
 
@@ -66,12 +66,12 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> Group:
     trainings, config, tried = [], None, []
     for point in _points(overrides):
         label = ",".join(f"{key.rpartition('.')[2]}={spell(value)}" for key, value in point.items())
-        line = merged(base, [*typed(point), f"run_name='{name}/{label}'"])
+        line = merge(base, [*to_overrides(point), f"run_name='{name}/{label}'"])
         config, values = compose(line)
         if (others := {key: value for key, value in point.items() if key != "seed"}) not in tried:
-            prepared(config, values)
+            prepare(config, values)
             tried.append(others)
-        training = Training(Path(config.run_dir).absolute(), tuple(line))
+        training = TrialRun(Path(config.run_dir).absolute(), tuple(line))
         _refuse_other(training, config, str(name))
         trainings.append(training)
     assert config is not None
@@ -83,7 +83,7 @@ def group_of(overrides: Sequence[str], workers: int | None = None) -> Group:
     return Group(str(name), trainings, min(at_once, len(trainings)), config.fabric.accelerator)
 
 
-def unfinished(group: Group, hands: Hands) -> Iterator[Job]:
+def hand_out(group: Group, hands: Hands) -> Iterator[Job]:
     """The runs to be started, each as soon as there is a hand free, until all have ended.
 
     A run that fails does not end the others; at the end a `RunError` says which have.
@@ -121,7 +121,7 @@ def _points(overrides: Sequence[str]) -> Iterator[Params]:
         yield dict(zip((dimension.key for dimension in dimensions), chosen, strict=True))
 
 
-def _refuse_other(training: Training, config: RunConfig, name: str) -> None:
+def _refuse_other(training: TrialRun, config: RunConfig, name: str) -> None:
     if training.run.config.exists() and (other := otherwise(training.run, config)):
         key, old, new = other
         raise UserError(

@@ -31,7 +31,7 @@ def growing(sweep: Sweep) -> Iterator[None]:
             ended.wait()
             ended.clear()
             if not over.is_set():
-                over.wait(SHARE * _drawn(sweep))
+                over.wait(SHARE * _draw(sweep))
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
         if kind == "trial":
@@ -49,10 +49,10 @@ def growing(sweep: Sweep) -> Iterator[None]:
         ended.set()
         keeper.join(time_left(PARTING))
         if broken and not keeper.is_alive():
-            _drawn(sweep, broken=True)
+            _draw(sweep, broken=True)
 
 
-def _drawn(sweep: Sweep, broken: bool = False) -> float:
+def _draw(sweep: Sweep, broken: bool = False) -> float:
     """Draw the page; the seconds that it took."""
     began = time.monotonic()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from flows.sweeps.trial import Training
+from flows.sweeps.trial import TrialRun
 from rlcore.errors import DiskFault, Killed, MachineFault, OutOfMemory, machine_fault
 
 FAULTS: dict[str, type[MachineFault]] = {kind.__name__: kind for kind in (DiskFault, OutOfMemory, Killed)}
@@ -23,7 +23,7 @@ class End(NamedTuple):
     fault: str = ""
 
 
-def stopped_by(error: Exception) -> End:
+def end_by(error: Exception) -> End:
     """How a job ended that an exception has ended."""
     fault = machine_fault(error)
     sentence = str(fault or error) or type(error).__name__
@@ -39,7 +39,7 @@ class Job:
         number: of the trial; None of a run that is no trial.
     """
 
-    def __init__(self, label: str, trainings: Sequence[Training], number: int | None = None) -> None:
+    def __init__(self, label: str, trainings: Sequence[TrialRun], number: int | None = None) -> None:
         self.label, self.trainings, self.number = label, list(trainings), number
 
 

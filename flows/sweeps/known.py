@@ -25,19 +25,19 @@ def as_known(trial: FrozenTrial) -> FrozenTrial:
     return _copy(trial, None, trial.state) if RUNGS in trial.system_attrs else trial
 
 
-def asked_only(trial: FrozenTrial) -> FrozenTrial:
+def as_asked(trial: FrozenTrial) -> FrozenTrial:
     """A trial as it was when it was asked."""
     return _copy(trial, 0)
 
 
-def asked_anew(trial: FrozenTrial) -> FrozenTrial:
+def ask_anew(trial: FrozenTrial) -> FrozenTrial:
     """A trial that failed as one that has only been asked; the default configuration stays noted as such."""
-    made = asked_only(trial)
+    made = as_asked(trial)
     made.user_attrs = {key: note for key, note in trial.user_attrs.items() if key == DEFAULT}
     return made
 
 
-def valued(trial: FrozenTrial, step: int, value: float | None) -> FrozenTrial:
+def with_value(trial: FrozenTrial, step: int, value: float | None) -> FrozenTrial:
     """A trial with one intermediate value, or none."""
     made = copy.copy(trial)
     made.intermediate_values = {} if value is None else {step: value}

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.process.signals import interrupted
+from flows.process.signals import is_interrupted
 from flows.runs.listeners import tell
 from flows.runs.milestones import note_end
 from flows.runs.warm import warm_trainers
 from flows.stages.summary import summarise
 from flows.sweeps import WORKER
 from flows.sweeps.crew import Crew
-from flows.sweeps.jobs import End, Job, stopped_by
-from flows.sweeps.trial import Training
+from flows.sweeps.jobs import End, Job, end_by
+from flows.sweeps.trial import TrialRun
 from flows.tasks import VERSION
 from flows.workers.up import visible_gpus
 from rlcore.errors import Killed
@@ -72,7 +72,7 @@ class LocalHands:
         try:
             end = self._end_of(job)
         except Exception as error:
-            end = stopped_by(error)
+            end = end_by(error)
             if end.state == "failed":
                 raise
         self._ends[job] = end
@@ -110,17 +110,17 @@ def here(
         try:
             yield LocalHands(crew, len(places), review)
         except BaseException as error:
-            crew.end(interrupt=not isinstance(error, Exception) or interrupted())
+            crew.end(interrupt=not isinstance(error, Exception) or is_interrupted())
             raise
         finally:
             crew.end()
 
 
-def _called(parameters: dict[str, Any]) -> str:
+def _name(parameters: dict[str, Any]) -> str:
     return parameters["job"].label
 
 
-options: dict[str, Any] = {"task_run_name": _called, "cache_policy": NO_CACHE, "persist_result": False}
+options: dict[str, Any] = {"task_run_name": _name, "cache_policy": NO_CACHE, "persist_result": False}
 
 
 @task(name="train", version=VERSION, **options)
@@ -130,7 +130,7 @@ def _train(hands: LocalHands, job: Job) -> Any:
     return Failed(message=end.sentence) if end.state in ("failed", "unfinished") else end.state
 
 
-def _note_pruned(training: Training) -> None:
+def _note_pruned(training: TrialRun) -> None:
     """Have a run that was to end when its driver was killed say so."""
     if training.state == "begun":
         note_end(training.run, Boundary(training.policy_steps, (), False, "pruned"))

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from flows.process.signals import interrupted, time_left
+from flows.process.signals import is_interrupted, time_left
 from flows.sweeps.folder import SweepFolder
 from flows.tracking.mlflow_run import experiment_of
 from flows.tracking.mlflow_store import reachable_store, store_uri, user
-from flows.tracking.mlflow_sweep import OF_SWEEP, PARENT, SWEEP, run_of_sweep, tagged
+from flows.tracking.mlflow_sweep import OF_SWEEP, PARENT, SWEEP, find_tagged, run_of_sweep
 from rlcore.errors import first_line
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _making = threading.Lock()
 
 
 @contextmanager
-def shown(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
+def show(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
     """Have MLflow show a sweep as running inside the `with`; killed or failed where it is broken off.
 
     The run is made in a thread, since MLflow takes seconds to import: nothing waits for it. A store that is away is
@@ -37,15 +37,15 @@ def shown(folder: SweepFolder, tree: Mapping[str, Any]) -> Iterator[None]:
         folder: the sweep's.
         tree: config of one of its trials, which says where its runs are.
     """
-    making = threading.Thread(target=_tried, args=(lambda: _run_of(folder, tree),), name="mlflow", daemon=True)
+    making = threading.Thread(target=_try, args=(lambda: _run_of(folder, tree),), name="mlflow", daemon=True)
     making.start()
     try:
         yield
     except BaseException as error:
         making.join(time_left(PARTING))
         if not making.is_alive():
-            status = "FAILED" if isinstance(error, Exception) and not interrupted() else "KILLED"
-            _tried(lambda: _end(folder, tree, status))
+            status = "FAILED" if isinstance(error, Exception) and not is_interrupted() else "KILLED"
+            _try(lambda: _end(folder, tree, status))
         raise
 
 
@@ -58,7 +58,7 @@ def bring(
     """
     client, found = _run_of(folder, tree)
     parent = found.info.run_id
-    for child in tagged(client, OF_SWEEP, folder.id):
+    for child in find_tagged(client, OF_SWEEP, folder.id):
         if PARENT not in child.data.tags:  # it was quicker
             client.set_tag(child.info.run_id, PARENT, parent)
     for key, value in settings.items():
@@ -75,7 +75,7 @@ def bring(
 def note_killed(folder: SweepFolder, tree: Mapping[str, Any]) -> None:
     """Have a sweep that runs, as MLflow says, and that nobody drives, count as killed there."""
     if not folder.driven:
-        _tried(lambda: _end(folder, tree, "KILLED"))
+        _try(lambda: _end(folder, tree, "KILLED"))
 
 
 def _run_of(folder: SweepFolder, tree: Mapping[str, Any]) -> tuple[MlflowClient, Run]:
@@ -99,7 +99,7 @@ def _end(folder: SweepFolder, tree: Mapping[str, Any], status: str) -> None:
         client.set_terminated(found.info.run_id, status)
 
 
-def _tried(action: Callable[[], object]) -> None:
+def _try(action: Callable[[], object]) -> None:
     try:
         action()
     except Exception as error:  # whatever a store that is away makes of it: no sweep ends over that

@@ -63,14 +63,14 @@ class Pace:
         last = evaluations[-1][0] // self.every
         return [score for steps, score in evaluations if steps // self.every > last - count]
 
-    def told(self, trainings: Sequence[Sequence[tuple[int, float]]]) -> Iterator[tuple[int, float]]:
+    def read_scores(self, trainings: Sequence[Sequence[tuple[int, float]]]) -> Iterator[tuple[int, float]]:
         """Policy steps over all trainings of a trial, each with a budget of its own, and score of their evaluations."""
         for number, evaluations in enumerate(trainings):
             for steps, score in evaluations:
                 yield number * self.budget + steps, score
 
     def score_at(self, scores: Mapping[int, float], steps: int) -> float | None:
-        """The worth of a trial after so many policy steps, by its scores as `told` has them.
+        """The worth of a trial after so many policy steps, by its scores as `read_scores` has them.
 
         On the line between two evaluations of one training, and after the last what that was; None before the first.
         """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.report.figures import COLOURS, HEIGHT, INK, SOFT, WIDTH, Picture, drawing, label, legend, new_figure, picture
 from flows.report.sweep_tables import short_names
-from flows.sweeps.space import Dimension, stored
+from flows.sweeps.space import Dimension, to_stored
 from rlcore.config.schema import spell
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _place(dimension: Dimension, value: Any) -> Any:
 
 def _scale(axes: Axes, dimension: Dimension) -> None:
     if dimension.type == "categorical":
-        axes.set_xticks(range(len(dimension.choices)), [spell(stored(choice)) for choice in dimension.choices])
+        axes.set_xticks(range(len(dimension.choices)), [spell(to_stored(choice)) for choice in dimension.choices])
         axes.set_xlim(-0.5, len(dimension.choices) - 0.5)
         return
     low, high, edge = dimension.low, dimension.high, 0.05  # beyond the ends, where trials lie as well

@@ -13,8 +13,8 @@ from flows.config.yaml_files import groups
 from flows.report.command_lines import bin_folder, short_path
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.settings import merged
-from flows.sweeps.space import typed
+from flows.sweeps.settings import merge
+from flows.sweeps.space import to_overrides
 from rlcore.config.schema import at
 from rlcore.store.directory import write_text
 
@@ -28,7 +28,7 @@ def best_preset(sweep: Sweep) -> None:
         f"The best of {len(sweep.study.trials)} trials of sweep {sweep.folder.name}: trial {best.number}, "
         f"value {best.value:.6g}. {'Not confirmed: see the report.' if sweep.config.confirm_seeds == 0 else ''}".strip()
     )
-    overrides = merged(sweep.plan.base, typed(sweep.study.params(best.number)))
+    overrides = merge(sweep.plan.base, to_overrides(sweep.study.params(best.number)))
     write_text(sweep.folder.preset, preset(overrides, comment))
 
 

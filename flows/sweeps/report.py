@@ -11,7 +11,7 @@ from typing import Any
 from flows.compare.gather import Side
 from flows.compare.page import sections
 from flows.compare.records import from_directory
-from flows.compare.report import written
+from flows.compare.report import write
 from flows.report.command_lines import short_path
 from flows.report.figures import save
 from flows.runs.lineage import UNKNOWN
@@ -23,9 +23,9 @@ from flows.sweeps.known import DEFAULT
 from flows.sweeps.mlflow_parent import bring
 from flows.sweeps.page import markdown, page
 from flows.sweeps.preset import train_command
-from flows.sweeps.settings import Plan, SweepConfig
+from flows.sweeps.settings import SweepConfig, SweepPlan
 from flows.sweeps.study import Study, meant
-from flows.sweeps.trial import Training
+from flows.sweeps.trial import TrialRun
 from flows.workers.artifacts import show_sweep
 from rlcore.config.schema import plain
 from rlcore.errors import RunError, UserError, first_line
@@ -111,7 +111,7 @@ def _confirmation(folder: SweepFolder, confirmed: Mapping[str, Any]) -> str:
         for side, place in places.items()
     ]
     try:
-        made = written(sides, folder.comparison)
+        made = write(sides, folder.comparison)
     except UserError as error:
         log.warning("winner and default are not compared: %s", error)
         return ""
@@ -130,9 +130,9 @@ def definition(config: SweepConfig) -> str:
     return f"The value of a trial is the interquartile mean, over {config.seeds} training seeds, of {of_run}, greedily."
 
 
-def _runs(folder: SweepFolder, number: int) -> list[Training]:
+def _runs(folder: SweepFolder, number: int) -> list[TrialRun]:
     """The runs of a trial that there are."""
-    return [Training(place, ()) for place in sorted(folder.trial(number).glob("seed_*"))]
+    return [TrialRun(place, ()) for place in sorted(folder.trial(number).glob("seed_*"))]
 
 
 def _so_far(folder: SweepFolder, number: int) -> int:
@@ -140,7 +140,7 @@ def _so_far(folder: SweepFolder, number: int) -> int:
     return sum(training.policy_steps for training in _runs(folder, number))
 
 
-def _about(folder: SweepFolder, plan: Plan) -> dict[str, str]:
+def _about(folder: SweepFolder, plan: SweepPlan) -> dict[str, str]:
     """Facts of what was trained and how values were chosen, in words: from the runs that there are, and the plan."""
     config = plan.config
     runs = [run for place in folder.trials for run in RunDirectory.below(place)]
@@ -161,7 +161,7 @@ def _distinct(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
 
 
-def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, Any]:
+def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[str, Any]:
     rows = [
         {
             "number": trial.number,
@@ -188,11 +188,11 @@ def _status(folder: SweepFolder, plan: Plan, study: Study | None) -> dict[str, A
         "saved": sum(max(0, round(fmean(whole)) - steps) for steps in pruned) if whole else 0,
         "best": best and rows[best.number],
         "confirmed": confirmed,
-        "lost": None if study else _left(folder, plan),
+        "lost": None if study else _tell_rest(folder, plan),
     }
 
 
-def _left(folder: SweepFolder, plan: Plan) -> str | None:
+def _tell_rest(folder: SweepFolder, plan: SweepPlan) -> str | None:
     """A sentence on what is left of a sweep whose study is not there; None where it never had a trial."""
     there = len(folder.trials)
     if not there:

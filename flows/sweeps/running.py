@@ -14,18 +14,18 @@ from flows.process.signals import still_terminable
 from flows.report.command_lines import short_path
 from flows.runs.listeners import tell
 from flows.sweeps.check import check_plan, default_of, first_config
-from flows.sweeps.deployed import DeployedHands, cancelled_with
+from flows.sweeps.deployed import DeployedHands, cancel_with
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder, refuse_password
 from flows.sweeps.growing import growing
 from flows.sweeps.jobs import Job
 from flows.sweeps.local import here
-from flows.sweeps.mlflow_parent import shown
-from flows.sweeps.settings import LATER, Plan, changed, plan
+from flows.sweeps.mlflow_parent import show
+from flows.sweeps.settings import LATER, SweepPlan, change, plan
 from flows.sweeps.study import Study
 from flows.sweeps.trial import otherwise
 from flows.workers.artifacts import share_shown
-from flows.workers.flow_run import call, on_worker, supervised
+from flows.workers.flow_run import call, on_worker, supervise
 from rlcore.config.schema import plain, spell
 from rlcore.errors import UserError
 
@@ -50,7 +50,7 @@ def new_sweep(overrides: Sequence[str], elsewhere: bool = False) -> tuple[str, S
     return config.algo.name, folder
 
 
-def changed_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> tuple[str, SweepFolder]:
+def change_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> tuple[str, SweepFolder]:
     """A sweep that is there, with other settings where they are given, and the algorithm whose flow it is.
 
     With `failed`, its trials that have failed are to be done again.
@@ -58,7 +58,7 @@ def changed_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> 
     folder = SweepFolder.existing(name)
     there = folder.read()
     with folder.driving():
-        made = dataclasses.replace(there, config=changed(there.config, overrides))
+        made = dataclasses.replace(there, config=change(there.config, overrides))
         config, pace = check_plan(made)
         folder.write(dataclasses.replace(made, pace=pace), folder.runs)
         if failed:
@@ -66,10 +66,10 @@ def changed_sweep(name: str, overrides: Sequence[str], failed: bool = False) -> 
     return config.algo.name, folder
 
 
-def _take_up_failed(folder: SweepFolder, plan: Plan) -> None:
+def _take_up_failed(folder: SweepFolder, plan: SweepPlan) -> None:
     """Have the sweep go on in a copy of its study in which the failed trials have only been asked."""
     study, copies = Study(plan, folder.storage(plan), folder.study_name(plan)), folder.copies + 1
-    if not study.failed():
+    if not study.list_failed():
         raise UserError(f"--failed: no trial of sweep {folder.name} has failed")
     study.copy(folder.study_name(plan, copies))
     folder.note_copies(copies)  # from here on the copy counts, whatever becomes of this process
@@ -85,8 +85,8 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None
     log = get_run_logger() if on_worker() else None
-    with supervised(log) if log else nullcontext():
-        folder = SweepFolder.existing(name) if name else _made(algo, overrides, accelerator, context.flow_run)
+    with supervise(log) if log else nullcontext():
+        folder = SweepFolder.existing(name) if name else _find_or_make(algo, overrides, accelerator, context.flow_run)
         with still_terminable(), folder.driving(), _alone(folder):
             sweep = Sweep(folder, folder.read())
             call(f"sweep {folder.name}", folder.name, algo)
@@ -95,12 +95,12 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
             trials, first = f"trials of sweep {folder.name}", first_config(sweep.plan)
             with (
                 share_shown(f"sweep-{folder.name}", trials, sweep.plan.size),
-                shown(folder, plain(first)),
+                show(folder, plain(first)),
                 growing(sweep),
             ):
                 if log:
                     sweep.hands = hands = DeployedHands(sweep, "gpu" if accelerator else "default")
-                    with cancelled_with(context.flow_run.id, hands):
+                    with cancel_with(context.flow_run.id, hands):
                         yield sweep
                     return
                 workers, device = sweep.config.workers, first.fabric.accelerator
@@ -113,7 +113,7 @@ def _alone(folder: SweepFolder) -> AbstractContextManager[None]:
     return alone(f"sweep-{folder.id}", folder.lease, f"is driving sweep {folder.name}; wait for it")
 
 
-def _made(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) -> SweepFolder:
+def _find_or_make(algo: str, overrides: list[str], accelerator: str, flow_run: FlowRun) -> SweepFolder:
     """The sweep that follows from a flow run and its parameters: there already, at a retry say, or made now."""
     typed = list(overrides)
     if not any(override.startswith(("sweep=", "exp=")) for override in typed):
@@ -148,7 +148,7 @@ def start(sweep: Sweep, job: Job) -> None:
     sweep.hands.start(job)
 
 
-def _refuse_other(folder: SweepFolder, wanted: Plan) -> None:
+def _refuse_other(folder: SweepFolder, wanted: SweepPlan) -> None:
     """Refuse settings that are not those of the sweep of this name."""
     there = folder.read()
     before, now = plain(there.config), plain(wanted.config)

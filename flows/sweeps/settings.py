@@ -82,7 +82,7 @@ LATER = ("trials", "workers", "confirm_seeds")
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """A sweep that is checked as far as its keys go.
 
     Attributes:
@@ -107,7 +107,7 @@ class Plan:
         return min(self.config.trials, math.prod(len(dimension.grid or ()) for dimension in self.space))
 
 
-def plan(overrides: Sequence[str]) -> Plan:
+def plan(overrides: Sequence[str]) -> SweepPlan:
     """The sweep that was typed: `sweep=PRESET`, `sweep.KEY=VALUE`, overrides of the runs, and what is varied."""
     preset = [override.partition("=")[2] for override in overrides if override.startswith("sweep=")]
     if len(preset) > 1:
@@ -121,10 +121,10 @@ def plan(overrides: Sequence[str]) -> Plan:
     name = config.name or f"{stem}_{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
     if not NAME.fullmatch(name):
         raise UserError(f"sweep.name={name}: letters, digits, dots, dashes and underscores, no others")
-    return Plan(dataclasses.replace(config, name=name), base, dimensions)
+    return SweepPlan(dataclasses.replace(config, name=name), base, dimensions)
 
 
-def changed(config: SweepConfig, overrides: Sequence[str]) -> SweepConfig:
+def change(config: SweepConfig, overrides: Sequence[str]) -> SweepConfig:
     """The settings of a sweep that is there, some set anew."""
     for override in overrides:
         key = override.partition("=")[0]
@@ -180,7 +180,7 @@ def _yaml(text: str, place: str) -> dict[str, Any]:
     return dict(values)
 
 
-def merged(base: Sequence[str], more: Sequence[str]) -> list[str]:
+def merge(base: Sequence[str], more: Sequence[str]) -> list[str]:
     """Overrides with others that replace what they say for the same key."""
     keys = {_key(override) for override in more}
     return [*(override for override in base if _key(override) not in keys), *more]
@@ -189,7 +189,7 @@ def merged(base: Sequence[str], more: Sequence[str]) -> list[str]:
 def _runs(config: SweepConfig, typed: Sequence[str]) -> tuple[list[str], list[Dimension]]:
     """The overrides of every run and the dimensions; what is typed replaces what the preset has for a key."""
     budget = [f"algo.total_steps={config.budget}"] if config.budget else []
-    lines = without_plugins(merged(merged(config.overrides, budget), typed))
+    lines = without_plugins(merge(merge(config.overrides, budget), typed))
     taken_apart = parse(lines, groups())
     fixed = {_key(line) for line in typed}  # what the preset itself gives for a key is the default configuration's
     dimensions = space.of_mapping({key: written for key, written in config.space.items() if key not in fixed})

@@ -73,7 +73,7 @@ class Dimension:
     def grid(self) -> list[Any] | None:
         """All of its values, as Optuna stores them; None where it has no number of them."""
         if self.type == "categorical":
-            return [stored(choice) for choice in self.choices]
+            return [to_stored(choice) for choice in self.choices]
         if self.type == "float" and self.step is None:
             return None
         step = self.step or 1
@@ -87,7 +87,7 @@ class Dimension:
     def suggest(self, trial: Trial) -> Any:
         """A value from the sampler."""
         if self.type == "categorical":
-            return self.meant(trial.suggest_categorical(self.key, [stored(choice) for choice in self.choices]))
+            return self.meant(trial.suggest_categorical(self.key, [to_stored(choice) for choice in self.choices]))
         if self.type == "int":
             low, high = round(self.low), round(self.high)
             return trial.suggest_int(self.key, low, high, step=round(self.step or 1), log=self.log)
@@ -98,7 +98,7 @@ class Dimension:
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.type == "categorical":
-            return CategoricalDistribution([stored(choice) for choice in self.choices])
+            return CategoricalDistribution([to_stored(choice) for choice in self.choices])
         if self.type == "int":
             return IntDistribution(round(self.low), round(self.high), log=self.log, step=round(self.step or 1))
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
@@ -111,18 +111,18 @@ class Dimension:
 
     def meant(self, value: Any) -> Any:
         """The value for the config, of one that Optuna has stored."""
-        return next((choice for choice in self.choices if stored(choice) == value), value)
+        return next((choice for choice in self.choices if to_stored(choice) == value), value)
 
     def _typed(self, value: float) -> Any:
         return round(value) if self.type == "int" else float(value)
 
 
-def stored(value: Any) -> Any:
+def to_stored(value: Any) -> Any:
     """A value as Optuna can store it: lists and mappings as text."""
     return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
-def typed(params: Params) -> list[str]:
+def to_overrides(params: Params) -> list[str]:
     """Values as overrides that one would type."""
     return [f"{key}={_typed(value)}" for key, value in params.items()]
 
@@ -217,7 +217,7 @@ def _numbers(dimension: Dimension) -> Dimension:
 def _categorical(key: str, written: str, choices: Any, when: Mapping[str, tuple[Any, ...]] | None = None) -> Dimension:
     if not isinstance(choices, list) or not choices:
         raise UserError(f"{key}={written}: choices must be a list with one value at least")
-    if len({(type(choice), stored(choice)) for choice in choices}) < len(choices):
+    if len({(type(choice), to_stored(choice)) for choice in choices}) < len(choices):
         raise UserError(f"{key}={written}: a choice stands there twice")
     return Dimension(key, "categorical", written, choices=tuple(choices), when=when or {})
 

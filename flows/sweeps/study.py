@@ -22,9 +22,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flows.report.command_lines import sweep_resume_command
-from flows.sweeps.known import DEFAULT, RUNG, RUNGS, as_known, asked_anew, asked_only, until, valued
-from flows.sweeps.settings import Plan
-from flows.sweeps.space import Dimension, Params, stored
+from flows.sweeps.known import DEFAULT, RUNG, RUNGS, as_asked, as_known, ask_anew, until, with_value
+from flows.sweeps.settings import SweepPlan
+from flows.sweeps.space import Dimension, Params, to_stored
 from flows.sweeps.storage import open_storage, open_to_read, storage_errors
 from flows.sweeps.strategies import pruner_of, sampler_of
 from rlcore import streams
@@ -55,7 +55,7 @@ class Study:
         RunError: it could be, and now fails; from every method.
     """
 
-    def __init__(self, plan: Plan, storage: str, name: str, only_read: BaseStorage | None = None) -> None:
+    def __init__(self, plan: SweepPlan, storage: str, name: str, only_read: BaseStorage | None = None) -> None:
         with large_imports("optuna"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -66,13 +66,13 @@ class Study:
         self._lock = threading.Lock()  # at what is read and written: jobs report from threads
         self._trials: list[FrozenTrial] | None = None  # as last read
         self._judged: dict[int, int] = {}  # trial -> the evaluation at which it was last asked about
-        with self._watched("the study cannot be opened"):
+        with self._watch("the study cannot be opened"):
             self._database = only_read or open_storage(storage)
             made = functools.partial(optuna.create_study, direction="maximize", load_if_exists=True)
             self._study = (optuna.load_study if only_read else made)(study_name=name, storage=self._database)
 
     @staticmethod
-    def there(plan: Plan, storage: str, name: str) -> Study | None:
+    def there(plan: SweepPlan, storage: str, name: str) -> Study | None:
         """The study as it is, to be read and nothing else; None where there is none."""
         with storage_errors("the study cannot be read", sweep_resume_command(plan.config.name)):
             database = open_to_read(storage)
@@ -86,30 +86,30 @@ class Study:
         """All that were asked, by number; read again when this process, the only one that writes, has written."""
         with self._lock:
             if self._trials is None:
-                with self._watched("its trials cannot be read"):
+                with self._watch("its trials cannot be read"):
                     self._trials = self._study.get_trials(deepcopy=False)
             return self._trials
 
-    def unfinished(self) -> list[int]:
+    def list_unfinished(self) -> list[int]:
         """Numbers of the trials that were asked and came to nothing yet."""
         return [trial.number for trial in self.trials if not trial.state.is_finished()]
 
-    def failed(self) -> list[int]:
+    def list_failed(self) -> list[int]:
         """Numbers of the trials that have failed."""
         return [trial.number for trial in self.trials if trial.state == self._optuna.trial.TrialState.FAIL]
 
     def copy(self, name: str) -> None:
         """Copy the study, with failed trials as they were when asked: of one that has ended Optuna changes nothing."""
-        failed = self.failed()
-        with self._watched("its study cannot be copied"):
+        failed = self.list_failed()
+        with self._watch("its study cannot be copied"):
             if name in self._optuna.get_all_study_names(self._database):  # half a copy, of a process that was killed
                 self._optuna.delete_study(study_name=name, storage=self._database)
             copy = self._optuna.create_study(storage=self._database, study_name=name, direction="maximize")
-            copy.add_trials([asked_anew(trial) if trial.number in failed else trial for trial in self.trials])
+            copy.add_trials([ask_anew(trial) if trial.number in failed else trial for trial in self.trials])
 
     def delete(self) -> None:
         """Delete the study, of which there is a copy."""
-        with self._watched("the study before the copy cannot be deleted"):
+        with self._watch("the study before the copy cannot be deleted"):
             self._optuna.delete_study(study_name=self._study.study_name, storage=self._database)
 
     def params(self, number: int) -> Params:
@@ -119,25 +119,25 @@ class Study:
     def ask(self) -> int | None:
         """The next trial; None where all were asked, or where its batch waits for the one before."""
         number = len(self.trials)
-        if number >= self._size or any(n < self._batch_of(number) for n in self.unfinished()):
+        if number >= self._size or any(n < self._batch_of(number) for n in self.list_unfinished()):
             return None
         seed = streams.integer(self.config.seed, "sweep", SAMPLER, number)
         view = self._view(number, sampler_of(self.config, self.space, seed))
         if number == 0 and self._default is not None:
-            view.enqueue_trial({k: stored(v) for k, v in self._default.items()}, user_attrs={DEFAULT: True})
+            view.enqueue_trial({k: to_stored(v) for k, v in self._default.items()}, user_attrs={DEFAULT: True})
         trial = view.ask()
         params: Params = {}
         for dimension in self.space:
             if dimension.present(params):
                 params[dimension.key] = dimension.suggest(trial)
-        with self._written():
+        with self._write():
             self._study.add_trial(
                 view.get_trials(deepcopy=False)[number]
             )  # one transaction: a kill leaves no half trial
         return number
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Note the score of an evaluation, step being its policy steps (`Pace.told`); whether the trial is to end.
+        """Note the score of an evaluation after `step` policy steps (`Pace.read_scores`); whether the trial is to end.
 
         That is asked once at each: told again, the trial goes on. Others are judged by what they were worth after as
         many policy steps.
@@ -146,7 +146,7 @@ class Study:
             return False
         trial = self.trials[number]
         if step not in trial.intermediate_values:
-            with self._written():
+            with self._write():
                 self._database.set_trial_intermediate_value(trial._trial_id, step, value)
         assert self._pace is not None
         pruner = pruner_of(self.config, self._pace)
@@ -169,7 +169,7 @@ class Study:
         noted = trial.system_attrs.get(RUNGS, {})
         new = {key: (step, value) for key, value in attributes.items() if key.startswith(RUNG) and key not in noted}
         if new:
-            with self._written():
+            with self._write():
                 self._database.set_trial_system_attr(trial._trial_id, RUNGS, noted | new)
 
     def tell(self, number: int, state: str, value: float | None = None, **notes: Any) -> None:
@@ -181,7 +181,7 @@ class Study:
             value = trial.intermediate_values[max(trial.intermediate_values)]
         values = None if value is None else [value]
         states = self._optuna.trial.TrialState
-        with self._written():
+        with self._write():
             for key, note in notes.items():
                 self._database.set_trial_user_attr(trial._trial_id, key, note)
             self._database.set_trial_state_values(trial._trial_id, states[state.upper()], values)
@@ -190,7 +190,7 @@ class Study:
         """Note that a fault of the machine has ended a trial; how often by now."""
         trial = self.trials[number]
         count = trial.user_attrs.get("faults", 0) + 1
-        with self._written():
+        with self._write():
             self._database.set_trial_user_attr(trial._trial_id, "faults", count)
         return count
 
@@ -212,13 +212,13 @@ class Study:
         return [streams.integer(self.config.seed, "sweep", stream, index) for index in range(count)]
 
     @contextmanager
-    def _written(self) -> Iterator[None]:
+    def _write(self) -> Iterator[None]:
         """Around a write: nobody reads meanwhile, nor goes on with what was read before."""
-        with self._lock, self._watched("what a trial came to cannot be noted"):
+        with self._lock, self._watch("what a trial came to cannot be noted"):
             yield
             self._trials = None
 
-    def _watched(self, doing: str) -> AbstractContextManager[None]:
+    def _watch(self, doing: str) -> AbstractContextManager[None]:
         return storage_errors(f"sweep {self.config.name}: {doing}", self._go_on)
 
     def _batch_of(self, number: int) -> int:
@@ -236,10 +236,10 @@ class Study:
             view = self._optuna.create_study(study_name=VIEW, direction="maximize", sampler=sampler, pruner=pruner)
             known = self._batch_of(number) if self.config.mode == "batch" else number
             before = self.trials[:number]
-            others = [*map(as_known, before[:known]), *map(asked_only, before[known:])]
+            others = [*map(as_known, before[:known]), *map(as_asked, before[known:])]
             if at is not None and self._pace is not None:
                 score_at = functools.partial(self._pace.score_at, steps=at)
-                others = [valued(trial, at, score_at(trial.intermediate_values)) for trial in others]
+                others = [with_value(trial, at, score_at(trial.intermediate_values)) for trial in others]
             view.add_trials(others)
         return view
 

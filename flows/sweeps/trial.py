@@ -12,7 +12,7 @@ import numpy as np
 
 from flows.compare import statistics
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import SweepConfig, merged
+from flows.sweeps.settings import SweepConfig, merge
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain
 from rlcore.errors import RunError
@@ -32,7 +32,7 @@ LEAN = (
 
 
 @dataclass(frozen=True)
-class Training:
+class TrialRun:
     """One run of a sweep or group: the folder where it lies, or will, and the overrides that make it."""
 
     run_dir: Path
@@ -98,23 +98,23 @@ def otherwise(run: RunDirectory, config: RunConfig, judged: bool = False) -> tup
     return next(found, None)
 
 
-def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[Training]:
+def trainings(folder: Path, base: Sequence[str], seeds: Sequence[int], group: str) -> list[TrialRun]:
     """The runs of a folder, one for each seed, which they are called by."""
     found = []
     for seed in seeds:
         place = folder / f"seed_{seed}"
-        ours = [f"seed={seed}", f"group={group}", f"run_dir={_quoted(place)}"]
-        found.append(Training(place, tuple(merged(base, ours))))
+        ours = [f"seed={seed}", f"group={group}", f"run_dir={_quote(place)}"]
+        found.append(TrialRun(place, tuple(merge(base, ours))))
     return found
 
 
 def lean(base: Sequence[str], config: SweepConfig) -> list[str]:
     """Overrides of a trial's runs: a model that nobody has confirmed is not registered, and nobody looks at it."""
     defaults = [line for line in LEAN if not (config.objective == "final" and line.startswith("algo.run_test"))]
-    return merged(merged(defaults, base), ["model_manager.disabled=true"])
+    return merge(merge(defaults, base), ["model_manager.disabled=true"])
 
 
-def reported(runs: Sequence[Training], pace: Pace) -> Iterator[tuple[int, float]]:
+def read_reports(runs: Sequence[TrialRun], pace: Pace) -> Iterator[tuple[int, float]]:
     """Policy steps and mean return of the evaluations that a pruner may end a trial at, over all of its runs.
 
     The last one of a training that is done is not among them: there is nothing left to save.
@@ -124,7 +124,7 @@ def reported(runs: Sequence[Training], pace: Pace) -> Iterator[tuple[int, float]
         found = training.evaluations
         done = last_event(read_events(training.run.events), "end")
         may_end.append(found[:-1] if done is not None and done["status"] in COMPLETE else found)
-    return pace.told(may_end)
+    return pace.read_scores(may_end)
 
 
 def iqm(values: Sequence[float]) -> float:
@@ -132,5 +132,5 @@ def iqm(values: Sequence[float]) -> float:
     return float(statistics.iqm([np.array(values)]))
 
 
-def _quoted(path: Path) -> str:
+def _quote(path: Path) -> str:
     return "'" + str(path).replace("'", r"\'") + "'"

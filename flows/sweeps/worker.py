@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from flows.process.signals import CODE, TrainingInterrupted, terminable
 from flows.runs.create import new_run
 from flows.runs.listeners import listening
-from flows.runs.pruning import judged_by
-from flows.sweeps.jobs import stopped_by
+from flows.runs.pruning import judge_by
+from flows.sweeps.jobs import end_by
 from flows.train import training_flow
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
@@ -30,7 +30,7 @@ TELL_EVERY = 0.5  # seconds between two lines on progress
 FREE_WITHIN = 30.0  # seconds in which the processes of a driver that was killed have left a run
 
 
-class Worker:
+class SweepWorker:
     """Answers the driver on the other end of the two pipes."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Worker:
             except Exception as error:
                 if not isinstance(error, UserError):
                     traceback.print_exc()
-                self._tell("ended", **stopped_by(error)._asdict())
+                self._tell("ended", **end_by(error)._asdict())
             else:
                 self._tell("ended", state="over")
 
@@ -58,7 +58,7 @@ class Worker:
         _wait_until_free(run)
         if not run.config.exists():
             run = new_run(overrides)
-        with listening(self._listen), judged_by(self._ask if judged else _go_on):
+        with listening(self._listen), judge_by(self._ask if judged else _go_on):
             training_flow(run.read_config()["algo"]["name"]).fn(run_dir=str(run.path))
 
     def _listen(self, kind: str, facts: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def main() -> NoReturn:
     code = 0
     try:
         with terminable(for_good=True):
-            Worker().serve()
+            SweepWorker().serve()
     except TrainingInterrupted:
         code = CODE
     with suppress(OSError):

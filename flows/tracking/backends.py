@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flows.process.locks import locked
+from flows.process.locks import hold
 from flows.settings import configure_environment
 from flows.tracking import mlflow_run
 from flows.tracking.news import News
@@ -28,7 +28,7 @@ def bring(run: RunDirectory) -> str:
     Gives the id of the run in MLflow; raises what `flows.tracking.mlflow_run.bring` does.
     """
     configure_environment()
-    with locked(run.path / ".mlflow" / "lock"):
+    with hold(run.path / ".mlflow" / "lock"):
         key = str(run.path.absolute()), run.read_identity()["run_id"]  # a folder may be given to another run
         news = (_READ.pop(key, None) or News(run)).look()  # popped: what a failed call missed, a whole one makes good
         chosen = BACKENDS.get(run.read_config()["metric"]["logger"]["name"])

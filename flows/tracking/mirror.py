@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flows.process.network import listening
-from flows.process.signals import before_leaving, interrupted, time_left
+from flows.process.signals import before_leaving, is_interrupted, time_left
 from flows.settings import configure_environment, warm_folder
 from flows.tracking.backends import bring
 from rlcore.errors import RunError, UserError
@@ -64,7 +64,7 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
 @before_leaving
 def settle() -> None:
     """Wait for the mirrors at work, after an interruption shortly, then end them: none outlives its command."""
-    deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if interrupted() else SETTLE)
+    deadline = time.monotonic() + time_left(SETTLE_INTERRUPTED if is_interrupted() else SETTLE)
     while _MIRRORS:
         key, mirror = next(iter(_MIRRORS.items()))
         mirror.answer(deadline)
@@ -83,7 +83,7 @@ class Mirror:
         self.gone = False  # the process has ended, though nobody asked it to
         configure_environment()
         self.process: subprocess.Popen[bytes] | None = None
-        connection = _connected(warm_folder())
+        connection = _connect(warm_folder())
         if connection is None:
             connection, theirs = socket.socketpair()
             with theirs:
@@ -101,7 +101,7 @@ class Mirror:
         while self._answered < self._asked:
             if not select.select([self._connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 return None
-            said = _heard(self._connection)
+            said = _hear(self._connection)
             self.gone = not said
             self._answered = self._answered + len(said) if said else self._asked
             self._complete = said.endswith(DONE)
@@ -124,7 +124,7 @@ class Mirror:
 
 
 @contextmanager
-def shared_mirror(folder: Path) -> Iterator[None]:
+def share_mirror(folder: Path) -> Iterator[None]:
     """Inside the `with`, one process mirrors the runs of all processes for which `folder` is `warm_folder()`."""
     configure_environment()
     with listening(_address(folder)) as socket_:
@@ -132,11 +132,11 @@ def shared_mirror(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        last = _connected(folder)
+        last = _connect(folder)
         if last is not None:
             with last, suppress(OSError):  # those that have ended may have asked for something
                 last.sendall(_request(""))
-                select.select([last], [], [], time_left(SETTLE_INTERRUPTED if interrupted() else SETTLE))
+                select.select([last], [], [], time_left(SETTLE_INTERRUPTED if is_interrupted() else SETTLE))
         process.kill()
         process.wait()
 
@@ -158,7 +158,7 @@ def _serving(connection: socket.socket) -> subprocess.Popen[bytes]:
     )
 
 
-def _connected(folder: Path | None) -> socket.socket | None:
+def _connect(folder: Path | None) -> socket.socket | None:
     """A connection to the mirror that all runs share, if there is one for stores such as this process's."""
     if folder is None:
         return None
@@ -181,7 +181,7 @@ def _request(run_dir: str) -> bytes:
     return json.dumps(run_dir).encode() + b"\n"
 
 
-def _heard(connection: socket.socket) -> bytes:
+def _hear(connection: socket.socket) -> bytes:
     """Bytes that are there to be read; nothing where the other end is gone."""
     with suppress(ConnectionError):
         return connection.recv(65536)
@@ -222,7 +222,7 @@ def _serve(first: socket.socket) -> None:
             if listens and connection is first:
                 heard[first.accept()[0]] = b""
                 continue
-            said = _heard(connection)
+            said = _hear(connection)
             *requests, heard[connection] = (heard[connection] + said).split(b"\n")
             for request in requests:
                 folder = json.loads(request)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from flows.process.locks import locked
+from flows.process.locks import hold
 from flows.process.network import is_server, unreachable
 from flows.settings import tracking_uri
 from rlcore.errors import UserError
@@ -70,7 +70,7 @@ def prepare_store(uri: str) -> None:
     path = file_of(uri)
     if path is None or path.exists():
         return
-    with locked(path.with_name(f"{path.name}.lock")):
+    with hold(path.with_name(f"{path.name}.lock")):
         if not path.exists():
             building = path.with_name(f"{path.name}.building")
             building.unlink(missing_ok=True)  # left by a killed process; nobody else is here

@@ -31,10 +31,10 @@ def tags_of_trial(client: MlflowClient, run: RunDirectory) -> dict[str, str]:
 
 def run_of_sweep(client: MlflowClient, sweep: str) -> Run | None:
     """A sweep's own run, by the sweep's id."""
-    return next(iter(tagged(client, SWEEP, sweep)), None)
+    return next(iter(find_tagged(client, SWEEP, sweep)), None)
 
 
-def tagged(client: MlflowClient, tag: str, value: str) -> list[Run]:
+def find_tagged(client: MlflowClient, tag: str, value: str) -> list[Run]:
     """The runs of all experiments that have a tag with this value."""
     query = f"tags.`{tag}` = '{value}'"
     places = [experiment.experiment_id for page in pages(client.search_experiments) for experiment in page]

@@ -54,11 +54,11 @@ class News:
         """The log up to now as a first look shows it."""
         return self if self.whole else News(self.run).look()
 
-    def left(self, path: Path) -> None:
+    def note(self, path: Path) -> None:
         """Note a file as this process has written it."""
         self._files[path] = _as_it_is(path)
 
-    def found(self, path: Path) -> bool:
+    def is_unchanged(self, path: Path) -> bool:
         """Whether a file is as this process has left it: another one, or a person, may have changed it."""
         return path.exists() and self._files.get(path) == _as_it_is(path)
 

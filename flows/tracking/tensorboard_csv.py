@@ -26,7 +26,7 @@ def bring_csv(run: RunDirectory, news: News) -> Path:
     path = run.path / "metrics.csv"
     names, tail, size = news.notes.get("csv", ((), {}, 0))  # columns, last row, bytes before it
     last = max(tail, default=0)
-    if news.found(path) and all(name in names and step >= last for name, _, _, step in news.points):
+    if news.is_unchanged(path) and all(name in names and step >= last for name, _, _, step in news.points):
         cells = _cells(news.points, tail)
         with open(path, "r+b") as file:
             file.seek(size)
@@ -39,7 +39,7 @@ def bring_csv(run: RunDirectory, news: News) -> Path:
         _bring(run, path, head.getvalue().encode() + _rows(names, cells))
     tail = {step: cells[step] for step in [max(cells)]} if cells else {}
     news.notes["csv"] = names, tail, path.stat().st_size - len(_rows(names, tail))
-    news.left(path)
+    news.note(path)
     return path
 
 
@@ -64,12 +64,12 @@ def bring_tensorboard(run: RunDirectory, news: News) -> Path:
     start = news.first["time"]
     # TensorBoard takes any name with `tfevents` in it; the time keeps those of several runs apart.
     path = run.path / "tensorboard" / f"events.out.tfevents.{int(start)}.shepherd"
-    if news.found(path):
+    if news.is_unchanged(path):
         with open(path, "ab") as file:
             file.write(_records(news.moments))
     else:
         _bring(run, path, _records(news.everything().moments, start))
-    news.left(path)
+    news.note(path)
     return path
 
 

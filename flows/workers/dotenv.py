@@ -29,7 +29,7 @@ def client_variables(prefect: str, mlflow: str, password: str) -> dict[str, str]
     return dict(zip(NAMES, (f"{prefect}/api", f"{USER}:{password}", mlflow, USER, password), strict=True))
 
 
-def kept_password(path: Path) -> str:
+def keep_password(path: Path) -> str:
     """The password in a file, made at the first call: a terminal that loaded `.env` can use later servers."""
     if not path.exists():
         _write_private(path, secrets.token_urlsafe(24))

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 from flows.config.compose import compose
 from flows.process.leases import alone
 from flows.process.parents import WORKER, leaving_with
-from flows.process.signals import TrainingInterrupted, interrupted, still_terminable, terminable
+from flows.process.signals import TrainingInterrupted, is_interrupted, still_terminable, terminable
 from flows.report.sentences import describe
 from flows.runs.change import change_run
 from flows.runs.create import new_run
 from flows.runs.listeners import listening
 from flows.runs.milestones import note_broken_off, note_start
-from flows.runs.trainer import expect_trainer, released, resumes
+from flows.runs.trainer import expect_trainer, release_after, resumes
 from flows.settings import WARM, configure_environment, home
 from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.workers.artifacts import run_shown
@@ -67,7 +67,7 @@ def leading(
         overrides = [*overrides, f"{key}{accelerator}"]
     context = FlowRunContext.get()
     flow_run, log = context and context.flow_run, get_run_logger() if on_worker() else None
-    with supervised(log) if log else nullcontext():
+    with supervise(log) if log else nullcontext():
         run = _run_of(algo, overrides, run_dir, flow_run if log else None)
         with still_terminable(), run.driving(), _alone(run) if flow_run else nullcontext():
             if log and run.events.exists():
@@ -76,7 +76,7 @@ def leading(
             if flow_run:
                 _name(flow_run, run)
                 shown = run_shown(run)
-            with _mirrored(run, flow_run, log), shown, released(run):
+            with _mirror(run, flow_run, log), shown, release_after(run):
                 expect_trainer(run)
                 config = run.read_config()
                 # Not in one of many processes, whose memory it would take for the whole of their trainings.
@@ -123,7 +123,7 @@ def terminable_flow() -> Iterator[None]:
             yield
         except (TerminationSignal, Exception) as error:
             # Also where the signal came while Prefect had nothing ready to report it with, and failed over that.
-            if interrupted() or isinstance(error, TerminationSignal):
+            if is_interrupted() or isinstance(error, TerminationSignal):
                 raise TrainingInterrupted from None
             raise
 
@@ -135,7 +135,7 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
         run = RunDirectory(Path(run_dir).absolute())
         run.refuse_second_writer()  # before anything is noted in a run that another process trains
         _check_algorithm(algo, run.read_config()["algo"]["name"])
-        if overrides and not _made_by(own, run):
+        if overrides and not _is_made_by(own, run):
             change_run(run, overrides)
         return run
     preset = any(override.startswith("exp=") for override in overrides)
@@ -154,7 +154,7 @@ def _run_of(algo: str, overrides: list[str], run_dir: str, flow_run: FlowRun | N
     composed = compose(typed)
     _check_algorithm(algo, composed[0].algo.name)
     run = RunDirectory(Path(composed[0].run_dir).absolute())
-    return run if _made_by(own, run) else new_run(typed, own, composed)
+    return run if _is_made_by(own, run) else new_run(typed, own, composed)
 
 
 def _alone(run: RunDirectory) -> AbstractContextManager[None]:
@@ -172,7 +172,7 @@ def _refuse_passing_folder() -> None:
         )
 
 
-def _made_by(flow_run: str, run: RunDirectory) -> bool:
+def _is_made_by(flow_run: str, run: RunDirectory) -> bool:
     """Whether an earlier attempt of this flow run has made the run."""
     return bool(flow_run) and run.config.exists() and run.read_identity().get("flow_run") == flow_run
 
@@ -183,7 +183,7 @@ def _check_algorithm(algo: str, name: str) -> None:
 
 
 @contextmanager
-def _mirrored(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Iterator[None]:
+def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Iterator[None]:
     """Note the run's start and what breaks it off, and keep MLflow up to date."""
     note_start(run)
     mirror_in_background(run)  # MLflow shows the run from its beginning
@@ -196,7 +196,7 @@ def _mirrored(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> I
         with listening(listener):
             yield
     except BaseException as error:
-        failed = isinstance(error, Exception) and not interrupted()
+        failed = isinstance(error, Exception) and not is_interrupted()
         note_broken_off(run, *(("failed", redacted(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)
         if log and flow_run and not failed:  # what Prefect writes itself reads like a crash
@@ -238,7 +238,7 @@ def _plainly(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def supervised(log: Log) -> Iterator[None]:
+def supervise(log: Log) -> Iterator[None]:
     """On a worker: tell the flow run's log what a terminal would show, and end by SIGTERM when the worker is gone."""
     # Prefect's own chatter is off (flows.settings); what a training tells belongs into the flow run's log.
     logging.getLogger("prefect.flow_runs").setLevel(logging.INFO)

@@ -27,7 +27,7 @@ from flows.workers.silence import in_states
 CRASHES, WITHIN = 3, timedelta(hours=1)  # so many of a sweep, in this time: after one more somebody is to look at it
 
 
-def led_here() -> set[UUID]:
+def find_led_here() -> set[UUID]:
     """The flow runs that processes of this machine lead, or belong to."""
     found = set()
     for process in psutil.process_iter():
@@ -45,7 +45,7 @@ async def begin_again(client: PrefectClient, note: str, has: Callable[[UUID], bo
         has: whether it has one itself just now.
     """
     taken = [run for run in await in_states(client, StateType.PENDING) if run.state and run.state.message == note]
-    there = led_here() if taken else set()
+    there = find_led_here() if taken else set()
     for run in taken:
         if not has(run.id) and run.id not in there:
             again = Scheduled(message="its worker was killed before it began")

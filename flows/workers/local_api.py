@@ -86,7 +86,7 @@ class _Api:
         self._ending = False
         self._watcher: threading.Thread | None = None
         self._changing = threading.Lock()  # which process it is, and whether there is to be another one
-        self._process = self._started()
+        self._process = self._start()
 
     @property
     def url(self) -> str:
@@ -113,7 +113,7 @@ class _Api:
                 self._close()
                 died = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
                 tell("stage", {"doing": f"Prefect's API {died}; it is started again"})
-                self._process = self._started()
+                self._process = self._start()
             if not self.ready() and not self._ending:
                 tell("stage", {"doing": f"Prefect's API did not start again; its output is in {_log()}"})
                 interrupt()
@@ -141,7 +141,7 @@ class _Api:
             if pipe is not None:
                 pipe.close()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         with open(_log(), "ab") as log:
             return spawn(
                 "flows.workers.local_api",

@@ -32,7 +32,7 @@ def create_app() -> Any:
 
     password = os.environ.get("MLFLOW_TRACKING_PASSWORD")
     opened = opening_on_runs(app)
-    return guarded(opened, os.environ["MLFLOW_TRACKING_USERNAME"], password) if password else opened
+    return guard(opened, os.environ["MLFLOW_TRACKING_USERNAME"], password) if password else opened
 
 
 def opening_on_runs(app: Any) -> Any:
@@ -45,7 +45,7 @@ def opening_on_runs(app: Any) -> Any:
     return first
 
 
-def guarded(app: Any, user: str, password: str) -> Any:
+def guard(app: Any, user: str, password: str) -> Any:
     """An ASGI application that answers only requests with this name and password; `/health` answers everybody."""
     expected = b"Basic " + base64.b64encode(f"{user}:{password}".encode())
 

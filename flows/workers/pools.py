@@ -76,10 +76,10 @@ def pull_steps() -> list[dict[str, Any]]:
     repository = os.environ.get(REPOSITORY)
     if not repository:
         return [{SET_DIRECTORY: {"directory": str(home())}}]
-    return [{CLONE: {"repository": repository, "commit_sha": _pinned(repository)}}]
+    return [{CLONE: {"repository": repository, "commit_sha": _pin(repository)}}]
 
 
-def _pinned(repository: str) -> str:
+def _pin(repository: str) -> str:
     """The commit of this checkout, which is in the repository."""
     given = f"{REPOSITORY}={redacted(repository)}"
     if redacted(repository) != repository:

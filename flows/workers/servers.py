@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.process.locks import locked
+from flows.process.locks import hold
 from flows.process.network import unreachable
 from flows.settings import database_lock, home, server_host, state_folder
 from rlcore.errors import RunError, UserError
@@ -101,7 +101,7 @@ def check_servers() -> None:
 @contextmanager
 def databases_without_server() -> Iterator[None]:
     """Have this home's databases, as other commands without a server may; `make up` is refused, or waited for."""
-    with locked(database_lock(), shared=True):
+    with hold(database_lock(), shared=True):
         if running().keys() & {"prefect", "mlflow"}:
             raise UserError(
                 "PREFECT_API_URL is not set, and the servers of `make up` have this home's databases open; "
@@ -137,7 +137,7 @@ def forget_ended() -> None:
             path.unlink(missing_ok=True)
 
 
-def marked() -> Iterator[tuple[int, str]]:
+def find_marked() -> Iterator[tuple[int, str]]:
     """Pid and name of every process that is a server of this home, or was started by one."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -154,7 +154,7 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 def being_trained() -> list[RunDirectory]:
     """The runs that flow runs of these workers train just now."""
-    return [RunDirectory(path) for pid, _ in marked() if (path := _word_after("rlcore.train.trainer", pid))]
+    return [RunDirectory(path) for pid, _ in find_marked() if (path := _word_after("rlcore.train.trainer", pid))]
 
 
 def port_of(name: str) -> int | None:
@@ -180,7 +180,7 @@ def _word_after(word: str, pid: int) -> str | None:
     return None
 
 
-def occupied(port: int) -> str | None:
+def why_occupied(port: int) -> str | None:
     """Why no server can have a port of this machine; None = it can."""
     try:
         socket.create_server((server_host(), port)).close()
@@ -196,7 +196,7 @@ def end(names: tuple[str, ...], number: int) -> None:
 
 def end_what_is_left(name: str = "") -> None:
     """Kill what carries the mark of one server, or of any, and wait until it is gone."""
-    _signal([pid for pid, kind in marked() if name in ("", kind)], signal.SIGKILL, 5.0)
+    _signal([pid for pid, kind in find_marked() if name in ("", kind)], signal.SIGKILL, 5.0)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

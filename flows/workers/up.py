@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from flows.config.search_path import BUILT_IN, config_folders
-from flows.process.exits import told
-from flows.process.locks import locked
+from flows.process.exits import run_and_tell
+from flows.process.locks import hold
 from flows.report.command_lines import bin_folder, going_on_command
 from flows.runs.trainer import resumes
 from flows.settings import (
@@ -35,7 +35,7 @@ from flows.settings import (
 )
 from flows.tracking.mlflow_store import prepare_store
 from flows.workers import postgres, servers
-from flows.workers.dotenv import NAMES, USER, client_variables, kept_password, write_dotenv
+from flows.workers.dotenv import NAMES, USER, client_variables, keep_password, write_dotenv
 from flows.workers.pools import deploy
 from flows.workers.servers import Server
 from rlcore.errors import UserError
@@ -60,10 +60,10 @@ def up(kind: str = "") -> None:
         raise UserError(f"DB={kind}: only DB=postgres is known; without it SQLite files do")
     if not (home() / "flows/train.py").exists():
         raise UserError(f"SHEPHERD_HOME={home()}: no flows/train.py there; `make up` works in a checkout")
-    with locked(servers.folder() / "lock"), locked(database_lock(), refusal=IN_USE):
+    with hold(servers.folder() / "lock"), hold(database_lock(), refusal=IN_USE):
         configure_environment()
         limit = _limit()  # a mistake is told before anything is started
-        password = kept_password(servers.folder() / "password")
+        password = keep_password(servers.folder() / "password")
         database = _database(kind, password)
         _check_ports((*PUBLIC, "postgres") if database else PUBLIC)
         _check_kept()
@@ -92,11 +92,11 @@ def up(kind: str = "") -> None:
 
 def down() -> None:
     """End what `up` started, workers first, so that trainers can write their checkpoints; nothing else."""
-    with locked(servers.folder() / "lock"):
+    with hold(servers.folder() / "lock"):
         trained = servers.being_trained()
         # A worker told to end kills its flows at once; flows whose worker is gone end by themselves, and well.
         servers.end(("worker",), signal.SIGKILL)
-        servers.wait_until(lambda: not any("worker" in kind for _, kind in servers.marked()), servers.STOP_TIMEOUT)
+        servers.wait_until(lambda: not any("worker" in kind for _, kind in servers.find_marked()), servers.STOP_TIMEOUT)
         servers.end(("prefect", "mlflow"), signal.SIGTERM)
         names = [*NAMES, DATABASE] if "postgres" in servers.running() else NAMES
         servers.end(("postgres",), signal.SIGINT)  # at SIGTERM it would wait for sweeps that still have it open
@@ -241,7 +241,7 @@ def _check_ports(names: tuple[str, ...] = PUBLIC) -> None:
         port, had = _port(name), servers.port_of(name)
         if had is None:
             servers.end_what_is_left(name)
-            if why := servers.occupied(port):
+            if why := servers.why_occupied(port):
                 raise UserError(f"{key}={port}: {why}; set {key} to a free port, here or in .env")
         elif had != port:
             raise UserError(f"{key}={port}: {name} is running on port {had}; `make down` first, or keep to that one")
@@ -302,7 +302,7 @@ def main(arguments: list[str]) -> int:
         commands[word](*more)
         return 0
 
-    return told(run)
+    return run_and_tell(run)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from prefect.states import Pending  # noqa: E402
 from prefect.utilities.engine import propose_state  # noqa: E402
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult  # noqa: E402
 
-from flows.workers.left_behind import begin_again, go_on_with_sweeps, led_here  # noqa: E402
+from flows.workers.left_behind import begin_again, find_led_here, go_on_with_sweeps  # noqa: E402
 from flows.workers.silence import Silence, ending, last_signs  # noqa: E402
 
 _look = FlowRunCancellingObserver._check_for_cancelled_flow_runs
@@ -54,7 +54,7 @@ async def _look_on(self: FlowRunCancellingObserver) -> None:
 FlowRunCancellingObserver._check_for_cancelled_flow_runs = _look_on
 
 
-class Worker(ProcessWorker):
+class ShepherdWorker(ProcessWorker):
     """Serves a pool of type `process`.
 
     Args:
@@ -109,7 +109,7 @@ class Worker(ProcessWorker):
     async def _submit_scheduled_flow_runs(self, flow_run_response: list[WorkerFlowRunResponse]) -> list[FlowRun]:
         """Start no more than there are places for; a retry waits until its earlier attempt has ended here."""
         has = self._begun | self._submitting_flow_run_ids
-        has |= led_here() if any(response.flow_run.run_count for response in flow_run_response) else set()
+        has |= find_led_here() if any(response.flow_run.run_count for response in flow_run_response) else set()
         flow_run_response = [one for one in flow_run_response if one.flow_run.id not in has]
         if self._places is not None:
             taken = self._running | self._submitting_flow_run_ids
@@ -159,7 +159,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--watch", type=float, metavar="SINCE", help=f"{watch} (seconds since 1970)")
     os.environ[WORKER] = "1"
     os.environ["SHEPHERD_HOME"] = str(home())  # flow runs keep their state here, wherever their code comes from
-    asyncio.run(Worker(**vars(parser.parse_args(arguments))).start())
+    asyncio.run(ShepherdWorker(**vars(parser.parse_args(arguments))).start())
 
 
 if __name__ == "__main__":

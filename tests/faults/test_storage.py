@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from flows.runs.trainer import Trainer
+from flows.runs.trainer import TrainerProcess
 from rlcore.errors import DiskFault, UserError
 from rlcore.store import checkpoint, patience
 from rlcore.store.checkpoint import writing
@@ -151,7 +151,7 @@ def drive(advance: Callable[[], Any], save: Callable[[], Any], evaluate: Callabl
 
 def train(run: RunDirectory, limit: int | None = None) -> None:
     """Train with a process of its own until it ends; under a limit it can write no file longer than that."""
-    trainer = Trainer(run)
+    trainer = TrainerProcess(run)
     try:
         if limit is not None:
             resource.prlimit(trainer.process.pid, resource.RLIMIT_FSIZE, (limit, limit))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flows.cli import main as cli
-from flows.runs.original import NOTE, VERDICT, Original, differences_here, restored
+from flows.runs.original import NOTE, VERDICT, Original, differences_here, restore
 from flows.stages.verify import as_far_as_the_original, verify
 from flows.tracking.backends import bring
 from rlcore.errors import UserError
@@ -106,9 +106,9 @@ def test_a_run_is_made_again_to_the_same_bits(original: RunDirectory, capfd: pyt
     verdict = json.loads((again.path / VERDICT).read_text())
     assert (verdict["identical"], [s["policy_steps"] for s in verdict["segments"]]) == (True, list(digests(original)))
     # Once more is another folder; one that is named must be free.
-    assert restored(str(original.path)).path == again.path.with_name("first_again2")
+    assert restore(str(original.path)).path == again.path.with_name("first_again2")
     with pytest.raises(UserError, match="a run is there already"):
-        restored(str(original.path), str(again.path))
+        restore(str(original.path), str(again.path))
 
 
 def test_the_flow_makes_a_version_again_from_mlflow_alone_up_to_its_checkpoint(
@@ -157,7 +157,7 @@ def test_other_bits_end_it_at_the_first_segment_and_name_step_and_tensor(
 def test_what_differs_here_is_named_before_it_trains(
     original: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again = restored(str(original.path), str(tmp_path / "again"))
+    again = restore(str(original.path), str(tmp_path / "again"))
     assert list(differences_here(again)) == []
     note = json.loads((again.path / NOTE).read_text())
     lineage = note["lineage"]
@@ -186,24 +186,24 @@ def test_a_config_that_was_edited_since_is_named_before_it_trains(original: RunD
     shutil.copytree(original.path, edited.path)
     edited.config.write_text(edited.config.read_text().replace("lr: 0.001", "lr: 0.002"))
     said = "config.yaml has algo.optimizer.lr=0.002, it was trained with 0.001"
-    assert list(differences_here(restored(str(edited.path), str(tmp_path / "again")))) == [said]
+    assert list(differences_here(restore(str(edited.path), str(tmp_path / "again")))) == [said]
     # Without a checkpoint that would tell the keys there is still the hash that the run was made with.
     shutil.rmtree(edited.checkpoints)
-    again = restored(str(edited.path), str(tmp_path / "once_more"))
+    again = restore(str(edited.path), str(tmp_path / "once_more"))
     hashed = original.read_identity()["config_hash"][:10]
     assert f"config.yaml is not the one of hash {hashed} that it was made with" in list(differences_here(again))
 
 
 def test_one_that_was_interrupted_goes_on_in_its_folder(original: RunDirectory, tmp_path: Path) -> None:
     folder = str(tmp_path / "again")
-    first = restored(str(original.path), folder)
+    first = restore(str(original.path), folder)
     (first.path / NOTE).unlink()  # killed before it was written
-    second = restored(str(original.path), folder)
+    second = restore(str(original.path), folder)
     assert second.path == first.path
     assert Original.of(second).until == max(digests(original))
     # A folder of another run is not touched.
     with pytest.raises(UserError, match="a run is there already"):
-        restored(str(original.path), str(original.path))
+        restore(str(original.path), str(original.path))
 
 
 def test_an_original_that_came_half_way_is_compared_up_to_there(original: RunDirectory, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_an_original_that_came_half_way_is_compared_up_to_there(original: RunDir
     lines = original.events.read_text().splitlines(keepends=True)
     cut = next(i for i, line in enumerate(lines) if f'"path": "checkpoints/{steps[1]}"' in line)
     half.events.write_text("".join(lines[: cut + 1]))
-    again = restored(str(half.path))
+    again = restore(str(half.path))
     went = [Boundary(at, ("checkpoint",), at == steps[-1], None) for at in steps]
     assert [as_far_as_the_original(again, at) for at in went[:2]] == [False, True]
     assert not as_far_as_the_original(again, went[-1])  # it is done all the same
@@ -221,7 +221,7 @@ def test_an_original_that_came_half_way_is_compared_up_to_there(original: RunDir
 
 
 def test_a_step_that_only_one_of_them_saved_is_no_difference(original: RunDirectory, tmp_path: Path) -> None:
-    again = restored(str(original.path), str(tmp_path / "again"))
+    again = restore(str(original.path), str(tmp_path / "again"))
     again.events.write_text('{"kind": "checkpoint", "time": 1.0, "policy_steps": 77, "digest": "d", "tensors": ""}\n')
     assert verify(again, 77) is None
     assert verify(again, min(digests(original))) is None
@@ -242,7 +242,7 @@ def test_weights_that_are_others_now_are_refused(original: RunDirectory, tmp_pat
     write_json(child.identity, child.read_identity() | {"init_from": recorded | {"digest": "0" * 64}})
     child.events.write_text('{"kind": "checkpoint", "time": 1.0, "policy_steps": 128, "digest": "d", "tensors": ""}\n')
     with pytest.raises(UserError, match="it began with init_from=.* of digest 0000"):
-        restored(str(child.path))
+        restore(str(child.path))
     assert not (tmp_path / "child_again").exists()
 
 
@@ -251,4 +251,4 @@ def test_a_run_without_a_checkpoint_is_a_mistake(original: RunDirectory, tmp_pat
 
     empty = new_run([*TINY, f"run_dir={tmp_path}/empty"])
     with pytest.raises(UserError, match="its log tells of no checkpoint"):
-        restored(str(empty.path))
+        restore(str(empty.path))

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from flows.cli import main as cli
-from flows.cli.other_commands import translated
+from flows.cli.other_commands import translate
 from flows.config.search_path import VARIABLES
 from rlcore.errors import UserError
 
@@ -59,7 +59,7 @@ FABRIC = "train exp=ppo fabric.accelerator=cuda fabric.num_nodes=1"
 
 @pytest.mark.parametrize(("typed", "ours"), STANDS_FOR, ids=[typed for typed, _ in STANDS_FOR])
 def test_what_is_a_matter_of_spelling_stands_for_a_line_here(typed, ours):
-    assert str(translated(typed.split())) == f"shepherd {ours or FABRIC}"
+    assert str(translate(typed.split())) == f"shepherd {ours or FABRIC}"
 
 
 # What is none, and the line that its sentence names.
@@ -83,7 +83,7 @@ REFUSED = [
 @pytest.mark.parametrize(("typed", "part"), REFUSED, ids=[typed for typed, _ in REFUSED])
 def test_what_is_more_than_spelling_is_refused_with_the_line_to_type(typed, part):
     with pytest.raises(UserError) as caught:
-        translated(typed.split())
+        translate(typed.split())
     assert part in str(caught.value)
 
 
@@ -100,20 +100,18 @@ def run(tmp_path):
 @pytest.mark.parametrize("name", ["checkpoints/4096.ckpt", "version_0/checkpoint/ckpt_4096_0.ckpt"])
 def test_a_ckpt_of_a_run_made_here_is_its_checkpoint(run, name):
     folder = run / "checkpoints/4096"
-    assert (
-        translated(["sheeprl", f"checkpoint.resume_from={run / name}"]).words[1] == f"checkpoint.resume_from={folder}"
-    )
-    assert translated(["ppo", "--checkpoint_path", f"{run / name}"]).words[2] == f"checkpoint.resume_from={folder}"
-    assert translated(["sheeprl-eval", f"checkpoint_path={run / name}"]).words == ["evaluate", str(folder)]
+    assert translate(["sheeprl", f"checkpoint.resume_from={run / name}"]).words[1] == f"checkpoint.resume_from={folder}"
+    assert translate(["ppo", "--checkpoint_path", f"{run / name}"]).words[2] == f"checkpoint.resume_from={folder}"
+    assert translate(["sheeprl-eval", f"checkpoint_path={run / name}"]).words == ["evaluate", str(folder)]
 
 
 def test_a_run_made_here_is_registered(run):
-    words = translated(["sheeprl-registration", f"checkpoint_path={run}", "model_manager=ppo"]).words
+    words = translate(["sheeprl-registration", f"checkpoint_path={run}", "model_manager=ppo"]).words
     assert words == ["stage", "register-model", str(run)]
 
 
 def test_what_an_evaluation_has_from_its_run_is_left_out_and_named():
-    line = translated(["sheeprl-eval", "checkpoint_path=runs/a", "fabric.accelerator=gpu", "seed=3"])
+    line = translate(["sheeprl-eval", "checkpoint_path=runs/a", "fabric.accelerator=gpu", "seed=3"])
     assert line.words == ["evaluate", "runs/a"]
     assert "without fabric.accelerator=gpu seed=3" in str(line)
 
@@ -137,4 +135,4 @@ def test_fabric_run_is_answered_with_its_options_as_settings(monkeypatch):
         monkeypatch.setenv(f"LT_{name}", value)
     monkeypatch.setenv("LT_PRECISION", "bf16-mixed")
     with pytest.raises(UserError, match="`shepherd train exp=ppo fabric.accelerator=cuda fabric.precision=bf16-mixed`"):
-        translated(["train", "exp=ppo"])
+        translate(["train", "exp=ppo"])

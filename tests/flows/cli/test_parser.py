@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 from flows.cli import main as cli
-from flows.cli.other_commands import translated
+from flows.cli.other_commands import translate
 from flows.cli.parser import STAGES, parse, parser
 from rlcore.errors import UserError
 
@@ -106,7 +106,7 @@ def test_a_mistake_is_one_sentence(capsys, line, parts):
 
 def test_a_line_of_ours_is_left_alone():
     for line in LINES:
-        assert translated(line.split()).words == line.split()
+        assert translate(line.split()).words == line.split()
 
 
 def test_a_run_whose_folder_looks_like_a_setting_can_be_judged(tmp_path, monkeypatch):

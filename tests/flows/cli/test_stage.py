@@ -31,7 +31,7 @@ def test_a_training_is_mirrored_where_somebody_may_look_on(
     monkeypatch.setattr(RunDirectory, "read_config", lambda self: config)
     monkeypatch.setattr(stage.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(stage, "mirror_in_background", lambda run, every=30.0: calls.append(every))
-    with stage._shown(RunDirectory(tmp_path)):
+    with stage._mirror(RunDirectory(tmp_path)):
         for kind in ("checkpoint", "evaluation", "progress", "checkpoint"):
             tell(kind, {})
             now[0] += seconds

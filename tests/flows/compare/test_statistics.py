@@ -84,7 +84,7 @@ def test_probability_of_improvement_has_its_closed_form_for_normal_scores() -> N
 
 def test_intervals_are_those_of_scipys_percentile_bootstrap() -> None:
     scores = rng().gamma(2.0, size=15)
-    ours = statistics.bootstrapped([scores], statistics.mean, rng(), replicates=40_000)
+    ours = statistics.bootstrap([scores], statistics.mean, rng(), replicates=40_000)
     theirs = scipy.stats.bootstrap(
         (scores,), np.mean, n_resamples=40_000, method="percentile", vectorized=True, rng=rng()
     ).confidence_interval
@@ -106,16 +106,16 @@ def test_a_mean_has_the_bootstrap_spread_of_theory() -> None:
     # The bootstrap variance of a mean is that of the sample (over N) over N; strata are independent of each other.
     scores = [rng().normal(size=30), 100 + rng().normal(scale=3, size=20)]
     expected = np.sqrt(sum(one.var() / len(one) for one in scores)) / 2
-    found = statistics.bootstrapped(scores, statistics.mean, rng(), replicates=40_000)
+    found = statistics.bootstrap(scores, statistics.mean, rng(), replicates=40_000)
     width = scipy.stats.norm.ppf(0.975) * expected
     assert (found.high - found.low) / 2 == pytest.approx(width, rel=0.03)  # unstratified it would be 30 times as wide
 
 
 def test_bands_are_the_intervals_of_every_place() -> None:
     curve = rng().normal(size=(4, 12))  # [P, N]
-    band = statistics.bootstrapped([curve], statistics.iqm, rng())
+    band = statistics.bootstrap([curve], statistics.iqm, rng())
     for place in range(4):
-        alone = statistics.bootstrapped([curve[place]], statistics.iqm, rng())
+        alone = statistics.bootstrap([curve[place]], statistics.iqm, rng())
         assert (band.value[place], band.low[place], band.high[place]) == pytest.approx(tuple(alone))
 
 
@@ -135,7 +135,7 @@ def coverage(draw, truth: float, aggregate, count: int, studies: int = 400) -> f
     """In how many of so many simulated studies of `count` seeds the 95 % interval holds the truth."""
     chance, hits = rng(), 0
     for _ in range(studies):
-        found = statistics.bootstrapped([draw(chance, count)], aggregate, chance, replicates=600)
+        found = statistics.bootstrap([draw(chance, count)], aggregate, chance, replicates=600)
         hits += bool(found.low <= truth <= found.high)
     return hits / studies
 

@@ -17,7 +17,7 @@ import pytest
 
 from flows.process import leases
 from flows.process.leases import LEASE, alone
-from flows.process.locks import locked
+from flows.process.locks import hold
 from rlcore.errors import UserError
 from tests.processes import ROOT, answers, free_port, wait_for
 from tests.soaking import soak
@@ -137,7 +137,7 @@ def test_what_a_killed_process_held_is_free_at_once_on_its_machine_and_not_on_an
     with pytest.raises(UserError, match=f"a process on {here} has it"), alone("thing", tmp_path / "lease", "has it"):
         pass
     on(here, monkeypatch)
-    with locked(tmp_path / "lock"), alone("thing", tmp_path / "lease", "has it"):
+    with hold(tmp_path / "lock"), alone("thing", tmp_path / "lease", "has it"):
         assert "shepherd-thing" in limits()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.process import locks
-from flows.process.locks import locked
+from flows.process.locks import hold
 
 
 def test_who_waits_is_told_for_whom_and_gets_it_afterwards(
@@ -22,12 +22,12 @@ def test_who_waits_is_told_for_whom_and_gets_it_afterwards(
     monkeypatch.setattr(locks, "_holders", lambda path: [f"pid {os.getpid()} ({shlex.join(sys.argv[:1])})"])
     held, free = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with locked(tmp_path / "lock", waiting="registers a model"):
+    def hold_it() -> None:
+        with hold(tmp_path / "lock", waiting="registers a model"):
             held.set()
             free.wait(60)
 
-    holder = threading.Thread(target=hold)
+    holder = threading.Thread(target=hold_it)
     holder.start()
     assert held.wait(60)
 
@@ -38,7 +38,7 @@ def test_who_waits_is_told_for_whom_and_gets_it_afterwards(
     handler = Freeing()
     locks.log.addHandler(handler)
     try:
-        with locked(tmp_path / "lock", waiting="registers a model"):
+        with hold(tmp_path / "lock", waiting="registers a model"):
             assert caplog.messages == [f"pid {os.getpid()} ({sys.argv[0]}) registers a model; waiting for it"]
     finally:
         locks.log.removeHandler(handler)
@@ -47,5 +47,5 @@ def test_who_waits_is_told_for_whom_and_gets_it_afterwards(
 
 
 def test_nothing_is_said_where_nobody_holds_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with locked(tmp_path / "lock", waiting="registers a model"):
+    with hold(tmp_path / "lock", waiting="registers a model"):
         assert caplog.messages == []

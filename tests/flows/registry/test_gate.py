@@ -8,12 +8,12 @@ import statistics
 import numpy as np
 import pytest
 
-from flows.registry.gate import against_baseline, foreseen, paired
+from flows.registry.gate import against_baseline, compare_pairs, foreseen
 
 
 def test_paired_interval_is_that_of_the_differences() -> None:
     # Differences 1, 2, 3, 4, 5: mean 3, std sqrt(2.5); t(0.975, 4) = 2.776 from the table.
-    verdict = paired([11.0, 22.0, 33.0, 44.0, 55.0], [10.0, 20.0, 30.0, 40.0, 50.0], "champion version 1", 5)
+    verdict = compare_pairs([11.0, 22.0, 33.0, 44.0, 55.0], [10.0, 20.0, 30.0, 40.0, 50.0], "champion version 1", 5)
     half = 2.776 * math.sqrt(2.5) / math.sqrt(5)
     assert verdict.difference == pytest.approx(3.0)
     assert verdict.low == pytest.approx(3 - half, abs=2e-2)
@@ -26,11 +26,11 @@ def test_pairs_tell_apart_what_unpaired_samples_cannot() -> None:
     challenger = [value + 1 + (i % 2) / 2 for i, value in enumerate(champion)]
     spread = 1.96 * math.sqrt(2 * statistics.variance(champion) / 100)
     assert statistics.fmean(challenger) - statistics.fmean(champion) < spread
-    assert paired(challenger, champion, "champion", 100).better
+    assert compare_pairs(challenger, champion, "champion", 100).better
 
 
 def test_equal_returns_do_not_promote() -> None:
-    verdict = paired([500.0] * 100, [500.0] * 100, "champion version 3", 100)
+    verdict = compare_pairs([500.0] * 100, [500.0] * 100, "champion version 3", 100)
     assert not verdict.better
     assert "does not beat champion version 3" in verdict.words
 
@@ -38,7 +38,7 @@ def test_equal_returns_do_not_promote() -> None:
 def test_a_gain_within_the_noise_does_not_promote() -> None:
     champion = [float(i % 10) for i in range(100)]
     challenger = [float((i * 7 + 3) % 10) + 0.1 for i in range(100)]
-    verdict = paired(challenger, champion, "champion", 100)
+    verdict = compare_pairs(challenger, champion, "champion", 100)
     assert verdict.difference > 0
     assert not verdict.better
 
@@ -94,7 +94,7 @@ def test_a_gate_that_ends_when_it_is_clear_errs_as_often_as_one_of_all_episodes(
     whole, early, same, played = 0, 0, 0, 0
     for _ in range(count):
         new, old, random = draw(rng, difference)
-        fixed, (found, after) = paired(new, old, "champion", WHOLE).better, sequential(new, old, random)
+        fixed, (found, after) = compare_pairs(new, old, "champion", WHOLE).better, sequential(new, old, random)
         whole, early, same, played = whole + fixed, early + found, same + (fixed == found), played + after
     assert same / count > 0.98
     assert abs(early - whole) / count < 0.02
@@ -114,10 +114,10 @@ def test_what_is_clear_after_twenty_episodes_and_what_is_not() -> None:
 
 def test_a_time_that_is_over_decides_nothing() -> None:
     new, old = [100.0, 130.0, 90.0] * 4, [90.0, 120.0, 95.0] * 4
-    short = paired(new, old, "champion version 1", 100)
+    short = compare_pairs(new, old, "champion version 1", 100)
     assert not short.better and not short.decided
     assert short.words.startswith("not decided against champion version 1 (101.7) on the same fresh seeds: ")
     assert short.words.endswith("over 12 of 100 episodes")
-    none = paired([], [], "champion version 1", 100)
+    none = compare_pairs([], [], "champion version 1", 100)
     assert (none.better, none.decided) == (False, False)
     assert none.words == "not decided against champion version 1: 0 of 100 episodes had ended on both sides"

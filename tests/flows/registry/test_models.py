@@ -467,12 +467,12 @@ def test_a_wrong_uri_is_one_sentence(
     ],
 )
 def test_a_name_that_no_model_can_have_is_refused_before_training(tmp_path: Path, agent: Any, said: str) -> None:
-    from flows.runs.check import prepared
+    from flows.runs.check import prepare
 
     run = checkpointed_run(tmp_path / "run", "named", weights=1)
     with pytest.raises(UserError, match=said):
-        prepared(config_of(run, model_manager={"disabled": False, "models": {"agent": agent}}), {})
-    prepared(config_of(run, model_manager={"disabled": True, "models": {"agent": agent}}), {})
+        prepare(config_of(run, model_manager={"disabled": False, "models": {"agent": agent}}), {})
+    prepare(config_of(run, model_manager={"disabled": True, "models": {"agent": agent}}), {})
 
 
 def test_names_take_slashes_as_dashes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flows.cli.main import main
-from flows.runs.trainer import Trainer
+from flows.runs.trainer import TrainerProcess
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
@@ -119,9 +119,9 @@ def test_a_run_that_is_being_trained_can_be_compared(tmp_path: Path, capsys: pyt
     whole = prepare(tmp_path / "whole", **settings)
     running = prepare(tmp_path / "running", **(settings | {"checkpoint__keep_last": 2}))
     for run in (whole, running):
-        trainer = Trainer(run)
+        trainer = TrainerProcess(run)
 
-        def work(trainer: Trainer = trainer) -> None:
+        def work(trainer: TrainerProcess = trainer) -> None:
             while not (boundary := trainer.advance()).done:
                 if "checkpoint" in boundary.due:
                     trainer.checkpoint()

@@ -16,7 +16,7 @@ import pytest
 from flows.process.signals import TrainingInterrupted
 from flows.runs.listeners import listening
 from flows.runs.milestones import note_start
-from flows.runs.trainer import Trainer, trainer_for
+from flows.runs.trainer import TrainerProcess, trainer_for
 from flows.stages.train import train
 from rlcore.errors import DiskFault, RunError, UserError
 from rlcore.store import checkpoint
@@ -47,7 +47,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 def test_work_is_passed_on_and_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, run = Trainer.__new__(Trainer), RunDirectory(tmp_path)
+    trainer, run = TrainerProcess.__new__(TrainerProcess), RunDirectory(tmp_path)
     said = [
         {"event": "work", "doing": "evaluation", "done": 3, "total": 10},
         {"event": "error", "sentence": "no space", "kind": "DiskFault", "exit": 1},
@@ -68,14 +68,14 @@ def test_same_config_gives_the_same_bits(undisturbed: RunDirectory, tmp_path: Pa
 
 def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
-    trainer = Trainer(run)
+    trainer = TrainerProcess(run)
     boundary = trainer.advance()
     while "evaluate" not in boundary.due:
         boundary = trainer.advance()
     trainer.checkpoint()
     trainer.process.kill()
     trainer.stop()
-    trainer = Trainer(run)
+    trainer = TrainerProcess(run)
     assert trainer.advance().due == ("evaluate",)
     assert trainer.evaluate()["policy_steps"] == boundary.policy_steps
     trainer.stop()
@@ -83,7 +83,7 @@ def test_killed_trainer_owes_its_evaluation_and_pays_it_first(tmp_path: Path) ->
 
 def test_sigterm_finishes_the_iteration_and_saves(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", total_steps=500_000, algo__compile=False)  # iterations of 64 rows
-    trainer = Trainer(run)
+    trainer = TrainerProcess(run)
 
     sent: list[int] = []
 
@@ -107,7 +107,7 @@ def test_interrupted_at_an_evaluation_the_same_evaluations_stop_it_at_the_same_s
     moments = evaluations(whole)
     assert moments[-1] < 2000  # it stopped early
     run = prepare(tmp_path / "interrupted", **rules)
-    trainer = Trainer(run)
+    trainer = TrainerProcess(run)
 
     def interrupt(said: dict[str, Any]) -> None:
         if said["policy_steps"] == moments[1]:  # one evaluation without gain has been counted
@@ -166,7 +166,7 @@ def test_neither_the_stage_nor_its_trainer_imports_what_it_does_not_need(tmp_pat
 def test_second_writer_is_refused(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run")
     with run.writing(), pytest.raises(UserError, match=f"pid {os.getpid()}"):
-        Trainer(run)
+        TrainerProcess(run)
 
 
 def test_resume_with_another_learning_rate_is_refused(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_resume_with_another_learning_rate_is_refused(tmp_path: Path) -> None:
     finish_here(run)
     run.config.write_text(run.config.read_text().replace("lr: 0.001", "lr: 0.5"))
     with pytest.raises(UserError, match=r"algo\.optimizer\.lr=0\.5.*0\.001.*init_from"):
-        Trainer(run)
+        TrainerProcess(run)
 
 
 def test_damaged_newest_checkpoint_is_skipped_and_the_end_is_the_same(
@@ -241,7 +241,7 @@ def test_nan_reward_stops_the_run_with_index_step_and_key(tmp_path: Path, monkey
 
 def test_events_hold_every_point_once_after_a_kill(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", metric__log_every=64)
-    trainer = Trainer(run)
+    trainer = TrainerProcess(run)
     trainer.advance()
     trainer.process.kill()
     trainer.stop()

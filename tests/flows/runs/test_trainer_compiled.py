@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.runs.trainer import Trainer, trainer_for
+from flows.runs.trainer import TrainerProcess, trainer_for
 from flows.stages.train import train
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
@@ -55,7 +55,7 @@ def test_killed_and_resumed_with_a_package_built_anew_ends_in_the_same_bits(tmp_
     shutil.rmtree(cache)
     run = prepare(tmp_path / "killed", **EVERYTHING)
     for _ in range(2):
-        trainer = Trainer(run)
+        trainer = TrainerProcess(run)
         if "checkpoint" in trainer.advance().due:
             trainer.checkpoint()
         trainer.advance()  # lost
@@ -118,7 +118,7 @@ def test_true_without_a_compiler_names_the_package_to_install(
     run = prepare(tmp_path / "run", **EVERYTHING)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match=r"algo.compile=true: no C\+\+ compiler .* apt install g\+\+"):
-        Trainer(run)
+        TrainerProcess(run)
 
 
 def test_auto_goes_on_as_it_began_when_the_run_is_made_longer(tmp_path: Path, cache: Path) -> None:
@@ -128,7 +128,7 @@ def test_auto_goes_on_as_it_began_when_the_run_is_made_longer(tmp_path: Path, ca
     values = yaml.safe_load(run.config.read_text())
     values["algo"]["total_steps"] = 2_000_000  # beyond what auto compiles
     run.config.write_text(yaml.safe_dump(values))
-    trainer = Trainer(run)
+    trainer = TrainerProcess(run)
     assert trainer.advance().policy_steps > 128
     trainer.stop()
     assert not cache.exists()

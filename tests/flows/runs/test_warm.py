@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.runs.trainer import Trainer, trainer_for
+from flows.runs.trainer import TrainerProcess, trainer_for
 from flows.runs.warm import TRAINERS, start_trainer, warm_trainers
 from flows.settings import WARM
 from flows.stages.train import train
@@ -60,7 +60,7 @@ def test_a_forked_trainer_learns_the_bits_of_a_fresh_one(tmp_path: Path, monkeyp
 def test_one_that_is_killed_is_told_of_and_another_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     whole = prepare(tmp_path / "whole", total_steps=1024, checkpoint__every=256)
     run = prepare(tmp_path / "run", total_steps=1024, checkpoint__every=256)
-    trainer = Trainer(run)
+    trainer = TrainerProcess(run)
     while not trainer.advance().due:
         continue
     trainer.checkpoint()
@@ -96,7 +96,7 @@ def test_it_has_the_directory_environment_and_output_of_who_asks_and_a_session_o
     monkeypatch.setenv("GIVEN", "here")
     monkeypatch.setenv("SHEPHERD_PLUGINS", "tells")
     run = prepare(tmp_path / "run")
-    trainer = Trainer(run)
+    trainer = TrainerProcess(run)
     assert isinstance(trainer.process, Forked)
     trainer.stop()
     said = next(line for line in run.log.read_text().splitlines() if line.startswith("["))
@@ -159,7 +159,7 @@ def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
 
 def test_when_the_server_dies_its_trainers_go_on_and_their_end_is_seen(another: psutil.Process, tmp_path: Path) -> None:
     run, killed = prepare(tmp_path / "run"), prepare(tmp_path / "killed", algo__compile=False, **LONG)
-    trainer, second = Trainer(run), Trainer(killed)
+    trainer, second = TrainerProcess(run), TrainerProcess(killed)
     assert another.num_threads() == 1  # a thread beside the one that forks may hold a lock for ever in the child
     assert isinstance(trainer.process, Forked)
     another.kill()
@@ -172,7 +172,7 @@ def test_when_the_server_dies_its_trainers_go_on_and_their_end_is_seen(another: 
     second.process.kill()
     with pytest.raises(RunError, match="ended with code 255"):
         second.advance()
-    fresh = Trainer(prepare(tmp_path / "next"))
+    fresh = TrainerProcess(prepare(tmp_path / "next"))
     assert isinstance(fresh.process, subprocess.Popen)
     fresh.stop()
 

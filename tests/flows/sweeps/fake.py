@@ -13,8 +13,8 @@ from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Job
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import Plan, plan
-from flows.sweeps.trial import Training
+from flows.sweeps.settings import SweepPlan, plan
+from flows.sweeps.trial import TrialRun
 
 EVALUATIONS = 4
 PACE = Pace(every=1000, longest=512, budget=4000)
@@ -75,7 +75,7 @@ class Hands:
         return End("over")
 
 
-def evaluate(training: Training, params: dict[str, Any], number: int) -> None:
+def evaluate(training: TrialRun, params: dict[str, Any], number: int) -> None:
     """Write the events of an evaluation into a run's log, and at the last one its end."""
     seed = int(training.run_dir.name.removeprefix("seed_"))
     steps, greedy = PACE.every * number, {"mean": score(params, seed, number)}
@@ -88,7 +88,7 @@ def evaluate(training: Training, params: dict[str, Any], number: int) -> None:
         log.writelines(json.dumps({"time": 0.0, **event}) + "\n" for event in events)
 
 
-def made(folder: Path, name: str, *overrides: str) -> tuple[SweepFolder, Plan]:
+def made(folder: Path, name: str, *overrides: str) -> tuple[SweepFolder, SweepPlan]:
     """A sweep's folder with a plan over `SPACE`."""
     wanted = replace(plan([*SPACE, *BASE, f"sweep.name={name}", *overrides]), pace=PACE)
     sweep_folder = SweepFolder(name)

@@ -160,7 +160,7 @@ def cancelled_in_between(
     waits = list(pool.runs.values())[1]
     waits.state = Scheduled()
     pool.runs[own.id] = own
-    with pytest.raises(type(raised)), deployed.cancelled_with(own.id, sweep.hands):  # pyright: ignore[reportArgumentType]
+    with pytest.raises(type(raised)), deployed.cancel_with(own.id, sweep.hands):  # pyright: ignore[reportArgumentType]
         raise raised
     return [run.state.type.value for run in pool.runs.values() if run.state and run is not own]
 

@@ -12,7 +12,7 @@ import pytest
 from flows.sweeps import study as study_module
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.trial import reported, trainings
+from flows.sweeps.trial import read_reports, trainings
 from tests.flows.sweeps.fake import EVALUATIONS, PACE, Hands, Killed, came_to, drive, evaluate, made
 
 BATCHES = ["sweep.trials=12", "sweep.batch=3", "sweep.startup=3", "sweep.warmup=0", "sweep.confirm_seeds=0"]
@@ -172,9 +172,9 @@ def test_a_pruner_is_asked_at_every_evaluation_but_the_last_of_a_training_that_i
         evaluate(runs[0], params, number)
     for number in (1, 2):
         evaluate(runs[1], params, number)
-    steps = [step for step, _ in reported(runs, PACE)]
+    steps = [step for step, _ in read_reports(runs, PACE)]
     assert steps == [1000, 2000, 3000, 5000, 6000]  # 4000: the first training was done there
-    assert [score for _, score in reported(runs, PACE)][:2] == runs[0].scores[:2]
+    assert [score for _, score in read_reports(runs, PACE)][:2] == runs[0].scores[:2]
 
 
 def test_a_trial_of_two_seeds_may_be_ended_in_the_second(tmp_path: Path) -> None:

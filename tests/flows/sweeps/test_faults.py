@@ -16,8 +16,8 @@ from flows.sweeps import study as study_module
 from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.faults import ATTEMPTS
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.jobs import End, Job, stopped_by
-from flows.sweeps.running import changed_sweep
+from flows.sweeps.jobs import End, Job, end_by
+from flows.sweeps.running import change_sweep
 from rlcore.errors import DiskFault, EnvironmentLost, Killed, RunError, UserError, death
 from tests.flows.sweeps.fake import Hands, came_to, drive, made
 
@@ -29,8 +29,8 @@ FEW = [
     "sweep.confirm_seeds=0",
     "sweep.seed=3",
 ]
-FULL = stopped_by(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x"))
-KILLED = stopped_by(death(-9, "worker 77 was killed by signal 9"))
+FULL = end_by(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x"))
+KILLED = end_by(death(-9, "worker 77 was killed by signal 9"))
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_what_is_killed_again_and_again_stays_unfinished_and_at_last_has_failed(
     folder, faults = made(tmp_path, "always", *FEW)[0], {1: [KILLED] * ATTEMPTS}
     with pytest.raises(Killed, match="trial 1 is unfinished: worker 77 was killed by signal 9"):
         driven(folder, faults)
-    assert Sweep(folder, folder.read()).study.unfinished() == [1]
+    assert Sweep(folder, folder.read()).study.list_unfinished() == [1]
     sweep, _ = driven(folder, faults)
     assert [trial.state.name for trial in sweep.study.trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 4]
     said = sweep.study.trials[1].user_attrs["sentence"]
@@ -107,9 +107,9 @@ def test_what_is_killed_again_and_again_stays_unfinished_and_at_last_has_failed(
 def test_failed_trials_are_taken_up_again_and_no_other(tmp_path: Path, whole: Any) -> None:
     folder, plan = made(tmp_path, "failed", *FEW)
     sweep, _ = driven(folder, {1: [End("failed", "an environment that was not there")]})
-    assert sweep.study.failed() == [1]
+    assert sweep.study.list_failed() == [1]
     before = sweep.study._study.study_name
-    changed_sweep("failed", [], failed=True)
+    change_sweep("failed", [], failed=True)
     sweep, hands = driven(folder, {})
     assert [label.partition(":")[0] for label in hands.started] == ["trial 1"]
     assert values(came_to(sweep)) == values(whole)
@@ -118,7 +118,7 @@ def test_failed_trials_are_taken_up_again_and_no_other(tmp_path: Path, whole: An
     folder.write(plan, folder.runs)  # as every resume does
     assert folder.study_name(plan) == f"{before} (2)"
     with pytest.raises(UserError, match=r"^--failed: no trial of sweep failed has failed$"):
-        changed_sweep("failed", [], failed=True)
+        change_sweep("failed", [], failed=True)
 
 
 def test_a_failed_default_is_the_default_when_it_is_taken_up_again(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_failed_default_is_the_default_when_it_is_taken_up_again(tmp_path: Pat
     sweep, _ = driven(folder, {0: [End("failed", "a fault")]})
     notes = sweep.study.trials[0].user_attrs
     assert notes["default"] is True and "sentence" in notes
-    changed_sweep("first", [], failed=True)
+    change_sweep("first", [], failed=True)
     assert Sweep(folder, folder.read()).study.trials[0].user_attrs == {"default": True}
 
 
@@ -162,5 +162,5 @@ def test_half_a_copy_of_a_study_is_made_anew(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_the_machines_fault_and_what_is_not(error: Exception, state: str, fault: str) -> None:
-    end = stopped_by(error)
+    end = end_by(error)
     assert (end.state, end.fault) == (state, fault) and end.sentence

@@ -12,7 +12,7 @@ import pytest
 
 from flows.sweeps import crew, local
 from flows.sweeps.jobs import End
-from flows.sweeps.trial import Training
+from flows.sweeps.trial import TrialRun
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def test_of_networks_on_gpus_each_worker_has_one_to_itself(
         assert hands.free
         hands._busy = len(wanted)
         assert not hands.free  # no trial more than there are GPUs
-        trainings = [Training(tmp_path / str(number), ()) for number in range(len(wanted))]
+        trainings = [TrialRun(tmp_path / str(number), ()) for number in range(len(wanted))]
         threads = [
             threading.Thread(target=hands._crew.train, args=(one, None, lambda facts: None)) for one in trainings
         ]

@@ -13,7 +13,7 @@ from flows.config.compose import compose
 from flows.settings import tracking_uri
 from flows.sweeps import mlflow_parent
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.mlflow_parent import bring, shown
+from flows.sweeps.mlflow_parent import bring, show
 from flows.tracking import mlflow_run
 from flows.tracking.mlflow_store import connect
 from flows.tracking.mlflow_sweep import PARENT, run_of_sweep
@@ -38,8 +38,8 @@ def sweep(folder: Path, name: str) -> SweepFolder:
 
 
 def at_once(folder: SweepFolder, inside: Callable[[], Any]) -> None:
-    """Inside `shown`, once the run is made."""
-    with shown(folder, TREE):
+    """Inside `show`, once the run is made."""
+    with show(folder, TREE):
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "mlflow"] or [None]
         if thread:
             thread.join()

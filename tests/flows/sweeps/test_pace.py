@@ -15,7 +15,7 @@ from flows.sweeps.pace import Pace
 from flows.sweeps.settings import SweepConfig, plan
 from flows.sweeps.strategies import pruner_of
 from flows.sweeps.study import Study
-from flows.sweeps.trial import Training
+from flows.sweeps.trial import TrialRun
 from tests.flows.sweeps.fake import PACE, made
 
 SHORT = [(1000, 10.0), (2000, 20.0), (3000, 30.0)]  # of a trial whose return is a hundredth of its policy steps
@@ -90,7 +90,7 @@ def test_no_rung_lies_before_every_trial_has_been_evaluated(tmp_path: Path) -> N
     ],
 )
 def test_what_a_trial_was_worth(steps: int, score: float | None) -> None:
-    scores = dict(PACE.told([SHORT, [(1000, 1.0), (2000, 2.0)]]))
+    scores = dict(PACE.read_scores([SHORT, [(1000, 1.0), (2000, 2.0)]]))
     assert PACE.score_at(scores, steps) == score
 
 
@@ -120,7 +120,7 @@ def test_a_trial_is_worth_what_it_was_in_its_last_policy_steps(tmp_path: Path) -
         {"kind": "evaluation", "policy_steps": steps, "final": final, "greedy": {"mean": mean}}
         for steps, final, mean in ((2000, False, 1.0), (4000, False, 5.0), (4000, True, 9.0))
     ]
-    training = Training(tmp_path, ())
+    training = TrialRun(tmp_path, ())
     training.run.events.write_text("".join(json.dumps({"time": 0.0, **event}) + "\n" for event in events))
     assert training.evaluations == [(2000, 1.0), (4000, 5.0)]
     assert training.value(SweepConfig(last=2), PACE) == 5.0

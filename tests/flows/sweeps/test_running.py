@@ -12,7 +12,7 @@ from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import Job
 from flows.sweeps.running import start
-from flows.sweeps.settings import merged
+from flows.sweeps.settings import merge
 from rlcore.errors import UserError
 from tests.flows.sweeps.fake import Hands, made
 
@@ -30,7 +30,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
 def trained(job: Job, *instead: str) -> None:
     """Make the run of a job's folder from its overrides and others."""
-    line = merged(job.trainings[0].overrides, instead)
+    line = merge(job.trainings[0].overrides, instead)
     create_run(*compose(line), line)
 
 

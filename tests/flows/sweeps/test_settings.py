@@ -8,7 +8,7 @@ import pytest
 
 from flows.sweeps.check import check_plan, points
 from flows.sweeps.folder import SweepFolder, refuse_password
-from flows.sweeps.settings import SweepConfig, changed, merged, plan, presets
+from flows.sweeps.settings import SweepConfig, change, merge, plan, presets
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import arguments, plain, spell
 from rlcore.errors import UserError
@@ -116,10 +116,10 @@ def test_a_mistake_is_told_before_anything_is_made(overrides: list[str], said: l
 
 def test_of_a_sweep_that_is_there_only_what_changes_no_trial_may_change() -> None:
     config = plan(["exp=ppo", LR]).config
-    assert changed(config, ["sweep.trials=99", "sweep.workers=1"]).trials == 99
+    assert change(config, ["sweep.trials=99", "sweep.workers=1"]).trials == 99
     for override in ("sweep.seed=3", "sweep.sampler=random", "algo.gamma=0.9"):
         with pytest.raises(UserError, match="only sweep.trials, sweep.workers, sweep.confirm_seeds may change"):
-            changed(config, [override])
+            change(config, [override])
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_mistake_says_no_more_than_concerns_it(typed: list[str], end: str) -> 
 
 
 def test_merged_replaces_by_key() -> None:
-    assert merged(["a=1", "+b.c=2", "d=3"], ["b.c=4", "a=5"]) == ["d=3", "b.c=4", "a=5"]
+    assert merge(["a=1", "+b.c=2", "d=3"], ["b.c=4", "a=5"]) == ["d=3", "b.c=4", "a=5"]
 
 
 def test_the_document_names_every_key_with_its_default() -> None:

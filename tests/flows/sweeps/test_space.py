@@ -9,7 +9,7 @@ import pytest
 
 from flows.config.overrides import parse
 from flows.config.yaml_files import groups
-from flows.sweeps.space import Dimension, of_mapping, of_overrides, typed
+from flows.sweeps.space import Dimension, of_mapping, of_overrides, to_overrides
 from rlcore.errors import UserError
 
 
@@ -94,7 +94,7 @@ def test_what_is_drawn_reads_back_through_the_grammar_as_it_was() -> None:
         "algo.target_kl": None,
         "run_name": "null",
     }
-    for (key, value), line in zip(params.items(), typed(params), strict=True):
+    for (key, value), line in zip(params.items(), to_overrides(params), strict=True):
         (setting,) = parse([line], groups()).settings
         assert (setting.key_or_group, setting.value()) == (key, value)
 

@@ -44,7 +44,7 @@ def test_a_study_that_is_opened_to_be_read_cannot_be_written(swept: SweepFolder,
     at = folder.storage(plan), folder.study_name(plan)
     assert Study(plan, *at).ask() == 3
     study = Study.there(plan, *at)
-    assert study is not None and study.unfinished() == [3]
+    assert study is not None and study.list_unfinished() == [3]
     with pytest.raises(RunError, match=r"cannot be noted \(attempt to write a readonly database\).*sweep resume mine$"):
         study.tell(3, "fail", sentence="not to be noted")
 

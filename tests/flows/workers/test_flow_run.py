@@ -122,7 +122,7 @@ def test_long_work_says_in_the_log_now_and_then_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, every: float, said: list[str]
 ) -> None:
     monkeypatch.setattr(around, "WORK_EVERY", every)
-    with caplog.at_level(logging.INFO), around.supervised(logging.getLogger("tests.flow_run")):
+    with caplog.at_level(logging.INFO), around.supervise(logging.getLogger("tests.flow_run")):
         working("comparing")(37, 100)
     assert [record.message for record in caplog.records if record.name == "tests.flow_run"] == said
 
@@ -154,7 +154,7 @@ def test_what_went_wrong_in_a_run_is_told_in_its_sentence_alone(monkeypatch: pyt
     assert isinstance(state, State)
     assert (state.name, state.message) == ("Failed", "env 3: obs has NaN at step 7")
     said = "Finished in state Failed('Task run encountered an exception RunError: env 3: obs has NaN at step 7')"
-    with around.supervised(logging.getLogger("tests.flow_run")):
+    with around.supervise(logging.getLogger("tests.flow_run")):
         record = logging.makeLogRecord({"msg": said})
         assert logging.getLogger("prefect.task_runs").filter(record)
     assert record.getMessage() == "Finished in state Failed('env 3: obs has NaN at step 7')"
@@ -186,7 +186,7 @@ def test_a_flow_that_a_killed_worker_had_started_ends_though_nobody_is_above_it(
     monkeypatch.setattr(parents.os, "kill", lambda pid, number: told.append(number))
     if by_worker:
         monkeypatch.setenv(parents.WORKER, "1")
-    with around.supervised(logging.getLogger("tests.flow_run")):
+    with around.supervise(logging.getLogger("tests.flow_run")):
         threads = [thread for thread in threading.enumerate() if "_leave_with" in thread.name]
         for thread in threads:
             thread.join(5.0 if by_worker else 0.1)

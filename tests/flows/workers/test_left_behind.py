@@ -17,7 +17,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Crashed, Pending, Running
 
 from flows.workers import worker as worker_module
-from flows.workers.left_behind import CRASHES, begin_again, go_on_with_sweeps, led_here
+from flows.workers.left_behind import CRASHES, begin_again, find_led_here, go_on_with_sweeps
 from flows.workers.silence import LIMIT, LIMIT_TAKEN, Sign, ending, last_signs
 
 NOTE = "taken by worker w of pool local on here"
@@ -81,8 +81,8 @@ def test_what_a_killed_worker_had_taken_waits_for_a_worker_again(process: UUID) 
 
 
 def test_a_flow_run_is_known_by_the_processes_that_lead_it(process: UUID) -> None:
-    assert process in led_here()
-    assert uuid4() not in led_here()
+    assert process in find_led_here()
+    assert uuid4() not in find_led_here()
 
 
 def crashes(*minutes: float) -> list[State]:

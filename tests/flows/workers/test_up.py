@@ -24,7 +24,7 @@ from flows.process.network import unreachable
 from flows.runs import lineage
 from flows.workers import dotenv, pools, servers, up
 from flows.workers.local_api import prefect_api
-from flows.workers.mlflow_app import FIRST_PAGE, guarded, opening_on_runs
+from flows.workers.mlflow_app import FIRST_PAGE, guard, opening_on_runs
 from rlcore.errors import UserError
 from rlcore.system.lifeline import alive
 from tests.processes import ROOT, free_port, wait_for
@@ -112,14 +112,14 @@ def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
         assert up.main(["up"]) == 2
         assert "mlflow is running on port 4321; `make down` first" in capsys.readouterr().err
         main = servers.running()["mlflow"]
-        pids = wait_for(lambda: len(p := [pid for pid, _ in servers.marked()]) == 2 and p, "its child")
+        pids = wait_for(lambda: len(p := [pid for pid, _ in servers.find_marked()]) == 2 and p, "its child")
         os.kill(main, signal.SIGKILL)
         wait_for(lambda: servers.port_of("mlflow") is None, "its end")
         up._check_ports()
         assert not any(map(alive, pids))
     finally:
         up.main(["down"])
-        assert not list(servers.marked())
+        assert not list(servers.find_marked())
         assert not list(servers.folder().glob("*.pid"))
 
 
@@ -195,7 +195,7 @@ def test_a_server_with_another_password_is_told_before_anything_is_made(monkeypa
 )
 def test_only_who_knows_the_password_reaches_mlflow(path: str, given: str | None, status: int) -> None:
     headers = [] if given is None else [(b"authorization", b"Basic " + base64.b64encode(given.encode()))]
-    assert answered(guarded(answering, "shepherd", "right"), path, headers=headers)[0] == status
+    assert answered(guard(answering, "shepherd", "right"), path, headers=headers)[0] == status
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,9 @@ def test_the_password_is_in_no_command_line_and_in_no_file_that_others_read(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = checkout / ".shepherd/servers/password"
-    password = dotenv.kept_password(file)
+    password = dotenv.keep_password(file)
     assert len(password) >= 32
-    assert dotenv.kept_password(file) == password
+    assert dotenv.keep_password(file) == password
     (checkout / ".env").write_text("MINE=1\n")
     (checkout / ".env").chmod(0o644)
     variables = dotenv.client_variables("http://here", "http://there", password)

@@ -24,7 +24,7 @@ from flows.workers import worker as worker_module
 from flows.workers.pools import DRIVERS
 from flows.workers.restart import LONGEST, pause
 from flows.workers.silence import GAP, LIMIT, LIMIT_TAKEN, Sign, Silence
-from flows.workers.worker import Worker
+from flows.workers.worker import ShepherdWorker
 from tests.processes import ROOT, wait_for
 
 RUN, OTHER = UUID(int=1), UUID(int=2)
@@ -44,7 +44,7 @@ def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.
         return ProcessWorkerResult(identifier="1", status_code=0)
 
     async def scene() -> None:
-        worker = Worker("gpu", "w", limit=1)
+        worker = ShepherdWorker("gpu", "w", limit=1)
         attempts: list[Any] = []
 
         async def submit(flow_run: FlowRun) -> None:
@@ -77,7 +77,9 @@ def test_a_retry_waits_for_the_place_of_its_earlier_attempt(monkeypatch: pytest.
         await asyncio.gather(*attempts)
 
     monkeypatch.setattr(ProcessWorker, "run", process)
-    monkeypatch.setattr(Worker, "get_flow_run_logger", lambda *_: logging.getLogger("test"))  # Prefect's asks its API
+    monkeypatch.setattr(
+        ShepherdWorker, "get_flow_run_logger", lambda *_: logging.getLogger("test")
+    )  # Prefect's asks its API
     asyncio.run(scene())
     assert started == [first.id, sweep.id, first.id, second.id]
 
@@ -93,7 +95,7 @@ def test_a_server_that_is_away_for_long_ends_no_worker(status: int | None, monke
 
     for method in ("get_and_submit_flow_runs", "sync_with_backend"):
         monkeypatch.setattr(ProcessWorker, method, refuse)
-    worker = Worker("local", "w")
+    worker = ShepherdWorker("local", "w")
     assert asyncio.run(worker.get_and_submit_flow_runs()) == []
     asyncio.run(worker.sync_with_backend())
 
@@ -106,7 +108,7 @@ def test_a_worker_that_is_not_let_in_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(ProcessWorker, "get_and_submit_flow_runs", refuse)
     with pytest.raises(httpx.HTTPStatusError):
-        asyncio.run(Worker("local", "w").get_and_submit_flow_runs())
+        asyncio.run(ShepherdWorker("local", "w").get_and_submit_flow_runs())
 
 
 def test_a_flow_run_that_was_heard_before_and_is_silent_for_long_has_crashed() -> None:
@@ -136,11 +138,11 @@ def test_a_retry_waits_for_the_process_of_its_earlier_attempt(monkeypatch: pytes
         return [one.flow_run for one in due]
 
     monkeypatch.setattr(ProcessWorker, "_submit_scheduled_flow_runs", submit)
-    monkeypatch.setattr(worker_module, "led_here", lambda: set(left))
+    monkeypatch.setattr(worker_module, "find_led_here", lambda: set(left))
     due: Any = [SimpleNamespace(flow_run=flow_run) for flow_run in (again, new)]
-    assert asyncio.run(Worker("local", "w")._submit_scheduled_flow_runs(due)) == [new]
+    assert asyncio.run(ShepherdWorker("local", "w")._submit_scheduled_flow_runs(due)) == [new]
     left.clear()
-    assert asyncio.run(Worker("local", "w")._submit_scheduled_flow_runs(due)) == [again, new]
+    assert asyncio.run(ShepherdWorker("local", "w")._submit_scheduled_flow_runs(due)) == [again, new]
 
 
 def test_the_time_in_which_the_server_was_away_is_no_silence() -> None:
