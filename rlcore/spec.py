@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -110,6 +110,10 @@ class EnvSpec:
     id: str
     obs: dict[str, ArraySpec]
     action: ActionSpec
+
+    def windows(self, keys: Iterable[str]) -> dict[str, Window]:
+        """The windows of those of these keys that have one."""
+        return {key: window for key in keys if (window := self.obs[key].window) is not None}
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` reads them back. Infinite bounds become None."""

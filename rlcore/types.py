@@ -144,6 +144,8 @@ class Steps:
         is_first: [T, B] bool.
         extras: key -> [T, B, ...], what the agent said beside its action (`logprob`, `value`); {} of random actions.
         carry: the agent's carry before row 0 (of an arrival: after the row before it), nested, on the device.
+        past: the rows before row 0 that the agent's `history` reaches back to, the newest last: obs/<key>, action and
+            is_first, [rows, B, ...]; {} without a history.
     """
 
     obs: dict[str, Tensor]
@@ -154,6 +156,7 @@ class Steps:
     is_first: Tensor
     extras: dict[str, Tensor] = field(default_factory=dict)
     carry: Carry = ()
+    past: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -246,6 +249,7 @@ class Agent(Protocol):
     Evaluation and serving make it as training does: of its config, spec, distribution and a torch.Generator.
 
     An attribute `keys` names the observation keys that it reads; without it, whoever asks it must bring all of them.
+    An attribute `history` says of which keys it is to be shown past rows too (`rlcore.data.history`).
     """
 
     def initial(self, batch_size: int) -> Carry:

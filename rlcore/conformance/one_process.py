@@ -16,6 +16,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain
 from rlcore.conformance.trainings import bits, fresh, held, parameters, run, trained
 from rlcore.data.arrivals import tensor
+from rlcore.data.history import recalling
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves, name_leaves
 from rlcore.judge.loaded_policy import Policy
@@ -94,7 +95,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
     For two steps, between which what is remembered goes through JSON, as a server's client hands it back.
     """
     training = trained(config)
-    agent, spec = training.learner.agent, training.envs.spec
+    agent, spec = recalling(training.learner.agent, training.envs.spec), training.envs.spec
     description = {"algo": plain(config.algo), "distribution": config.distribution.type, "spec": spec.to_json()}
     state = nested_state.decode(*nested_state.encode(training.learner.state_dict()))
     assert "agent" in state, "the learner's state has no part 'agent', the agent's own, of which a policy is loaded"
@@ -119,7 +120,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
 def greedy_is_deterministic(config: RunConfig) -> None:
     """Greedy actions need no noise and are the same every time; sampled ones are not all the same."""
     training = trained(config)
-    agent, obs, count = training.learner.agent, _obs(training), config.env.num_envs
+    agent, obs, count = recalling(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
 
     @torch.no_grad()
@@ -135,7 +136,7 @@ def greedy_is_deterministic(config: RunConfig) -> None:
 def an_episodes_start_forgets(config: RunConfig) -> None:
     """Where `is_first` says so, the carry that came in has no influence."""
     training = trained(config)
-    agent, obs, count = training.learner.agent, _obs(training), config.env.num_envs
+    agent, obs, count = recalling(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
     with torch.no_grad():
         fresh = agent.act(agent.initial(count), obs, opens, None, True)

@@ -11,6 +11,7 @@ import torch
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.schema import build
+from rlcore.data.history import recalling
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves, name_leaves
@@ -40,12 +41,13 @@ class Policy:
         self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
         self.agent.load_state_dict(state)
         self.agent.requires_grad_(False).eval()
+        self._acting = recalling(self.agent, self.spec)
         self.obs_keys: tuple[str, ...] = tuple(getattr(self.agent, "keys", self.spec.obs))
         self._rng = Noise(seed, "policy_eval")
 
     def initial(self, batch_size: int) -> Carry:
         """The carry at the start of so many episodes; () where the policy remembers nothing."""
-        return self.agent.initial(batch_size)
+        return self._acting.initial(batch_size)
 
     def predict(self, obs: Any, greedy: bool = True) -> np.ndarray:
         """Actions for observations, in the environment's own form, of a policy that remembers nothing.
@@ -98,7 +100,7 @@ class Policy:
             raise UserError(f"is_first: expected one value an observation, {count}, got {len(opens)}")
         form = self.initial(count)
         with torch.no_grad():
-            carry, action, _ = self.agent.act(
+            carry, action, _ = self._acting.act(
                 form if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
             )
             result = self.agent.to_env(action).numpy()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from rlcore.data.arrivals import answer, tensor
+from rlcore.data.history import recalling
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.types import Agent, Arrival, Rows, VectorEnv
@@ -132,6 +133,7 @@ def playing(
     count, record = envs.num_envs, Played(episodes)
     left = [len(range(k, episodes, count)) for k in range(count)]
     played = [0] * count
+    agent = recalling(agent, envs.spec)
     arrival, carry = envs.reset(), map_leaves(lambda tensor: tensor.to(device), agent.initial(count))
     while any(left):
         obs = {key: tensor(rows, device) for key, rows in arrival.obs.items()}

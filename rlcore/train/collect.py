@@ -13,6 +13,7 @@ from rlcore.compiled.acting import CompiledActing, compiled_acting
 from rlcore.compiled.door import Compiler
 from rlcore.compiled.machine_code import clock
 from rlcore.data.arrivals import Room, answer, as_steps, columns, copied, from_columns
+from rlcore.data.history import Recalling, past_of, recalling
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves
@@ -52,7 +53,7 @@ class Collector:
         prefill: Noise | None = None,
         compiler: Compiler | None = None,
     ) -> None:
-        self.envs, self.agent, self.rng, self.ranks = envs, agent, rng, ranks or Alone()
+        self.envs, self.agent, self.rng, self.ranks = envs, recalling(agent, envs.spec), rng, ranks or Alone()
         self.device = torch.device(device)
         self.autocast: Any = autocast
         self.clip_rewards = clip_rewards
@@ -61,7 +62,7 @@ class Collector:
         self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
         self.seconds = 0.0  # of the last collect
         self.arrival: Arrival | None = None
-        self._form = map_leaves(lambda part: part.to(self.device), agent.initial(envs.num_envs))
+        self._form = map_leaves(lambda part: part.to(self.device), self.agent.initial(envs.num_envs))
         self.carry = self._form
         self._room: Room | None = None
         self._in_place = envs if isinstance(envs, EpisodicVectorEnv) else None
@@ -76,7 +77,7 @@ class Collector:
         Args:
             length: T.
             random: actions drawn uniformly, written as the agent would have said them; it is not asked, and its carry
-                waits at an episode's start.
+                waits at an episode's start, but for its history.
 
         Returns:
             Steps [T, B] and the arrival [B] after them (as `Steps` without T and without action). They share storage
@@ -135,6 +136,8 @@ class Collector:
         random = self._random
         taken = random.to_env(random.act((), {}, is_first, self.prefill)[1]).to(self.device)
         action = self.agent.from_env(taken)
+        if isinstance(self.agent, Recalling):  # which will look back at these rows
+            self.carry = fit(self._form, self.agent.watch(self.carry, obs, is_first, action))
         return action, self.agent.to_env(action), {}
 
     def _precision(self) -> AbstractContextManager[Any]:
@@ -148,6 +151,9 @@ class Collector:
         steps, last = as_steps(rows, action), as_steps(end, action[-1])
         steps.extras = {key: torch.stack([e[key] for _, e in said]) for key in said[0][1]}
         steps.carry, last.carry = carry, self.carry
+        if isinstance(self.agent, Recalling):
+            for part in (steps, last):
+                part.past, part.carry = past_of(part.carry), part.carry["agent"]
         return steps, last
 
     def state_dict(self) -> State:

@@ -1,0 +1,172 @@
+"""The past of a key, against a queue for every environment that is filled up at an episode's start."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from rlcore.data.history import ACTION, Recalling, gather, past_of, recall, recalling, rows_before, shown
+from rlcore.functional.tree import fit
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.types import Batch, Steps
+
+SPEC = EnvSpec("Some-v0", {"x": ArraySpec((2,), "uint8")}, ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,)))
+
+
+def by_queue(rows: np.ndarray, is_first: np.ndarray, window: Window) -> np.ndarray:
+    """[L, B, ...] -> [L, B, frames, ...], row by row, as Gymnasium's wrappers do it."""
+    shown = np.zeros((*rows.shape[:2], window.frames, *rows.shape[2:]), rows.dtype)
+    for b in range(rows.shape[1]):
+        queue: deque[Any] = deque(maxlen=window.frames * window.dilation)
+        for t in range(len(rows)):
+            if is_first[t, b] or not queue:
+                queue.extend([rows[t, b]] * (window.frames * window.dilation))
+            queue.append(rows[t, b])
+            shown[t, b] = list(queue)[window.dilation - 1 :: window.dilation]
+    return shown
+
+
+def record(length: int, width: int, seed: int, ends: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Observations [L, B, 2], actions [L, B, 1] and is_first [L, B], of which row 0 opens an episode everywhere."""
+    rng = np.random.default_rng(seed)
+    obs, action = (
+        rng.integers(0, 256, (length, width, 2), np.uint8),
+        rng.standard_normal((length, width, 1), np.float32),
+    )
+    is_first = rng.random((length, width)) < ends
+    is_first[0] = True
+    return torch.from_numpy(obs), torch.from_numpy(action), torch.from_numpy(is_first)
+
+
+def before(action: Tensor, is_first: Tensor) -> Tensor:
+    """The action before each row, 0 where it opens an episode."""
+    earlier = torch.cat([torch.zeros_like(action[:1]), action[:-1]])
+    return torch.where(is_first.unsqueeze(-1), 0.0, earlier)
+
+
+windows = st.builds(Window, st.integers(1, 5), st.integers(1, 4))
+seeds = st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(windows, st.integers(1, 12), st.integers(1, 3), seeds, st.floats(0, 0.6))
+def test_frames_are_those_of_a_queue_for_every_environment(
+    window: Window, length: int, width: int, seed: int, ends: float
+) -> None:
+    obs, _, is_first = record(length, width, seed, ends)
+    expected = by_queue(obs.numpy(), is_first.numpy(), window)
+    for count in {1, length // 2 + 1, length}:
+        frames = gather(obs, is_first, window, count)
+        assert frames.dtype == torch.uint8
+        np.testing.assert_array_equal(frames.numpy(), expected[length - count :])
+
+
+def test_frames_by_hand() -> None:
+    # Three frames, every second: rows t-4, t-2, t; an episode opens at row 3, and what would lie before it is row 3.
+    rows, opens = torch.arange(6).unsqueeze(-1), torch.tensor([1, 0, 0, 1, 0, 0], dtype=torch.bool).unsqueeze(-1)
+    frames = gather(rows, opens, Window(3, 2), 6).squeeze(1)
+    assert frames.tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2], [3, 3, 3], [3, 3, 4], [3, 3, 5]]
+
+
+class Listener(nn.Module):
+    """Notes what it is shown; its action is what the test wants."""
+
+    def __init__(self, history: dict[str, Window], script: Tensor | None = None) -> None:
+        super().__init__()
+        self.history, self.script, self.seen = history, script, list[dict[str, Tensor]]()
+
+    def initial(self, batch_size: int) -> Tensor:
+        return torch.zeros(batch_size)
+
+    def act(self, carry: Any, obs: Any, is_first: Tensor, rng: Any, greedy: bool = False) -> Any:
+        self.seen.append(obs)
+        assert self.script is not None
+        return carry + 1, self.script[len(self.seen) - 1], {}
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action
+
+    def from_env(self, action: Tensor) -> Tensor:
+        return action
+
+
+@settings(max_examples=40, deadline=None)
+@given(windows, windows, st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), seeds, st.floats(0, 0.6))
+def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
+    window: Window, actions: Window, first: int, second: int, width: int, seed: int, ends: float
+) -> None:
+    length = first + second + 1
+    obs, action, is_first = record(length, width, seed, ends)
+    history = {"x": window, ACTION: actions}
+    expected = {
+        "x": by_queue(obs.numpy(), is_first.numpy(), window),
+        ACTION: by_queue(before(action, is_first).numpy(), is_first.numpy(), actions),
+    }
+    listener = Listener(history, action)
+    agent = recalling(listener, SPEC)
+    assert isinstance(agent, Recalling)
+    form = carry = agent.initial(width)
+    for t in range(length):
+        if t == first:
+            past = past_of(carry)
+        carry = fit(form, agent.act(carry, {"x": obs[t]}, is_first[t], None, False)[0])
+        for key in history:
+            np.testing.assert_array_equal(listener.seen[t][key].numpy(), expected[key][t])
+    assert torch.equal(carry["agent"], torch.full((width,), float(length)))
+
+    flags = torch.zeros(second, width), torch.zeros(second, width).bool(), torch.zeros(second, width).bool()
+    steps = Steps({"x": obs[first:-1]}, action[first:-1], *flags, is_first[first:-1], past=past)
+    last = Steps({"x": obs[-1]}, action[-1], *(flag[-1] for flag in flags), is_first[-1])
+    batch = Batch(steps, last, 0)
+    found, arrival = recall(batch, history)
+    order = torch.randperm(second * width, generator=torch.Generator().manual_seed(seed % 1000)).reshape(width, second)
+    stacked, seen = found.at(order), shown(batch, history)
+    for key, values in expected.items():
+        flat = values[first:-1].reshape(second * width, *values.shape[2:])
+        np.testing.assert_array_equal(stacked[key].numpy(), flat[order.numpy()])
+        np.testing.assert_array_equal(arrival[key].numpy(), values[-1])
+        np.testing.assert_array_equal(seen.steps.obs[key].numpy(), values[first:-1])
+        np.testing.assert_array_equal(seen.last.obs[key].numpy(), values[-1])
+
+
+def test_rows_that_somebody_else_answered_are_remembered() -> None:
+    obs, action, is_first = record(5, 2, 0, 0.2)
+    history = {"x": Window(3), ACTION: Window(2)}
+    acting = recalling(Listener(history, action), SPEC)
+    watching = recalling(Listener(history), SPEC)
+    assert isinstance(acting, Recalling) and isinstance(watching, Recalling)
+    one, other = acting.initial(2), watching.initial(2)
+    for t in range(5):
+        one = acting.act(one, {"x": obs[t]}, is_first[t], None, False)[0]
+        other = watching.watch(other, {"x": obs[t]}, is_first[t], action[t])
+    for name, rows in one["past"].items():
+        assert torch.equal(rows, other["past"][name])
+
+
+def test_without_a_history_an_agent_is_itself_and_no_row_is_copied() -> None:
+    agent = Listener({})
+    assert recalling(agent, SPEC) is agent
+    obs, action, is_first = record(4, 2, 0, 0.2)
+    zeros = torch.zeros(3, 2)
+    steps = Steps({"x": obs[:-1]}, action[:-1], zeros, zeros.bool(), zeros.bool(), is_first[:-1])
+    last = Steps({"x": obs[-1]}, action[-1], zeros[0], zeros[0].bool(), zeros[0].bool(), is_first[-1])
+    batch = Batch(steps, last, 0)
+    found, arrival = recall(batch, {})
+    assert found.rows["x"].data_ptr() == obs.data_ptr() and arrival["x"] is last.obs["x"]
+    assert shown(batch, {}) is batch
+
+
+@pytest.mark.parametrize(
+    ("history", "rows"),
+    [({}, 0), ({"x": Window(1)}, 0), ({"x": Window(4, 2)}, 6), ({"x": Window(2), ACTION: Window(3)}, 3)],
+)
+def test_as_many_rows_before_are_asked_for_as_the_windows_reach_back(history: dict[str, Window], rows: int) -> None:
+    # Of actions one more: the newest one that is shown answered the row before.
+    assert rows_before(history) == rows
