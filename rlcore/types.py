@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlcore import streams
 from rlcore.spec import EnvSpec
@@ -278,6 +278,7 @@ class Agent(Protocol):
         ...
 
 
+@runtime_checkable
 class Part(Protocol):
     """A piece of a learner with a state of its own: a module, an optimizer, a target, a stream of noise, a step."""
 
@@ -296,10 +297,12 @@ class Learner:
     Attributes:
         agent: is judged, registered and served (`Agent`); one of the parts.
         updates: gradient steps taken.
+        passed_on: names of the parts that another run may start from, and that are registered with the agent.
     """
 
     agent: Any
     updates: int
+    passed_on: tuple[str, ...] = ("agent",)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """Improve the agent; returns averages over the update, in SheepRL's metric names where it has one."""
@@ -308,8 +311,7 @@ class Learner:
     def parts(self) -> Mapping[str, Part]:
         """Everything with a state that the next update depends on, by name; the agent is called `agent`.
 
-        By them a learner is saved, loaded, counted and checked for being finite; modules and targets among them are
-        what another run may start from.
+        By them a learner is saved, loaded, counted and checked for being finite.
         """
         raise NotImplementedError
 

@@ -26,6 +26,7 @@ from rlcore.conformance.one_process import (
 from rlcore.conformance.one_process import greedy_is_deterministic as greedy_is_deterministic
 from rlcore.conformance.one_process import interrupted_equals_uninterrupted as interrupted_equals_uninterrupted
 from rlcore.conformance.one_process import no_global_generator_is_used as no_global_generator_is_used
+from rlcore.conformance.one_process import parts_are_complete as parts_are_complete
 from rlcore.conformance.one_process import same_seed_gives_the_same_bits as same_seed_gives_the_same_bits
 from rlcore.conformance.one_process import state_survives_a_checkpoint as state_survives_a_checkpoint
 from rlcore.conformance.several_ranks import (
@@ -39,6 +40,7 @@ CHECKS: tuple[Callable[[RunConfig], None], ...] = (
     same_seed_gives_the_same_bits,
     interrupted_equals_uninterrupted,
     state_survives_a_checkpoint,
+    parts_are_complete,
     each_loss_reaches_only_its_parameters,
     acting_changes_nothing,
     a_loaded_policy_acts_alike,

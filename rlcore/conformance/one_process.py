@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain
-from rlcore.conformance.trainings import bits, fresh, held, parameters, run, trained
+from rlcore.conformance.trainings import bits, fresh, held, run, trained
 from rlcore.data.arrivals import tensor
 from rlcore.data.history import recalling
 from rlcore.functional.noise import Noise
@@ -22,7 +22,9 @@ from rlcore.functional.tree import fit, map_leaves, name_leaves
 from rlcore.judge.loaded_policy import Policy
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
+from rlcore.train.parts import parameters
 from rlcore.train.training import Training
+from rlcore.types import Part
 
 
 def same_seed_gives_the_same_bits(config: RunConfig) -> None:
@@ -51,6 +53,35 @@ def state_survives_a_checkpoint(config: RunConfig) -> None:
     other = fresh(dataclasses.replace(config, seed=config.seed + 1)).learner
     other.load_state_dict(nested_state.decode(*stored))
     assert nested_state.encode(other.state_dict()) == stored, "a state that was loaded is another one when saved"
+
+
+def parts_are_complete(config: RunConfig) -> None:
+    """Whatever an update changes of modules, optimizers, targets and streams comes back with the learner's parts."""
+    training = fresh(config)
+    before = _contents(training)
+    after = _contents(run(training))
+    state = nested_state.decode(*nested_state.encode(training.learner.state_dict()))
+    other = fresh(dataclasses.replace(config, seed=config.seed + 1))
+    other.learner.load_state_dict(state)
+    other.learner.publish(other.player)
+    loaded = _contents(other)
+    missing = [name for name, bits in after.items() if bits != before.get(name) and bits != loaded.get(name)]
+    assert not missing, f"an update changes {missing}, which no part of `parts()` holds"
+
+
+def _contents(training: Training) -> dict[str, Any]:
+    """Bits of everything with a state that a learner and its player hold: by place, of modules tensor by tensor."""
+    found: dict[str, Any] = {}
+    places = held(training.learner, Part)
+    if all(part is not training.player for part in places.values()):
+        places |= held({"player": training.player}, Part)
+    for at, part in places.items():
+        if isinstance(part, nn.Module):  # also buffers that its state leaves out
+            tensors = [*part.named_parameters(), *part.named_buffers()]
+            found |= {f"{at}.{name}": nested_state.encode(tensor.detach()) for name, tensor in tensors}
+        else:
+            found[at] = nested_state.encode(part.state_dict())
+    return found
 
 
 def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
@@ -98,7 +129,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
     agent, spec = recalling(training.learner.agent, training.envs.spec), training.envs.spec
     description = {"algo": plain(config.algo), "distribution": config.distribution.type, "spec": spec.to_json()}
     state = nested_state.decode(*nested_state.encode(training.learner.state_dict()))
-    assert "agent" in state, "the learner's state has no part 'agent', the agent's own, of which a policy is loaded"
+    assert "agent" in state, "the learner has no part 'agent', of which a policy is loaded"
     policy = Policy(description, state["agent"])
     count, device = config.env.num_envs, training.fabric.device
     form, held = map_leaves(lambda part: part.to(device), agent.initial(count)), policy.remembered(count)

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, parameters, run
+from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, run
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.optim import rules
 from rlcore.store.checkpoint import nested_state
+from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 from rlcore.types import Batch, Steps
 
@@ -28,9 +29,9 @@ STEP = 0.05  # length of an optimizer step where two ranks are held against one
 
 def ranks_stay_one(config: RunConfig) -> None:
     """Two ranks with data of their own have the same parameters after every update."""
-    agents = [training.learner.agent for training in on_two_ranks(lambda **how: run(fresh(config, **how)))]
-    for (name, one), two in zip(agents[0].named_parameters(), agents[1].parameters(), strict=True):
-        assert torch.equal(one, two), f"{name} differs between two ranks"
+    first, second = (parameters(training.learner) for training in on_two_ranks(lambda **how: run(fresh(config, **how))))
+    for name, parameter in first.items():
+        assert torch.equal(parameter, second[name]), f"{name} differs between two ranks"
 
 
 def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from rlcore.compiled import machine_code, package
 from rlcore.config.groups import RunConfig
-from rlcore.conformance.trainings import FEW, check_budget, fresh, parameters
+from rlcore.conformance.trainings import FEW, check_budget, fresh
 from rlcore.functional.tree import name_leaves
 from rlcore.store.checkpoint import nested_state
+from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 from rlcore.types import Steps
 

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from torch import nn
-
 from rlcore.config.groups import RunConfig
 from rlcore.envs.card import environment_card
 from rlcore.errors import RunError
@@ -60,15 +58,6 @@ def bits(training: Training) -> tuple[bytes, bytes]:
     return nested_state.encode(training.state_dict())
 
 
-def parameters(learner: Any) -> dict[str, nn.Parameter]:
-    """Every parameter that a learner holds, once, under its name in the first module that has it."""
-    found: dict[int, tuple[str, nn.Parameter]] = {}
-    for at, module in held(learner, nn.Module).items():
-        for name, parameter in module.named_parameters():
-            found.setdefault(id(parameter), (f"{at}.{name}", parameter))
-    return dict(found.values())
-
-
 def held(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
     """All of a kind that a learner holds, by place: its attributes, what is in lists and dicts, and in its own objects.
 
@@ -82,7 +71,7 @@ def held(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
         if id(value) in seen:
             return
         seen.add(id(value))
-        if isinstance(value, kind):
+        if isinstance(value, kind) and value is not learner:
             found[place] = value
         elif isinstance(value, Mapping):
             for key, part in value.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
 
 FORMAT = 1
+AGENT, BESIDE = (("agent.json", "agent.safetensors"), ("beside.json", "beside.safetensors"))
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
@@ -40,6 +41,15 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
     }
 
 
+class Source(NamedTuple):
+    """Findings in a checkpoint or an exported folder: a description as `Policy` takes it, parts by name; for errors."""
+
+    description: dict[str, Any]
+    parts: dict[str, Any]
+    place: str
+    files: str = "its files"
+
+
 def load_policy(path: str | Path, seed: int = 0) -> Policy:
     """The policy of a run (its best checkpoint, else the latest), a checkpoint, a folder of them, or an exported one.
 
@@ -53,17 +63,24 @@ def load_policy(path: str | Path, seed: int = 0) -> Policy:
     Raises:
         UserError: there is none there, or it is damaged.
     """
+    source = read_source(path)
+    with _told_in(source.place, source.files):
+        return Policy(source.description, source.parts["agent"], seed)
+
+
+def read_source(path: str | Path) -> Source:
+    """Parts of a learner, the agent's among them, from where `load_policy` finds a policy; raises what it raises."""
     path = Path(path)
     if (path / "policy.json").exists():
-        return _exported(path, seed)
+        return _exported(path)
     path = _checkpoint_at(path)
     learning, bookkeeping = checkpoint.load(path)
     if "policy" not in bookkeeping:  # it lies in a run, which knows
         run = RunDirectory.existing(path.resolve().parents[1])
-        return Policy(describe(run, path), learning["learner"]["agent"], seed)
+        return Source(describe(run, path), learning["learner"], f"checkpoint {path}")
     moment = {key: checkpoint.manifest(path)[key] for key in ("policy_steps", "digest")}
     with _told_in(f"checkpoint {path}", "its files"):
-        return Policy(bookkeeping["policy"] | moment, learning["learner"]["agent"], seed)
+        return Source(bookkeeping["policy"] | moment, learning["learner"], f"checkpoint {path}")
 
 
 def _checkpoint_at(path: Path) -> Path:
@@ -93,38 +110,41 @@ def _told_in(source: str, files: str) -> Iterator[None]:
         raise UserError(f"{source}: {files} describe no policy ({type(error).__name__})") from error
 
 
-def _exported(path: Path, seed: int) -> Policy:
-    """The policy of an exported folder, which may be anybody's."""
-    names = ("agent.json", "agent.safetensors")
-    with _told_in(str(path), f"policy.json and {names[0]}"):
+def _exported(path: Path) -> Source:
+    """The parts of an exported folder, which may be anybody's."""
+    files = f"policy.json and {AGENT[0]}"
+    with _told_in(str(path), files):
         description = nested_state.read_json((path / "policy.json").read_bytes(), "policy.json")
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise UserError(f"policy.json is of another format than {FORMAT}, which this version reads")
-        shape, tensors = ((path / name).read_bytes() for name in names)
-        return Policy(description, nested_state.decode(shape, tensors, names), seed)
+        beside = (
+            _read(path, BESIDE) if (path / BESIDE[0]).exists() else {}
+        )  # of earlier versions only the agent is there
+        return Source(description, {**beside, "agent": _read(path, AGENT)}, str(path), files)
+
+
+def _read(path: Path, names: tuple[str, str]) -> Any:
+    shape, tensors = ((path / name).read_bytes() for name in names)
+    return nested_state.decode(shape, tensors, names)
+
+
+def _write(path: Path, names: tuple[str, str], state: Any) -> None:
+    for name, data in zip(names, nested_state.encode(state), strict=True):
+        (path / name).write_bytes(data)
 
 
 def refuse_other_shapes(policy: Policy, config: RunConfig, spec: EnvSpec) -> None:
-    """Hold the weights that a run is to start from against the agent that is to take them; see `check_fits`."""
+    """Hold the weights that a run is to start from against the agent that is to take them: a `UserError` names both."""
     agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
-    check_fits(policy, agent, config.init_from or "")
+    if wrong := misfit(policy.agent.state_dict(), agent.state_dict()):
+        raise UserError(f"init_from={config.init_from}: {wrong}; use its algo and env keys")
 
 
-def check_fits(policy: Policy, agent: Any, source: str) -> None:
-    """Refuse weights of other shapes than an agent's.
-
-    Args:
-        policy: whose weights are to be taken.
-        agent: that is to take them.
-        source: where the policy came from, for the message.
-
-    Raises:
-        UserError: names the first entry that differs.
-    """
-    for name, found, wanted in differing_shapes(policy.agent.state_dict(), agent.state_dict()):
-        raise UserError(
-            f"init_from={source}: its {name} is {found}, this run needs {wanted}; use its algo and env keys"
-        )
+def misfit(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
+    """The first entry in which a state cannot be taken for one of this run, in words; None where all fit."""
+    for name, found, wanted in differing_shapes(theirs, ours):
+        return f"its {name} is {found}, in this run {wanted}"
+    return None
 
 
 def differing_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -148,13 +168,17 @@ def _shape_of(value: Any) -> str:
 
 
 def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
-    """Write the policy of a run's checkpoint as a folder that needs nothing of the run: policy.json and its weights."""
-    learning, _ = checkpoint.load(path)
+    """Write the policy of a run's checkpoint as a folder that needs nothing of the run: policy.json and its weights.
+
+    Beside them lie the parts that another run may start from, critics say.
+    """
+    learning, bookkeeping = checkpoint.load(path)
     description = describe(run, path)
     needed = plugins.bringing(ALGORITHMS[description["algo"]["name"]].build.__module__)  # not that of the environment
     destination.mkdir(parents=True, exist_ok=True)
-    shape, tensors = nested_state.encode(learning["learner"]["agent"])
-    (destination / "agent.json").write_bytes(shape)
-    (destination / "agent.safetensors").write_bytes(tensors)
+    parts = learning["learner"]
+    _write(destination, AGENT, parts["agent"])
+    if beside := [name for name in bookkeeping.get("passed_on", ()) if name != "agent"]:
+        _write(destination, BESIDE, {name: parts[name] for name in beside})
     write_json(destination / "policy.json", description | {"plugins": needed})
     return destination

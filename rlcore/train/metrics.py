@@ -76,6 +76,7 @@ class MetricsWindow:
         point = {name: REDUCTIONS[chosen.get(name, "mean")](numbers) for name, numbers in values.items()}
         if broken := {name: value for name, value in point.items() if not math.isfinite(value)}:
             raise RunError(f"not finite after {updates} updates and {policy_steps} policy steps: {broken}")
+        self._known |= point.keys()
         if updates > self.start_updates:  # a memory that fills first learns nothing
             self._check(chosen, point)
         if not self.config.disable_timer:
@@ -99,7 +100,6 @@ class MetricsWindow:
         }
 
     def _check(self, chosen: dict[str, Any], point: Metrics) -> None:
-        self._known |= point.keys()
         missing = [name for name in chosen if name not in self._known and not name.startswith(("Rewards/", "Game/"))]
         if not missing or self._warned:
             return
@@ -116,12 +116,16 @@ class MetricsWindow:
             "start_steps": self.start_steps,
             "start_updates": self.start_updates,
             "seconds": self.seconds,
+            "known": sorted(self._known),
+            "warned": self._warned,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.values, self.start_steps = state["values"], state["start_steps"]
         self.start_updates, self.seconds = state["start_updates"], state["seconds"]
+        # Earlier versions judged anew after a resume.
+        self._known, self._warned = set(state.get("known", ())), state.get("warned", False)
 
 
 class Stopwatch:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor
-
 from rlcore.compiled.machine_code import clock
 from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, decide
-from rlcore.errors import RunError
 from rlcore.judge.play import OnProgress
-from rlcore.judge.policy import check_fits, load_policy
+from rlcore.judge.policy import read_source
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
@@ -26,6 +24,7 @@ from rlcore.store.run_config import config_of
 from rlcore.store.series import evaluations
 from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
 from rlcore.train.metrics import MetricsWindow, Stopwatch
+from rlcore.train.parts import check_finite, start_from
 from rlcore.train.ranks import Followers
 from rlcore.train.resume import ResumePoint
 from rlcore.train.room import check_room
@@ -33,6 +32,7 @@ from rlcore.train.training import Training
 from rlcore.types import Episode, Metrics
 
 Progress = Callable[[dict[str, Any]], None]
+log = logging.getLogger(__name__)
 
 
 class Session:
@@ -95,10 +95,9 @@ class Session:
         self.owed = [] if self.policy_steps in self.scores else bookkeeping["owed"]
 
     def _initialise(self, source: str) -> None:
-        """Weights and normalisers of another policy; optimizer, counters and environments start anew."""
-        policy = load_policy(source)
-        check_fits(policy, self.learner.agent, source)
-        self.learner.agent.load_state_dict(policy.agent.state_dict())
+        """Weights and normalisers of another run or policy; optimizers, counters and environments start anew."""
+        log.info("%s", start_from(self.learner, read_source(source).parts, source))
+        self.learner.publish(self.training.player)
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -193,7 +192,7 @@ class Session:
         self.followers.tell("save")
         with self.followers.together():
             learning = self.training.state_dict(self.run.checkpoints)
-        _check_finite(learning["learner"], self.policy_steps)
+        check_finite(learning["learner"], self.policy_steps)
         bookkeeping = {
             "fingerprint": self.fingerprint,
             "window": self.window.state_dict(),
@@ -203,6 +202,7 @@ class Session:
             "wall_s": self.stopwatch.wall,
             "cpu_s": self.stopwatch.cpu,
             "updates": self.learner.updates,
+            "passed_on": [*self.learner.passed_on],
             "env_steps": self.training.env_steps,
             "time": time.time(),
         }
@@ -239,14 +239,3 @@ class Session:
         """End the environments' processes, and the other ranks."""
         self.followers.close()
         self.training.close()
-
-
-def _check_finite(state: Mapping[str, Any], policy_steps: int) -> None:
-    """Refuse weights with NaN or infinity, which the update after this one would find to be broken."""
-    for name, value in state.items():
-        if isinstance(value, Mapping):
-            _check_finite(value, policy_steps)
-        elif isinstance(value, Tensor) and not value.isfinite().all():
-            raise RunError(
-                f"not finite after {policy_steps} policy steps: {name}; the checkpoints from before are untouched"
-            )

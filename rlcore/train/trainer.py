@@ -44,13 +44,14 @@ from rlcore.system.imports import large_imports, without_compiler
 ALIVE_EVERY = 2.0  # seconds
 WORK_EVERY = 1.0  # seconds
 SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C takes a millisecond
-# Loggers whose messages the driver is told: a minute of compiling, a disk that is full, episodes without end.
+# Loggers whose messages the driver is told: a minute of compiling, a full disk, episodes without end, first weights.
 TOLD = (
     "rlcore.compiled.package",
     "rlcore.compiled.machine_code",
     "rlcore.store.patience",
     "rlcore.judge.evaluation",
     "rlcore.train.room",
+    "rlcore.train.session",
 )
 
 

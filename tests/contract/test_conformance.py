@@ -18,7 +18,7 @@ from rlcore.algorithms.actor_critic import Agent
 from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
-from rlcore.conformance.trainings import fresh, held, parameters
+from rlcore.conformance.trainings import fresh, held
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize
@@ -26,6 +26,7 @@ from rlcore.functional.tree import leaves, name_leaves
 from rlcore.judge import loaded_policy
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
+from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 from tests.contract.test_registry import SETTINGS, every_pair
 from tests.probes import q_learning, recurrent
@@ -102,6 +103,16 @@ def without_the_agent(self: a2c.Learner) -> dict[str, Any]:
     return {name: part for name, part in PARTS(self).items() if name != "agent"}
 
 
+def without_the_optimizer(self: a2c.Learner) -> dict[str, Any]:
+    return {name: part for name, part in PARTS(self).items() if name != "optimizer"}
+
+
+def counting_in_a_buffer(self: a2c.Learner, *arguments: Any) -> Any:
+    seen = self.agent.seen + 1 if hasattr(self.agent, "seen") else torch.zeros(())
+    self.agent.register_buffer("seen", seen, persistent=False)
+    return LEARN(self, *arguments)
+
+
 def alone(self: Optimizer, *arguments: Any, **more: Any) -> None:
     OPTIMIZER(self, *arguments, **more)
     self.ranks = dataclasses.make_dataclass("One", [("size", int, 1)])()
@@ -125,7 +136,7 @@ def divided_by_its_own(self: a2c.Learner, *inputs: Any) -> Any:
 
 
 OPTIMIZER, UPDATE, LOSS = Optimizer.__init__, RunningMoments.update, a2c.Learner.loss
-PARTS = a2c.Learner.parts
+PARTS, LEARN = a2c.Learner.parts, a2c.Learner.update
 
 
 @pytest.mark.parametrize(
@@ -134,6 +145,8 @@ PARTS = a2c.Learner.parts
         (conformance.same_seed_gives_the_same_bits, Noise, "exponential", unseeded),
         (conformance.interrupted_equals_uninterrupted, RewardScaler, "load_state_dict", forgetful),
         (conformance.state_survives_a_checkpoint, RewardScaler, "load_state_dict", forgetful),
+        (conformance.parts_are_complete, a2c.Learner, "parts", without_the_optimizer),
+        (conformance.parts_are_complete, a2c.Learner, "update", counting_in_a_buffer),
         (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
         (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
         (conformance.a_loaded_policy_acts_alike, Agent, "act", otherwise_when_loaded),
@@ -197,7 +210,7 @@ def test_optimizers_and_modules_are_found_in_lists_dicts_and_objects_too(monkeyp
     monkeypatch.setattr(q_learning, "Learner", Nested)
     learner = fresh(q_learning_config()).learner
     assert list(held(learner, Optimizer)) == ["first", "more[0]['critic']"]
-    assert len(parameters(learner)) == count + 2 and "slow.networks[1].weight" in parameters(learner)
+    assert len(parameters(learner)) == count
     conformance.each_loss_reaches_only_its_parameters(q_learning_config())
     conformance.two_ranks_learn_as_one(q_learning_config())
 
@@ -219,7 +232,7 @@ def test_layers_that_nobody_fills_are_drawn_by_the_seed(monkeypatch: pytest.Monk
     def drawn(seed: int) -> float:
         torch.rand(seed)  # what was drawn before says nothing
         learner = fresh(dataclasses.replace(q_learning_config(), seed=seed)).learner
-        return parameters(learner)["slow.networks[1].weight"].item()
+        return learner.slow.networks[1].weight.item()
 
     assert drawn(3) == drawn(3) != drawn(4)
 

@@ -120,6 +120,8 @@ class Temperature(nn.Module):
 class Learner(types.Learner):
     """Improves an `Agent` by one batch of transitions at a time."""
 
+    passed_on = ("agent", "critics", "target")
+
     def __init__(self, context: Context) -> None:
         config = self.config = context.config.algo
         self.ranks, self.updates = context.ranks, 0

@@ -77,6 +77,30 @@ def test_a_window_in_which_nothing_was_learned_says_nothing_of_what_the_algorith
     assert strict.close(300, 2) == {"Loss/value_loss": 3.0}
 
 
+def test_after_a_resume_a_window_judges_as_if_nothing_had_happened(caplog: pytest.LogCaptureFixture) -> None:
+    """A metric that was given once is known, and what was warned of is not warned of again."""
+
+    def resumed(one: MetricsWindow, **aggregator: object) -> MetricsWindow:
+        other = window(**aggregator)
+        other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+        return other
+
+    strict = {"metrics": {"Loss/actor": "mean"}, "raise_on_missing": True}
+    one = window(**strict)
+    one.add([{"Loss/value_loss": 2.0, "Loss/actor": 4.0}], [])
+    one.close(100, 1)
+    one = resumed(one, **strict)
+    one.add([{"Loss/value_loss": 3.0}], [])
+    assert one.close(200, 2) == {"Loss/value_loss": 3.0}
+    lenient = {"metrics": {"Loss/missing": "mean"}}
+    one = window(**lenient)
+    for updates in (1, 2):
+        one.add([{"Loss/value_loss": 2.0}], [])
+        one.close(100 * updates, updates)
+        one = resumed(one, **lenient)
+    assert caplog.text.count("gives no 'Loss/missing'") == 1
+
+
 def test_numbers_of_numpy_come_out_as_what_json_takes() -> None:
     one = window(metrics={"a": "last", "b": "max"})
     one.add([check_metrics({"a": np.float32(0.5), "b": np.array(2), "c": torch.tensor(3)})], [])

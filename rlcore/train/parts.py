@@ -1,0 +1,68 @@
+"""A learner by its parts: every parameter, whether all of it is finite, and what it takes from another run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlcore.errors import RunError, UserError
+from rlcore.functional.tree import name_leaves
+from rlcore.judge.policy import misfit
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.target import Target
+from rlcore.types import Learner, State
+
+
+def parameters(learner: Learner) -> dict[str, nn.Parameter]:
+    """Every parameter of a learner's parts once, by the part that has it first: `agent.head.weight`."""
+    found: dict[int, tuple[str, nn.Parameter]] = {}
+    for at, part in learner.parts().items():
+        module = part.module if isinstance(part, (Optimizer, Target)) else part
+        if isinstance(module, nn.Module):
+            for name, parameter in module.named_parameters():
+                found.setdefault(id(parameter), (f"{at}.{name}", parameter))
+    return dict(found.values())
+
+
+def check_finite(state: State, policy_steps: int) -> None:
+    """Refuse a learner's state with NaN or infinity, which the update after this one would find to be broken."""
+    for name, leaf in name_leaves(state, "").items():  # numbers and words among them
+        if torch.is_tensor(leaf) and not leaf.isfinite().all():
+            raise RunError(
+                f"not finite after {policy_steps} policy steps: {name[1:]}; the checkpoints from before are untouched"
+            )
+
+
+def start_from(learner: Learner, state: Mapping[str, Any], source: str) -> str:
+    """Take the weights of another run: every part of `passed_on` that is there in the same shapes.
+
+    Args:
+        learner: that takes them; its optimizers and streams start anew.
+        state: part -> its state, of another learner.
+        source: where it comes from, for messages.
+
+    Returns:
+        A sentence: what was taken, and what stays as drawn, and why.
+
+    Raises:
+        UserError: the agent is of other shapes; nothing was taken.
+    """
+    taken, left = list[str](), list[str]()
+    for name in sorted(learner.passed_on, key=lambda name: name != "agent"):
+        part = learner.parts()[name]
+        if name not in state:
+            left.append(f"{name} (it has none)")
+            continue
+        wrong = misfit(state[name], part.state_dict())
+        if wrong is None:
+            part.load_state_dict(state[name])
+            taken.append(name)
+        elif name == "agent":
+            raise UserError(f"init_from={source}: {wrong}; use its algo and env keys")
+        else:
+            left.append(f"{name} ({wrong})")
+    rest = f"; drawn anew: {', '.join(left)}" if left else ""
+    return f"init_from={source}: starts with its {', '.join(taken)}{rest}"
