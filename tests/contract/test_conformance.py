@@ -245,7 +245,7 @@ def test_serving_that_puts_a_carry_under_another_key_is_noticed(monkeypatch: pyt
 
     recurrent.use(monkeypatch, recurrent.TwoCounts)
     conformance.a_loaded_policy_acts_alike(q_learning_config())
-    monkeypatch.setattr(loaded_policy, "fitted", lambda form, carry: carry)
+    monkeypatch.setattr(loaded_policy, "fit", lambda form, carry: carry)
     monkeypatch.setattr(loaded_policy.Policy, "_named", by_position)
     with pytest.raises(AssertionError, match=r"a policy that was loaded has another carry\.h"):
         conformance.a_loaded_policy_acts_alike(q_learning_config())
