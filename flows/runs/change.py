@@ -10,8 +10,8 @@ from flows.config.compose import compose_existing, dump
 from rlcore.config.schema import spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.store.resume_rules import refuse_other_config
 from rlcore.store.run_config import config_of
+from rlcore.train.resume_rules import refuse_other_config
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from flows.report.command_lines import short_path
 from rlcore.errors import UserError
-from rlcore.store import checkpoint, compare, fingerprint
+from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory
+from rlcore.train import fingerprint
 
 MEANING = {  # of a difference in one half of the fingerprint
     "learning": "they learn different things",

@@ -21,9 +21,10 @@ from rlcore.compiled.when_to_compile import decide
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
 from rlcore.errors import RunError, UserError
-from rlcore.store import checkpoint, fingerprint
+from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.run_config import config_of, half_hash, learning_half
+from rlcore.train import fingerprint
 
 NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a reproduction
 UNTOLD = ("code.dirty", "code.core_hash")  # the commit and the diff say it in words

@@ -30,9 +30,9 @@ from rlcore.config.schema import plain, spell
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from rlcore.store.resume_rules import refuse_other_config
 from rlcore.store.run_config import config_of
 from rlcore.system.durable import make_directory
+from rlcore.train.resume_rules import refuse_other_config
 
 MAY_SET_ASIDE = ("make-env", "collect", "train")  # a later stage would judge weights that are gone
 # Of make-env and collect; a new run on the same environment may use them.

@@ -18,9 +18,9 @@ from rlcore.config.schema import plain
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE, last_event, read_events
-from rlcore.store.fingerprint import differences
 from rlcore.store.run_config import config_of, learning_half
 from rlcore.store.series import evaluations
+from rlcore.train.fingerprint import differences
 
 # Set for every trial, unless the user has: what only costs time where nobody looks at a single run.
 LEAN = (

@@ -1,1 +1,1 @@
-"""Files of a run on disk: directory, event log, checkpoints, fingerprint."""
+"""Files of a run on disk: directory, event log, checkpoints, series, comparison."""

@@ -13,8 +13,8 @@ from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError, first_line
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.store.fingerprint import what_is_learned
-from rlcore.store.resume_rules import refuse_other_learning, warn_of_other_machine
+from rlcore.train.fingerprint import what_is_learned
+from rlcore.train.resume_rules import refuse_other_learning, warn_of_other_machine
 
 
 @dataclass(frozen=True)

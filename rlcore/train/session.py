@@ -18,11 +18,11 @@ from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
-from rlcore.store.fingerprint import fingerprint
 from rlcore.store.patience import patiently
 from rlcore.store.run_config import config_of
 from rlcore.store.series import evaluations
 from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
+from rlcore.train.fingerprint import fingerprint
 from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.train.parts import check_finite, start_from
 from rlcore.train.ranks import Followers

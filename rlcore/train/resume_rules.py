@@ -11,8 +11,8 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from rlcore.store.fingerprint import differences
 from rlcore.store.run_config import learning_half
+from rlcore.train.fingerprint import differences
 
 log = logging.getLogger(__name__)
 
