@@ -45,10 +45,10 @@ def agents() -> None:
 
 def envs() -> None:
     """`shepherd envs`: print the suites of environments, those of plugins among them, and which extra is missing."""
-    from rlcore.envs.suites.gym import suites  # gymnasium
+    from rlcore.envs.suites.registry import list_suites  # gymnasium
 
     plugins.load()
-    show(envs_table(suites()))
+    show(envs_table(list_suites()))
 
 
 def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:

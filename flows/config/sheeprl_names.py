@@ -66,7 +66,6 @@ ENVS_NOT_YET = {
     "sheeprl.envs.minerl.MineRLWrapper": "MineRL",
     "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",
     "gymnasium.wrappers.AtariPreprocessing": "Atari",
-    "sheeprl.utils.env.get_dummy_env": "SheepRL's dummy environment",
 }
 MODEL_KEYS = ("model_name", "description", "tags")
 
@@ -166,6 +165,9 @@ def _env(node: Tree, place: str) -> None:
         node["wrapper"] = {}
     elif isinstance(wrapper, dict):
         target, own = wrapper.get("_target_"), node.get("id")
+        if isinstance(target, str) and _means_suite(target):
+            del wrapper["_target_"]
+            target = None
         if isinstance(target, str) and target in ENVS_NOT_YET:
             missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists what is"
             raise UserError(f"{place}.wrapper._target_={target}: {missing}")
@@ -174,6 +176,16 @@ def _env(node: Tree, place: str) -> None:
                 f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={own}; "
                 f"the environment is named by {place}.id alone"
             )
+
+
+def _means_suite(target: str) -> bool:
+    """Whether SheepRL's files name a suite that is here by this class or function, which is never imported."""
+    if target in CLASSES["env.wrapper"][0]:
+        return True
+    from rlcore.envs.suites.registry import SUITES  # gymnasium, needed only where another class is named
+
+    plugins.load()
+    return any(target in suite.targets for suite in SUITES.values())
 
 
 def _fabric(node: Tree, place: str) -> None:

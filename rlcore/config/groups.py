@@ -36,9 +36,11 @@ class EnvConfig:
         True, "true: in this process (fast for cheap environments); false: one process each", learning=False
     )
     vectorization: str = arg(
-        "single",
-        "single: each environment is stepped by itself; native: all at once, where the id has such code (CartPole)",
-        choices=("single", "native"),
+        "auto",
+        "single: each environment is stepped by itself; native: all at once, where the id has such code (CartPole); "
+        "auto: native where it is faster; all give the same bits",
+        choices=("auto", "single", "native"),
+        learning=False,
     )
     step_timeout: float = arg(
         60.0, "seconds the environments may take for one step before the run ends", above=0, learning=False

@@ -19,17 +19,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import load_env_creator
 
 from rlcore import streams
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.exact.recording import random_action
 from rlcore.envs.exact.tier import TierReport, measure_tier
-from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.spaces import obs_spaces, spec_of
-from rlcore.envs.suites.gym import family_of
-from rlcore.envs.suites.ids import known_id
-from rlcore.envs.suites.own import own_class
+from rlcore.envs.suites.registry import suite_with
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
 from rlcore.envs.wrappers import layers, time_limit
@@ -38,7 +35,6 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 TRIED_STEPS = 100
-PACKAGES = {"box2d": ("box2d", "Box2D"), "mujoco": ("mujoco",)}  # distributions by extra, the first one found
 
 TIERS = {
     "snapshot": "its state is saved and restored as it is",
@@ -156,8 +152,8 @@ def source_files(settings: EnvSettings) -> list[Path] | None:
 
     Of a module without a package: the modules beside it, unless it was installed. None where one of them has no file.
     """
-    entry = own_class(settings.wrapper) or gymnasium.spec(known_id(settings.id)).entry_point
-    maker: Any = load_env_creator(entry) if isinstance(entry, str) else entry
+    suite, env_id = suite_for(settings)
+    maker = suite.source(env_id)
     classes = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
     files: set[Path] = set()
     for name in {part.__module__.partition(".")[0] for part in classes} - {"builtins", "typing", "abc"}:
@@ -175,8 +171,8 @@ def source_files(settings: EnvSettings) -> list[Path] | None:
 def package_versions(env_id: str) -> dict[str, str]:
     """Versions of Gymnasium, NumPy and the engine behind an id."""
     versions = {"gymnasium": gymnasium.__version__, "numpy": importlib.metadata.version("numpy")}
-    family = family_of(env_id)
-    for name in PACKAGES.get(family.extra, ()) if family is not None else ():
+    suite = suite_with(env_id)
+    for name in suite.packages if suite is not None else ():
         try:
             versions[name.lower()] = importlib.metadata.version(name)
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,9 @@ from gymnasium.wrappers import TimeLimit
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.images import BareImage, FrameStack, ScreenSize
 from rlcore.envs.spaces import kind_of, obs_spaces
-from rlcore.envs.suites.gym import make_gym
 from rlcore.envs.suites.ids import known_id
-from rlcore.envs.suites.own import make_own, own_class
+from rlcore.envs.suites.registry import own_class, suite_with
+from rlcore.envs.suites.suite import Suite, open_env
 from rlcore.envs.wrappers import (
     ActionRepeat,
     ActionsAsObservation,
@@ -87,10 +88,7 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
         UserError: unknown or removed id, missing package, or an option this environment cannot have.
     """
     settings = EnvSettings.of(config)
-    if own := own_class(settings.wrapper):
-        env = make_own(own, settings.wrapper, render_mode)
-    else:
-        env = make_gym(known_id(settings.id), settings.wrapper, render_mode)
+    env = open_env(*suite_for(settings), settings.wrapper, render_mode)
     try:
         if settings.action_repeat > 1:
             env = ActionRepeat(env, settings.action_repeat)
@@ -117,3 +115,22 @@ def _with_images(env: gymnasium.Env, settings: EnvSettings) -> gymnasium.Env:
         return env
     env = ScreenSize(env, settings.screen_size, settings.grayscale)
     return FrameStack(env, settings.frame_stack, settings.frame_stack_dilation) if settings.frame_stack > 1 else env
+
+
+def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
+    """The suite that makes the environment of these settings, and the id by which it knows it.
+
+    A UserError where there is none.
+    """
+    if own := own_class(settings.wrapper):
+        return own, settings.id
+    env_id = known_id(settings.id)
+    suite = suite_with(env_id)
+    assert suite is not None, env_id
+    return suite, env_id
+
+
+def evaluated(config: EnvConfig) -> EnvConfig:
+    """The env group of evaluation episodes, from that of training, as its suite has it."""
+    suite, env_id = suite_for(config)
+    return dataclasses.replace(config, wrapper=dict(suite.evaluation(env_id, config.wrapper)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlcore import streams
-from rlcore.envs.make import make
+from rlcore.envs.make import evaluated, make
 from rlcore.errors import UserError
 from rlcore.judge.evaluation import episode_limit
 from rlcore.judge.loaded_policy import Policy
@@ -45,7 +45,7 @@ def film(run: RunDirectory, path: Path, name: str = "policy.mp4") -> str | None:
     config = config_of(run)
     try:
         headless_rendering()
-        env = make(config.env, render_mode="rgb_array")
+        env = make(evaluated(config.env), render_mode="rgb_array")
         try:
             seed = streams.integer(config.seed, "env_eval", FILM_ROUND, 0)
             record(greedy(load_policy(path)), env, run.media / name, seed, MAX_STEPS)
@@ -61,7 +61,7 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
     """Play episodes of a checkpoint greedily in a window; gives return and length of each."""
     config = config_of(run)
     limit, policy = episode_limit(config, run.read_card()), load_policy(path)
-    env = make(config.env, render_mode="human")
+    env = make(evaluated(config.env), render_mode="human")
     try:
         for episode in range(episodes):
             obs, _ = env.reset(seed=streams.integer(config.seed, "env_eval", FILM_ROUND, episode))

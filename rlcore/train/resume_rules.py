@@ -16,6 +16,8 @@ from rlcore.train.fingerprint import differences
 
 log = logging.getLogger(__name__)
 
+NEUTRAL = ("env.vectorization",)  # keys of which older fingerprints say that they decide what is learned
+
 
 def may_extend(config: RunConfig, tier: str) -> bool:
     """Whether a run may get another `algo.total_steps` and learn the same: nothing so far depends on its end.
@@ -70,7 +72,7 @@ def refuse_other_learning(
     extensible = may_extend(config, now["tier"])
     for key, old, new in differences(before, now):
         name = key.removeprefix("config.").removeprefix("boundary.")
-        if name == "init_from" or (extensible and name == "algo.total_steps"):
+        if name == "init_from" or name in NEUTRAL or (extensible and name == "algo.total_steps"):
             continue
         raise UserError(
             f"{name}={spell(new)}: {checkpoint} was trained with {spell(old)}; set it back, "

@@ -18,6 +18,9 @@ from flows.stages.make_env import make_env
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
+from rlcore.store.fingerprint import what_is_learned
+from rlcore.store.resume_rules import refuse_other_learning
+from rlcore.store.run_config import config_of
 from rlcore.train.session import Session
 from tests.runs import prepare
 
@@ -180,6 +183,17 @@ def test_going_on_from_a_checkpoint_of_other_settings_is_refused_before_anything
     with pytest.raises(UserError, match=says.format(re.escape(str(source.path)))):
         new_run(typed)
     assert not (tmp_path / "b").exists()
+
+
+def test_a_fingerprint_that_counted_the_vector_among_what_is_learned_is_no_hindrance(source: RunDirectory) -> None:
+    config = config_of(source)
+    now = what_is_learned(config, "snapshot", "eager")
+    before = json.loads(json.dumps(now))
+    before["config"]["env"]["vectorization"] = "single"
+    refuse_other_learning(before, now, config, source.path)
+    before["config"]["env"]["clip_rewards"] = not config.env.clip_rewards
+    with pytest.raises(UserError, match="env.clip_rewards="):
+        refuse_other_learning(before, now, config, source.path)
 
 
 def test_going_on_from_a_checkpoint_of_the_same_settings_may_train_longer(source: RunDirectory, tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 A state is read from the plain attributes of every layer of the wrapper chain: numbers, text, arrays, generators and
 containers of them. An attribute that holds anything else (a physics engine, say) makes `capture` raise instead of
-returning a state that looks complete. Objects that describe rather than change (spaces, functions, Gymnasium's specs)
-are left where they are; tables that are not arrays of numbers (transition tables of the toy-text tasks) are only
-checked to be equal.
+returning a state that looks complete, unless its suite says how it is saved. Objects that describe rather than change
+(spaces, functions, Gymnasium's specs) are left where they are; tables that are not arrays of numbers (transition tables
+of the toy-text tasks) are only checked to be equal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import enum
 import hashlib
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -22,6 +22,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.envs.registration import WrapperSpec
 
+from rlcore.envs.suites.registry import suite_of
+from rlcore.envs.suites.suite import OpaqueStateError
 from rlcore.envs.wrappers import layers
 from rlcore.errors import RunError
 from rlcore.types import State
@@ -45,10 +47,6 @@ CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, 
 BIT_GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
 
-class OpaqueStateError(Exception):
-    """An environment holds something whose state cannot be read; the text names it, as `LunarLander.world`."""
-
-
 class _OpaqueValueError(Exception):
     """A value whose state cannot be read."""
 
@@ -65,19 +63,24 @@ def capture(env: gymnasium.Env) -> State:
     Raises:
         OpaqueStateError: an attribute cannot be read; names the first one.
     """
-    return {
+    suite = suite_of(env)
+    engines = () if suite is None else suite.engines
+    state: State = {
         "layers": {
-            str(index): {"class": type(layer).__name__, "attributes": _encode_attributes(layer)}
+            str(index): {"class": type(layer).__name__, "attributes": _encode_attributes(layer, engines)}
             for index, layer in enumerate(layers(env))
         }
     }
+    if suite is not None and engines:
+        state["engines"] = suite.capture(env.unwrapped)
+    return state
 
 
-def _encode_attributes(layer: Any) -> State:
+def _encode_attributes(layer: Any, engines: Sequence[str]) -> State:
     if not hasattr(layer, "__dict__"):
         raise OpaqueStateError(type(layer).__name__)
     attributes: State = {}
-    for name, value in _attributes(layer):
+    for name, value in _attributes(layer, engines):
         try:
             attributes[name] = _encode(value)
         except _OpaqueValueError:
@@ -103,12 +106,16 @@ def restore(env: gymnasium.Env, state: State) -> None:
             f"the saved environment state is of {' > '.join(layer['class'] for layer in saved)}, "
             f"this environment is {' > '.join(names)}"
         )
+    suite = suite_of(env)
+    engines = () if suite is None else suite.engines
     for layer, part in zip(own, saved, strict=True):
-        _restore_layer(layer, part["attributes"])
+        _restore_layer(layer, part["attributes"], engines)
+    if suite is not None and engines:
+        suite.restore(env.unwrapped, state["engines"])
 
 
-def _restore_layer(layer: Any, attributes: State) -> None:
-    for name, _ in list(_attributes(layer)):
+def _restore_layer(layer: Any, attributes: State, engines: Sequence[str]) -> None:
+    for name, _ in list(_attributes(layer, engines)):
         if name not in attributes:
             delattr(layer, name)  # came into being after the state was taken
     for name, encoded in attributes.items():
@@ -122,10 +129,12 @@ def _restore_layer(layer: Any, attributes: State) -> None:
             layer.__dict__[name] = _decode(encoded)
 
 
-def _attributes(layer: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of a layer that may change."""
+def _attributes(layer: Any, engines: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The attributes of a layer that may change, but those that its suite saves."""
     for name, value in vars(layer).items():
-        if name not in CONSTANT_NAMES and not isinstance(value, CONSTANT):
+        if name in CONSTANT_NAMES or isinstance(value, CONSTANT):
+            continue
+        if not engines or f"{type(layer).__name__}.{name}" not in engines:
             yield name, value
 
 

@@ -8,7 +8,7 @@ import gymnasium
 
 from rlcore import plugins
 from rlcore.config.schema import nearest
-from rlcore.envs.suites.gym import living_ids
+from rlcore.envs.suites.registry import SUITES, suite_with
 from rlcore.errors import UserError
 
 # Namespaces and names by which a user may ask for a suite that this version cannot make.
@@ -31,16 +31,16 @@ ABSENT = {
     "phys2d": "JAX physics",
     "tabular": "JAX tables",
 }
-JAX = ("phys2d", "tabular")  # registered by Gymnasium itself, and absent all the same
 
 
 def known_id(env_id: str) -> str:
-    """The id that `env.id` means as Gymnasium knows it, without the `module:` of a plugin in front.
+    """The id that `env.id` means as its suite knows it, without the `module:` of a plugin in front.
 
     A UserError where nothing of that name can be made says what exists instead.
     """
-    if env_id not in gymnasium.registry:  # else a process that steps CartPole would load somebody's algorithm
-        plugins.load()
+    if suite_with(env_id) is not None:  # else a process that steps CartPole would load somebody's algorithm
+        return env_id
+    plugins.load()
     if ":" in env_id:
         module, _, env_id_only = env_id.partition(":")
         if module not in plugins.named():
@@ -49,21 +49,26 @@ def known_id(env_id: str) -> str:
                 f"SHEPHERD_PLUGINS={module} and the id as env.id={env_id_only}"
             )
         env_id = env_id_only
+    if suite_with(env_id) is not None:
+        return env_id
     # Atari's old ids have no namespace.
     suite = "atari" if "NoFrameskip" in env_id else re.split(r"[/-]", env_id, maxsplit=1)[0].lower()
-    if suite in ABSENT and (env_id not in gymnasium.registry or suite in JAX):
+    if suite in ABSENT:
         raise UserError(f"env.id={env_id}: the {ABSENT[suite]} suite is not there yet; `shepherd envs` lists what is")
-    living = living_ids()
-    if env_id in living:
-        return env_id
+    raise UserError(f"env.id={env_id}: {_instead_of(env_id)}")
+
+
+def _instead_of(env_id: str) -> str:
+    """What a user may have meant by an id that nobody has."""
+    living = [known for suite in SUITES.values() for known in suite.ids()]
     name = re.sub(r"-v\d+$", "", env_id)
-    versions = [i for i in living if re.sub(r"-v\d+$", "", i) == name]
+    versions = [known for known in living if re.sub(r"-v\d+$", "", known) == name]
     if versions:
-        newest_first = sorted(versions, key=lambda i: -int(i.rpartition("-v")[2]))
-        raise UserError(f"env.id={env_id}: this version does not exist here; use {' or '.join(newest_first)}")
+        newest_first = sorted(versions, key=lambda known: -int(known.rpartition("-v")[2]))
+        return f"this version does not exist here; use {' or '.join(newest_first)}"
     if env_id in gymnasium.registry:
-        raise UserError(f"env.id={env_id}: needs the old Gym interface, which is not there; `shepherd envs` lists ids")
-    raise UserError(
-        f"env.id={env_id}: no such environment{nearest(env_id, living)} "
+        return "needs the old Gym interface, which is not there; `shepherd envs` lists ids"
+    return (
+        f"no such environment{nearest(env_id, living)} "
         "(`shepherd envs` lists them; SHEPHERD_PLUGINS names modules that register others)"
     )

@@ -8,39 +8,46 @@ from typing import Any
 import gymnasium
 
 from rlcore import plugins
-from rlcore.envs.suites.gym import MAKERS
-from rlcore.errors import UserError, first_line
+from rlcore.envs.suites.suite import Suite
+from rlcore.errors import UserError
 
 KEY = "env.wrapper._target_"
-NO_ARGUMENTS = ("_target_", "_convert_", "_recursive_")
 
 
-def own_class(wrapper: Mapping[str, Any]) -> type[gymnasium.Env] | None:
-    """The class that `env.wrapper` names, of one of the plugins; None where Gymnasium is to make the environment.
+class OwnClass(Suite):
+    """A suite of one class, `target` of one of the plugins; ids are whatever the user calls it.
 
     A UserError where its package is none of the plugins, or it is no class of gymnasium.Env.
     """
-    target = wrapper.get("_target_")
-    if target is None or target in MAKERS:
-        return None
-    found = plugins.member(KEY, str(target))
-    # No function either: a config from elsewhere would choose among all that a plugin has, `subprocess.run` perhaps.
-    if not (isinstance(found, type) and issubclass(found, gymnasium.Env)):
-        raise UserError(f"{KEY}={target}: this is no class of gymnasium.Env")
-    return found
 
+    name = "your own class"
+    decided = ("_target_", "_convert_", "_recursive_")
 
-def make_own(own: type[gymnasium.Env], wrapper: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-    """An environment of a user's own class; the other keys of `env.wrapper` are its arguments.
+    def __init__(self, target: str) -> None:
+        self.target, found = target, plugins.member(KEY, target)
+        # No function either: a config from elsewhere would choose among all that a plugin has, `subprocess.run` maybe.
+        if not (isinstance(found, type) and issubclass(found, gymnasium.Env)):
+            raise UserError(f"{KEY}={target}: this is no class of gymnasium.Env")
+        self.own = found
 
-    A UserError where it cannot be made of them; `render_mode` None is to step without pictures.
-    """
-    arguments = {key: value for key, value in wrapper.items() if key not in NO_ARGUMENTS}
-    # A class that cannot be drawn need not know the argument.
-    drawn = {} if render_mode is None else {"render_mode": render_mode}
-    try:
-        return own(**(arguments | drawn))
-    except Exception as error:
-        given = ", ".join(f"env.wrapper.{key}={value}" for key, value in arguments.items()) or "no arguments"
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"{KEY}={wrapper['_target_']} with {given}: cannot be made ({reason})") from error
+    def ids(self) -> tuple[str, ...]:
+        """None that could be listed."""
+        return ()
+
+    def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
+        """An object of the class."""
+        # A class that cannot be drawn need not know the argument.
+        drawn = {} if render_mode is None else {"render_mode": render_mode}
+        return self.own(**{**arguments, **drawn})
+
+    def source(self, env_id: str) -> type[gymnasium.Env]:
+        """The class."""
+        return self.own
+
+    def parameters(self, env_id: str) -> None:
+        """Unknown: the class says itself what it does not take."""
+        return
+
+    def place(self, env_id: str) -> str:
+        """The key that names the class."""
+        return f"{KEY}={self.target}"

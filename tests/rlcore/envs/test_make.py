@@ -13,8 +13,8 @@ from rlcore import plugins
 from rlcore.config.groups import ActionsAsObservation, EnvConfig
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import obs_bounds, spec_of
-from rlcore.envs.suites.gym import suites
 from rlcore.envs.suites.ids import known_id
+from rlcore.envs.suites.registry import list_suites
 from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
 from tests.rlcore.envs import probe_envs
@@ -89,7 +89,7 @@ def test_a_missing_package_names_the_extra(monkeypatch, env_id, module, extra):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=rf"env.id={env_id}: .*pip install -e '\.\[{extra}\]'"):
         made(env_id)
-    assert not next(s for s in suites() if s.extra == extra).installed
+    assert not next(s for s in list_suites() if s.extra == extra).installed
 
 
 @pytest.mark.filterwarnings("ignore:.*out of date")
@@ -98,7 +98,7 @@ def test_what_gymnasium_refuses_is_told_in_its_own_words_and_not_listed():
     with pytest.raises(UserError, match=r"env.id=Pusher-v4: .*only supported on `mujoco<3`") as refused:
         made("Pusher-v4")
     assert "not installed" not in str(refused.value)
-    mujoco = next(suite for suite in suites() if suite.name == "mujoco")
+    mujoco = next(suite for suite in list_suites() if suite.name == "mujoco")
     assert "Pusher-v4" not in mujoco.ids and "Pusher-v5" in mujoco.ids
     assert "mujoco<3" in mujoco.refused["Pusher-v4"]
 
@@ -141,7 +141,7 @@ def test_the_users_env_group_gives_the_same_settings():
 
 
 def test_every_listed_id_of_an_installed_suite_can_be_made_and_stepped():
-    for suite in suites():
+    for suite in list_suites():
         if not suite.installed or suite.name == "plugins":
             continue
         for env_id in [i for i in suite.ids if i not in ("CartPole-v0", "CarRacing-v3") and not i.endswith("-v4")]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlcore.config.groups import ActionsAsObservation, EnvConfig
+from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.native import NativeVectorEnv
+from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.store.checkpoint import nested_state
+from rlcore.store.run_config import learning_half
 
 B = 5
 
@@ -27,8 +29,7 @@ def played(vector: EpisodicVectorEnv, steps: int, begin: bool = True, seed: int 
     rng = np.random.default_rng(seed)
     found = [vector.reset()] if begin else []
     found += [vector.step(rng.integers(0, 2, B)) for _ in range(steps)]
-    # + 0.0: with `sutton_barto_reward` the vectorised code says -0.0 where the single environment says 0.0
-    rows = [[*a.obs.values(), a.reward + 0.0, a.terminated, a.truncated, a.is_first] for a in found]
+    rows = [[*a.obs.values(), a.reward, a.terminated, a.truncated, a.is_first] for a in found]
     return [b"|".join(part.tobytes() for part in row) for row in rows]
 
 
@@ -84,16 +85,70 @@ def test_an_action_that_is_none_is_refused():
         ({"reward_as_observation": True}, "not together with env.reward_as_observation"),
         ({"actions_as_observation": ActionsAsObservation(num_stack=2)}, "not together with env.actions_as_observation"),
         ({"sync_env": False}, "set env.sync_env=true"),
-        ({"wrapper": {"_target_": "somebody.Own"}}, "has no vectorised code"),
+        ({"wrapper": {"_target_": "tests.rlcore.envs.probe_envs.Counter"}}, "has no vectorised code"),
     ],
 )
-def test_what_it_cannot_do_is_refused_in_a_sentence(settings: dict[str, Any], sentence: str):
+def test_what_it_cannot_do_is_refused_in_a_sentence(
+    settings: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "tests.rlcore.envs.probe_envs")
     with pytest.raises(UserError, match=sentence):
         envs(**settings)
 
 
-def test_the_choice_is_part_of_what_is_learned():
-    from rlcore.store.run_config import learning_half
+def test_what_one_kind_saved_goes_on_in_the_other():
+    for one, other in (("native", "single"), ("single", "native")):
+        for steps in (0, 7, 40):
+            saving, going_on = envs(one), envs(other)
+            played(saving, steps)
+            played(going_on, 11, seed=5)  # it has been used: nothing of that may count
+            shape, tensors = nested_state.encode(saving.state_dict())
+            going_on.load_state_dict(nested_state.decode(shape, tensors))
+            assert played(saving, 60, begin=False, seed=1) == played(going_on, 60, begin=False, seed=1)
+            assert saving.pop_episodes()[-1] == going_on.pop_episodes()[-1]
 
-    one, other = (learning_half(EnvConfig(id="CartPole-v1", vectorization=kind)) for kind in ("native", "single"))
-    assert json.dumps(one) != json.dumps(other)
+
+def test_a_state_of_before_lanes_were_saved_as_single_environments_goes_on():
+    one, other = envs(), envs()
+    played(one, 40)
+    state = one.state_dict()
+    lanes = []
+    for lane in unstack(state["lanes"], B):
+        (base,) = (layer for layer in lane["env"]["layers"].values() if layer["class"] == "CartPoleEnv")
+        moved = base["attributes"].pop("state")
+        base["attributes"]["state"] = np.full(4, 9.0)  # that of a single one was the start of its episode
+        limit = next(layer for layer in lane["env"]["layers"].values() if layer["class"] == "TimeLimit")
+        limit["attributes"]["_elapsed_steps"] = 0
+        lanes.append({"state": moved, "steps": lane["length"], "env": lane["env"]})
+    other.load_state_dict(state | {"lanes": stack(lanes)})
+    assert played(one, 60, begin=False, seed=1) == played(other, 60, begin=False, seed=1)
+
+
+def test_it_is_chosen_where_it_fits_and_is_faster():
+    def chosen(num_envs: int, **settings: Any) -> type:
+        vector = make_vector_env(EnvConfig(**{"id": "CartPole-v1"} | settings), num_envs=num_envs, seed=0)
+        vector.close()
+        return type(vector)
+
+    assert chosen(64) is NativeVectorEnv
+    assert chosen(64, max_episode_steps=20) is NativeVectorEnv
+    assert chosen(1) is SerialVectorEnv  # one after another is faster
+    assert chosen(64, vectorization="single") is SerialVectorEnv
+    assert chosen(64, id="Acrobot-v1") is SerialVectorEnv
+    assert chosen(64, action_repeat=2) is SerialVectorEnv
+
+
+def test_a_wide_run_has_the_bits_of_single_environments():
+    """Long enough for sines of many angles, and a width of no power of two: vectorised loops have ends of their own."""
+    found = []
+    for kind in ("auto", "single"):
+        vector = make_vector_env(EnvConfig("CartPole-v1", vectorization=kind), num_envs=37, seed=1)
+        rng = np.random.default_rng(0)
+        arrivals = [vector.reset()] + [vector.step(rng.integers(0, 2, 37)) for _ in range(300)]
+        found.append([(a.obs["state"].tobytes(), a.reward.tobytes(), a.terminated.tobytes()) for a in arrivals])
+    assert found[0] == found[1]
+
+
+def test_the_choice_is_no_part_of_what_is_learned():
+    halves = [learning_half(EnvConfig("CartPole-v1", vectorization=kind)) for kind in ("auto", "native", "single")]
+    assert halves[0] == halves[1] == halves[2]

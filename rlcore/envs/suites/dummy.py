@@ -1,0 +1,119 @@
+"""Three environments to try a pipeline with: SheepRL's names, spaces and episodes; pictures and numbers that count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from rlcore.envs.suites.suite import Suite
+
+
+class Dummy(gymnasium.Env):
+    """An environment whose every observation shows how many actions were taken; the reward is always 0.
+
+    Args:
+        action: its action space.
+        image_size: of the picture, uint8; every pixel is the count modulo 256.
+        n_steps: the episode terminates with the action after so many.
+        vector_shape: of the numbers, float32; each is the count.
+        dict_obs_space: key `rgb` and key `state`; else the numbers alone.
+        render_mode: None, or "rgb_array".
+
+    Attributes:
+        metadata: Gymnasium's: how it can be drawn.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - Gymnasium's own form
+
+    def __init__(
+        self,
+        action: spaces.Space[Any],
+        image_size: Sequence[int] = (3, 64, 64),
+        n_steps: int = 128,
+        vector_shape: Sequence[int] = (10,),
+        dict_obs_space: bool = True,
+        render_mode: str | None = None,
+    ) -> None:
+        numbers = spaces.Box(-20, 20, tuple(vector_shape), np.float32)
+        picture = spaces.Box(0, 255, tuple(image_size), np.uint8)
+        self.action_space = action
+        self.observation_space = spaces.Dict({"rgb": picture, "state": numbers}) if dict_obs_space else numbers
+        self.image_size, self.vector_shape = tuple(image_size), tuple(vector_shape)
+        self.n_steps, self.dict_obs_space, self.render_mode = n_steps, dict_obs_space, render_mode
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Open an episode; all of them are alike."""
+        super().reset(seed=seed)
+        self.count = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Count; a ValueError where it is no action of the space."""
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is no action of {self.action_space}")
+        ends = self.count == self.n_steps
+        self.count += 1
+        return self._obs(), 0.0, ends, False, {}
+
+    def render(self) -> Any:
+        """A picture [64, 64, 3] uint8 in the shade of the observation's."""
+        return np.full((64, 64, 3), self.count % 256, np.uint8)
+
+    def _obs(self) -> Any:
+        numbers = np.full(self.vector_shape, self.count, np.float32)
+        if not self.dict_obs_space:
+            return numbers
+        return {"rgb": np.full(self.image_size, self.count % 256, np.uint8), "state": numbers}
+
+
+class ContinuousDummy(Dummy):
+    """A dummy of `action_dim` unbounded real numbers; `others` are the arguments of `Dummy`."""
+
+    def __init__(self, action_dim: int = 2, **others: Any) -> None:
+        super().__init__(spaces.Box(-np.inf, np.inf, (action_dim,), np.float32), **others)
+
+
+class DiscreteDummy(Dummy):
+    """A dummy of `action_dim` choices and short episodes; `others` are the arguments of `Dummy`."""
+
+    def __init__(self, action_dim: int = 2, n_steps: int = 4, **others: Any) -> None:
+        super().__init__(spaces.Discrete(action_dim), n_steps=n_steps, **others)
+
+
+class MultiDiscreteDummy(Dummy):
+    """A dummy of one choice for each of `action_dims`; `others` are the arguments of `Dummy`."""
+
+    def __init__(self, action_dims: Sequence[int] = (2, 2), **others: Any) -> None:
+        super().__init__(spaces.MultiDiscrete(list(action_dims)), **others)
+
+
+CLASSES: Mapping[str, type[Dummy]] = {
+    "continuous_dummy": ContinuousDummy,
+    "discrete_dummy": DiscreteDummy,
+    "multidiscrete_dummy": MultiDiscreteDummy,
+}
+
+
+class DummySuite(Suite):
+    """The three of them by SheepRL's ids."""
+
+    name = "dummy"
+    note = "pictures and numbers that count, reward 0: to try a pipeline with"
+    targets = ("sheeprl.utils.env.get_dummy_env",)
+
+    def ids(self) -> Sequence[str]:
+        """The ids of the classes."""
+        return tuple(CLASSES)
+
+    def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
+        """An object of the id's class."""
+        return CLASSES[env_id](**arguments, render_mode=render_mode)
+
+    def source(self, env_id: str) -> Any:
+        """The id's class."""
+        return CLASSES[env_id]

@@ -1,0 +1,206 @@
+"""The protocol of a suite: one file that says which ids there are, how they are made, vectorised, saved and judged."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+
+from rlcore.config.schema import nearest
+from rlcore.errors import UserError, first_line
+from rlcore.types import State
+
+# Keys that SheepRL's files put into `env.wrapper` and that are decided elsewhere here.
+DECIDED_ELSEWHERE = ("_target_", "_convert_", "id", "render_mode")
+
+
+class OpaqueStateError(Exception):
+    """An environment holds something whose state cannot be read; the text names it, as `LunarLander.world`."""
+
+
+class Lanes(Protocol):
+    """Code that steps B environments at once, each of whose lanes can be set and read by itself.
+
+    A lane gives, bit for bit, what a single environment gives that is where the lane is. It knows no time limit and
+    opens no episode: both are done around it. `put` and `take` copy all that the next step depends on, generators too.
+    """
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """Take actions [B, ...] in the environment's own form; obs (key -> [B, ...]), reward [B], terminated [B]."""
+        ...
+
+    def put(self, index: int, env: gymnasium.Env) -> None:
+        """Let a lane go on where a single environment (its `unwrapped`) is."""
+        ...
+
+    def take(self, index: int, env: gymnasium.Env) -> None:
+        """Let a single environment (its `unwrapped`) go on where a lane is."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class Suite(Protocol):
+    """A family of environments. Subclass it, override what differs, and `register` an object of it.
+
+    Attributes:
+        name: as `shepherd envs` prints it.
+        extra: the extra of this project that installs it, "" where it is always there.
+        requires: the module whose presence says that the extra is installed, "" where none is needed.
+        packages: distributions whose versions decide what its environments do; of several names the first found.
+        note: one line for the reader.
+        targets: what SheepRL's files write as `env.wrapper._target_` where they mean this suite; nothing is imported.
+        engines: attributes of its environments (as `AtariEnv.ale`) that `capture` saves, since nobody else can.
+        decided: keys of `env.wrapper` that are no arguments, since they are decided elsewhere.
+    """
+
+    name: str
+    extra: str = ""
+    requires: str = ""
+    packages: Sequence[str] = ()
+    note: str = ""
+    targets: Sequence[str] = ()
+    engines: Sequence[str] = ()
+    decided: Sequence[str] = DECIDED_ELSEWHERE
+
+    def ids(self) -> Sequence[str]:
+        """Every id that it has, whether it is installed or not."""
+        ...
+
+    def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
+        """A bare environment, not yet reset; whatever it raises becomes a sentence.
+
+        Args:
+            env_id: one of `ids`.
+            arguments: `env.wrapper` without what is decided elsewhere.
+            render_mode: Gymnasium's; None to step without pictures.
+
+        Returns:
+            The environment; Gymnasium's wrappers around it are fine.
+        """
+        ...
+
+    def source(self, env_id: str) -> Any:
+        """The class or function that makes an id; the files of its package decide whether a card still holds."""
+        ...
+
+    def has(self, env_id: str) -> bool:
+        """Whether an id is one of its `ids`."""
+        return env_id in self.ids()
+
+    def listed(self) -> bool:
+        """Whether `shepherd envs` lists it: it has ids, or an extra that would bring some."""
+        return bool(self.extra or self.ids())
+
+    def vector(self, env_id: str, arguments: Mapping[str, Any]) -> Callable[[int], Lanes] | None:
+        """Code that steps B of them at once, by their number B; None where there is none that is exact."""
+        return None
+
+    def capture(self, env: gymnasium.Env) -> State:
+        """The state of its `engines`, as nested dicts of arrays and JSON scalars; all else is saved by itself.
+
+        An OpaqueStateError where it cannot be read now.
+        """
+        return {}
+
+    def restore(self, env: gymnasium.Env, state: State) -> None:
+        """Put the engines of an environment (its `unwrapped`) into a captured state."""
+        assert not state, f"the suite {self.name} captures a state and has no restore"
+
+    def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`env.wrapper` of evaluation episodes, from that of training: observations and actions stay the same.
+
+        An episode that training ends with a lost life, say, goes on to the end of the game.
+        """
+        return wrapper
+
+    def parameters(self, env_id: str) -> list[str] | None:
+        """Names of the arguments that an id takes; None where it takes any, or it cannot be found out here."""
+        try:
+            parameters = inspect.signature(self.source(env_id)).parameters.values()
+        except (ImportError, gymnasium.error.DependencyNotInstalled, TypeError, ValueError):
+            return None
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return None
+        return [p.name for p in parameters if p.name not in ("self", "render_mode")]
+
+    def place(self, env_id: str) -> str:
+        """What the user wrote to get it, as messages begin."""
+        return f"env.id={env_id}"
+
+
+def installed(suite: Suite) -> bool:
+    """Whether the package that a suite needs can be imported (found, not imported)."""
+    try:
+        return not suite.requires or importlib.util.find_spec(suite.requires) is not None
+    except ValueError:  # a module that is there but was blocked: sys.modules[name] is None
+        return False
+
+
+def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode: str | None = None) -> gymnasium.Env:
+    """An environment of a suite, without wrappers of this project.
+
+    Args:
+        suite: whose.
+        env_id: one of its ids.
+        wrapper: `env.wrapper`.
+        render_mode: Gymnasium's; None to step without pictures.
+
+    Returns:
+        The environment, not yet reset; its `unwrapped.spec` has the id.
+
+    Raises:
+        UserError: the suite's extra is missing (and named), or the arguments do not fit.
+    """
+    arguments = checked_arguments(suite, env_id, wrapper)
+    try:
+        env = suite.make(env_id, arguments, render_mode)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        if suite.extra and not installed(suite):
+            raise UserError(
+                f"{suite.place(env_id)}: the package for {suite.name} is not installed; "
+                f"run: pip install -e '.[{suite.extra}]'"
+            ) from None
+        raise UserError(f"{suite.place(env_id)}: cannot be made here: {first_line(error)}") from None
+    except Exception as error:
+        given = ", ".join(f"env.wrapper.{k}={v}" for k, v in arguments.items()) or "no arguments"
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{suite.place(env_id)} with {given}: cannot be made ({reason})") from error
+    if env.unwrapped.spec is None and suite.has(env_id):
+        env.unwrapped.spec = GymnasiumSpec(env_id)
+    return env
+
+
+def checked_arguments(suite: Suite, env_id: str, wrapper: Mapping[str, Any]) -> dict[str, Any]:
+    """`env.wrapper` as arguments of an environment; a UserError for one that it is known not to take."""
+    arguments = {key: value for key, value in wrapper.items() if key not in suite.decided}
+    known = suite.parameters(env_id)
+    for key in arguments:
+        if known is not None and key not in known:
+            hint = nearest(key, known) or f"; it takes {', '.join(known) or 'none'}"
+            raise UserError(f"env.wrapper.{key}={arguments[key]}: {env_id} has no such argument{hint}")
+    return arguments
+
+
+def why_not(suite: Suite, env_id: str) -> str | None:
+    """Why an id cannot be made here, in its maker's words; None where it can. What it warns of is for who trains."""
+    quiet = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            open_env(suite, env_id, {}).close()
+    except UserError as error:
+        return str(error).removeprefix(f"env.id={env_id}: ").removeprefix("cannot be made here: ")
+    finally:
+        logging.disable(quiet)
+    return None
