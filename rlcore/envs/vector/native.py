@@ -7,6 +7,7 @@ state saved by one kind of vector goes on in the other.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -20,7 +21,7 @@ from rlcore.envs.spaces import obs_bounds, spec_of
 from rlcore.envs.suites.registry import SUITES
 from rlcore.envs.suites.suite import checked_arguments
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
-from rlcore.envs.wrappers import layers, time_limit
+from rlcore.envs.wrappers import FlatDictObservation, layers, time_limit
 from rlcore.errors import EnvironmentFault, UserError, first_line
 from rlcore.types import State
 
@@ -108,7 +109,8 @@ def _set_elapsed(single: gymnasium.Env, steps: int) -> None:
 
 def worth_it(config: EnvConfig, num_envs: int) -> bool:
     """Whether `env.vectorization=auto` is native: there is such code for these settings, and enough environments."""
-    return num_envs >= WORTH_IT and config.sync_env and not _forbidden(config) and _has_code(config)
+    fits = num_envs >= WORTH_IT and config.sync_env and not _forbidden(config) and _has_code(config)
+    return fits and not _wrappers(config)
 
 
 def refuse(config: EnvConfig) -> None:
@@ -126,6 +128,8 @@ def refuse(config: EnvConfig) -> None:
     for key in _forbidden(config):
         name = "actions_as_observation" if key == "num_stack" else key
         raise UserError(f"{asked}: not together with env.{name}, a wrapper of single environments; leave one out")
+    if wrappers := _wrappers(config):
+        raise UserError(f"{asked}: not together with {wrappers[0]}, a wrapper of single environments")
     if not config.sync_env:
         raise UserError(f"{asked}: all lanes are one computation in this process; set env.sync_env=true")
 
@@ -133,6 +137,17 @@ def refuse(config: EnvConfig) -> None:
 def _has_code(config: EnvConfig) -> bool:
     suite, env_id = suite_for(config)
     return suite.vector(env_id, config.wrapper) is not None
+
+
+def _wrappers(config: EnvConfig) -> list[str]:
+    """Wrappers of ours that change what single environments give, as the size of their images."""
+    with closing(make(config)) as env:
+        ours = [layer for layer in layers(env) if isinstance(layer, gymnasium.Wrapper)]
+    return [
+        type(layer).__name__
+        for layer in ours
+        if type(layer).__module__.startswith("rlcore.envs.") and not isinstance(layer, FlatDictObservation)
+    ]
 
 
 def _forbidden(config: EnvConfig) -> list[str]:

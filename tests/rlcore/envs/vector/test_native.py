@@ -9,9 +9,11 @@ import pytest
 
 from rlcore.config.groups import ActionsAsObservation, EnvConfig
 from rlcore.envs.exact.stacked import stack, unstack
+from rlcore.envs.suites.dummy import DummySuite
+from rlcore.envs.suites.registry import SUITES
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.envs.vector.make import make_vector_env
-from rlcore.envs.vector.native import NativeVectorEnv
+from rlcore.envs.vector.native import NativeVectorEnv, worth_it
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.store.checkpoint import nested_state
@@ -152,3 +154,15 @@ def test_a_wide_run_has_the_bits_of_single_environments():
 def test_the_choice_is_no_part_of_what_is_learned():
     halves = [learning_half(EnvConfig("CartPole-v1", vectorization=kind)) for kind in ("auto", "native", "single")]
     assert halves[0] == halves[1] == halves[2]
+
+
+def test_lanes_whose_images_would_be_resized_are_stepped_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    class Pictures(DummySuite):
+        def vector(self, env_id: str, arguments: Any) -> Any:
+            return object
+
+    monkeypatch.setitem(SUITES, "dummy", Pictures())
+    assert not worth_it(EnvConfig("discrete_dummy"), 64)
+    assert worth_it(EnvConfig("discrete_dummy", wrapper={"dict_obs_space": False}), 64)
+    with pytest.raises(UserError, match="not together with ScreenSize"):
+        envs(id="discrete_dummy")
