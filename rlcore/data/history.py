@@ -14,7 +14,7 @@ and served policies alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -54,7 +54,7 @@ def _places(is_first: Tensor, window: Window, count: int) -> Tensor:
     length, width = is_first.shape
     index = torch.arange(length, device=is_first.device).unsqueeze(-1)
     opened = torch.where(is_first, index, 0)
-    # No compiler knows the first of these; when acting one row is asked for.
+    # When acting one row is asked for: of all rows one number then, which every compiler knows.
     start = opened.cummax(0).values[length - count :] if count > 1 else opened.amax(0, keepdim=True)
     newest = index[length - count :]
     back = torch.arange(window.frames - 1, -1, -1, device=is_first.device) * window.dilation
@@ -98,12 +98,20 @@ def _taken(rows: Tensor, places: Tensor) -> Tensor:
     return rows.index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
-def recall(batch: Batch, history: History) -> tuple[Recalled, dict[str, Tensor]]:
+def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalled, dict[str, Tensor]]:
     """The rows of a batch as samples, N = T·B, and what an agent sees of the arrival after them, key -> [B, ...].
 
     Nothing but the keys with a window is copied, and these not frame by frame.
+
+    Args:
+        batch: [T, B], as the environment gave it, and the rows before.
+        history: the agent's.
+        keys: observation keys that the agent reads.
+
+    Returns:
+        The samples of these keys, and of ACTION where the history has it; the arrival.
     """
-    rows, places = {key: value.flatten(0, 1) for key, value in batch.steps.obs.items()}, dict[str, Tensor]()
+    rows, places = {key: batch.steps.obs[key].flatten(0, 1) for key in keys}, dict[str, Tensor]()
     last, new = dict(batch.last.obs), _newest(batch, history) if history else {}
     for key, window in history.items():
         column, opens = _column(key, window, batch.steps.past, new)
@@ -202,8 +210,14 @@ def past_of(carry: Carry) -> Rows:
 
 
 def _moved(past: Rows, new: Rows) -> Rows:
-    """The rows before the next one, batch first."""
-    return {name: torch.cat([rows, new[name].to(rows.dtype)])[1:].transpose(0, 1) for name, rows in past.items()}
+    """The rows before the next one, batch first; of what an episode's start has left behind, nothing."""
+    opens = new["is_first"]
+    return {
+        name: torch.cat([rows.masked_fill(opens.view(1, -1, *[1] * (rows.ndim - 2)), 0), new[name].to(rows.dtype)])[
+            1:
+        ].transpose(0, 1)
+        for name, rows in past.items()
+    }
 
 
 def recalling(agent: Any, spec: EnvSpec) -> Agent:

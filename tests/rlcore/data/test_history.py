@@ -125,7 +125,7 @@ def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
     steps = Steps({"x": obs[first:-1]}, action[first:-1], *flags, is_first[first:-1], past=past)
     last = Steps({"x": obs[-1]}, action[-1], *(flag[-1] for flag in flags), is_first[-1])
     batch = Batch(steps, last, 0)
-    found, arrival = recall(batch, history)
+    found, arrival = recall(batch, history, ["x"])
     order = torch.randperm(second * width, generator=torch.Generator().manual_seed(seed % 1000)).reshape(width, second)
     stacked, seen = found.at(order), shown(batch, history)
     for key, values in expected.items():
@@ -158,7 +158,7 @@ def test_without_a_history_an_agent_is_itself_and_no_row_is_copied() -> None:
     steps = Steps({"x": obs[:-1]}, action[:-1], zeros, zeros.bool(), zeros.bool(), is_first[:-1])
     last = Steps({"x": obs[-1]}, action[-1], zeros[0], zeros[0].bool(), zeros[0].bool(), is_first[-1])
     batch = Batch(steps, last, 0)
-    found, arrival = recall(batch, {})
+    found, arrival = recall(batch, {}, ["x"])
     assert found.rows["x"].data_ptr() == obs.data_ptr() and arrival["x"] is last.obs["x"]
     assert shown(batch, {}) is batch
 

@@ -8,8 +8,8 @@ import torch
 
 from rlcore.judge.play import EvalResult, playing, student_t_975
 from rlcore.types import Arrival
-from tests.rlcore.data.test_carry import Remembering
 from tests.rlcore.envs.counting_envs import CountingEnvs
+from tests.rlcore.functional.test_tree import Remembering
 
 
 def play(*arguments: Any, **options: Any) -> EvalResult:
