@@ -1,4 +1,4 @@
-"""docs/results/{ppo,a2c}.md from docs/results/learning.json: what `make validate` found, in tables and pictures."""
+"""docs/results/{ppo,a2c,sac}.md from docs/results/learning.json: what `make validate` found, in tables and pictures."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ which says how early it learned. Differences are of IQMs, to the first row, seed
 
 
 def write_pages(folder: Path) -> None:
-    """Write both pages anew."""
+    """Write the page of each algorithm that has figures anew."""
     figures = json.loads((folder / "learning.json").read_text())
-    for algorithm in ("ppo", "a2c"):
+    for algorithm in dict.fromkeys(of["algorithm"] for of in figures.values()):
         (folder / f"{algorithm}.md").write_text(page(algorithm, figures))
 
 

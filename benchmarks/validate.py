@@ -1,6 +1,6 @@
 """Whether the presets learn: each on five seeds, its last policy judged over 100 greedy episodes, against a gate.
 
-    make validate                                   every preset and variant, docs/results/{ppo,a2c}.md
+    make validate                                   every preset and variant, docs/results/{ppo,a2c,sac}.md
     make validate ARGS="--only ppo_cartpole"        one of them; the others' figures stay as they are
 
 Runs are groups of `shepherd train` in runs/validate. A group's name ends in a digest of rlcore and of what its config
@@ -68,6 +68,7 @@ CASES = {
         "exp=ppo_half_cheetah", 3406, "3406 at 300 k (Zoo, v3, training), 1443 at 1 M (CleanRL, v4)"
     ),
     "ppo_lunar_lander": Case("exp=ppo_lunar_lander", 200, "242 at 1 M (Zoo, v2)", earlier=((500_000, 100),)),
+    "sac_pendulum": Case("exp=sac_pendulum", -200, "-177 at 20 k (Zoo)"),
     "ppo_compiled": Case("exp=ppo algo.compile=true", 475, "compiled", variant=True),
     "ppo_normalised": Case(
         "exp=ppo algo.normalize_obs=true algo.normalize_reward=true",

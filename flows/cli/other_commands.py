@@ -15,7 +15,7 @@ from flows.cli.launchers import find_fabric_run_settings, without_launcher
 from flows.cli.parser import parser
 from flows.config.mistakes import is_of_sheeprl
 from flows.config.search_path import VARIABLES
-from flows.config.yaml_files import presets
+from flows.config.yaml_files import groups, presets
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
@@ -46,7 +46,8 @@ HYDRA_OPTIONS = {
     ("--config-name", "-cn", True): "this is Hydra's option; here a preset is named by exp=NAME",
     ("--experimental-rerun", "", True): "this is Hydra's option; here `shepherd resume RUN` goes on with a run",
 }
-# Arguments of SheepRL's first versions (`ppo --env_id CartPole-v1`) whose key has another name now.
+# Arguments of SheepRL's first versions (`ppo --env_id CartPole-v1`) whose key has another name now, or one of several:
+# that which the algorithm has.
 OLD_ARGUMENTS = {
     "env_id": "env.id",
     "mask_vel": "env.mask_velocities",
@@ -55,8 +56,8 @@ OLD_ARGUMENTS = {
     "checkpoint_every": "checkpoint.every",
     "checkpoint_path": "checkpoint.resume_from",
     "torch_deterministic": "torch_backends_cudnn_deterministic",
-    "actor_hidden_size": "algo.actor.dense_units",
-    "critic_hidden_size": "algo.critic.dense_units",
+    "actor_hidden_size": ("algo.actor.dense_units", "algo.actor.hidden_size"),
+    "critic_hidden_size": ("algo.critic.dense_units", "algo.critic.hidden_size"),
     "cnn_keys": "algo.cnn_keys.encoder",
     "mlp_keys": "algo.mlp_keys.encoder",
 }
@@ -117,7 +118,7 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
         )
     if first.startswith("checkpoint_path="):
         return "evaluate", words
-    if OVERRIDE.match(first) or _hydra_option(first) or _preset(first):
+    if OVERRIDE.match(first) or _hydra_option(first) or _preset(first) or _key_of(first.partition("=")[0]):
         return "train", words
     return "", words
 
@@ -154,22 +155,37 @@ def _training(command: str, words: list[str]) -> Line:
                 search_path = value
             elif meaning and not ("{group}" in meaning and any(other.startswith("group=") for other in words)):
                 raise UserError(f"{word}: {meaning.format(group=_group([*made, *rest]))}")
-        elif key := _key_of(word.partition("=")[0]):
+        elif key := _key_of(word.partition("=")[0], _algorithm([*made, *rest])):
             made.append(_setting(key, word, rest))
         else:
             made.append(word)
     return Line([command, *map(_with_folder, made)], search_path)
 
 
-def _key_of(argument: str) -> str:
-    """The key that an argument of SheepRL's first versions sets (`--num_envs`, `--no_anneal_lr`); "" where none."""
+def _algorithm(words: Sequence[str]) -> str:
+    """The algorithm whose preset is named among the words, by its name; "" where that does not tell."""
+    chosen = next((word[4:] for word in words if word.startswith("exp=")), "")
+    if "--exp" in words[:-1]:
+        chosen = words[words.index("--exp") + 1]
+    return max((name for name in ALGORITHMS if f"{chosen}_".startswith(f"{name}_")), key=len, default="")
+
+
+def _key_of(argument: str, algorithm: str = "") -> str:
+    """The key that an argument of SheepRL's first versions sets (`--num_envs`, `--no_anneal_lr`), or its group's name.
+
+    "" where there is none; of an algorithm's keys those of `algorithm`, "" = of any.
+    """
     name = argument.removeprefix("--").removeprefix("no_")
     if not argument.startswith("--") or not name:
         return ""
-    of_algorithms = (a.key for module in ALGORITHMS.values() for a in arguments(module.Config, "algo."))
-    keys = dict.fromkeys([*of_algorithms, *(argument.key for argument in arguments(RunConfig))])
+    modules = [ALGORITHMS[algorithm]] if algorithm else ALGORITHMS.values()
+    keys = [a.key for module in modules for a in arguments(module.Config, "algo.")]
+    keys += [argument.key for argument in arguments(RunConfig)]
     same = sorted((key for key in keys if key.rpartition(".")[2] == name), key=lambda key: key.count("."))
-    return OLD_ARGUMENTS.get(name) or (same[0] if same else "")
+    old = OLD_ARGUMENTS.get(name, same)
+    named = [old] if isinstance(old, str) else [key for key in old if key in keys]
+    groups_named = [name] if name in groups() and name != "sweep" else []
+    return next(iter([*groups_named, *named]), "")
 
 
 def _setting(key: str, word: str, rest: list[str]) -> str:

@@ -6,6 +6,7 @@ Functions are named, not imported, so that a mistake is told in no time; a test 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ SWEEP = "sweep=PRESET, sweep.trials=20 and the like, algo.gamma=interval(0.9,1) 
 RUN_DIR = "the run's folder"
 SOURCE = "run directory, checkpoint directory or models:/NAME@alias"
 SIDE = "group (group=NAME of the runs), sweep, folder or glob of runs, or mlflow:EXPERIMENT?FILTER"
+MISSING = "the following arguments are required: "  # argparse's words
 PARAMS = (
     "bring the run to the parameters in FILE (params.yaml): made where there is none; a run that learned with other "
     "parameters or other code is set aside, inside its folder"
@@ -33,7 +35,12 @@ class Parser(argparse.ArgumentParser):
     commands: Collection[str] = ()
 
     def error(self, message: str) -> NoReturn:
-        """Raise the mistake as a `UserError`."""
+        """Raise the mistake as a `UserError`; what is missing is told by its place in the line."""
+        if message.startswith(MISSING):
+            usage = re.sub(r"\[-[^]]*\]", "", self.format_usage().removeprefix("usage: "))
+            missing = " and ".join(message.removeprefix(MISSING).split(", "))
+            typed = f"`{' '.join(usage.split())}`; `{self.prog} --help` says more"
+            raise UserError(f"{missing}: missing; type {typed}")
         raise UserError(f"{message}; `{self.prog} --help` says what may be typed")
 
 

@@ -57,11 +57,11 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
 def _brought(one: Gone) -> dict[str, Any]:
     """Bring the summary and MLflow up to date with what was marked; what is printed of it."""
     from flows.stages.summary import summarise  # numpy
-    from rlcore.store.checkpoint import newest_good  # numpy
+    from rlcore.store import checkpoint  # numpy
 
     run, newest = one.run, None
     try:
-        newest = newest_good(run.checkpoints)
+        newest = checkpoint.newest_good(run.checkpoints)
         if newest is not None and not one.marked:
             summarise(run)
     except (UserError, RunError) as error:  # its log says what became of it; the others are not to wait for its repair
@@ -71,7 +71,7 @@ def _brought(one: Gone) -> dict[str, Any]:
         "run_id": run.read_identity()["run_id"],
         "state": one.state,
         "marked": one.marked,
-        "policy_steps": int(newest.name) if newest else 0,
+        "policy_steps": checkpoint.policy_steps(newest) if newest else 0,
         "mlflow": bring_or_note(run),
         "resume": going_on_command(run.path, run.read_config().get("plugins")),
     }

@@ -85,11 +85,11 @@ def _flow(run: RunDirectory) -> None:
     from flows.cli.progress import following
     from flows.report.tables import summary_table
     from flows.report.terminal import show
-    from rlcore.store.checkpoint import newest_good
+    from rlcore.store import checkpoint
 
     config = run.read_config()
-    newest = newest_good(run.checkpoints)  # says which were skipped
-    going_on = f" · continues at {int(newest.name):,} policy steps" if newest else ""
+    newest = checkpoint.newest_good(run.checkpoints)  # says which were skipped
+    going_on = f" · continues at {checkpoint.policy_steps(newest):,} policy steps" if newest else ""
     if newest is None and run.events.exists():
         going_on = " · no checkpoint yet: from the beginning"
     about = f"{config['algo']['name']} on {config['env']['id']} · seed {config['seed']}"

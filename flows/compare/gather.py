@@ -28,12 +28,21 @@ CONFIRMED = ("winner", "default")  # a sweep NAME leaves its confirmed runs in t
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: its name, where its runs come from in words, the group to add seeds to, the runs."""
+    """One side of a comparison.
+
+    Attributes:
+        name: what it was called by.
+        source: where its runs come from, in words.
+        group: the group to add seeds to; None where its runs are of none, or of several.
+        records: its runs.
+        folder: where runs that are made are found by its name; None for one run, a glob or a search.
+    """
 
     name: str
     source: str
     group: str | None
     records: list[Record] = field(default_factory=list)
+    folder: str | None = None
 
 
 def gather(words: Sequence[str], root: str, tell: Tell = lambda done: None) -> list[Side]:
@@ -121,7 +130,8 @@ def _side(word: str, groups: _Groups) -> tuple[Side, list[Read]]:
         raise UserError(f"{word}: {what}{nearest(word, groups.names) or _list_names(sorted(groups.names))}")
     among = {group for run in runs if (group := _group(run))}
     own = among.pop() if len(among) == 1 else None
-    return Side(word, f"folder {word}", own), [partial(from_directory, run) for run in runs]
+    whole = None if glob.has_magic(typed) or RunDirectory(typed).config.exists() else typed
+    return Side(word, f"folder {word}", own, folder=whole), [partial(from_directory, run) for run in runs]
 
 
 def _list_names(groups: Sequence[str]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flows.compare.gather import Side
@@ -18,7 +19,7 @@ WORST = {
     "failed": "that failed",
     NOT_FINITE: "whose returns are not finite",
 }  # states that are results, of the worst kind
-NOT_AGAIN = ("seed=", "group=", "run_name=", "run_dir=")  # overrides of one run, not of its configuration
+NOT_AGAIN = ("seed=", "group=", "run_name=", "run_dir=", "root_dir=")  # overrides of one run, not of its configuration
 # Bookkeeping that decides all the same where a run ends or what its evaluations are.
 DECIDING = ("early_stop.", "evaluation.")
 APART = frozenset(a.key for a in arguments(RunConfig) if not a.learning and not a.key.startswith(DECIDING)) | {"seed"}
@@ -58,9 +59,11 @@ def select(sides: Sequence[Side]) -> Selection:
         made.counted[side.name] = {task: _count(side, task, made) for task in made.tasks}
         _leave_out(side, made)
     _look_at_configs(made)
-    _look_at_budgets(made)
-    for side in sides:
-        _look_at_seeds(side, made)
+    unlike = _look_at_budgets(made)
+    renamed = [_look_at_seeds(side, made, unlike) for side in sides]
+    if any(renamed):
+        names = [new or side.name for new, side in zip(renamed, sides, strict=True)]
+        made.commands.append(shlex.join(["shepherd", "compare", *names]))
     return made
 
 
@@ -137,19 +140,29 @@ def _look_at_configs(made: Selection) -> None:
         )
 
 
-def _look_at_budgets(made: Selection) -> None:
+def _look_at_budgets(made: Selection) -> set[str]:
+    """The tasks on which the budgets differ: there more seeds settle nothing."""
+    unlike: set[str] = set()
     for task in made.tasks:
         budgets = {name: sorted({r.budget for r in tasks[task]}) for name, tasks in made.counted.items()}
         if len({budget for of in budgets.values() for budget in of}) > 1:
+            unlike.add(task)
             each = "; ".join(f"{name} {' and '.join(f'{b:,}' for b in of)}" for name, of in budgets.items())
             made.obstacles.append(
                 f"The budgets on {task} differ (algo.total_steps: {each}): each run is judged at its own end, "
-                "and more steps are no merit."
+                "and more steps are no merit; more seeds would not settle it, runs of one budget would."
             )
+    return unlike
 
 
-def _look_at_seeds(side: Side, made: Selection) -> None:
-    """Below the fewest seeds: how many are missing, and what trains them, with the other sides' seeds first."""
+def _look_at_seeds(side: Side, made: Selection, unlike: Collection[str]) -> str:
+    """Below the fewest seeds: how many are missing, and what trains them, with the other sides' seeds first.
+
+    Gives the name of the group that is to stand for the side then, "" where it keeps its own. Nothing is trained on
+    tasks in `unlike`.
+    """
+    group, more, whole = _place(side)
+    renamed = ""
     for task, records in made.counted[side.name].items():
         seeds = {record.seed for record in records}
         missing = FEWEST - len(seeds)
@@ -163,12 +176,26 @@ def _look_at_seeds(side: Side, made: Selection) -> None:
         theirs = [record.seed for of in others for record in of]
         waiting = {record.seed for record in side.records if not record.done}  # resumed, not trained again
         fresh = [s for s in dict.fromkeys([*theirs, *range(1000)]) if s not in seeds | waiting]
-        typed = [word for word in records[0].typed if not word.startswith(NOT_AGAIN)]
-        if records[0].typed and not any(word.startswith("-") for word in typed) and missing > len(waiting):
-            words = [*typed, f"seed={','.join(map(str, sorted(fresh[: missing - len(waiting)])))}"]
-            made.commands.append(
-                shlex.join(["shepherd", "train", *words, *([f"group={side.group}"] if side.group else [])])
-            )
+        typed = [word for word in records[0].typed if not word.startswith((*NOT_AGAIN, *more))]
+        plain = records[0].typed and not any(word.startswith("-") for word in typed)
+        if plain and missing > len(waiting) and task not in unlike:
+            wanted = [*(seeds if whole else ()), *fresh[: missing - len(waiting)]]
+            words = [*typed, f"seed={','.join(map(str, sorted(wanted)))}", f"group={group}", *more.values()]
+            made.commands.append(shlex.join(["shepherd", "train", *words]))
+            renamed = group if whole else renamed
+    return renamed
+
+
+def _place(side: Side) -> tuple[str, dict[str, str], bool]:
+    """The group that more runs of a side are made in, the settings with it, and whether it is to have them all.
+
+    Runs of no group get one: below the side's folder where that finds them, else of all seeds, to stand for the side.
+    """
+    if side.group:
+        return side.group, {}, False
+    last = side.folder and side.folder.rstrip("/").rpartition("/")[2]
+    group = re.sub(r"[^A-Za-z0-9_.-]+", "-", last or side.name).strip("-.") or "more"
+    return group, {"log_root=": f"log_root={side.folder}"} if side.folder else {}, not side.folder
 
 
 def _runs(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
@@ -39,12 +40,18 @@ figure { margin: 0; min-width: 0; }
 figure h3 { font-size: 1rem; margin: 0 0 .2rem; }
 svg { width: 100%; height: auto; display: block; }
 svg text { font-family: var(--font) !important; }
-.scroll { overflow-x: auto; margin: .3rem 0 .8rem; }
+.scroll { overflow-x: auto; margin: .3rem 0 .8rem; background:
+  linear-gradient(to right, var(--paper) 40%, transparent) left / 3rem 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 40%, transparent) right / 3rem 100% no-repeat local,
+  linear-gradient(to right, var(--grid), transparent) left / .8rem 100% no-repeat scroll,
+  linear-gradient(to left, var(--grid), transparent) right / .8rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th { text-align: left; font-weight: 600; color: var(--soft); white-space: nowrap; }
-th, td { padding: .28rem .9rem .28rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
+th { text-align: left; font-weight: 600; color: var(--soft); vertical-align: bottom; }
+th, td { padding: .28rem .9rem .28rem 0; border-bottom: 1px solid var(--grid); }
+td { vertical-align: top; }
 td:first-child { white-space: nowrap; }
-td.number, th.number { text-align: right; white-space: nowrap; }
+td.number, th.number { text-align: right; }
+td.number { white-space: nowrap; }
 .chip { display: inline-block; width: .75rem; height: .75rem; border-radius: 3px; margin-right: .45rem; }
 .side { white-space: nowrap; }
 details { margin: .6rem 0; } summary { cursor: pointer; }
@@ -81,9 +88,14 @@ def _figure(picture: Picture) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> str:
-    """Rows of cells that are HTML already; columns named in `numbers` are aligned on the right."""
+    """Rows of cells that are HTML already; columns named in `numbers` are aligned on the right.
+
+    Titles may break behind `_` and `.`; a table that is wider than the page all the same is scrolled, with a shadow
+    where it goes on.
+    """
     kinds = [' class="number"' if title in numbers else "" for title in head]
-    top = "".join(f"<th{kind}>{escape(title)}</th>" for title, kind in zip(head, kinds, strict=True))
+    titles = [re.sub(r"[_.]", r"\g<0><wbr>", escape(title)) for title in head]
+    top = "".join(f"<th{kind}>{title}</th>" for title, kind in zip(titles, kinds, strict=True))
     body = "".join(
         f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>" for row in rows
     )

@@ -52,7 +52,7 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Figures of a sweep with their names."""
     trials = status["trials"]
     counts = {state: sum(t["state"] == state for t in trials) for state in ("complete", "pruned", "fail", "running")}
-    said = ", ".join(f"{count} {'failed' if state == 'fail' else state}" for state, count in counts.items() if count)
+    said = ", ".join(f"{count} {state_words(state, status)}" for state, count in counts.items() if count)
     found = [
         *status.get("about", {}).items(),
         ("trials", f"{len(trials)} of {status['wanted']}{f': {said}' if said else ''}"),
@@ -69,6 +69,11 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     if status.get("go_on"):
         found.append(("not driven", f"go on with {status['go_on']}"))
     return found
+
+
+def state_words(state: str, status: Mapping[str, Any]) -> str:
+    """The state of a trial for people: nothing runs of a sweep that nobody drives."""
+    return {"fail": "failed", "running": "stopped" if status.get("go_on") else "running"}.get(state, state)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:

@@ -176,17 +176,19 @@ def standing(run: RunDirectory) -> int:
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.ready:
         return trainer.policy_steps
-    from rlcore.store.checkpoint import newest_first  # numpy, which who only drives a trainer need not wait for
+    from rlcore.store import checkpoint  # numpy, which who only drives a trainer need not wait for
 
-    return int(next((path.name for path in newest_first(run.checkpoints)), 0))
+    return next(map(checkpoint.policy_steps, checkpoint.newest_first(run.checkpoints)), 0)
 
 
 def resumes(run: RunDirectory) -> str:
     """From where a run would go on, for a sentence."""
-    from rlcore.store.checkpoint import newest_good  # numpy
+    from rlcore.store import checkpoint  # numpy
 
-    newest = newest_good(run.checkpoints)
-    return f"from its checkpoint at {int(newest.name):,} policy steps" if newest else "from the beginning"
+    newest = checkpoint.newest_good(run.checkpoints)
+    return (
+        f"from its checkpoint at {checkpoint.policy_steps(newest):,} policy steps" if newest else "from the beginning"
+    )
 
 
 def trainer_for(run: RunDirectory) -> TrainerProcess:

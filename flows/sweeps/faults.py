@@ -45,7 +45,7 @@ class Faults:
             return end
         attempts = self._study.count_fault(number)
         if attempts >= ATTEMPTS:
-            return End("failed", f"{end.sentence}; for the {attempts}rd time: {self._go_on} --failed tries it again")
+            return End("failed", f"{end.sentence}; {attempts} attempts: {self._go_on} --failed tries it again")
         if number in self._tried:
             self._left[number] = end
         else:

@@ -9,11 +9,10 @@ from typing import Any
 from flows.report.figures import Picture
 from flows.report.html import document, figures, section, table
 from flows.report.sentences import number
-from flows.report.sweep_tables import facts, short_names, short_value
+from flows.report.sweep_tables import facts, short_names, short_value, state_words
 from rlcore.config.schema import spell
 
 WIDE = "slices"  # a picture as wide as the page
-STATES = {"fail": "failed"}
 
 
 def page(
@@ -50,7 +49,7 @@ def page(
         narrow = [drawn for drawn in pictures if drawn.stem != WIDE]
         wide = "".join(figures([drawn]).replace('"pictures"', '"wide"', 1) for drawn in pictures if drawn.stem == WIDE)
         parts.append(section("What came of it", figures(narrow) if narrow else "", wide))
-    parts.append(section("All trials", _trials(status["trials"], status["best"])))
+    parts.append(section("All trials", _trials(status)))
     if confirmation:
         parts.append(f'<section class="part"><h1>Confirmation: winner against default</h1>{confirmation}</section>')
     return document(title, *parts)
@@ -77,17 +76,17 @@ def _best(best: Mapping[str, Any]) -> str:
     return table(["key", f"trial {best['number']}, value {number(best['value'])}"], rows)
 
 
-def _trials(trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None) -> str:
+def _trials(status: Mapping[str, Any]) -> str:
+    trials, best = status["trials"], status["best"]
     keys = list(dict.fromkeys(key for trial in trials for key in trial["params"]))
     head = ["trial", "state", "value", "policy steps", *short_names(keys).values()]
-    if sentences := any("sentence" in trial for trial in trials):
-        head.append("why")
     rows = []
     for trial in trials:
         said = number(trial["value"]) if trial["value"] is not None else "–"
         values = [short_value(trial["params"].get(key, "–")) for key in keys]
         name = f"{trial['number']}, the default" if trial.get("default") else str(trial["number"])
-        cells = [name, STATES.get(trial["state"], trial["state"]), said, f"{trial['policy_steps']:,}", *values]
-        cells = [escape(cell) for cell in [*cells, *([trial.get("sentence", "")] if sentences else [])]]
+        cells = [name, state_words(trial["state"], status), said, f"{trial['policy_steps']:,}", *values]
+        cells = [escape(cell) for cell in cells]
         rows.append([f"<strong>{cell}</strong>" for cell in cells] if trial == best else cells)
-    return table(head, rows, {*head} - {"trial", "state", "why"})
+    why = [f"<li>trial {t['number']}: {escape(t['sentence'])}</li>" for t in trials if "sentence" in t]
+    return table(head, rows, {*head} - {"trial", "state"}) + (f'<ul class="soft">{"".join(why)}</ul>' if why else "")

@@ -13,6 +13,7 @@ from flows.process.leases import alone
 from flows.process.signals import still_terminable
 from flows.report.command_lines import short_path
 from flows.runs.listeners import tell
+from flows.sweeps.amount import amount, speed_of
 from flows.sweeps.check import check_plan, default_of, first_config
 from flows.sweeps.deployed import DeployedHands, cancel_with
 from flows.sweeps.driving import Sweep
@@ -93,6 +94,8 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
             if sweep.pace.notice:
                 tell("stage", {"doing": sweep.pace.notice})
             trials, first = f"trials of sweep {folder.name}", first_config(sweep.plan)
+            ended = sum(trial.state.is_finished() for trial in sweep.study.trials)
+            tell("stage", {"doing": amount(sweep.plan, sweep.pace, ended, speed_of(first, folder.runs))})
             with (
                 share_shown(f"sweep-{folder.name}", trials, sweep.plan.size),
                 show(folder, plain(first)),

@@ -297,7 +297,17 @@ def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
 
 class _Mismatch(UserError):
     def __init__(self, key: str, value: Any, annotation: Any) -> None:
-        super().__init__(f"{key}={spell(value)}: must be {type_name(annotation)}, got {type(value).__name__}")
+        super().__init__(f"{key}={spell(value)}: must be {_a(type_name(annotation))}, got {type(value).__name__}")
+
+
+def _a(allowed: str) -> str:
+    """What is allowed, behind its article where it wants one."""
+    word = allowed.partition(" ")[0]
+    return (
+        f"{'an' if word == 'integer' else 'a'} {allowed}"
+        if word in ("integer", "number", "list", "mapping")
+        else allowed
+    )
 
 
 def _specificity(annotation: Any) -> int:
@@ -322,7 +332,7 @@ def _within(key: str, value: Any, meta: Mapping[str, Any], annotation: Any) -> N
             or (above is not None and number <= above)
         ):
             allowed = Argument(key, annotation, None, "", None, low, high, above, True).allowed
-            raise UserError(f"{key}={spell(value)}: must be {allowed}")
+            raise UserError(f"{key}={spell(value)}: must be {_a(allowed)}")
 
 
 def plain(config: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import itertools
 import json
 import os
 import socket
@@ -18,6 +19,8 @@ import yaml
 
 from rlcore.errors import DiskFault, UserError
 from rlcore.system.durable import make_directory, sync_directory, write_synced
+
+SHOWN = 3  # runs named where a folder of many was given
 
 ATTEMPTS, PAUSE = 20, 0.05  # at a lock: who only looks holds it for a moment, one that was killed until it has ended
 READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values, by libyaml in an eighth of the time
@@ -95,6 +98,10 @@ class RunDirectory:
         """The run directory at `path`; `UserError` where no run is."""
         run = RunDirectory(path)
         if not run.config.exists():
+            inside = [str(each.path) for each in itertools.islice(RunDirectory.below(Path(path)), SHOWN + 1)]
+            if inside:
+                places = f"{', '.join(inside[:SHOWN])}{', …' if len(inside) > SHOWN else ''}"
+                raise UserError(f"{path}: a folder of runs, not a run; name one of those inside: {places}")
             raise UserError(f"{path}: no run here (no config.yaml); give the folder that `shepherd train` printed")
         return run
 

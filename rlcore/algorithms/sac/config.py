@@ -102,6 +102,12 @@ class Config(AlgorithmConfig):
         if self.rows(run.buffer.size, run.width) <= self.n_step:
             key = f"buffer.size={spell(run.buffer.size)}"
             raise UserError(f"{key}: of {run.width} environments; at least {run.width * (self.n_step + 1)} rows")
+        held = self.rows(run.buffer.size, run.width) * run.env.num_envs
+        if held < self.per_rank_batch_size:
+            raise UserError(
+                f"buffer.size={spell(run.buffer.size)}: the {held} rows of a rank are fewer than one batch; must be at "
+                f"least algo.per_rank_batch_size ({self.per_rank_batch_size}) for each rank"
+            )
 
     def check_spec(self, spec: EnvSpec) -> None:
         """Refuse actions that are not continuous and bounded, and observation keys that are not there."""

@@ -20,6 +20,7 @@ from rlcore.store.checkpoint.names import load_newest as load_newest
 from rlcore.store.checkpoint.names import name_best as name_best
 from rlcore.store.checkpoint.names import newest_first as newest_first
 from rlcore.store.checkpoint.names import newest_good as newest_good
+from rlcore.store.checkpoint.names import policy_steps as policy_steps
 from rlcore.store.checkpoint.names import prune as prune
 from rlcore.store.checkpoint.names import resolve as resolve
 from rlcore.store.checkpoint.reading import damage as damage

@@ -40,6 +40,14 @@ def find(directory: Path, policy_steps: int) -> Path | None:
     return next((path for path in older if manifest(path)["policy_steps"] == policy_steps), None)
 
 
+def policy_steps(path: Path) -> int:
+    """Policy steps of a checkpoint: its name, but for those of earlier versions and for damaged ones, as near it."""
+    try:
+        return manifest(path)["policy_steps"]
+    except UserError:
+        return int(path.name)
+
+
 def newest_good(directory: Path, with_chunks: bool = False) -> Path | None:
     """The newest checkpoint that verifies, or None; says loudly which were skipped and why.
 

@@ -22,6 +22,14 @@ STANDS_FOR = [
     ("ppo --mlp_keys a b --gamma 0.9", "train exp=ppo 'algo.mlp_keys.encoder=[a,b]' algo.gamma=0.9"),
     ("ppo --max_episode_steps -1 --dense_units 32", "train exp=ppo env.max_episode_steps=null algo.dense_units=32"),
     ("ppo --actor_hidden_size 8 --checkpoint_every 100", "train exp=ppo algo.actor.dense_units=8 checkpoint.every=100"),
+    (
+        "sac --actor_hidden_size 8 --critic_hidden_size=9",
+        "train exp=sac algo.actor.hidden_size=8 algo.critic.hidden_size=9",
+    ),
+    ("sac_pendulum --actor_hidden_size 8", "train exp=sac_pendulum algo.actor.hidden_size=8"),
+    ("--exp ppo", "train exp=ppo"),
+    ("--exp=sac --env gym --critic_hidden_size 8", "train exp=sac env=gym algo.critic.hidden_size=8"),
+    ("train --exp ppo --num_envs 8", "train exp=ppo env.num_envs=8"),
     ("sac --env_id Pendulum-v1", "train exp=sac env.id=Pendulum-v1"),
     ("dreamer_v3 --seed 1", "train exp=dreamer_v3 seed=1"),  # which is refused as not there yet
     ("sheeprl.py ppo -h", "train exp=ppo -h"),

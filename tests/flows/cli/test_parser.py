@@ -56,6 +56,14 @@ def test_a_command_calls_a_function_that_takes_its_arguments(line):
     inspect.signature(getattr(import_module(module), name)).bind(**values)
 
 
+def test_what_is_missing_is_told_with_the_line_that_has_it(capsys):
+    assert (
+        told(capsys, "diff", "runs/a")
+        == "second: missing; type `shepherd diff first second`; `shepherd diff --help` says more"
+    )
+    assert "run_dir: missing; type `shepherd resume run_dir [overrides ...]`; " in told(capsys, "resume")
+
+
 def test_every_command_has_a_line_here():
     assert {command.split()[0] for command in parser().commands} == {line.split()[0] for line in LINES}
 

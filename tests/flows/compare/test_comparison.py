@@ -90,6 +90,30 @@ def test_few_seeds_are_refused_with_the_command_that_adds_the_other_sides_seeds(
     ]
 
 
+def test_runs_of_no_group_get_one_where_their_side_finds_them(root: Path, compared: Compared) -> None:
+    for seed, value in enumerate(LOW):
+        finished_run(root / f"full/{seed}", None, seed, value)
+        if seed < 8:
+            finished_run(root / f"my part/{seed}", None, seed, value)
+    train = "shepherd train exp=ppo env.id=CartPole-v1"
+    assert compared("runs/full", "runs/my part").selection.commands == [
+        f"{train} seed=8,9 group=my-part 'log_root=runs/my part'"
+    ]
+    # A glob, as one run alone, finds nothing new: a group of all seeds stands for it.
+    assert compared("runs/full", "runs/my*/*").selection.commands == [
+        f"{train} seed=0,1,2,3,4,5,6,7,8,9 group=runs-my",
+        "shepherd compare runs/full runs-my",
+    ]
+
+
+def test_more_seeds_are_not_proposed_where_budgets_differ(root: Path, compared: Compared) -> None:
+    group_of(root, "short", LOW[:8])
+    group_of(root, "long", LOW[:8], steps=2 * WHOLE)
+    made = compared("short", "long")
+    reasons(made, "more seeds would not settle it", "short has 8 finished", "long has 8 finished")
+    assert made.selection.commands == []
+
+
 def test_runs_that_did_not_end_are_said_and_resumed_before_new_seeds_are_trained(
     root: Path, compared: Compared
 ) -> None:

@@ -233,6 +233,12 @@ def test_no_plugin_is_advised_where_its_package_is_not_there(tmp_path, monkeypat
     assert "plugins=[mine_is_not_there]" in told(["exp=ppo", target])
 
 
+def test_a_memory_that_is_smaller_than_one_batch_is_refused():
+    sentence = told(["exp=sac_pendulum", "buffer.size=255"])
+    assert sentence.startswith("buffer.size=255: ") and "algo.per_rank_batch_size (256)" in sentence
+    compose(["exp=sac_pendulum", "buffer.size=256"])
+
+
 def test_a_budget_that_ends_before_sac_learns_is_refused():
     sentence = told(["exp=sac_pendulum", "algo.learning_starts=9000"])
     assert sentence.startswith("algo.learning_starts=9000: ") and "algo.total_steps (8000)" in sentence

@@ -43,6 +43,12 @@ def test_a_sweep_that_nobody_drives_is_told_with_what_goes_on(begun: SweepFolder
     assert status(begun)["go_on"] == begun.resume_command
 
 
+def test_no_trial_runs_of_a_sweep_that_nobody_drives(begun: SweepFolder) -> None:
+    assert ("trials", "1 of 2: 1 stopped") in facts(status(begun))
+    with begun.driving():
+        assert ("trials", "1 of 2: 1 running") in facts(status(begun))
+
+
 def test_a_sweep_that_another_machine_drives_is_left_alone(begun: SweepFolder) -> None:
     begun.lease.write_text(json.dumps({"host": "far-away", "lease": "1"}))
     assert status(begun)["go_on"] is None

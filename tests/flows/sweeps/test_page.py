@@ -97,7 +97,7 @@ def test_the_page_is_whole_and_nothing_of_a_trial_is_markup() -> None:
     text = page(STATUS, "The value is a mean.", "shepherd train exp=mine_best", drawn(TRIALS), "<p>compared</p>")
     for words in ("better than the default configuration", "shepherd train exp=mine_best", *ABOUT, *ABOUT.values()):
         assert words in text
-    assert "it &lt;broke&gt; &amp; ended" in text and "<broke>" not in text
+    assert "<li>trial 1: it &lt;broke&gt; &amp; ended" in text and "<broke>" not in text
     states = re.findall(r"<tr><td>(?:<strong>)?(\d(?:, the default)?)(?:</strong>)?</td><td>(?:<strong>)?(\w+)", text)
     assert states == [
         ("0, the default", "complete"),
@@ -110,6 +110,12 @@ def test_the_page_is_whole_and_nothing_of_a_trial_is_markup() -> None:
     assert not re.findall(r"(?:src|href)=['\"]?http|<script", text)  # nothing from elsewhere
     assert text.count("<svg") == 4
     assert text.index("Confirmation: winner against default") < text.index("<p>compared</p>")
+
+
+def test_a_sweep_that_is_broken_off_has_stopped_trials_and_titles_may_break() -> None:
+    text = page(STATUS | {"go_on": "shepherd sweep resume mine"}, "The value is a mean.", "", [])
+    assert "1 stopped" in text and "<td>stopped</td>" in text and "running" not in text
+    assert ">dense_<wbr>act</th>" in text
 
 
 def test_the_page_of_a_sweep_that_has_just_begun_says_what_it_is() -> None:

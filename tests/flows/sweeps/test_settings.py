@@ -185,7 +185,7 @@ def test_a_password_in_the_storage_is_refused(monkeypatch: pytest.MonkeyPatch, t
     ("typed", "end"),
     [
         (["algo.gammma=3", LR], "did you mean 'algo.gamma'?"),  # nothing about what is varied
-        (["algo.gamma=7", LR], "must be number that is > 0 and <= 1"),
+        (["algo.gamma=7", LR], "must be a number that is > 0 and <= 1"),
         (["algo.gama=interval(0.9,1)", LR], "(algo.gama is varied: interval(0.9,1))"),
         (["algo.gamma=interval(0.9,3)", LR], "(algo.gamma is varied: interval(0.9,3))"),
     ],

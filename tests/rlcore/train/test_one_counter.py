@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flows.runs.trainer import resumes, standing
 from flows.stages.evaluate import evaluate
 from flows.stages.summary import summarise
 from rlcore.judge.policy import load_policy
@@ -120,7 +121,8 @@ def test_checkpoints_of_an_earlier_version_are_found_judged_and_compared(
     run.names.unlink()
     assert checkpoint.resolve(run, "best").name == str(taken[best])  # by the log
     older = checkpoint.resolve(run, taken[256])
-    assert checkpoint.manifest(older)["policy_steps"] == 256
+    assert checkpoint.manifest(older)["policy_steps"] == checkpoint.policy_steps(older) == 256
+    assert (resumes(run), standing(run)) == ("from its checkpoint at 256 policy steps", 256)
     assert load_policy(older).description["policy_steps"] == 256
     assert (summarise(run)["policy_steps"], summarise(run)["env_steps"]) == (256, taken[256])
     assert compare.common(run.path, whole[0].path) == (older, whole[0].checkpoints / "256")

@@ -1,0 +1,41 @@
+"""How much work a sweep is, told before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flows.config.compose import compose
+from flows.sweeps.amount import amount, speed_of
+from flows.sweeps.pace import Pace
+from flows.sweeps.settings import plan
+from rlcore.store.directory import write_json
+from tests.flows.compare.runs import finished_run
+
+VARIED = ["exp=ppo", "algo.gamma=interval(0.9,1)", "sweep.trials=7", "sweep.seeds=2", "sweep.confirm_seeds=3"]
+PACE = Pace(every=100, longest=64, budget=1000)
+
+
+def test_all_runs_are_counted_and_those_of_trials_that_have_ended_are_not() -> None:
+    assert amount(plan(VARIED), PACE) == (
+        "7 trials on 2 seeds each + 6 to confirm: 20 runs of 1,000 policy steps, at most 20,000 in all"
+    )
+    # 2 trials × 2 seeds + 6 = 10 runs; 10 × 1000 / 50 = 200 s, on two workers 100.
+    said = amount(plan(VARIED), PACE, ended=5, speed=50.0)
+    assert "10 runs of 1,000 policy steps, at most 10,000 in all, about 1:40 at the 50 a second" in said
+
+
+def test_without_a_confirmation_trials_are_all() -> None:
+    one = plan(["exp=ppo", "algo.gamma=interval(0.9,1)", "sweep.trials=1", "sweep.confirm_seeds=0"])
+    assert amount(one, PACE) == "1 trial: 1 run of 1,000 policy steps, at most 1,000 in all"
+
+
+def test_the_speed_is_that_of_runs_like_these(tmp_path: Path) -> None:
+    config, _ = compose(["exp=ppo", f"log_root={tmp_path}"])
+    assert speed_of(config, tmp_path / "sweeps/mine") is None
+    for name, env, speed in (("a", "CartPole-v1", 100.0), ("b", "CartPole-v1", 300.0), ("c", "Acrobot-v1", 9.0)):
+        run = finished_run(tmp_path / "ppo" / env / name, None, 0, 1.0, env=env)
+        write_json(run.summary, {"status": "finished", "policy_steps_per_s": speed})
+    assert speed_of(config, tmp_path / "sweeps/mine") == 200.0
+    own = finished_run(tmp_path / "sweeps/mine/trial_0000/seed_1", "mine", 1, 1.0)
+    write_json(own.summary, {"status": "finished", "policy_steps_per_s": 70.0})
+    assert speed_of(config, tmp_path / "sweeps/mine") == 70.0
