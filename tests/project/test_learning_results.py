@@ -16,7 +16,7 @@ from flows.config.compose import compose
 def test_pages_are_those_of_the_figures(tmp_path: Path) -> None:
     shutil.copy(RESULTS / "learning.json", tmp_path)
     learning_pages.write_pages(tmp_path)
-    for name in ("ppo.md", "a2c.md"):
+    for name in ("ppo.md", "a2c.md", "sac.md"):
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
 
 

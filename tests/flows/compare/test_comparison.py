@@ -92,9 +92,9 @@ def test_few_seeds_are_refused_with_the_command_that_adds_the_other_sides_seeds(
 
 def test_runs_of_no_group_get_one_where_their_side_finds_them(root: Path, compared: Compared) -> None:
     for seed, value in enumerate(LOW):
-        finished_run(root / f"full/{seed}", None, seed, value)
+        finished_run(root / f"full/full_{seed}", None, seed, value)
         if seed < 8:
-            finished_run(root / f"my part/{seed}", None, seed, value)
+            finished_run(root / f"my part/part_{seed}", None, seed, value)
     train = "shepherd train exp=ppo env.id=CartPole-v1"
     assert compared("runs/full", "runs/my part").selection.commands == [
         f"{train} seed=8,9 group=my-part 'log_root=runs/my part'"
