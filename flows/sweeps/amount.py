@@ -9,14 +9,14 @@ from statistics import median
 
 from flows.report.sentences import duration
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import Plan
+from flows.sweeps.settings import SweepPlan
 from rlcore.config.groups import RunConfig
 from rlcore.store.directory import RunDirectory
 
 SEEN = 20  # runs whose speed is looked at
 
 
-def amount(plan: Plan, pace: Pace, ended: int = 0, speed: float | None = None) -> str:
+def amount(plan: SweepPlan, pace: Pace, ended: int = 0, speed: float | None = None) -> str:
     """The work of a sweep in a sentence: trials × budget, the runs of the confirmation, and about how long they take.
 
     Args:
