@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore.data.packed import Packed
 from rlcore.types import Arrival, Rows, Steps
 
 FLAGS = ("reward", "terminated", "truncated", "is_first")
@@ -58,25 +59,43 @@ class Room:
         length: T+1.
         arrival: the first one; shapes and types count.
         device: where agents see them.
+        packed: rows are copied to the device one by one, as wholes; None = where NumPy environments meet a GPU.
     """
 
-    # rows: as `columns`, [T+1, B, ...]; arrivals: views of them, [B, ...] each, for environments that write in place
+    # rows: as `columns`, [T+1, B, ...]; arrivals: views of them, [B, ...] each, for environments that write in place;
+    # last: the arrival that row T holds, which is to come again as row 0
 
-    def __init__(self, length: int, arrival: Arrival, device: torch.device) -> None:
+    def __init__(self, length: int, arrival: Arrival, device: torch.device, packed: bool | None = None) -> None:
+        first = columns(arrival)
+        numpy = all(isinstance(rows, np.ndarray) for rows in first.values())
+        packed = numpy and device.type != "cpu" if packed is None else packed
+        self._packed = Packed(length, first, device) if packed else None
         self.rows: dict[str, Rows] = {
-            key: np.zeros((length, *rows.shape), rows.dtype)
+            key: self._packed.on_host[key]
+            if self._packed
+            else np.zeros((length, *rows.shape), rows.dtype)
             if isinstance(rows, np.ndarray)
             else rows.new_zeros((length, *rows.shape))
-            for key, rows in columns(arrival).items()
+            for key, rows in first.items()
         }
         self.arrivals = [from_columns({key: rows[t] for key, rows in self.rows.items()}) for t in range(length)]
         self.device = device
-        self._shared = all(isinstance(rows, np.ndarray) for rows in self.rows.values()) and device.type == "cpu"
+        self.last: Arrival | None = None
+        self._sent = 0  # rows of this rollout that the device has
+        self._shared = numpy and device.type == "cpu" and not packed
         self._shown: dict[int, tuple[dict[str, Tensor], Tensor]] = {}  # where memory is shared: made once
         self._parts: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
 
     def __len__(self) -> int:
         return len(self.arrivals)
+
+    def begin(self, arrival: Arrival) -> None:
+        """Take the arrival of row 0, which the device need not be sent again where it was row T of the last rollout."""
+        self.put(0, arrival)
+        self._sent = 0
+        if self._packed and arrival is self.last:
+            self._packed.repeat(len(self) - 1, 0)
+            self._sent = 1
 
     def put(self, t: int, arrival: Arrival) -> None:
         """Copy an arrival into row t, unless it was written there."""
@@ -85,15 +104,27 @@ class Room:
                 self.rows[key][t] = value
 
     def seen(self, t: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Observations key -> [B, ...] and is_first [B] of row t on the device."""
+        """Observations key -> [B, ...] and is_first [B] of row t on the device; rows are asked for in their order."""
         if t in self._shown:
             return self._shown[t]
+        if self._packed:
+            rows = {key: column[t] for key, column in self._sent_to(t).items()}
+            return _obs(rows), rows["is_first"]
         arrival = self.arrivals[t]
         obs = {key: tensor(rows, self.device) for key, rows in arrival.obs.items()}
         shown = obs, tensor(arrival.is_first, self.device)
         if self._shared:
             self._shown[t] = shown
         return shown
+
+    def _sent_to(self, t: int) -> dict[str, Tensor]:
+        """All columns on the device, up to row t as they are now."""
+        if self._packed is None:
+            return {key: tensor(rows, self.device) for key, rows in self.rows.items()}
+        for row in range(self._sent, t + 1):
+            self._packed.send(row)
+        self._sent = max(self._sent, t + 1)
+        return self._packed.there
 
     def ended(self) -> int:
         """How many rows but the last ended an episode."""
@@ -104,6 +135,6 @@ class Room:
     def split(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Rows 0..T-1 and row T, as `columns`, on the device."""
         if self._parts is None or not self._shared:
-            rows = {key: tensor(value, self.device) for key, value in self.rows.items()}
+            rows = self._sent_to(len(self) - 1)
             self._parts = {k: v[:-1] for k, v in rows.items()}, {k: v[-1] for k, v in rows.items()}
         return self._parts

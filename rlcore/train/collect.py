@@ -27,7 +27,8 @@ Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tens
 class Collector:
     """B environments and an agent -> `Steps` [T, B]. Owns the environments' state, the carry and the step count.
 
-    What NumPy environments give is copied once, into rows on the host; what environments on a device give stays there.
+    What NumPy environments give is copied once, into rows on the host, and from there once to a GPU, a row at a time;
+    what environments on a device give stays there.
 
     Args:
         envs: stepped together; reset here.
@@ -88,7 +89,7 @@ class Collector:
         if self._room is None or len(self._room) != length + 1:
             self._room = Room(length + 1, arrival, self.device)
         room, carry = self._room, self.carry
-        room.put(0, arrival)
+        room.begin(arrival)
         act = self._at_random if random else self._acts(room, length)
         said: list[tuple[Tensor, dict[str, Tensor]]] = []
         for t in range(length):
@@ -104,7 +105,7 @@ class Collector:
         if self.ranks.size > 1:
             actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
         self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
-        self.arrival = arrival if self._in_place is not None else copied(arrival)
+        self.arrival = room.last = arrival if self._in_place is not None else copied(arrival)
         self.seconds = clock()[0] - began
         return self._steps(room, said, carry)
 

@@ -1,0 +1,49 @@
+"""Rows of all columns of a rollout side by side, so that one copy brings a row from the host to a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ALIGNED = 16  # bytes: where columns begin, for whatever type
+
+
+class Packed:
+    """A block of rows on the host and one where agents are, which gets them a row at a time.
+
+    From pinned memory where that is a GPU, so that nobody waits for a copy.
+
+    Args:
+        length: rows.
+        columns: name -> [B, ...], of one row; shapes and types count.
+        device: of the other block.
+    """
+
+    # on_host, there: name -> [length, B, ...], views of the blocks
+
+    def __init__(self, length: int, columns: Mapping[str, np.ndarray], device: torch.device) -> None:
+        places, size = dict[str, int](), 0
+        for name, rows in columns.items():
+            places[name], size = size, size + -(-rows.nbytes // ALIGNED) * ALIGNED
+        self._host = torch.zeros(length, size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._there = torch.zeros(length, size, dtype=torch.uint8, device=device)
+        self.on_host: dict[str, np.ndarray] = {}
+        self.there: dict[str, Tensor] = {}
+        for name, rows in columns.items():
+            place, shape = places[name], (length, *rows.shape)
+            strides = np.empty(rows.shape, rows.dtype).strides  # those of a row without gaps
+            self.on_host[name] = np.ndarray(shape, rows.dtype, self._host.numpy(), place, (size, *strides))
+            kind = torch.from_numpy(np.empty(0, rows.dtype)).dtype
+            part = self._there[:, place : place + rows.nbytes]
+            self.there[name] = part.view(kind).unflatten(1, rows.shape)
+
+    def send(self, t: int) -> None:
+        """Copy row t to the device."""
+        self._there[t].copy_(self._host[t], non_blocking=True)
+
+    def repeat(self, source: int, t: int) -> None:
+        """Make row t of the device what its row `source` is."""
+        self._there[t].copy_(self._there[source])
