@@ -242,6 +242,10 @@ class Plan:
     collect_length: int
     random_steps: int = 0
 
+    def metrics(self, policy_steps: int) -> Metrics:
+        """Numbers for the log on the iteration from `policy_steps` on: whether its actions were drawn uniformly."""
+        return {"Params/random_actions": float(policy_steps < self.random_steps)} if self.random_steps else {}
+
 
 class Agent(Protocol):
     """Parameters, observation normaliser and how they act: everything inference needs. An `nn.Module`.

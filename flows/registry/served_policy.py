@@ -13,7 +13,7 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 
 
 class Answering:
-    """A trained policy: observations in, actions in the environment's own form out.
+    """A trained policy: observations in, actions in the environment's own form and what belongs to them out.
 
     Not a `PythonModel` itself: where one defines `predict`, MLflow reads a type hint of its input as a schema of lists,
     and warns every user when there is none. The signature says what is taken.
@@ -26,17 +26,17 @@ class Answering:
         self.policy = load_policy(context.artifacts["policy"])
 
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # noqa: ANN001
-        """Actions [N, ...] for an array [N, ...] where the agent sees one observation key, else key -> [N, ...].
+        """Arrays by name, as the signature lists them: action, logprob and value where the agent says them, carry.
 
-        A policy that remembers takes `is_first` [N] and its carry too, zeros at first, and gives `action` and the next.
-        The parameter `deterministic` is true (default) for the most likely actions, false to sample.
+        Takes an array [N, ...] where the agent sees one observation key, else key -> [N, ...]; a policy that remembers
+        also `is_first` [N] and its carry, zeros at first. The parameter `deterministic` is true (default) for the most
+        likely actions, false to sample.
         """
         from rlcore.errors import UserError  # of the rlcore that lies with the model
 
         deterministic = (params or {}).get("deterministic")  # MLflow lets null through
-        answer = self.policy.exchange if self.policy.remembered(1) else self.policy.predict
         try:
-            return answer(model_input, greedy=deterministic is None or bool(deterministic))
+            return self.policy.exchange(model_input, greedy=deterministic is None or bool(deterministic))
         except UserError as error:  # any other exception would reach the client without its words
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
 

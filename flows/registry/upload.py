@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from flows.tracking.mlflow_store import pages
 from rlcore import plugins
 from rlcore.judge.loaded_policy import Policy
 from rlcore.judge.policy import load_policy
+from rlcore.judge.signature import Column, Signature
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,6 +39,8 @@ def create_version(
     from mlflow.exceptions import MlflowException
 
     policy = load_policy(folder)
+    columns = {"takes": policy.signature.inputs, "gives": policy.signature.outputs}
+    tags = {**tags, **{name: ", ".join(map(str, found)) for name, found in columns.items()}}
     digest = policy.description["digest"]
     begun = [logged for logged in _find_logged_models(client, run_id) if logged.tags[DIGEST] == digest]
     if begun:  # by a call that was killed
@@ -53,7 +56,7 @@ def create_version(
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     return client.create_model_version(
-        name, logged.artifact_location, run_id, tags=dict(tags), description=description, model_id=logged.model_id
+        name, logged.artifact_location, run_id, tags=tags, description=description, model_id=logged.model_id
     )
 
 
@@ -82,39 +85,28 @@ def delete_leftovers(client: MlflowClient, run_id: str, digest: str) -> None:
             client.delete_logged_model(logged.model_id)
 
 
-def signature_of(policy: Policy) -> ModelSignature:
-    """Shapes and types of what a policy takes and returns, batch first; `deterministic` as parameter.
+def mlflow_signature(signature: Signature) -> ModelSignature:
+    """A policy's signature as MLflow writes it, batch first; `deterministic` as parameter.
 
-    It takes an array when the agent sees one observation key, else one named array a key. One that remembers takes
-    `is_first` and its carry by name, too, and gives `action` and the carry: `exchange` in `rlcore.judge.loaded_policy`.
+    An input that is an array alone has no name; everything else is named.
     """
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+    from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
-    specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
-    carry = [TensorSpec(a.dtype, (-1, *a.shape[1:]), name) for name, a in policy.remembered(1).items()]
-    named = len(specs) > 1 or bool(carry)
-    inputs: list[ColSpec | TensorSpec] = [
-        TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), key if named else None) for key, spec in specs.items()
-    ]
-    action = policy.spec.action
-    outputs: list[ColSpec | TensorSpec] = [
-        TensorSpec(np.dtype(action.dtype), (-1, *action.shape), "action" if carry else None)
-    ]
-    if carry:
-        inputs += [TensorSpec(np.dtype(bool), (-1,), "is_first"), *carry]
-        outputs += carry
+    def schema(columns: Sequence[Column], named: bool) -> Schema:
+        return Schema([TensorSpec(np.dtype(c.dtype), (-1, *c.shape), c.name if named else None) for c in columns])
+
     deterministic = ParamSpec("deterministic", DataType.boolean, True)
-    return ModelSignature(Schema(inputs), Schema(outputs), ParamSchema([deterministic]))
+    inputs, outputs = schema(signature.inputs, signature.named), schema(signature.outputs, True)
+    return ModelSignature(inputs, outputs, ParamSchema([deterministic]))
 
 
 def example_of(policy: Policy) -> Any:
-    """A batch of one observation of the right form: zeros, or the smallest value of a Discrete one."""
-    specs = {key: policy.spec.obs[key] for key in policy.obs_keys}
-    arrays = {key: np.full((1, *spec.shape), spec.start, spec.dtype) for key, spec in specs.items()}
+    """A batch of one observation in the form that the policy's signature names."""
+    arrays = policy.example()
     if carry := policy.remembered(1):
-        return arrays | {"is_first": np.ones(1, bool)} | carry
-    return arrays if len(arrays) > 1 else next(iter(arrays.values()))
+        arrays |= {"is_first": np.ones(1, bool)} | carry
+    return arrays if policy.signature.named else next(iter(arrays.values()))
 
 
 def _find_logged_models(client: MlflowClient, run_id: str) -> list[LoggedModel]:
@@ -156,7 +148,7 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
             python_model=str(here / "served_policy.py"),
             artifacts={"policy": str(folder)},
             code_paths=[str(here.parents[1] / "rlcore"), *sorted(code)],
-            signature=signature_of(policy),
+            signature=mlflow_signature(policy.signature),
             input_example=example_of(policy),
             pip_requirements=[f"{name}=={version}" for name, version in versions],
         )

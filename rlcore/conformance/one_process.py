@@ -20,6 +20,7 @@ from rlcore.data.history import recalling
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves, name_leaves
 from rlcore.judge.loaded_policy import Policy
+from rlcore.judge.signature import SAID
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.parts import parameters
@@ -136,16 +137,17 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
     carry, obs = form, _obs(training)
     for opens in (np.ones(count, bool), np.zeros(count, bool)):
         with torch.no_grad():
-            carry, action, _ = agent.act(carry, obs, torch.from_numpy(opens).to(device), None, True)
-            expected = agent.to_env(action).cpu()
-        given = {key: rows.cpu().numpy() for key, rows in obs.items()}
-        answer = policy.exchange(given | {"is_first": opens} | held) if held else {"action": policy.predict(given)}
-        taken, held = answer.pop("action"), {name: part.tolist() for name, part in answer.items()}
-        assert np.allclose(taken, expected, rtol=1e-3, atol=1e-5), "a policy that was loaded takes other actions"
-        for name, part in name_leaves(fit(form, carry)).items():
-            assert np.allclose(held[name], part.cpu(), rtol=1e-3, atol=1e-5), (
+            carry, action, extras = agent.act(carry, obs, torch.from_numpy(opens).to(device), None, True)
+        expected = {"action": agent.to_env(action)} | name_leaves(fit(form, carry))
+        expected |= {name: extras[name] for name in SAID if name in extras}
+        answer = policy.exchange({key: rows.cpu().numpy() for key, rows in obs.items()} | {"is_first": opens} | held)
+        listed = [column.name for column in policy.signature.outputs]
+        assert sorted(answer) == sorted(listed) == sorted(expected), f"{listed} are listed, {[*answer]} are given"
+        for name, part in expected.items():
+            assert np.allclose(answer[name], part.cpu(), rtol=1e-3, atol=1e-5), (
                 f"a policy that was loaded has another {name}"
             )
+        held = {column.name: answer[column.name].tolist() for column in policy.signature.carry}
 
 
 def greedy_is_deterministic(config: RunConfig) -> None:

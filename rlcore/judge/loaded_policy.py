@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlcore.data.history import recalling
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves, name_leaves
+from rlcore.judge.signature import SAID, Signature, signature_of
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.types import Carry
 
@@ -78,7 +80,7 @@ class Policy:
 
         Args:
             obs: as for `predict`.
-            carry: what the last call gave; None begins episodes.
+            carry: of the last call; None begins episodes.
             is_first: [B] bool, which of the observations open an episode; None = none of them, or all without a carry.
             greedy: the most likely action; False samples.
 
@@ -88,6 +90,11 @@ class Policy:
         Raises:
             UserError: as `predict`; `is_first` is of another length than the batch.
         """
+        said, carry = self._answer(obs, carry, is_first, greedy)
+        return said["action"], carry
+
+    def _answer(self, obs: Any, carry: Carry | None, is_first: Any, greedy: bool) -> tuple[dict[str, np.ndarray], Any]:
+        """The action and what the agent says beside it, by name, a batch where a batch was given; and the carry."""
         given = obs if isinstance(obs, Mapping) else {self.obs_keys[0]: obs}
         arrays = {key: self._array(given, key) for key in self.obs_keys}
         single = [arrays[key].ndim == len(self.spec.obs[key].shape) for key in self.obs_keys]
@@ -100,44 +107,60 @@ class Policy:
             raise UserError(f"is_first: expected one value an observation, {count}, got {len(opens)}")
         form = self.initial(count)
         with torch.no_grad():
-            carry, action, _ = self._acting.act(
+            carry, action, extras = self._acting.act(
                 form if carry is None else carry, batch, torch.from_numpy(opens), self._rng, greedy
             )
-            result = self.agent.to_env(action).numpy()
-        return (result[0] if single[0] else result), fit(form, carry)
+            said = {"action": self.agent.to_env(action)} | {name: extras[name] for name in SAID if name in extras}
+        return {name: part[0].numpy() if single[0] else part.numpy() for name, part in said.items()}, fit(form, carry)
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """Every array that `exchange` takes and gives; found out by asking the agent once."""
+        specs = {key: self.spec.obs[key] for key in self.obs_keys}
+        return signature_of(specs, self.remembered(1), self._answer(self.example(), None, None, True)[0])
+
+    def example(self) -> dict[str, np.ndarray]:
+        """A batch of one observation by key: zeros, the smallest value of a Discrete one, a mask that allows all."""
+        specs = {key: self.spec.obs[key] for key in self.obs_keys}
+        return {key: np.full((1, *s.shape), s.kind == "mask" or s.start, s.dtype) for key, s in specs.items()}
 
     def remembered(self, batch_size: int) -> dict[str, np.ndarray]:
         """The carry at the start of so many episodes as arrays [B, ...] named as `carry.lstm.0`; {} where it is ()."""
         return self._named(self.initial(batch_size))
 
-    def exchange(self, given: Mapping[str, Any], greedy: bool = True) -> dict[str, np.ndarray]:
-        """As `step`, for a batch, with the carry as arrays by name: what a server takes and gives.
+    def exchange(self, given: Any, greedy: bool = True) -> dict[str, np.ndarray]:
+        """Everything by name, as `signature` lists it: what a server takes and gives.
 
         Args:
-            given: observations by key, `is_first` [B] bool, and the names of `remembered`, as the last call gave them.
+            given: observations by key, or an array alone where there is one key and no carry; of a policy that
+                remembers also `is_first` [B] bool and the carry, as the last call gave it or of `remembered`.
             greedy: the most likely action; False samples.
 
         Returns:
-            `action` [B, ...], and the carry that is to come with the next observations.
+            `action`, `logprob` and `value` where the agent says them, and the carry for the next observations.
 
         Raises:
             UserError: something is missing or of another shape, or a number of the carry is NaN.
         """
-        names = ("is_first", *self.remembered(1))
+        if not self.signature.carry:
+            return self._answer(given, None, None, greedy)[0]
+        names = [column.name for column in self.signature.inputs if column.kind in ("is_first", "carry")]
         if missing := [name for name in names if given.get(name) is None]:
             raise UserError(f"{missing[0]!r} is missing; a policy that remembers takes {', '.join(names)}")
         opens = np.asarray(given["is_first"], dtype=bool).reshape(-1)
-        form, parts = self.initial(len(opens)), list[torch.Tensor]()
-        for name, fresh in self._named(form).items():
-            if np.shape(given[name]) != fresh.shape:
-                raise UserError(f"{name!r}: expected shape {fresh.shape}, got {np.shape(given[name])}")
-            parts.append(torch.from_numpy(np.array(given[name], fresh.dtype)))
+        parts = list[torch.Tensor]()
+        for column in self.signature.carry:
+            name, shape = column.name, (len(opens), *column.shape)
+            if np.shape(given[name]) != shape:
+                raise UserError(f"{name!r}: expected shape {shape}, got {np.shape(given[name])}")
+            parts.append(torch.from_numpy(np.array(given[name], column.dtype)))
             if parts[-1].isnan().any():  # a null in JSON is NaN by now, and would stay in what is remembered
                 raise UserError(f"{name!r}: expected numbers, got nan; hand in what the last call gave")
         obs = {key: given[key] for key in self.obs_keys if key in given}
         left = iter(parts)
-        action, carry = self.step(obs, map_leaves(lambda _: next(left), form), opens, greedy)
-        return {"action": action, **self._named(carry)}
+        carry = map_leaves(lambda _: next(left), self.initial(len(opens)))
+        said, carry = self._answer(obs, carry, opens, greedy)
+        return {**said, **self._named(carry)}
 
     def _named(self, carry: Carry) -> dict[str, np.ndarray]:
         return {name: part.numpy() for name, part in name_leaves(carry).items()}

@@ -75,8 +75,8 @@ class Loop:
         return found
 
     def metrics(self) -> Metrics:
-        """Numbers that the buffer gives about itself after an iteration."""
-        return check_metrics(self.buffer.metrics())
+        """Numbers that buffer and plan give about an iteration after its updates."""
+        return check_metrics({**self.buffer.metrics(), **self.plan.metrics(self._due)})
 
 
 def _build(context: Context) -> tuple[Learner, Buffer, Plan]:

@@ -182,7 +182,7 @@ os.environ["SHEPHERD_PLUGINS"] = "my_package"
 model = mlflow.pyfunc.load_model("models:/mine-Corridor@champion")
 import my_package
 assert Path(my_package.__file__).parts[-3:-1] == ("code", "my_package"), my_package.__file__
-numpy.save("actions.npy", model.predict(obs))
+numpy.save("actions.npy", model.predict(obs)["action"])
 """
 
 

@@ -170,7 +170,7 @@ def only_model(name: str, run: RunDirectory) -> Any:
     import mlflow
 
     loaded = mlflow.pyfunc.load_model(f"models:/{name}/{version.version}")
-    assert np.array_equal(loaded.predict(obs), flows.load_policy(run.path).predict(obs))
+    assert np.array_equal(loaded.predict(obs)["action"], flows.load_policy(run.path).predict(obs))
     return version
 
 
@@ -517,9 +517,9 @@ SERVE = """
         model = mlflow.pyfunc.load_model(uri)
         batch = {k: np.asarray(v["values"], v["dtype"]) for k, v in batch.items()}
         obs = batch if len(batch) > 1 else next(iter(batch.values()))
-        said = {"greedy": model.predict(obs).tolist(), "rlcore": sys.modules["rlcore"].__file__}
-        said["sampled"] = model.predict(obs, params={"deterministic": False}).tolist()
-        said["unwrapped"] = model.unwrap_python_model().predict(None, widened(batch)).tolist()
+        said = {"greedy": model.predict(obs)["action"].tolist(), "rlcore": sys.modules["rlcore"].__file__}
+        said["sampled"] = model.predict(obs, params={"deterministic": False})["action"].tolist()
+        said["unwrapped"] = model.unwrap_python_model().predict(None, widened(batch))["action"].tolist()
         wrong = {k: v[..., :1] for k, v in batch.items()} if len(batch) > 1 else obs[:, :3]
         try:
             model.predict(wrong)
@@ -574,7 +574,11 @@ def test_a_registered_model_answers_where_this_project_is_not(answers: dict[str,
     assert said["sampled"] != said["greedy"]
     assert not said["rlcore"].startswith(str(ROOT))
     assert said["inputs"] == [{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 4]}}]
-    assert said["outputs"] == [{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1]}}]
+    assert [(o["name"], o["tensor-spec"]["dtype"], o["tensor-spec"]["shape"]) for o in said["outputs"]] == [
+        ("action", "int64", [-1]),
+        ("logprob", "float32", [-1]),
+        ("value", "float32", [-1]),
+    ]
     assert "(-1, 4)" in said["error"]
 
 

@@ -96,22 +96,27 @@ def ask(served: Served, **body: Any) -> tuple[int, Any]:
 def test_one_observation_and_a_thousand_get_the_actions_of_load_policy(served: Served) -> None:
     policy = flows.load_policy(served.run.path)
     obs = np.random.default_rng(3).normal(size=(1000, 4))  # float64, as JSON numbers are
-    expected = policy.predict(obs).tolist()
-    assert 0 < sum(expected) < 1000
-    assert ask(served, inputs=obs[:1].tolist()) == (200, {"predictions": expected[:1]})
-    assert ask(served, inputs=obs.tolist()) == (200, {"predictions": expected})
+    expected = policy.exchange(obs)
+    assert 0 < sum(expected["action"]) < 1000 and [*expected] == ["action", "logprob", "value"]
+    for rows in (1, 1000):
+        status, answer = ask(served, inputs=obs[:rows].tolist())
+        assert (status, answer.keys()) == (200, {"predictions"})
+        said = answer["predictions"]
+        assert said["action"] == expected["action"][:rows].tolist() and said.keys() == expected.keys()
+        for name in ("logprob", "value"):
+            assert np.allclose(said[name], expected[name][:rows], rtol=1e-5)
     assert ask(served, inputs=[[0, 0, 0, 0]])[0] == 200  # whole numbers are numbers too
 
 
 def test_sampled_actions_are_had_by_a_parameter(served: Served) -> None:
     obs = np.random.default_rng(4).normal(size=(500, 4)).tolist()
-    greedy = ask(served, inputs=obs)[1]["predictions"]
-    assert ask(served, inputs=obs, params={"deterministic": True})[1]["predictions"] == greedy
-    assert ask(served, inputs=obs, params={"deterministic": None})[1]["predictions"] == greedy
+    greedy = ask(served, inputs=obs)[1]["predictions"]["action"]
+    assert ask(served, inputs=obs, params={"deterministic": True})[1]["predictions"]["action"] == greedy
+    assert ask(served, inputs=obs, params={"deterministic": None})[1]["predictions"]["action"] == greedy
     status, sampled = ask(served, inputs=obs, params={"deterministic": False})
     assert status == 200
-    assert set(sampled["predictions"]) == {0, 1}
-    assert sampled["predictions"] != greedy
+    assert set(sampled["predictions"]["action"]) == {0, 1}
+    assert sampled["predictions"]["action"] != greedy
 
 
 @pytest.mark.parametrize("inputs", [[[0.1, 0.2, 0.3]], [[0.1] * 5], [0.1, 0.2, 0.3, 0.4]])
@@ -143,7 +148,7 @@ def test_named_observations_are_served_and_a_value_out_of_range_is_a_sentence(ho
     given = {key: value.tolist() for key, value in obs.items()}
     answer = server.post("/invocations", json={"inputs": given})
     expected = flows.load_policy(run.path).predict(obs).tolist()
-    assert (answer.status_code, answer.json()) == (200, {"predictions": expected})
+    assert (answer.status_code, answer.json()["predictions"]["action"]) == (200, expected)
     wrong = server.post("/invocations", json={"inputs": given | {"room": [9] * 8}})
     assert wrong.status_code == 400
     assert "obs 'room': expected whole numbers from 1 to 5" in wrong.json()["message"]

@@ -145,7 +145,7 @@ def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(m
 
 
 def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.registry.upload import example_of, signature_of
+    from flows.registry.upload import example_of, mlflow_signature
     from rlcore.algorithms import ALGORITHMS
     from rlcore.config.schema import build, plain
     from rlcore.judge.loaded_policy import Policy
@@ -166,7 +166,7 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
         held = {key: value for key, value in answer.items() if key != "action"}
         assert answer["action"].tolist() == action.tolist()
     assert held["carry.age.0"].tolist() == carry["age"][0].tolist() == [[3], [1], [3]]
-    signature = signature_of(policy).to_dict()
+    signature = mlflow_signature(policy.signature).to_dict()
     assert list(example_of(policy)) == [part["name"] for part in json.loads(signature["inputs"])]
     assert [part["name"] for part in json.loads(signature["outputs"])] == ["action", "carry.age.0"]
     with pytest.raises(
@@ -182,6 +182,22 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
     with pytest.raises(UserError, match=r"remembers \(carry.age.0\).* use action, carry = policy.step\(obs, carry\)"):
         policy.predict(OBS[:3])
     assert policy.step(OBS[:3], carry, [0, 1, 0])[1]["age"][0].tolist() == [[4], [1], [4]]  # 0 and 1 are bools, too
+
+
+def test_the_signature_lists_what_a_policy_takes_and_gives_and_exchange_keeps_to_it(run: RunDirectory) -> None:
+    policy = load_policy(run.path)
+    assert [str(column) for column in policy.signature.inputs] == ["state float32 [N, 4]"]
+    outputs = ["action int64 [N]", "logprob float32 [N]", "value float32 [N]"]
+    assert [str(column) for column in policy.signature.outputs] == outputs
+    answer = policy.exchange(OBS)
+    given = [f"{name} {part.dtype} [{', '.join(map(str, ('N', *part.shape[1:])))}]" for name, part in answer.items()]
+    assert given == outputs
+    with torch.no_grad():  # what the agent itself says
+        parameters, value = policy.agent(policy.agent.features({"state": torch.from_numpy(OBS)}))
+    assert answer["value"].tolist() == value.tolist()
+    actions = torch.from_numpy(answer["action"])
+    assert np.allclose(answer["logprob"], parameters.log_softmax(-1).gather(-1, actions[:, None])[:, 0])
+    assert answer["action"].tolist() == policy.predict(OBS).tolist()
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -217,3 +217,15 @@ def test_a_learner_that_is_none_is_refused_in_a_sentence(monkeypatch: pytest.Mon
     monkeypatch.setitem(ALGORITHMS, "q_learning", module)
     with pytest.raises(UserError, match=r"algo.name=q_learning: its object is no rlcore.types.Learner; derive"):
         fresh(given)
+
+
+def test_buffer_and_plan_report_into_the_log_of_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = fresh(config("sac"))
+    monkeypatch.setattr(type(training.buffer), "metrics", lambda self: {"Params/replay_ratio": 0.5})
+    told = [next(iter(training)).metrics for _ in range(20)]
+    assert all(each["Params/replay_ratio"] == 0.5 for each in told)
+    random = [each["Params/random_actions"] for each in told]
+    assert random == sorted(random, reverse=True) and {*random} == {1.0, 0.0}
+    assert random.count(1.0) * 3 >= SETTINGS["sac"]["learning_starts"] > (random.count(1.0) - 1) * 3
+    ppo = fresh(config("ppo"))
+    assert not any(name.startswith("Params/") for name in next(iter(ppo)).metrics)
