@@ -176,7 +176,7 @@ class Training(Loop):
             why = "training has begun" if self.policy_steps else f"{self.config.algo.name} keeps no memory"
             raise UserError(f"remember(dataset): {why}; a replay memory begins with it, before the first iteration")
         rows = load_dataset(dataset) if isinstance(dataset, (str, Path)) else dataset
-        self.buffer.extend(*as_collected(rows, self.learner.agent, self.context))
+        self.buffer.extend(*as_collected(rows, self.player, self.context))
 
     # Judging and keeping ----------------------------------------------------------------------------------------------
 

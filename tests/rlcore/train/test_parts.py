@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,10 @@ def sac_run(path: Path, *overrides: str) -> RunDirectory:
     return run
 
 
-def test_a_session_starts_from_a_run_and_from_its_exported_policy_alike(tmp_path: Path) -> None:
+def test_a_session_starts_from_a_run_and_from_its_exported_policy_alike(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     source = sac_run(tmp_path / "source", "seed=0")
     session = Session(source)
     session.advance(lambda said: None)
@@ -90,6 +94,7 @@ def test_a_session_starts_from_a_run_and_from_its_exported_policy_alike(tmp_path
         mine, theirs = (parameters(each.learner) for each in (new, session))
         for key, part in theirs.items():
             assert key.startswith("temperature") or torch.equal(mine[key], part), key
+        assert f"init_from={new.config.init_from}: starts with its agent, critics, target" in caplog.text
         new.close()
 
 
