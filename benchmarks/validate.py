@@ -29,7 +29,7 @@ from flows.compare import curves, pictures
 from flows.compare.records import Record, from_directory
 from flows.config.compose import compose
 from flows.report.figures import drawing
-from flows.sweeps.group import group_of
+from flows.sweeps.group_runs import group_of
 from rlcore.errors import RunError
 from rlcore.judge.final import evaluate_checkpoint
 from rlcore.store import checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.sweeps.group import Group, group_of, hand_out
+from flows.sweeps.group_runs import Group, group_of, hand_out
 from flows.sweeps.local import here
 from flows.tasks import VERSION
 from flows.workers.flow_run import ending_in_a_sentence, terminable_flow

@@ -18,7 +18,7 @@ from flows.sweeps.confirm import confirm, verdict
 from flows.sweeps.driving import trials
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.preset import best_preset
-from flows.sweeps.report import report
+from flows.sweeps.sweep_report import report
 from flows.workers.local_api import prefect_api
 from flows.workers.pools import flow_called
 

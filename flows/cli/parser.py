@@ -15,7 +15,7 @@ from rlcore.config.schema import nearest
 from rlcore.errors import UserError
 
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")
-SWEEP_HELP = "flows.cli.sweep:sweep_help"
+SWEEP_HELP = "flows.cli.sweep_command:sweep_help"
 HELP = "flows.cli.help:train_help"  # `shepherd train -h`, with overrides and words that select keys
 KEYS = "key=value, as exp=ppo env.id=Acrobot-v1; `shepherd train -h` lists every key"
 SWEEP = "sweep=PRESET, sweep.trials=20 and the like, algo.gamma=interval(0.9,1) and the like, and keys as for train"
@@ -78,11 +78,15 @@ def parser() -> Parser:
     group = root.add_subparsers(required=True, metavar="COMMAND")
     root.commands = group.choices
 
-    command = _add(group, "train", "flows.cli.train:train", "train an agent: from a config to a registered model")
+    command = _add(
+        group, "train", "flows.cli.train_command:train", "train an agent: from a config to a registered model"
+    )
     command.add_argument("overrides", nargs="*", default=[], help=f"{KEYS}; several values: seed=0,1,2 group=NAME")
     about = "runs of a group at once (as many as there are processor cores for)"
     command.add_argument("--workers", type=int, metavar="N", help=about)
-    command = _add(group, "resume", "flows.cli.train:resume", "continue a run, bit for bit as if it had never stopped")
+    command = _add(
+        group, "resume", "flows.cli.train_command:resume", "continue a run, bit for bit as if it had never stopped"
+    )
     command.add_argument("run_dir", help=RUN_DIR)
     about = "keys that change nothing learned, as metric.log_every=1000"
     command.add_argument("overrides", nargs="*", default=[], help=about)
@@ -134,7 +138,7 @@ def _add_reproduce(group: Any) -> None:
     about = (
         "train a run or a registered version again from its lineage and compare the bits; exit code 1 if they differ"
     )
-    command = _add(group, "reproduce", "flows.cli.reproduce:reproduce", about)
+    command = _add(group, "reproduce", "flows.cli.reproduce_command:reproduce", about)
     command.add_argument("source", help="run directory or models:/NAME@alias")
     about = "the second run's folder (beside the first: NAME_again)"
     command.add_argument("--run-dir", default="", metavar="DIR", help=about)
@@ -143,7 +147,7 @@ def _add_reproduce(group: Any) -> None:
 
 def _add_compare(group: Any) -> None:
     about = "which of several groups of runs is better, beyond the noise: a verdict, a page, figures"
-    command = _add(group, "compare", "flows.cli.compare:compare", about)
+    command = _add(group, "compare", "flows.cli.compare_command:compare", about)
     command.add_argument("sides", nargs="+", metavar="SIDE", help=SIDE)
     command.add_argument("--out", default="report", metavar="FOLDER", help="where the page is written (report)")
     about = "return that runs are timed to; over several environments 0 is random and 1 is solved (solved)"
@@ -165,14 +169,14 @@ def _add_reap(group: Any) -> None:
 
 def _add_sweep(group: Any) -> None:
     about = "find good hyperparameters: many trainings, then the winner beside the default configuration on fresh seeds"
-    command = _add(group, "sweep", "flows.cli.sweep:sweep", about)
+    command = _add(group, "sweep", "flows.cli.sweep_command:sweep", about)
     command.add_argument("overrides", nargs="*", default=[], help=SWEEP)
-    command = _add(group, "sweep resume", "flows.cli.sweep:resume", "go on with a sweep")
+    command = _add(group, "sweep resume", "flows.cli.sweep_command:resume", "go on with a sweep")
     command.add_argument("name", help="of the sweep")
     command.add_argument("overrides", nargs="*", default=[], help="sweep.trials, sweep.workers or sweep.confirm_seeds")
     about = "take trials that have failed up again, from their last checkpoints"
     command.add_argument("--failed", action="store_true", help=about)
-    command = _add(group, "sweep status", "flows.cli.sweep:status", "what a sweep has come to so far")
+    command = _add(group, "sweep status", "flows.cli.sweep_command:status", "what a sweep has come to so far")
     command.add_argument("name", help="of the sweep")
     command.add_argument("--json", action="store_true", dest="as_json", help="for a program")
 

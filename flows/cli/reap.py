@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.cli.train import resume
+from flows.cli.train_command import resume
 from flows.report.command_lines import going_on_command, short_path
 from flows.report.terminal import console, show, table
 from flows.runs.gone import Gone, find_other_machine, gone, mark

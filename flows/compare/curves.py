@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flows.compare import statistics
-from flows.compare.comparison import Comparison
 from flows.compare.records import Record
+from flows.compare.result import Comparison
 from flows.compare.statistics import Interval
 
 PLACES = 80  # of the grid

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from statistics import median
 
-from flows.compare.comparison import Comparison
+from flows.compare.result import Comparison
 from flows.compare.statistics import LEVEL, REPLICATES
 from flows.compare.verdict import Verdict, table
 from flows.report.figures import Picture

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flows.compare import curves, statistics
-from flows.compare.comparison import ALL, Comparison
 from flows.compare.curves import Curve
+from flows.compare.result import ALL, Comparison
 from flows.compare.statistics import Interval
 from flows.compare.verdict import GAP, NAMES
 from flows.report.figures import COLOURS, INK, SOFT, Picture, drawing, label, legend, new_figure, picture

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flows.compare.comparison import Comparison, compare
 from flows.compare.gather import Side, Tell, gather
 from flows.compare.page import page
 from flows.compare.pictures import draw
 from flows.compare.records import Record
+from flows.compare.result import Comparison, compare
 from flows.compare.verdict import Verdict, as_json, verdict
 from flows.report.figures import Picture, save
 from rlcore.errors import UserError
@@ -56,7 +56,7 @@ def report(
         words: the sides, as `flows.compare.gather.gather` takes them.
         out: the folder; files of an earlier comparison in it are replaced.
         root: folder beneath which groups are looked for.
-        threshold: as for `flows.compare.comparison.compare`.
+        threshold: as for `flows.compare.result.compare`.
         tell: is told how many runs have been read and pictures drawn.
 
     Returns:

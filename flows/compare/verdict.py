@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flows.compare.comparison import ALL, Comparison
 from flows.compare.pairs import Pair
+from flows.compare.result import ALL, Comparison
 from flows.compare.selection import FEWEST
 from flows.compare.statistics import Interval
 from flows.report.sentences import number

@@ -9,7 +9,7 @@ from statistics import median
 
 from flows.report.sentences import duration
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import SweepPlan
+from flows.sweeps.plan import SweepPlan
 from rlcore.config.groups import RunConfig
 from rlcore.store.directory import RunDirectory
 

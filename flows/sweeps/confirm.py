@@ -14,7 +14,7 @@ from flows.runs.change import change_run
 from flows.runs.listeners import tell
 from flows.sweeps.driving import Sweep
 from flows.sweeps.jobs import FAULTS, Job
-from flows.sweeps.settings import merge
+from flows.sweeps.plan import merge
 from flows.sweeps.space import to_overrides
 from flows.sweeps.study import CONFIRMATION
 from flows.sweeps.trial import TrialRun, iqm, trainings

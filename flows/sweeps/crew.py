@@ -1,4 +1,4 @@
-"""Trainings on this machine, several at once: worker processes that stay warm (`flows.sweeps.worker`)."""
+"""Trainings on this machine, several at once: worker processes that stay warm (`flows.sweeps.sweep_worker`)."""
 
 from __future__ import annotations
 

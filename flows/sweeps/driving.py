@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from flows.report.sweep_tables import short_names, short_value
 from flows.runs.listeners import tell
-from flows.sweeps.check import pace_of
 from flows.sweeps.faults import Faults
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Hands, Job
-from flows.sweeps.settings import SweepPlan, merge
+from flows.sweeps.plan import SweepPlan, merge
+from flows.sweeps.refusals import pace_of
 from flows.sweeps.space import to_overrides
 from flows.sweeps.study import TRAINING, Study
 from flows.sweeps.trial import iqm, lean, read_reports, trainings

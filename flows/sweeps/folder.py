@@ -16,7 +16,7 @@ from flows.process.locks import hold, is_taken
 from flows.report.command_lines import sweep_resume_command
 from flows.settings import DATABASE, database_url, sweeps_folder
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import NAME, SweepConfig, SweepPlan
+from flows.sweeps.plan import NAME, SweepConfig, SweepPlan
 from flows.sweeps.space import Dimension
 from rlcore.config.schema import build, nearest
 from rlcore.errors import UserError

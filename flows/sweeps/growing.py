@@ -12,7 +12,7 @@ from typing import Any
 from flows.process.signals import time_left
 from flows.runs.listeners import listening
 from flows.sweeps.driving import Sweep
-from flows.sweeps.report import write_page
+from flows.sweeps.sweep_report import write_page
 from rlcore.errors import first_line
 
 SHARE = 20  # the page takes one of so many parts of the time: trials need the processor

@@ -13,7 +13,7 @@ from flows.config.yaml_files import groups
 from flows.report.command_lines import bin_folder, short_path
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.settings import merge
+from flows.sweeps.plan import merge
 from flows.sweeps.space import to_overrides
 from rlcore.config.schema import at
 from rlcore.store.directory import write_text

@@ -14,7 +14,6 @@ from flows.process.signals import still_terminable
 from flows.report.command_lines import short_path
 from flows.runs.listeners import tell
 from flows.sweeps.amount import amount, speed_of
-from flows.sweeps.check import check_plan, default_of, first_config
 from flows.sweeps.deployed import DeployedHands, cancel_with
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder, refuse_password
@@ -22,7 +21,8 @@ from flows.sweeps.growing import growing
 from flows.sweeps.jobs import Job
 from flows.sweeps.local import here
 from flows.sweeps.mlflow_parent import show
-from flows.sweeps.settings import LATER, SweepPlan, change, plan
+from flows.sweeps.plan import LATER, SweepPlan, change, plan
+from flows.sweeps.refusals import check_plan, default_of, first_config
 from flows.sweeps.study import Study
 from flows.sweeps.trial import otherwise
 from flows.workers.artifacts import share_shown

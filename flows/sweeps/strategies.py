@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import SweepConfig
+from flows.sweeps.plan import SweepConfig
 from flows.sweeps.space import Dimension
 
 if TYPE_CHECKING:

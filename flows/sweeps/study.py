@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.report.command_lines import sweep_resume_command
 from flows.sweeps.known import DEFAULT, RUNG, RUNGS, as_asked, as_known, ask_anew, until, with_value
-from flows.sweeps.settings import SweepPlan
+from flows.sweeps.plan import SweepPlan
 from flows.sweeps.space import Dimension, Params, to_stored
 from flows.sweeps.storage import open_storage, open_to_read, storage_errors
 from flows.sweeps.strategies import pruner_of, sampler_of

@@ -12,7 +12,7 @@ import numpy as np
 
 from flows.compare import statistics
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import SweepConfig, merge
+from flows.sweeps.plan import SweepConfig, merge
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import plain
 from rlcore.errors import RunError

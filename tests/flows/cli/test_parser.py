@@ -71,7 +71,11 @@ def test_every_command_has_a_line_here():
 @pytest.mark.parametrize(
     ("line", "calls", "values"),
     [
-        ("train exp=ppo seed=3", "flows.cli.train:train", {"overrides": ["exp=ppo", "seed=3"], "workers": None}),
+        (
+            "train exp=ppo seed=3",
+            "flows.cli.train_command:train",
+            {"overrides": ["exp=ppo", "seed=3"], "workers": None},
+        ),
         (
             "config exp=ppo --params seed=3",
             "flows.cli.config:config",
@@ -80,7 +84,7 @@ def test_every_command_has_a_line_here():
         ("train exp=ppo -h algo", "flows.cli.help:train_help", {"words": ["exp=ppo", "algo"]}),
         ("registry", "flows.cli.registry:list_versions", {"name": None}),
         ("registry rollback m --why x=y", "flows.cli.registry:rollback", {"name": "m", "why": "x=y"}),
-        ("resume runs/a", "flows.cli.train:resume", {"run_dir": "runs/a", "overrides": []}),
+        ("resume runs/a", "flows.cli.train_command:resume", {"run_dir": "runs/a", "overrides": []}),
     ],
 )
 def test_a_line_is_taken_apart(line, calls, values):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.compare.comparison import Comparison, compare
 from flows.compare.gather import gather
+from flows.compare.result import Comparison, compare
 
 Compared = Callable[..., Comparison]
 

@@ -11,9 +11,9 @@ import pytest
 import scipy.stats
 
 from flows.compare import statistics
-from flows.compare.comparison import ALL
 from flows.compare.curves import against_budget, against_steps, against_time
 from flows.compare.pairs import Pair
+from flows.compare.result import ALL
 from flows.compare.verdict import as_json, verdict
 from rlcore.errors import UserError
 from rlcore.store.events import EventLog

@@ -13,7 +13,7 @@ from flows.sweeps.driving import Sweep, trials
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import End, Job
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import SweepPlan, plan
+from flows.sweeps.plan import SweepPlan, plan
 from flows.sweeps.trial import TrialRun
 
 EVALUATIONS = 4

@@ -7,7 +7,7 @@ from pathlib import Path
 from flows.config.compose import compose
 from flows.sweeps.amount import amount, speed_of
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import plan
+from flows.sweeps.plan import plan
 from rlcore.store.directory import write_json
 from tests.flows.compare.runs import finished_run
 

@@ -14,7 +14,7 @@ from flows.report.sweep_tables import facts
 from flows.sweeps import study as study_module
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.report import status
+from flows.sweeps.sweep_report import status
 from rlcore.store.directory import write_json
 from tests.flows.sweeps.fake import drive, made
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.sweeps.group import group_of, has_several
+from flows.sweeps.group_runs import group_of, has_several
 from flows.sweeps.jobs import End, Job
 from rlcore.errors import RunError, UserError
 
@@ -56,7 +56,7 @@ def test_one_value_is_no_group() -> None:
 
 
 def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.sweeps.group import hand_out
+    from flows.sweeps.group_runs import hand_out
 
     monkeypatch.chdir(tmp_path)
     group = group_of(["exp=ppo", "seed=0,1,2", "group=mine"], workers=2)

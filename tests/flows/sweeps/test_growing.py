@@ -11,11 +11,11 @@ import pytest
 
 from flows.runs.listeners import tell
 from flows.sweeps import growing as growing_file
-from flows.sweeps.check import default_of
 from flows.sweeps.driving import Sweep
 from flows.sweeps.growing import growing
-from flows.sweeps.report import write_page
-from flows.sweeps.settings import plan
+from flows.sweeps.plan import plan
+from flows.sweeps.refusals import default_of
+from flows.sweeps.sweep_report import write_page
 from tests.flows.sweeps.fake import drive, driven, made
 
 TYPED = ["exp=ppo", "algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.update_epochs=interval(1,20)"]

@@ -10,9 +10,9 @@ import optuna
 import pytest
 
 from flows.sweeps import study as study_module
-from flows.sweeps.check import check_plan
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import SweepConfig, plan
+from flows.sweeps.plan import SweepConfig, plan
+from flows.sweeps.refusals import check_plan
 from flows.sweeps.strategies import pruner_of
 from flows.sweeps.study import Study
 from flows.sweeps.trial import TrialRun

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flows.report.figures import save
-from flows.sweeps import pictures
-from flows.sweeps.page import markdown, page
-from flows.sweeps.settings import plan
+from flows.sweeps import trial_pictures
+from flows.sweeps.plan import plan
+from flows.sweeps.sweep_page import markdown, page
 
 SPACE = plan(["exp=ppo", "algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.dense_act=choice(tanh,relu)"]).space
 
@@ -55,7 +55,9 @@ SHARES = {"algo.optimizer.lr": 0.8, "algo.dense_act": 0.2}
 
 
 def drawn(trials: list[dict[str, Any]]) -> list[Any]:
-    return pictures.draw(trials, {t["number"]: LINES[t["number"]] for t in trials}, SPACE, SHARES if trials else {})
+    return trial_pictures.draw(
+        trials, {t["number"]: LINES[t["number"]] for t in trials}, SPACE, SHARES if trials else {}
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from flows.runs.create import create_run
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.jobs import Job
+from flows.sweeps.plan import merge
 from flows.sweeps.running import start
-from flows.sweeps.settings import merge
 from rlcore.errors import UserError
 from tests.flows.sweeps.fake import Hands, made
 

@@ -10,8 +10,8 @@ import pytest
 
 from flows.report.sweep_tables import facts
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.report import status
 from flows.sweeps.study import Study
+from flows.sweeps.sweep_report import status
 from rlcore.errors import RunError, UserError
 from tests.flows.sweeps.fake import drive, made
 

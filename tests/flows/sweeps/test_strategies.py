@@ -14,7 +14,7 @@ import pytest
 from flows.sweeps import study as study_module
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
-from flows.sweeps.settings import plan
+from flows.sweeps.plan import plan
 from tests.flows.sweeps.fake import EVALUATIONS, came_to, drive, made
 
 BEST = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}  # of tests.flows.sweeps.fake.score

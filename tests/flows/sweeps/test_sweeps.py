@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.cli import sweep as command
+from flows.cli import sweep_command as command
 from flows.config.compose import compose
-from flows.sweeps.group import group_of
+from flows.sweeps.group_runs import group_of
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, count, digest, end, kill_all, orphans, send, start, wait_for

@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from flows.cli.train import next_commands
+from flows.cli.train_command import next_commands
 from flows.tracking.mlflow_run import flat
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import synthetic_run

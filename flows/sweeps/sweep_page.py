@@ -21,10 +21,10 @@ def page(
     """The page.
 
     Args:
-        status: what `flows.sweeps.report.status` gives.
+        status: what `flows.sweeps.sweep_report.status` gives.
         definition: what a value is.
         command: what one types to train the best configuration.
-        pictures: of `flows.sweeps.pictures`.
+        pictures: of `flows.sweeps.trial_pictures`.
         confirmation: the comparison's page without its title, as HTML; empty before it.
 
     Returns:

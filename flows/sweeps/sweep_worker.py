@@ -1,4 +1,4 @@
-"""A process that trains one run after another and imports what that takes once: `python -m flows.sweeps.worker`.
+"""A process that trains one run after another and imports what that takes once: `python -m flows.sweeps.sweep_worker`.
 
 It is told and tells in lines of JSON. In: `{"train": {run_dir, overrides, judged}}`, and to a question
 `{"go_on": true|false}`. Out: `ready`; of a training `progress`, `stage`, `evaluated` (the question, where `judged`); at

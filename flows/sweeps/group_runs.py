@@ -14,7 +14,7 @@ from flows.config.yaml_files import groups
 from flows.report.command_lines import short_path
 from flows.runs.check import prepare
 from flows.sweeps.jobs import Hands, Job
-from flows.sweeps.settings import merge
+from flows.sweeps.plan import merge
 from flows.sweeps.space import Params, of_overrides, to_overrides
 from flows.sweeps.trial import TrialRun, otherwise
 from rlcore.config.groups import RunConfig

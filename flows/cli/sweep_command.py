@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from flows.cli.train import without_tracebacks
+from flows.cli.train_command import without_tracebacks
 from flows.process.exits import name_continuation
 from flows.report.command_lines import short_path
 from flows.runs.warm import warm_trainers
 from flows.sweeps import WORKER
-from flows.sweeps.settings import SweepConfig, presets
+from flows.sweeps.plan import SweepConfig, presets
 from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
 from rlcore.config.schema import arguments, plain, spell
@@ -61,7 +61,7 @@ def _soon() -> Iterator[None]:
 def status(name: str, as_json: bool = False) -> str | None:
     """Print the state of a sweep, as a table or as JSON."""
     from flows.sweeps.folder import SweepFolder  # Hydra
-    from flows.sweeps.report import status  # Optuna
+    from flows.sweeps.sweep_report import status  # Optuna
 
     found = status(SweepFolder.existing(name))
     if as_json:
@@ -84,12 +84,12 @@ def sweep_help() -> str:
 
 def _drive(algo: str, folder: SweepFolder) -> None:
     """Run the flow of a sweep and show what comes of it."""
-    from flows.cli.jobs import following_jobs  # rich
+    from flows.cli.job_lines import following_jobs  # rich
     from flows.report.sweep_tables import status_table
     from flows.report.terminal import show
     from flows.sweep import run_sweep  # Prefect
     from flows.sweeps.preset import train_command
-    from flows.sweeps.report import status
+    from flows.sweeps.sweep_report import status
 
     found = status(folder)
     ended = sum(trial["state"] in ("complete", "pruned", "fail") for trial in found["trials"])

@@ -15,16 +15,16 @@ from flows.compare.report import write
 from flows.report.command_lines import short_path
 from flows.report.figures import save
 from flows.runs.lineage import UNKNOWN
-from flows.sweeps import pictures
-from flows.sweeps.check import first_config
+from flows.sweeps import trial_pictures
 from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.known import DEFAULT
 from flows.sweeps.mlflow_parent import bring
-from flows.sweeps.page import markdown, page
+from flows.sweeps.plan import SweepConfig, SweepPlan
 from flows.sweeps.preset import train_command
-from flows.sweeps.settings import SweepConfig, SweepPlan
+from flows.sweeps.refusals import first_config
 from flows.sweeps.study import Study, meant
+from flows.sweeps.sweep_page import markdown, page
 from flows.sweeps.trial import TrialRun
 from flows.workers.artifacts import show_sweep
 from rlcore.config.schema import plain
@@ -88,7 +88,7 @@ def write_page(sweep: Sweep, whole: bool, broken: bool = False) -> dict[str, Any
     }
     trials = found["trials"]
     lines = {t["number"]: [r.evaluations for r in _runs(folder, t["number"])] for t in trials}
-    drawn = pictures.draw(trials, lines, sweep.plan.space, sweep.study.importance() if whole else {})
+    drawn = trial_pictures.draw(trials, lines, sweep.plan.space, sweep.study.importance() if whole else {})
     if whole:
         save(drawn, folder.pictures)
     confirmation = _confirmation(folder, found["confirmed"]) if whole and found["confirmed"] else ""

@@ -9,7 +9,7 @@ from flows.compare.records import task_of
 from flows.config.compose import compose
 from flows.runs.check import prepare
 from flows.sweeps.pace import Pace
-from flows.sweeps.settings import SweepPlan, merge
+from flows.sweeps.plan import SweepPlan, merge
 from flows.sweeps.space import Dimension, Params, to_overrides
 from flows.tracking.mlflow_run import flat
 from rlcore.config.groups import RunConfig

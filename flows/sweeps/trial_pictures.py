@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BLUE, VERMILION, GREEN = COLOURS[:3]
 COLUMNS = 3  # of slices beside each other
 WIDE = 2 * WIDTH
-Row = Mapping[str, Any]  # a trial, as `flows.sweeps.report.status` gives it
+Row = Mapping[str, Any]  # a trial, as `flows.sweeps.sweep_report.status` gives it
 Lines = Mapping[int, Sequence[Sequence[tuple[int, float]]]]  # trial -> of each seed (policy steps, mean greedy return)
 MARKS = {"complete": ("o", BLUE), "pruned": ("x", SOFT), "fail": ("v", VERMILION)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from flows.cli.train import without_tracebacks
+from flows.cli.train_command import without_tracebacks
 from flows.process.exits import name_continuation
 from flows.report.command_lines import bin_folder, short_path
 from flows.workers.local_api import prefect_api_soon

@@ -25,7 +25,7 @@ from rlcore.system.secrets import redacted
 def train(overrides: Sequence[str], workers: int | None = None) -> None:
     """Make a run of what was typed, and train it; of several values a group of runs, so many of them at once."""
     from flows.runs.create import new_run  # Hydra
-    from flows.sweeps.group import has_several
+    from flows.sweeps.group_runs import has_several
 
     check_servers()
     if has_several(overrides):
@@ -58,10 +58,10 @@ def resume(run_dir: str, overrides: Sequence[str]) -> None:
 
 def _group(overrides: Sequence[str], workers: int | None) -> None:
     """Train the runs of a group that are not done, and show what all came to."""
-    from flows.cli.jobs import following_jobs  # rich
+    from flows.cli.job_lines import following_jobs  # rich
     from flows.report.sweep_tables import group_table
     from flows.report.terminal import show
-    from flows.sweeps.group import group_of
+    from flows.sweeps.group_runs import group_of
     from flows.sweeps.trial import iqm
 
     group = group_of(overrides, workers)
