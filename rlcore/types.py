@@ -317,7 +317,7 @@ class Learner:
 
         By them a learner is saved, loaded, counted and checked for being finite.
         """
-        raise NotImplementedError
+        raise NotImplementedError("a learner names its parts: docs/your_own_algorithm.md")
 
     @property
     def player(self) -> Any:

@@ -130,7 +130,6 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
     agent, spec = recalling(training.learner.agent, training.envs.spec), training.envs.spec
     description = {"algo": plain(config.algo), "distribution": config.distribution.type, "spec": spec.to_json()}
     state = nested_state.decode(*nested_state.encode(training.learner.state_dict()))
-    assert "agent" in state, "the learner has no part 'agent', of which a policy is loaded"
     policy = Policy(description, state["agent"])
     count, device = config.env.num_envs, training.fabric.device
     form, held = map_leaves(lambda part: part.to(device), agent.initial(count)), policy.remembered(count)

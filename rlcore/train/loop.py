@@ -89,4 +89,7 @@ def _build(context: Context) -> tuple[Learner, Buffer, Plan]:
                 f"algo.name={name}: its {type(part).__name__} is no rlcore.types.{kind.__name__}; "
                 "derive the class from that (docs/your_own_algorithm.md)"
             )
+    parts = learner.parts()
+    if missing := [part for part in ("agent", *learner.passed_on) if part not in parts]:
+        raise UserError(f"algo.name={name}: its learner's parts() has no {missing[0]!r}, only {', '.join(parts)}")
     return learner, buffer, plan

@@ -99,10 +99,6 @@ def otherwise_when_loaded(self: Agent, *arguments: Any) -> Any:  # as what no st
     return carry, action if self.training else 1 - action, extras
 
 
-def without_the_agent(self: a2c.Learner) -> dict[str, Any]:
-    return {name: part for name, part in PARTS(self).items() if name != "agent"}
-
-
 def without_the_optimizer(self: a2c.Learner) -> dict[str, Any]:
     return {name: part for name, part in PARTS(self).items() if name != "optimizer"}
 
@@ -150,7 +146,6 @@ PARTS, LEARN = a2c.Learner.parts, a2c.Learner.update
         (conformance.each_loss_reaches_only_its_parameters, Optimizer, "apply", reaching_further),
         (conformance.acting_changes_nothing, Agent, "act", learning_while_acting),
         (conformance.a_loaded_policy_acts_alike, Agent, "act", otherwise_when_loaded),
-        (conformance.a_loaded_policy_acts_alike, a2c.Learner, "parts", without_the_agent),
         (conformance.greedy_is_deterministic, Agent, "act", undecided),
         (conformance.no_global_generator_is_used, Noise, "exponential", global_noise),
         (conformance.ranks_stay_one, Optimizer, "__init__", alone),

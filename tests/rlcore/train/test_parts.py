@@ -224,6 +224,18 @@ def test_a_learner_that_is_none_is_refused_in_a_sentence(monkeypatch: pytest.Mon
         fresh(given)
 
 
+def test_a_learner_without_the_agent_or_what_it_passes_on_among_its_parts_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = curious(monkeypatch)
+    monkeypatch.setattr(Curious, "passed_on", ("agent", "critic"))
+    with pytest.raises(UserError, match=r"parts\(\) has no 'critic', only agent, target, first, second, explorer"):
+        fresh(given)
+    monkeypatch.setattr(Curious, "parts", lambda self: {"target": self.target})
+    with pytest.raises(UserError, match=r"algo.name=q_learning: its learner's parts\(\) has no 'agent', only target"):
+        fresh(given)
+
+
 def test_buffer_and_plan_report_into_the_log_of_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     training = fresh(config("sac"))
     monkeypatch.setattr(type(training.buffer), "metrics", lambda self: {"Params/replay_ratio": 0.5})
