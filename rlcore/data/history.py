@@ -143,7 +143,7 @@ def _newest(batch: Batch, history: History) -> Rows:
 
 
 def _with(steps: Steps, obs: dict[str, Tensor]) -> Steps:
-    return Steps(**{**vars(steps), "obs": obs})
+    return dataclasses.replace(steps, obs=obs)
 
 
 class Recalling(nn.Module):

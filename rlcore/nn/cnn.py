@@ -40,7 +40,7 @@ class NatureCNN(nn.Module):
         (height, width), channels = specs[0].pixels, sum(spec.channels for spec in specs)
         layers: list[nn.Module] = []
         for filters, kernel, stride in NATURE_LAYERS:
-            convolution = nn.utils.skip_init(nn.Conv2d, channels, filters, kernel, stride, device="cpu")
+            convolution: Any = nn.utils.skip_init(nn.Conv2d, channels, filters, kernel, stride, device="cpu")
             layers += [initialise(convolution, channels * kernel**2, rng, gain), nn.ReLU()]
             height, width, channels = (height - kernel) // stride + 1, (width - kernel) // stride + 1, filters
         layers += [nn.Flatten(), linear(channels * height * width, outputs, rng, gain), nn.ReLU()]
