@@ -14,6 +14,7 @@ and served policies alike.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
