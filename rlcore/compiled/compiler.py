@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlcore.compiled import one_unit
 from rlcore.compiled.toolchain import PLAIN_PATH, find_compiler
 from rlcore.errors import RunError
 from rlcore.system.devices import cores
@@ -109,33 +110,48 @@ def run_compiler(work: Path, places: Sequence[Path]) -> None:
 
 
 def main(settings: list[Any], places: Sequence[Path]) -> int:
-    """The child: a process for each program, forked from here where the compiler is imported; 1 where one failed."""
+    """The child: packages of all programs, the compiler imported once; 1 where one failed."""
     torch.set_num_threads(settings[0])
     torch.set_float32_matmul_precision(settings[1])
     torch.use_deterministic_algorithms(settings[2])
-    from torch._inductor import config, cpu_vec_isa  # in the child alone: it takes seconds to import
+    # In the child alone: it takes seconds to import. What each program's process needs is imported once, before it.
+    from torch._inductor import compile_fx, config, cpu_vec_isa, package  # noqa: F401
 
     # Headers would be kept in /tmp for ever; what debuggers and profilers read takes a tenth of the time.
     for switch in ("precompile_headers", "enable_line_tables", "enable_frame_pointer"):
         if hasattr(config.aot_inductor, switch):
             setattr(config.aot_inductor, switch, False)
     cpu_vec_isa.pick_vec_isa()  # it asks the compiler what it can, once for all
-    running, most = 0, cores()
+    if not _in_children(places, as_one=True):
+        return 1
+    return int(not _in_children([place for place in places if not _there(place)], as_one=False))
+
+
+def _there(place: Path) -> bool:
+    """Whether a program's package is there; its one unit is compiled when the process that wrote it has gone."""
+    return (place / "package.pt2").exists() or one_unit.finish(place)
+
+
+def _in_children(places: Sequence[Path], as_one: bool) -> bool:
+    """Have a process for each program, forked from here, compile it; False where one failed."""
+    running, most = 0, max(1, cores() // 2)  # each takes a quarter of a gigabyte
     for place in places:
         if running == most:
             if os.wait()[1]:
-                return 1
+                return False
             running -= 1
         if os.fork() == 0:
-            _compile_one(place)
+            _compile_one(place, as_one)
         running += 1
-    return int(any([os.wait()[1] for _ in range(running)]))
+    return not any([os.wait()[1] for _ in range(running)])
 
 
-def _compile_one(place: Path) -> None:
-    """In a process of its own, which ends here."""
+def _compile_one(place: Path, as_one: bool) -> None:
+    """In a process of its own, which ends here; `as_one`: where it can, it leaves one unit for the process above."""
     code = 1
     try:
+        if as_one:
+            one_unit.install(place)
         # Imported by `main`, and nowhere else.
         from torch._inductor import aoti_compile_and_package
 
