@@ -108,9 +108,10 @@ def _play_checked(config: EnvConfig | EnvSettings, seed: int) -> dict[str, int]:
     rng = streams.generator(seed, "probe", 2)
     envs = make_vector_env(config, num_envs=1, seed=seed, purpose="probe", tier="replay")
     try:
-        envs.reset()
+        arrival = envs.reset()
         for _ in range(TRIED_STEPS):
-            envs.step(np.asarray(random_action(envs.spec.action, rng))[None])
+            obs = {key: values[0] for key, values in arrival.obs.items()}
+            arrival = envs.step(np.asarray(random_action(envs.spec, rng, obs))[None])
     finally:
         envs.close()
     return envs.out_of_bounds

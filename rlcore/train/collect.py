@@ -135,7 +135,7 @@ class Collector:
     def _at_random(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         assert self.prefill is not None, "random actions need a stream"
         random = self._random
-        taken = random.to_env(random.act((), {}, is_first, self.prefill)[1]).to(self.device)
+        taken = random.to_env(random.act((), obs, is_first, self.prefill)[1]).to(self.device)
         action = self.agent.from_env(taken)
         if isinstance(self.agent, Recalling):  # which will look back at these rows
             self.carry = fit(self._form, self.agent.watch(self.carry, obs, is_first, action))

@@ -12,8 +12,9 @@ import gymnasium
 import numpy as np
 
 from rlcore import streams
+from rlcore.envs.masks import allowed_choices, draw_allowed, mask_keys
 from rlcore.errors import EnvironmentFault
-from rlcore.spec import ActionSpec
+from rlcore.spec import EnvSpec
 
 MAX_EPISODES = 20
 MAX_STEPS = 4000  # of all episodes together
@@ -34,18 +35,28 @@ class Recording:
     ended: bool = False
     truncated: bool = False
 
-    def reset(self, env: gymnasium.Env, seed: int) -> None:
-        """Open the episode."""
+    def reset(self, env: gymnasium.Env, seed: int) -> dict[str, Any]:
+        """Open the episode; gives its observation."""
         obs, _ = env.reset(seed=seed)
         self.arrivals.append(arrival_bytes(obs))
+        return obs
 
-    def step(self, env: gymnasium.Env, action: Any) -> None:
-        """Take one action."""
+    def step(self, env: gymnasium.Env, action: Any) -> dict[str, Any]:
+        """Take one action; gives the observation."""
         self.actions.append(action)
         obs, reward, terminated, truncated, _ = env.step(action)
         self.arrivals.append(arrival_bytes(obs, float(reward), bool(terminated), bool(truncated)))
         self.rewards.append(float(reward))
         self.ended, self.truncated = bool(terminated or truncated), bool(truncated)
+        return obs
+
+    def try_step(self, env: gymnasium.Env, action: Any) -> None:
+        """Take an action that, where the episode comes out otherwise, may be forbidden: an error is an end as well."""
+        try:
+            self.step(env, action)
+        except Exception as error:
+            self.arrivals.append(f"{type(error).__name__}: {error}".encode())
+            self.ended = True
 
 
 def arrival_bytes(obs: dict[str, Any], reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> bytes:
@@ -59,12 +70,12 @@ def episode_seed(seed: int, episode: int) -> int:
     return streams.integer(seed, "probe", 1, episode)
 
 
-def record_episodes(make_env: Build, spec: ActionSpec, seed: int) -> tuple[list[Recording], str]:
+def record_episodes(make_env: Build, spec: EnvSpec, seed: int) -> tuple[list[Recording], str]:
     """Play episodes of random actions, each in a newly built environment.
 
     Args:
         make_env: builds one environment.
-        spec: of its actions.
+        spec: of it.
         seed: of the probing.
 
     Returns:
@@ -78,12 +89,13 @@ def record_episodes(make_env: Build, spec: ActionSpec, seed: int) -> tuple[list[
         rng, recording = streams.generator(seed, "probe", 0, episode), Recording()
         with make_env() as env:
             try:
-                recording.reset(env, episode_seed(seed, episode))
-                held: list[Any] = []
+                obs, held = recording.reset(env, episode_seed(seed, episode)), []
                 while not recording.ended and len(recording.actions) < steps_left and has_time():
                     hold = int(rng.integers(1, LONGEST_HOLD + 1)) if episode % 2 else 1
-                    held = held[1:] or [random_action(spec, rng)] * hold
-                    recording.step(env, held[0])
+                    if len(held) < 2 or allowed_action(held[1], spec, obs) is not held[1]:
+                        held = [None, *[random_action(spec, rng, obs)] * hold]
+                    held = held[1:]
+                    obs = recording.step(env, held[0])
             except Exception as error:
                 raise EnvironmentFault(
                     f"this environment fails under random actions: episode {episode}, step {len(recording.actions)} "
@@ -109,13 +121,41 @@ def _timer() -> Callable[[], bool]:
     return lambda: time.process_time() < cpu and time.monotonic() < wall
 
 
-def random_action(spec: ActionSpec, rng: np.random.Generator) -> Any:
-    """A uniformly random action in the environment's own form; unbounded elements of a Box are standard normal."""
-    if spec.continuous:
-        low, high = np.array(spec.low), np.array(spec.high)
+def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
+    """An action in the environment's own form, its sub-actions replaced by the next choice that an observation allows.
+
+    The action itself, the same object, where it is allowed or there are no masks.
+    """
+    if not (keys := mask_keys(spec)):
+        return action
+    allowed = allowed_choices(keys, {key: np.asarray(obs[key])[None] for key in keys})
+    assert allowed is not None
+    flat, begin, start = np.array(action).reshape(-1), 0, spec.action.start
+    for column, count in enumerate(spec.action.nvec):
+        choices = allowed[0, begin : begin + count].nonzero()[0] + start[column]
+        if len(choices) and flat[column] not in choices:
+            flat[column] = choices[np.searchsorted(choices, flat[column]) % len(choices)]
+        begin += count
+    if (flat == np.reshape(action, -1)).all():
+        return action
+    return flat.reshape(spec.action.shape) if spec.action.shape else int(flat[0])
+
+
+def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] | None = None) -> Any:
+    """A uniformly random action in the environment's own form; unbounded elements of a Box are standard normal.
+
+    Of discrete ones those alone that the masks in an observation allow, where one is given.
+    """
+    action, keys = spec.action, mask_keys(spec) if obs is not None else []
+    if action.continuous:
+        low, high = np.array(action.low), np.array(action.high)
         bounded = np.isfinite(low) & np.isfinite(high)
         uniform = rng.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0))
-        flat = np.where(bounded, uniform, np.clip(rng.standard_normal(spec.size), low, high))
+        flat = np.where(bounded, uniform, np.clip(rng.standard_normal(action.size), low, high))
+    elif keys and obs is not None:
+        allowed = allowed_choices(keys, {key: np.asarray(obs[key])[None] for key in keys})
+        assert allowed is not None
+        flat = draw_allowed(allowed, action.nvec, rng)[0] + np.array(action.start)
     else:
-        flat = rng.integers(0, np.array(spec.nvec)) + np.array(spec.start)
-    return flat.astype(spec.dtype).reshape(spec.shape) if spec.shape else int(flat[0])
+        flat = rng.integers(0, np.array(action.nvec)) + np.array(action.start)
+    return flat.astype(action.dtype).reshape(action.shape) if action.shape else int(flat[0])

@@ -8,7 +8,14 @@ from typing import Any
 
 import gymnasium
 
-from rlcore.envs.exact.recording import Build, Recording, arrival_bytes, episode_seed, record_episodes
+from rlcore.envs.exact.recording import (
+    Build,
+    Recording,
+    allowed_action,
+    arrival_bytes,
+    episode_seed,
+    record_episodes,
+)
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.spaces import spec_of
 from rlcore.types import State
@@ -64,7 +71,7 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
         EnvironmentFault: the environment raises under random actions.
     """
     with make_env() as env:
-        spec = spec_of(env).action
+        spec = spec_of(env)
     episodes, capped = record_episodes(make_env, spec, seed)
     deterministic = _deterministic(make_env, episodes, seed)
     no_snapshot = _why_no_snapshot(make_env, episodes, seed)
@@ -102,7 +109,7 @@ def _replay(env: gymnasium.Env, recorded: Recording, seed: int) -> list[bytes]:
     again = Recording()
     again.reset(env, seed)
     for action in recorded.actions:
-        again.step(env, action)
+        again.try_step(env, action)
         if again.ended:
             break
     return again.arrivals
@@ -144,7 +151,7 @@ def _what_is_shared(make_env: Build, episodes: list[Recording], seed: int) -> st
         for step in range(max(len(episodes[index].actions) for index in pair)):
             for env, again, index in zip(envs, both, pair, strict=True):
                 if step < len(episodes[index].actions):
-                    again.step(env, episodes[index].actions[step])
+                    again.try_step(env, episodes[index].actions[step])
     for again, index in zip(both, pair, strict=True):
         if again.arrivals != episodes[index].arrivals:
             step = _first_difference(again.arrivals, episodes[index].arrivals)
@@ -169,9 +176,9 @@ def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> s
             capture(env)
         except OpaqueStateError as opaque:
             return f"{opaque} cannot be saved"
-        undisturbed, _ = _play_through(make_env, plan, first_seed, set())
+        undisturbed, _, _ = _play_through(make_env, plan, first_seed, set())
         try:
-            arrivals, states = _play_through(make_env, plan, first_seed, moments)
+            arrivals, states, plan = _play_through(make_env, plan, first_seed, moments)
         except OpaqueStateError as opaque:
             return str(opaque)
         if undisturbed != arrivals:
@@ -185,21 +192,25 @@ def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> s
 
 def _play_through(
     make_env: Build, plan: list[Any], seed: int, moments: set[int]
-) -> tuple[list[bytes], dict[int, tuple[State, bool]]]:
-    """All arrivals of one environment that resets itself, and (state, done) before the actions of `moments`."""
+) -> tuple[list[bytes], dict[int, tuple[State, bool]], list[Any]]:
+    """All arrivals of one environment that resets itself, (state, done) before the actions of `moments`, the actions.
+
+    These are the planned ones, but for those that the masks of an observation do not allow there.
+    """
     states: dict[int, tuple[State, bool]] = {}
     with make_env() as env:
-        obs, _ = env.reset(seed=seed)
-        arrivals, done = [arrival_bytes(obs)], False
+        spec, (obs, _) = spec_of(env), env.reset(seed=seed)
+        arrivals, taken, done = [arrival_bytes(obs)], [], False
         for index, action in enumerate(plan):
             if index in moments:
                 try:
                     states[index] = (capture(env), done)
                 except OpaqueStateError as opaque:
                     raise OpaqueStateError(f"{opaque} cannot be saved at step {index}") from None
-            arrival, done = _step_or_reset(env, action, done)
+            taken.append(action if done else allowed_action(action, spec, obs))
+            obs, arrival, done = _step_or_reset(env, taken[-1], done)
             arrivals.append(arrival)
-    return arrivals, states
+    return arrivals, states, taken
 
 
 def _continue(
@@ -210,7 +221,10 @@ def _continue(
         restore(env, state)
         ends = 0
         for index in range(moment, len(plan)):
-            arrival, done = _step_or_reset(env, plan[index], done)
+            try:
+                _, arrival, done = _step_or_reset(env, plan[index], done)
+            except Exception:  # it went on differently, so that this action is not allowed
+                return index + 1
             if arrival != arrivals[index + 1]:
                 return index + 1
             ends += done
@@ -219,12 +233,13 @@ def _continue(
     return None
 
 
-def _step_or_reset(env: gymnasium.Env, action: Any, done: bool) -> tuple[bytes, bool]:
+def _step_or_reset(env: gymnasium.Env, action: Any, done: bool) -> tuple[dict[str, Any], bytes, bool]:
     if done:
         obs, _ = env.reset()
-        return arrival_bytes(obs), False
+        return obs, arrival_bytes(obs), False
     obs, reward, terminated, truncated, _ = env.step(action)
-    return arrival_bytes(obs, float(reward), bool(terminated), bool(truncated)), bool(terminated or truncated)
+    arrival = arrival_bytes(obs, float(reward), bool(terminated), bool(truncated))
+    return obs, arrival, bool(terminated or truncated)
 
 
 def _first_difference(left: list[bytes], right: list[bytes]) -> int:

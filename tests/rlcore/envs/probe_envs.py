@@ -158,7 +158,33 @@ class Sequence(gymnasium.Env):
         self.render_mode = render_mode
 
 
-for _cls in (Counter, Spaces, Opaque, Hidden, Sequence):
+class Masked(gymnasium.Env):
+    """Of four choices, each step allows one or two, as key `action_mask` says; any other raises."""
+
+    action_space = spaces.Discrete(4, start=1)
+    observation_space = spaces.Dict({"action_mask": spaces.MultiBinary(4), "x": spaces.Box(0, 99, (1,))})
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.count = render_mode, 0
+
+    def obs(self):
+        mask = np.zeros(4, np.int8)
+        mask[[self.count % 4, (self.count + self.count // 4) % 4]] = 1
+        return {"action_mask": mask, "x": np.array([self.count], np.float32)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.obs(), {}
+
+    def step(self, action):
+        if not self.obs()["action_mask"][int(action) - 1]:
+            raise ValueError(f"{action} is not allowed now")
+        self.count += 1
+        return self.obs(), 1.0, self.count >= 25, False, {}
+
+
+for _cls in (Counter, Spaces, Opaque, Hidden, Sequence, Masked):
     _id = f"Probe/{_cls.__name__}-v0"
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=f"{__name__}:{_cls.__name__}")

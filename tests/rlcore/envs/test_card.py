@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -10,11 +11,16 @@ from pathlib import Path
 import gymnasium
 import pytest
 
+from rlcore.config.groups import EnvConfig
 from rlcore.envs.card import card_key, environment_card, readable_card, source_files, time_limit
 from rlcore.envs.make import EnvSettings, make
 from rlcore.errors import EnvironmentFault
+from rlcore.judge.evaluation import evaluate_agent
+from rlcore.judge.random_agent import RandomAgent
 from rlcore.spec import EnvSpec
+from rlcore.store.run_config import build_config
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
+from tests.runs import values
 
 MODULE = """
 import gymnasium
@@ -152,3 +158,11 @@ def test_a_reward_that_is_not_finite_is_refused_however_late_it_comes():
         EnvironmentFault, match="^this environment fails under random actions: .*step 120: reward is inf"
     ):
         environment_card(EnvSettings("Probe/Counter-v0", wrapper=late), 0)
+
+
+def test_an_environment_that_refuses_what_its_mask_does_not_allow_is_probed_and_has_a_baseline() -> None:
+    card = environment_card(EnvSettings("Probe/Masked-v0"), seed=1)
+    assert (card["tier"], card["tested"]["longest_episode"]) == ("snapshot", 25)
+    config = dataclasses.replace(build_config(values("CartPole-v1", 64)), env=EnvConfig("Probe/Masked-v0"))
+    result = evaluate_agent(RandomAgent(EnvSpec.from_json(card["spec"])), config, card, 6, greedy=False)
+    assert result["mean_length"] == 25.0

@@ -25,9 +25,7 @@ def vector(env_id: str, tier: str, num_envs: int = 2, seed: int = 11, **options)
 
 def actions_for(envs, steps: int) -> list[np.ndarray]:
     rng = np.random.default_rng(3)
-    return [
-        np.stack([np.asarray(random_action(envs.spec.action, rng)) for _ in range(envs.num_envs)]) for _ in range(steps)
-    ]
+    return [np.stack([np.asarray(random_action(envs.spec, rng)) for _ in range(envs.num_envs)]) for _ in range(steps)]
 
 
 def as_bytes(arrival) -> bytes:

@@ -82,7 +82,7 @@ def test_processes_give_the_same_trajectories_and_states_as_one_process(opened, 
     remote = opened(env_id, tier=tier, **options)
     assert remote.spec == serial.spec
     rng = np.random.default_rng(0)
-    actions = [np.stack([np.asarray(random_action(serial.spec.action, rng)) for _ in range(2)]) for _ in range(120)]
+    actions = [np.stack([np.asarray(random_action(serial.spec, rng)) for _ in range(2)]) for _ in range(120)]
     assert as_bytes(serial.reset()) == as_bytes(remote.reset())
     for action in actions[:60]:
         assert as_bytes(serial.step(action)) == as_bytes(remote.step(action))
