@@ -19,7 +19,7 @@ from flows.config.yaml_files import presets
 from flows.report.command_lines import short_path
 from flows.report.terminal import console, show
 from rlcore import plugins
-from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms import ALGORITHMS, paper
 from rlcore.config.schema import build, defaults
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
@@ -59,7 +59,7 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
         first = ACTIONS[actions[0]] if actions else None  # which of them it is makes no odds to what is observed
         observations = (kind for kind, obs in OBSERVATIONS.items() if first and _takes(module, obs, first))
         facts = Table.grid(Column(style="dim"), Column(), padding=(0, 3, 0, 0))
-        facts.add_row("paper", (module.__doc__ or "").strip().partition("\n")[0])
+        facts.add_row("paper", paper(module))
         facts.add_row("actions", ", ".join(actions))
         facts.add_row("observations", ", ".join(observations))
         behind = plugins.as_typed(plugins.bringing(module.Config.__module__))

@@ -1,14 +1,60 @@
-"""The registry: algorithm name -> its package (a plugin may be one module), which has `Config`, `Agent` and `build`."""
+"""The registry: algorithm name -> what it is made of, `Config`, `Agent` and `build`."""
 
 from __future__ import annotations
 
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from rlcore.algorithms import a2c, ppo, sac
+from rlcore.algorithms.a2c import config as a2c
+from rlcore.algorithms.ppo import config as ppo
+from rlcore.algorithms.sac import config as sac
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.errors import UserError
 
-ALGORITHMS: dict[str, Any] = {"ppo": ppo, "a2c": a2c, "sac": sac}
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A built-in algorithm: its keys, and by `learner` the module with its mathematics, which brings torch."""
+
+    Config: type[AlgorithmConfig]
+    learner: str
+
+    @cached_property
+    def module(self) -> Any:
+        """The learner's module, imported when somebody first asks for something in it."""
+        return import_module(self.learner)
+
+    @property
+    def Agent(self) -> Any:  # noqa: N802 - as a module has it
+        """The class of its agent."""
+        return self.module.Agent
+
+    @property
+    def build(self) -> Any:
+        """Context -> learner, buffer, plan."""
+        return self.module.build
+
+
+ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
+    "ppo": Algorithm(ppo.Config, "rlcore.algorithms.ppo.learner"),
+    "a2c": Algorithm(a2c.Config, "rlcore.algorithms.a2c.learner"),
+    "sac": Algorithm(sac.Config, "rlcore.algorithms.sac.learner"),
+}
+
+
+def paper(algorithm: Any) -> str:
+    """Title, authors, year and place of publication: the first line of its module, which is not imported for that."""
+    text = algorithm.__doc__
+    if isinstance(algorithm, Algorithm):
+        spec = find_spec(algorithm.learner)
+        assert spec is not None and spec.origin is not None
+        text = ast.get_docstring(ast.parse(Path(spec.origin).read_text()))
+    return (text or "").strip().partition("\n")[0]
 
 
 def register(name: str, module: Any) -> None:

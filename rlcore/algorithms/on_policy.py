@@ -1,7 +1,8 @@
-"""What on-policy actor-critic configs share: the rollout, the networks, the optimizer and its schedules."""
+"""Keys that on-policy actor-critics share: the rollout, the networks, the optimizer and its schedules."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,7 +29,11 @@ class OnPolicyConfig(AlgorithmConfig):
     rollout_steps: int = arg(128, "T: rows of every environment between updates", low=1)
     gamma: float = arg(0.99, "discount of one step", above=0, high=1)
     gae_lambda: float = arg(0.95, "λ of the advantage estimator", low=0, high=1)
-    gae_method: str = arg("loop", "backwards step by step, or in log2(T) rounds", choices=("loop", "log_scan"))
+    gae_method: str = arg(
+        "loop",
+        "backwards step by step, in log2(T) rounds, or auto: by the loop where T is at most 16",
+        choices=("loop", "log_scan", "auto"),
+    )
     loss_reduction: str = arg("mean", "over the samples of an optimizer step", choices=("mean", "sum"))
     normalize_advantages: bool = arg(False, "advantages of a minibatch to mean 0, std 1")
     vf_coef: float = arg(1.0, "weight of the value loss (no ½ in it)", low=0)
@@ -87,6 +92,7 @@ class OnPolicyConfig(AlgorithmConfig):
         return self.rollout_steps
 
     @classmethod
+    @functools.cache
     def scheduled(cls) -> tuple[str, ...]:
         """Names of the coefficients that may change with policy steps: those with a key `anneal_<name>`."""
         return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
@@ -95,6 +101,10 @@ class OnPolicyConfig(AlgorithmConfig):
     def annealed(self) -> tuple[str, ...]:
         """The keys that make a coefficient depend on how long the run is to be."""
         return tuple(key for key in (f"anneal_{name}" for name in self.scheduled()) if getattr(self, key))
+
+    def coefficients(self, policy_steps: int) -> dict[str, float]:
+        """The values of all scheduled coefficients after `policy_steps`; `lr` is the optimizer's."""
+        return {name: self.coefficient(name, policy_steps) for name in self.scheduled()}
 
     def coefficient(self, name: str, policy_steps: int) -> float:
         """The value of a scheduled coefficient after `policy_steps`."""

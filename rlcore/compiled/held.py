@@ -13,7 +13,7 @@ from rlcore.functional.tree import leaves
 class Held:
     """The parameters and buffers of modules, read where they are now; torch's own walk over modules takes 40 µs.
 
-    Their names are those that `rlcore.compiled.function.Reading` gives them.
+    Their names are those that `Reading` gives them.
 
     Args:
         modules: whose structure no longer changes; what their parameters and buffers are, may.

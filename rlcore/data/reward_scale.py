@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from rlcore.data.steps import Transitions
+from rlcore.data.steps import Transitions, transitions
 from rlcore.functional.stats import RunningMoments
-from rlcore.types import Alone, Ranks, State
+from rlcore.types import Alone, Batch, Ranks, State
 
 
 class RewardScaler:
@@ -41,6 +43,12 @@ class RewardScaler:
         self.moments.update(torch.stack(returns)[counts].unsqueeze(-1), self.ranks.sum)
         scaled = (reward / self.moments.scale()).clamp(-self.clip, self.clip)
         return scaled.float().to(step.reward.device)
+
+    def scale(self, batch: Batch) -> Batch:
+        """The batch with scaled rewards, which still arrive one row after the step."""
+        scaled = self(transitions(batch))
+        rows = torch.cat([batch.steps.reward[:1], scaled[:-1]])
+        return replace(batch, steps=replace(batch.steps, reward=rows), last=replace(batch.last, reward=scaled[-1]))
 
     def state_dict(self) -> State:
         """Statistics, and the open returns of this rank's environments."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore.functional.stats import Sum
+from rlcore.functional.tree import leaves, rebuild
 from rlcore.types import Batch, Buffer, State, Steps
+
+Record = TypeVar("Record")
 
 
 class Rollout(Buffer):
@@ -37,26 +41,6 @@ class Rollout(Buffer):
     def load_state_dict(self, state: State) -> None:
         """Forget a waiting rollout."""
         self.pending = None
-
-
-class Samples(NamedTuple):
-    """N steps without order: features [N, F], action [N, A], the rest [N]; weight 0 where a row only resets."""
-
-    features: Tensor
-    action: Tensor
-    old_logprob: Tensor
-    old_value: Tensor
-    advantage: Tensor
-    returns: Tensor
-    weight: Tensor
-
-    def columns(self) -> tuple[Tensor, ...]:
-        """All but the weight, in order."""
-        return self[:-1]
-
-    def rows(self, rows: Tensor, weight: Tensor) -> Samples:
-        """The samples of `rows` [M], with weights [M] of their own."""
-        return Samples._make((*(column.index_select(0, rows) for column in self.columns()), weight))
 
 
 def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -86,3 +70,31 @@ def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator
         order = np.resize(rng.permutation(counted), count * size)
         epoch[counts], epoch[~counts] = order[:left], order[left:]
     return torch.from_numpy(rows).to(weight.device), torch.from_numpy(counts.astype(np.float32)).to(weight)
+
+
+def fill_groups(rows: Tensor, weight: Tensor, size: int, total: Sum) -> tuple[Tensor, Tensor]:
+    """The minibatches in which a sample counts, on any rank, as many as whole groups of them need.
+
+    Args:
+        rows: [E, K, M], of `minibatches`.
+        weight: [K, M], likewise.
+        size: G, minibatches of a group.
+        total: sums over ranks.
+
+    Returns:
+        rows [E, K', M] and weight [K', M], where K' is a multiple of G; the last group is filled up by repeats of
+        weight 0.
+    """
+    counted = total(weight.sum(-1)).nonzero().squeeze(-1)
+    if len(counted) == len(weight) and len(weight) % size == 0:
+        return rows, weight
+    place = torch.arange(math.ceil(len(counted) / size) * size, device=rows.device)
+    chosen = counted[place % max(1, len(counted))]
+    return rows[:, chosen], weight[chosen] * (place < len(counted)).to(weight).unsqueeze(-1)
+
+
+def split(record: Record, size: int) -> Iterator[list[Record]]:
+    """Of a record of K minibatches, tensors [K, ...], the K records [...], in groups of `size`."""
+    columns = [column.unbind(0) for column in leaves(record)]
+    each = [rebuild(record, iter(parts)) for parts in zip(*columns, strict=True)]
+    return (each[first : first + size] for first in range(0, len(each), size))

@@ -2,8 +2,36 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from rlcore.data.steps import Transitions
+
+SHORT = 16  # rows that "auto" goes through one by one: of more, a compiler needs minutes for the loop
+
+
+def advantages(
+    step: Transitions, value: Tensor, last_value: Tensor, gamma: float, gae_lambda: float, method: str = "loop"
+) -> Tensor:
+    """Generalized advantage estimates of a rollout, by `gae`.
+
+    Args:
+        step: the transitions [T, B]: their rewards, and which ended an episode, in an absorbing state or in any way.
+        value: [T, B], of the observations that the steps left, an episode's last among them.
+        last_value: [B], of the observation after the last row.
+        gamma: γ.
+        gae_lambda: λ.
+        method: of `gae`.
+
+    Returns:
+        [T, B].
+    """
+    next_value = torch.cat([value[1:], last_value.unsqueeze(0)])
+    discount, trace = gamma * (~step.terminated).float(), gae_lambda * (~step.done).float()
+    return gae(step.reward, discount, value, next_value, trace, method)
 
 
 def gae(
@@ -21,7 +49,8 @@ def gae(
         value: [T, B], of the observation the step left.
         next_value: [T, B]; of a truncated step the value of its last observation.
         trace: [T, B] in [0, 1]; lambda, and 0 where the episode ended in any way.
-        method: "loop" goes backwards step by step; "log_scan" in log2(T) rounds, equal but for the last bits.
+        method: "loop" goes backwards step by step; "log_scan" in log2(T) rounds, equal but for the last bits; "auto" by
+            the loop where T is at most SHORT.
 
     Returns:
         [T, B] advantages. Gradients are not stopped: wrap the call in no_grad.
@@ -29,7 +58,7 @@ def gae(
     for other in (discount, value, next_value, trace):
         assert reward.shape == other.shape, (reward.shape, other.shape)
     delta = reward + discount * next_value - value
-    if method == "log_scan":
+    if method == "log_scan" or (method == "auto" and len(delta) > SHORT):
         return discounted_scan(delta, discount * trace)
     return discounted_sum(delta, discount * trace)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from rlcore.types import Ranks
 
 Sum = Callable[[Tensor], Tensor]  # over ranks
 
@@ -30,8 +34,44 @@ def reduce_loss(loss: Tensor, weight: Tensor, **means: Tensor) -> tuple[Tensor, 
     weight = weight.to(loss)
     count = weight.sum()
     with torch.no_grad():
-        logged = {name.replace("__", "/"): x.dot(weight) / count.clamp(min=1) for name, x in means.items()}
+        divisor = count.clamp(min=1)
+        logged = {name.replace("__", "/"): x.dot(weight) / divisor for name, x in means.items()}
     return loss.dot(weight), count, logged  # dot, which autocast leaves in float32
+
+
+def mean_over(found: Sequence[Mapping[str, Tensor]], counts: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Means over minibatches of what a loss found in each; one in which no sample counts is left out.
+
+    Args:
+        found: of each, name -> mean []; 0 where no sample counts.
+        counts: of each, its samples' weight [].
+
+    Returns:
+        name -> mean [].
+    """
+    if len(found) == 1:
+        return dict(found[0])
+    live = (torch.stack([*counts]) > 0).sum().clamp(min=1)
+    return {name: torch.stack([means[name] for means in found]).sum() / live for name in found[0]}
+
+
+def mean_metrics(logged: Sequence[Mapping[str, Tensor]], ranks: Ranks) -> dict[str, Tensor]:
+    """Means of an update's steps and of all ranks, each step and each rank counted once; {} where no step was taken.
+
+    Args:
+        logged: of each step, name -> []; a step may lack names.
+        ranks: who took the same steps.
+
+    Returns:
+        name -> [].
+    """
+    names = dict.fromkeys(name for step in logged for name in step)
+    held = {name: [step[name] for step in logged if name in step] for name in names}
+    means = {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in held.items()}
+    if means and ranks.size > 1:
+        total = ranks.sum(torch.stack([*means.values()])) / ranks.size
+        means = dict(zip(means, total, strict=True))
+    return means
 
 
 def standardize(x: Tensor, weight: Tensor, total: Sum = lambda sums: sums, eps: float = 1e-8) -> Tensor:

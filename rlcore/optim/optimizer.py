@@ -101,7 +101,7 @@ class Optimizer:
         self._pending: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches
         self._proposed: list[Tensor] = []  # the step as a whole, not taken yet
 
-    def accumulate(self, *inputs: Tensor | float) -> dict[str, Tensor]:
+    def accumulate(self, *inputs: Any) -> dict[str, Tensor]:
         """Add the gradient of the loss of these inputs to what the next `apply` uses; returns the loss's means."""
         self.parameters.gather()
         if self.compiled and self._function is None:
@@ -130,8 +130,11 @@ class Optimizer:
         return Found(metrics, self._aux, self.apply())
 
     @torch.no_grad()
-    def apply(self) -> Tensor:
-        """Clip and step. Returns the gradient's global norm before clipping, [] on the device, never synchronised."""
+    def apply(self, unless: Tensor | None = None) -> Tensor:
+        """Clip and step, unless a tensor [] bool is true: then parameters and what the rule remembers stay.
+
+        Returns the gradient's global norm before clipping, [] on the device, never synchronised.
+        """
         if not self._proposed:
             self.parameters.gather()
             gradients, weights = zip(*self._pending, strict=True)
@@ -142,7 +145,10 @@ class Optimizer:
                 gradient, weight = whole[:-1], whole[-1]
             gradient = gradient / self.scale.to(gradient) if self.scales_loss else gradient
             self._proposed = self._step(self._state(), gradient, weight)
-        vector, *slots, count, norm = self._proposed
+        *after, norm = self._proposed
+        if unless is not None:
+            after = [torch.where(unless, old, new) for old, new in zip(self._state(), after, strict=False)]
+        vector, *slots, count = after
         self.drop()
         if self.scales_loss and not self._scaled(norm):
             return norm

@@ -31,7 +31,8 @@ class Step:
     is, and each optimizer's own gradient is compiled.
 
     Args:
-        function: of inputs and a stream of noise; gives means for the log, name -> []. It may not depend on values.
+        function: of inputs and, where the call names one, a stream of noise `rng`; gives means for the log, name -> [].
+            It may not depend on values.
         optimizers: whose steps it takes.
         targets: that it moves.
         context: what the algorithm is built from.
@@ -66,12 +67,12 @@ class Step:
         self._found: list[list[Any]] = [[], []]  # names of the means; which of what is held it replaces
         self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
 
-    def __call__(self, *inputs: Any, rng: Noise) -> Metrics:
+    def __call__(self, *inputs: Any, rng: Noise | None = None) -> Metrics:
         """Take the step; the means for the log."""
         if self.compiled and self._code is None:
-            self._build(inputs)
+            self._build(inputs, rng)
         if self._code is None:
-            return self.function(*inputs, rng=rng)
+            return self._call(inputs, rng)
         noise = [getattr(rng, kind)(*shape) for kind, shape in self._draws]
         given = [*noise, *inputs_of(inputs)]
         assert layout(given) == self._layout, "the step was compiled for other shapes"
@@ -80,6 +81,9 @@ class Step:
         names, replaced = self._found
         self._held.replace({index: next(made) for index in replaced})
         return dict(zip(names, made, strict=True))
+
+    def _call(self, inputs: Sequence[Any], rng: Any) -> Metrics:
+        return self.function(*inputs) if rng is None else self.function(*inputs, rng=rng)
 
     # What it changes --------------------------------------------------------------------------------------------------
 
@@ -98,15 +102,15 @@ class Step:
 
     # Compiled ---------------------------------------------------------------------------------------------------------
 
-    def _build(self, inputs: Sequence[Any]) -> None:
+    def _build(self, inputs: Sequence[Any], rng: Noise | None) -> None:
         """Have machine code made for inputs like these; as written where it cannot be traced.
 
         A UserError where a run that began compiled cannot be traced here, as by another torch.
         """
         try:
-            recorder = Recorder()
-            self._apart([*self._state(), *self._held.tensors()], lambda: self.function(*inputs, rng=recorder))
-            self._draws = [*recorder.draws]
+            recorder = None if rng is None else Recorder()
+            self._apart([*self._state(), *self._held.tensors()], lambda: self._call(inputs, recorder))
+            self._draws = [] if recorder is None else [*recorder.draws]
             self._make(inputs, recorder)
         except RunError:
             raise
@@ -115,16 +119,16 @@ class Step:
             self.compiled = False
         self._began = self.compiled
 
-    def _make(self, inputs: Sequence[Any], noise: Noise) -> None:
+    def _make(self, inputs: Sequence[Any], noise: Noise | None) -> None:
         given = [*(getattr(noise, kind)(*shape) for kind, shape in self._draws), *inputs_of(inputs)]
         example = [*self._state(), *self._held.tensors(), *given]
         known = len(example) - len(given)
 
         def function(*tensors: Tensor) -> tuple[Tensor, ...]:
             left = iter(tensors[known:])
-            drawn = Drawn(iter([next(left) for _ in self._draws]))
+            drawn = None if noise is None else Drawn(iter([next(left) for _ in self._draws]))
             records = rebuild(inputs, left)
-            return self._apart(tensors[:known], lambda: self.function(*records, rng=drawn))
+            return self._apart(tensors[:known], lambda: self._call(records, drawn))
 
         self._layout = layout(given)
         made_of = (self.function, *self._modules)

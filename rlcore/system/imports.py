@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import ModuleType
@@ -75,14 +75,3 @@ class _CompiledType(type):
 
 class _OptimizedModule(metaclass=_CompiledType):
     """Has the instances of torch's class of that name: none, while the compiler is not there."""
-
-
-def later(module: str, *names: str) -> Callable[[str], Any]:
-    """A package's `__getattr__` (PEP 562) by which names come from a module that is imported for the first of them."""
-
-    def get(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module {module.rpartition('.')[0]!r} has no attribute {name!r}")
-        return getattr(import_module(module), name)
-
-    return get

@@ -39,7 +39,7 @@ def rehearse(context: Context, envs: VectorEnv) -> None:
     """
     compiler = context.compiler and replace(context.compiler, made=[])
     apart = replace(context, ranks=Mute(context.ranks), compiler=compiler)
-    with machine_code.side_by_side():
+    with machine_code.side_by_side(), torch.enable_grad():  # acting, which asks for it, wants no gradient
         try:
             loop, begun = (
                 Loop(apart, DrawnEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None))),

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.a2c import learner as a2c
-from rlcore.algorithms.actor_critic import Agent
 from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
@@ -24,6 +24,7 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize
 from rlcore.functional.tree import leaves, name_leaves
 from rlcore.judge import loaded_policy
+from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.optimizer import Optimizer
 from rlcore.train.parts import parameters
@@ -249,7 +250,7 @@ def test_a_compiled_step_that_computes_something_else_is_noticed(monkeypatch: py
     step = Optimizer._step
 
     def other(self: Optimizer, state: Any, gradient: Tensor, weight: Tensor) -> Any:
-        return step(self, state, 2 * gradient if self.compiled else gradient, weight)
+        return step(self, state, 2 * gradient if get_proxy_mode() else gradient, weight)
 
     monkeypatch.setattr(Optimizer, "_step", other)
     with pytest.raises(AssertionError, match="is another when compiled"):
@@ -271,12 +272,12 @@ def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pyte
         conformance.two_ranks_learn_as_one(config("ppo", "CartPole-v1"))
 
 
-@pytest.mark.parametrize("of", ["acting", "the minibatch step"])
+@pytest.mark.parametrize("of", ["acting", "the gradient step"])
 def test_a_number_that_a_learner_changes_and_compiled_code_does_not_see_is_noticed(
     of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an exploration rate that is an attribute of the agent, or a coefficient that is one of the learner."""
-    rate = {"acting": 1.0, "the minibatch step": 1.0}
+    rate = {"acting": 1.0, "the gradient step": 1.0}
 
     def less(self: a2c.Learner, *arguments: Any) -> Any:
         rate[of] *= 1 - 1e-6  # too little to be seen in actions or weights
@@ -288,7 +289,7 @@ def test_a_number_that_a_learner_changes_and_compiled_code_does_not_see_is_notic
 
     def loss(self: a2c.Learner, *inputs: Any) -> Any:
         total, weight, means = LOSS(self, *inputs)
-        return total * rate["the minibatch step"], weight, means
+        return total * rate["the gradient step"], weight, means
 
     update = a2c.Learner.update
     monkeypatch.setattr(Agent, "act", act)

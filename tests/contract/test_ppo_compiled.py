@@ -62,15 +62,11 @@ def made(kind: str, compiled: bool, **changes: Any) -> ppo.Learner:
 
 
 def compiled(kind: str, **changes: Any) -> ppo.Learner:
-    """A learner whose step is built, by a first minibatch that leaves nothing behind."""
+    """A learner whose step is built, by a first update that leaves nothing behind."""
     one = made(kind, True, **changes)
-    state = nested_state.encode(one.reward_scaler.state_dict())
-    samples = one.prepare(rollout(one.agent))
-    size = min(one.config.per_rank_batch_size, LENGTH * ENVS)
-    example = (torch.arange(size), torch.ones(size), samples.advantage[:size], 0.2, 0.01, *samples.columns())
-    one.optimizer.accumulate(*example)
-    one.optimizer.drop()
-    one.reward_scaler.load_state_dict(nested_state.decode(*state))
+    state = nested_state.encode(one.state_dict())
+    one.update(rollout(one.agent), streams.generator(0, "minibatch"))
+    one.load_state_dict(nested_state.decode(*state))
     return one
 
 
@@ -272,12 +268,12 @@ def test_a_damaged_package_is_found_and_built_again(
 def test_a_note_that_was_changed_is_found_and_made_again(
     builds: list[float], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = compiled("discrete").optimizer._names
+    names = compiled("discrete").step._found
     (note,) = tmp_path.glob("*.json")
     good = note.read_bytes()
     note.write_bytes(good.replace(b"policy_loss", b"pOlicy_loss"))  # one bit, and JSON all the same
     assert note.read_bytes() != good
-    assert compiled("discrete").optimizer._names == names and "Loss/policy_loss" in names[0]
+    assert compiled("discrete").step._found == names and "Loss/policy_loss" in names[0]
     assert f"{note} is damaged" in caplog.text and note.read_bytes() == good and not builds
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.algorithms.ppo import Config
+from rlcore.algorithms.ppo.config import Config
 from rlcore.functional.stats import standardize
 from rlcore.types import Batch
 from tests.contract.test_registry import every_env, small
@@ -22,21 +22,15 @@ def reached(training: Any, **samples_changed: float) -> set[str]:
     """The parts of the agent whose parameters get a gradient from the loss of one batch."""
     learner = training.learner
     batch = Batch(*training.collector.collect(24), policy_steps=0)
-    samples = learner.prepare(batch)
+    samples = learner.samples(batch)
     samples = samples._replace(**{k: torch.full_like(samples.advantage, v) for k, v in samples_changed.items()})
-    loss, _, _ = learner.loss(
-        *whole(samples, learner.config.normalize_advantages), 0.2, learner.config.ent_coef, *samples.columns()
-    )
+    if learner.config.normalize_advantages:
+        samples = samples._replace(advantage=standardize(samples.advantage, samples.weight))
+    loss, _, _ = learner.loss(samples, {"clip_coef": 0.2, "ent_coef": learner.config.ent_coef})
     learner.agent.zero_grad()
     loss.backward()
     named = [(n, p.grad) for n, p in learner.agent.named_parameters() if p.grad is not None and p.grad.any()]
     return {part for part in PARTS for name, _ in named if name.startswith(part)}
-
-
-def whole(samples: Any, normalize: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows, weight and advantage of all samples as one minibatch."""
-    advantage = standardize(samples.advantage, samples.weight) if normalize else samples.advantage
-    return torch.arange(len(samples.weight)), samples.weight, advantage
 
 
 @every_env
@@ -67,12 +61,12 @@ def test_first_minibatch_sees_the_policy_that_acted(env_id: str, distribution: s
     steps, last = training.collector.collect(24)
     assert (steps.terminated | steps.truncated)[1:-1].any(), "no episode ended inside the rollout"
     learner = training.learner
-    samples = learner.prepare(Batch(steps, last, 100))
-    parameters, value = learner.agent(samples.features)
-    ratio = (learner.agent.head.policy(parameters).logprob(samples.action) - samples.old_logprob).exp()
+    samples = learner.samples(Batch(steps, last, 100))
+    policy, value = learner.agent(samples.obs)
+    ratio = (policy.logprob(samples.action) - samples.old_logprob).exp()
     torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=1e-6)
     torch.testing.assert_close(value, samples.old_value, rtol=0, atol=1e-6)
-    _, _, means = learner.loss(*whole(samples, False), 0.2, 0.0, *samples.columns())
+    _, _, means = learner.loss(samples, {"clip_coef": 0.2, "ent_coef": 0.0})
     assert means["Info/approx_kl"].abs() < 1e-6
     assert means["Info/clip_fraction"] == 0
 

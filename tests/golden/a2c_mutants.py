@@ -18,51 +18,51 @@ PPO = ("check_is_ppo", "discrete", "sgd", "mean")
 PPO_SUM = ("check_is_ppo", "continuous", "sgd", "sum")
 PPO_NORMALIZED = (*PPO, True)
 
-LOSS, UPDATE, PREPARE = "a2c.Learner.loss", "a2c.Learner.update", "ActorCriticLearner.prepare"
+LOSS, UPDATE, STEP, IN_PARTS = (
+    f"a2c.{name}" for name in ("Learner.loss", "Learner.update", "Learner.gradient_step", "Samples.in_parts")
+)
+POLICY, ENTROPY, VALUE, ADVANTAGES = "a2c.policy_loss", "a2c.entropy_loss", "a2c.value_loss", "advantages"
 MUTANTS = (
     # The policy's gradient.
-    Mutant("advantage of the wrong sign", LOSS, swap("-(A * B).dot(C)", "(A * B).dot(C)"), BASE),
+    Mutant("advantage of the wrong sign", POLICY, returned("-it"), BASE),
     Mutant(
         "value gradient through the advantage",
         LOSS,
-        swap("A * samples.advantage", "A * (samples.returns - value)"),
+        swap("batch.advantage", "batch.returns - value"),
         PPO,
     ),
-    Mutant("returns in place of advantages", LOSS, swap("samples.advantage", "samples.returns"), BASE),
+    Mutant("returns in place of advantages", LOSS, swap("batch.advantage", "batch.returns"), BASE),
     Mutant("probability in place of its logarithm", LOSS, swap("A.logprob(B)", "A.logprob(B).exp()"), BASE),
     Mutant("log-probability of one sub-action", "Categoricals.logprob", returned("it / len(self.parts)"), PARTS),
     # Advantage normalisation.
-    Mutant("advantages not normalised", UPDATE, swap("A.normalize_advantages", "False"), NORMALIZED),
-    Mutant("advantages always normalised", UPDATE, swap("A.normalize_advantages", "True"), BASE),
+    Mutant("advantages not normalised", STEP, swap("A.normalize_advantages", "False"), NORMALIZED),
+    Mutant("advantages always normalised", STEP, swap("A.normalize_advantages", "True"), BASE),
     Mutant("biased std", "standardize", swap("(A - 1).clamp(min=1)", "A"), NORMALIZED),
     Mutant(
         "reset rows in the normalisation",
-        UPDATE,
+        STEP,
         swap("standardize(A, B, C)", "standardize(A, B * 0 + 1, C)"),
         PPO_NORMALIZED,
     ),
     # The critic's gradient.
-    Mutant("value loss of the wrong sign", LOSS, swap("value - samples.returns", "value + samples.returns"), BASE),
-    Mutant("½ in the value loss", LOSS, swap("A.square()", "0.5 * A.square()"), BASE),
+    Mutant("value loss of the wrong sign", VALUE, swap("value - returns", "value + returns"), BASE),
+    Mutant("½ in the value loss", VALUE, returned("0.5 * it"), BASE),
     Mutant("vf_coef dropped", LOSS, swap("A.vf_coef", "1"), BASE),
-    Mutant("value fitted to the advantage", LOSS, swap("samples.returns", "samples.advantage"), BASE),
+    Mutant("value fitted to the advantage", LOSS, swap("batch.returns", "batch.advantage"), BASE),
     Mutant(
         "(N, 1) against (N,)",
-        LOSS,
+        VALUE,
         swap("(value - A).square()", "(value.unsqueeze(-1) - A).square().mean(-1)"),
         BASE,
     ),
     # The entropy bonus.
-    Mutant("entropy of the wrong sign", LOSS, swap("A - ent_coef * B", "A + ent_coef * B"), BASE),
-    Mutant("ent_coef dropped", LOSS, given(ent_coef="0"), BASE),
+    Mutant("entropy of the wrong sign", ENTROPY, returned("-it"), BASE),
+    Mutant("ent_coef dropped", LOSS, swap('A["ent_coef"]', "0"), BASE),
     # Which rows count, and how much.
     Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
-    Mutant("reset rows counted in the policy loss", LOSS, swap("-A.dot(samples.weight)", "-A.sum()"), PPO),
-    Mutant("reset rows counted in the value loss", LOSS, swap("A.square().dot(B)", "A.square().sum()"), PPO),
-    Mutant("reset rows counted in the entropy", LOSS, swap("A.entropy().dot(B)", "A.entropy().sum()"), PPO),
-    Mutant("reset rows counted in the mean", LOSS, swap("A.weight.sum()", "A.weight.new_tensor(len(value))"), PPO),
+    Mutant("reset rows counted in the loss", "reduce_loss", swap("loss.dot(weight)", "loss.sum()"), ROLLOUT),
     Mutant("sum in place of the mean", "Optimizer._step", swap('A == "mean"', 'A == "sum"'), PLAIN),
-    Mutant("one part of the rollout only", UPDATE, swap("A.chunk(self.chunks)", "A.chunk(self.chunks)[:1]"), CHUNKS),
+    Mutant("one part of the rollout only", IN_PARTS, returned("it[:1]"), CHUNKS),
     Mutant("the last part's gradient alone", "Optimizer.apply", swap("torch.stack(A).sum(0)", "A[-1]"), CHUNKS),
     Mutant("means of the parts summed", "Optimizer.apply", swap("torch.stack(A).sum()", "A[-1]"), CHUNKS),
     Mutant("gradients never forgotten", "Optimizer.drop", swap("([], [])", "(self._pending, [])"), BASE),
@@ -76,12 +76,12 @@ MUTANTS = (
     Mutant("momentum dropped", "_rmsprop", swap('config["momentum"] * A', "0 * A"), MOMENTUM),
     Mutant("not centred", "_rmsprop", swap("variance - A", "variance"), MOMENTUM),
     # Advantages and the time alignment.
-    Mutant("one-step advantages", PREPARE, swap("A.gae_lambda", "0.0"), ROLLOUT),
-    Mutant("truncation as termination", PREPARE, swap("A.terminated", "A.done"), ROLLOUT),
-    Mutant("termination as truncation", PREPARE, swap("A.gamma * B", "A.gamma * torch.ones_like(B)"), ROLLOUT),
-    Mutant("no bootstrap after the last row", PREPARE, swap("shifted(A, B)", "shifted(A, 0 * B)"), ROLLOUT),
+    Mutant("one-step advantages", ADVANTAGES, given(gae_lambda="0.0"), ROLLOUT),
+    Mutant("truncation as termination", ADVANTAGES, swap("A.terminated", "A.done"), ROLLOUT),
+    Mutant("termination as truncation", ADVANTAGES, swap("gamma * B", "gamma * torch.ones_like(B)"), ROLLOUT),
+    Mutant("no bootstrap after the last row", ADVANTAGES, given(last_value="0 * last_value"), ROLLOUT),
     Mutant("reward one row late", "transitions", swap("shifted(A.reward, B)", "A.reward"), ROLLOUT),
     # Annealing.
-    Mutant("learning rate not annealed", "ActorCriticLearner.coefficients", swap("A.set_lr(B)", "None"), ANNEALING),
-    Mutant("entropy bonus not annealed", UPDATE, swap('A["ent_coef"]', "self.config.ent_coef"), ANNEALING),
+    Mutant("learning rate not annealed", UPDATE, swap("A.set_lr(B)", "None"), ANNEALING),
+    Mutant("entropy bonus not annealed", LOSS, swap('A["ent_coef"]', "self.config.ent_coef"), ANNEALING),
 )

@@ -87,18 +87,20 @@ ROLLOUT = ("check_rollout",)
 ANNEALING = ("check_annealing",)
 DECAY = ("check_weight_decay",)
 
-LOSS, PREPARE, UPDATE = "ppo.Learner.loss", "ActorCriticLearner.prepare", "ppo.Learner.update"
+LOSS, UPDATE, STEP = "ppo.Learner.loss", "ppo.Learner.update", "ppo.Learner.gradient_step"
+SAMPLES, ADVANTAGES, VALUE, POLICY = "ppo.Learner.samples", "advantages", "ppo.value_loss", "ppo.policy_loss"
+ENTROPY = "ppo.entropy_loss"
 MUTANTS = (
     # The surrogate.
-    Mutant("maximum instead of minimum", "policy_loss", swap("torch.minimum(A, B)", "torch.maximum(A, B)"), BASE),
-    Mutant("no clip", "policy_loss", swap("A.clamp(B, C)", "A"), BASE),
-    Mutant("clipped from above only", "policy_loss", swap("A.clamp(B, C)", "A.clamp(None, C)"), BASE),
-    Mutant("clipped from below only", "policy_loss", swap("A.clamp(B, C)", "A.clamp(B, None)"), BASE),
-    Mutant("advantage of the wrong sign", "policy_loss", returned("-it"), BASE),
+    Mutant("maximum instead of minimum", POLICY, swap("torch.minimum(A, B)", "torch.maximum(A, B)"), BASE),
+    Mutant("no clip", POLICY, swap("A.clamp(B, C)", "A"), BASE),
+    Mutant("clipped from above only", POLICY, swap("A.clamp(B, C)", "A.clamp(None, C)"), BASE),
+    Mutant("clipped from below only", POLICY, swap("A.clamp(B, C)", "A.clamp(B, None)"), BASE),
+    Mutant("advantage of the wrong sign", POLICY, returned("-it"), BASE),
     Mutant("ratio upside down", LOSS, swap("A.exp()", "(-A).exp()"), BASE),
-    Mutant("dual clip where the advantage is positive", "policy_loss", swap("A < 0", "A > 0"), DUAL_CLIP),
-    Mutant("dual clip the wrong way", "policy_loss", swap("torch.maximum(A, B)", "torch.minimum(A, B)"), DUAL_CLIP),
-    Mutant("dual clip ignored", "policy_loss", given(dual_clip="None"), DUAL_CLIP),
+    Mutant("dual clip where the advantage is positive", POLICY, swap("A < 0", "A > 0"), DUAL_CLIP),
+    Mutant("dual clip the wrong way", POLICY, swap("torch.maximum(A, B)", "torch.minimum(A, B)"), DUAL_CLIP),
+    Mutant("dual clip ignored", POLICY, given(dual_clip="None"), DUAL_CLIP),
     # Advantage normalisation.
     Mutant("advantages not normalised", UPDATE, swap("A.normalize_advantages", "False"), BASE),
     Mutant("advantages always normalised", UPDATE, swap("A.normalize_advantages", "True"), RAW),
@@ -111,30 +113,29 @@ MUTANTS = (
     ),
     Mutant("a single advantage is wiped out", "standardize", swap("torch.where(A, B, C)", "B"), ALONE),
     # The value loss.
-    Mutant("½ in the value loss", "value_loss", returned("0.5 * it"), BASE),
+    Mutant("½ in the value loss", VALUE, returned("0.5 * it"), BASE),
     Mutant(
         "(N, 1) against (N,)",
-        "value_loss",
+        VALUE,
         swap("(value - returns).square()", "(value.unsqueeze(-1) - returns).square().mean(-1)"),
         BASE,
     ),
-    Mutant("value clip missing", "value_loss", given(clip_coef="None"), VALUE_CLIP),
-    Mutant("value clip alone", "value_loss", swap("torch.maximum(A, B)", "B"), VALUE_CLIP),
-    Mutant(
-        "value clip to the smaller loss", "value_loss", swap("torch.maximum(A, B)", "torch.minimum(A, B)"), VALUE_CLIP
-    ),
+    Mutant("value clip missing", VALUE, given(clip_coef="None"), VALUE_CLIP),
+    Mutant("value clip alone", VALUE, swap("torch.maximum(A, B)", "B"), VALUE_CLIP),
+    Mutant("value clip to the smaller loss", VALUE, swap("torch.maximum(A, B)", "torch.minimum(A, B)"), VALUE_CLIP),
     Mutant("value clipped unasked", LOSS, swap("A.clip_vloss", "True"), BASE),
     Mutant("vf_coef dropped", LOSS, swap("A.vf_coef", "1"), BASE),
-    Mutant("returns are the advantages", PREPARE, swap("A + B", "A"), GAE),
+    Mutant("returns are the advantages", SAMPLES, swap("advantage + value", "advantage"), GAE),
     # Entropy and log-probability.
-    Mutant("entropy of the wrong sign", LOSS, swap("A - ent_coef * B", "A + ent_coef * B"), BASE),
-    Mutant("ent_coef dropped", LOSS, given(ent_coef="0"), BASE),
+    Mutant("entropy of the wrong sign", ENTROPY, returned("-it"), BASE),
+    Mutant("ent_coef dropped", LOSS, swap('coefs["ent_coef"]', "0"), BASE),
     Mutant("entropy of one sub-action", "Categoricals.entropy", returned("it / len(self.parts)"), PARTS),
     Mutant("log-probability of one sub-action", "Categoricals.logprob", returned("it / len(self.parts)"), PARTS),
     Mutant("log-probability without the std", "Normal.logprob", swap("self.log_std", "0"), NORMAL),
     Mutant("entropy of a normal without the std", "Normal.entropy", swap("self.log_std", "0 * self.log_std"), NORMAL),
     # Means, minibatches, the optimizer.
-    Mutant("padding counted in the losses", LOSS, swap("A.entropy().dot(weight)", "A.entropy().sum()"), BASE),
+    Mutant("padding counted in the losses", "reduce_loss", swap("loss.dot(weight)", "loss.sum()"), BASE),
+    Mutant("padding counted in the mean", "reduce_loss", swap("weight.sum()", "weight.new_tensor(len(loss))"), BASE),
     Mutant("sum instead of mean", "Optimizer._step", swap('A == "mean"', 'A == "sum"'), RAW),
     Mutant("one epoch only", "minibatches", given(epochs="1"), BASE),
     Mutant(
@@ -152,21 +153,21 @@ MUTANTS = (
     Mutant("Adam without its corrections", "_adam", swap("(1 - A**B).sqrt()", "(B * 0 + 1)"), BASE),
     Mutant("decoupled weight decay", "rules.update", swap("A + B * vector", "A"), DECAY),
     # The KL stop.
-    Mutant("KL stop ignored", UPDATE, swap("1.5", "1e9"), KL_STOP),
-    Mutant("KL stop without its 1.5", UPDATE, swap("1.5", "1.0"), KL_STOP),
-    Mutant("KL stop ends the epoch only after stepping", UPDATE, swap("A.drop()", "A.apply()"), KL_STOP),
-    Mutant("KL by the first-order estimate", LOSS, swap("A - 1 - B", "-B"), KL_STOP),
+    Mutant("KL stop ignored", STEP, swap("1.5", "1e9"), KL_STOP),
+    Mutant("KL stop without its 1.5", STEP, swap("1.5", "1.0"), KL_STOP),
+    Mutant("KL stop ends the epoch only after stepping", STEP, swap("A.apply(unless=B)", "A.apply()"), KL_STOP),
+    Mutant("KL by the first-order estimate", "approximate_kl", swap("A - 1 - B", "-B"), KL_STOP),
     # Advantages and the time alignment.
     Mutant(
         "trace not cut at an episode's end",
-        PREPARE,
-        swap("A.gae_lambda * B", "A.gae_lambda * torch.ones_like(B)"),
+        ADVANTAGES,
+        swap("gae_lambda * B", "gae_lambda * torch.ones_like(B)"),
         GAE,
     ),
-    Mutant("truncation as termination", PREPARE, swap("A.terminated", "A.done"), GAE),
-    Mutant("termination as truncation", PREPARE, swap("A.gamma * B", "A.gamma * torch.ones_like(B)"), GAE),
-    Mutant("λ dropped", PREPARE, swap("A.gae_lambda", "1.0"), GAE),
-    Mutant("no bootstrap after the last row", PREPARE, swap("shifted(A, B)", "shifted(A, torch.zeros_like(B))"), GAE),
+    Mutant("truncation as termination", ADVANTAGES, swap("A.terminated", "A.done"), GAE),
+    Mutant("termination as truncation", ADVANTAGES, swap("gamma * B", "gamma * torch.ones_like(B)"), GAE),
+    Mutant("λ dropped", ADVANTAGES, given(gae_lambda="1.0"), GAE),
+    Mutant("no bootstrap after the last row", ADVANTAGES, given(last_value="torch.zeros_like(last_value)"), GAE),
     Mutant("value of the same observation as the next", "gae", given(next_value="value"), GAE),
     Mutant("γ missing from the trace", "gae", swap("discounted_sum(A, B * C)", "discounted_sum(A, C)"), GAE),
     Mutant("log_scan one round short", "discounted_scan", swap("A < B", "2 * A < B"), SCAN),
@@ -175,9 +176,9 @@ MUTANTS = (
     Mutant("end of an episode one row late", "transitions", swap("shifted(reset, B)", "reset"), GAE),
     Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
     # Annealing.
-    Mutant("learning rate not annealed", "ActorCriticLearner.coefficients", swap("A.set_lr(B)", "None"), ANNEALING),
-    Mutant("clip not annealed", UPDATE, swap('A["clip_coef"]', "self.config.clip_coef"), ANNEALING),
-    Mutant("entropy bonus not annealed", UPDATE, swap('A["ent_coef"]', "self.config.ent_coef"), ANNEALING),
+    Mutant("learning rate not annealed", UPDATE, swap("A.set_lr(B)", "None"), ANNEALING),
+    Mutant("clip not annealed", LOSS, swap('A["clip_coef"]', "self.config.clip_coef"), ANNEALING),
+    Mutant("entropy bonus not annealed", LOSS, swap('A["ent_coef"]', "self.config.ent_coef"), ANNEALING),
 )
 
 

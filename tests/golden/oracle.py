@@ -102,14 +102,17 @@ def make_learner(module: ModuleType, config: Any, kind: str, initial: dict[str, 
     run = RunConfig(algo=config, env=EnvConfig(id=spec.id))
     learner, _, _ = module.build(Context(run, spec, made, FabricRanks(made), num_envs=1))
     learner.agent.load_state_dict(ours(initial))
+    learner.agent.features = lambda obs, lead=1: obs["state"]  # in float64 too, where networks are given float32
     return learner
 
 
 def injected(module: ModuleType, learner: Any, samples: dict[str, np.ndarray], policy_steps: int = 0) -> Batch:
     """Let `learner` find exactly these samples in a batch whose own content does not matter."""
-    tensors = {name: torch.from_numpy(value) for name, value in samples.items()}
     count = len(samples["advantage"])
-    learner.samples = lambda batch: module.Samples(**tensors, weight=torch.ones(count, dtype=torch.float64))
+    tensors = {name: torch.from_numpy(value) for name, value in samples.items()}
+    tensors |= {"obs": {"state": tensors["features"]}, "weight": torch.ones(count, dtype=torch.float64)}
+    found = module.Samples(**{name: tensors[name] for name in module.Samples._fields})
+    learner.samples = lambda batch: found
     blank = torch.zeros(count, 1)
     steps = Steps({"state": torch.zeros(count, 1, 4)}, blank, blank, blank.bool(), blank.bool(), blank.bool())
     return Batch(steps, steps, policy_steps)
@@ -213,10 +216,7 @@ class KnownValue(torch.nn.Module):
         super().__init__()
         self.last_value = torch.from_numpy(last_value).float()
 
-    def features(self, obs: dict[str, Tensor], lead: int = 1) -> Tensor:
-        return obs["state"]
-
-    def forward(self, features: Tensor) -> tuple[None, Tensor]:
+    def forward(self, obs: dict[str, Tensor]) -> tuple[None, Tensor]:
         return None, self.last_value
 
 
@@ -231,7 +231,7 @@ def check_advantages(module: ModuleType, method: str = "loop") -> None:
         initial = part(fixture("ppo_discrete"), "initial/")
         learner = make_learner(module, config, "discrete", initial, torch.float32)
         learner.agent = KnownValue(data["last_value"])
-        samples = learner.prepare(batch)
+        samples = learner.samples(batch)
         shape = batch.steps.reward.shape
         found = {k: getattr(samples, k).reshape(shape).numpy() for k in ("advantage", "returns", "weight")}
         taken = {name: np.take_along_axis(value, place, 0) for name, value in found.items()}

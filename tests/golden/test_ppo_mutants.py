@@ -19,8 +19,8 @@ def test_mutant_is_noticed(mutant: Mutant) -> None:
 @pytest.mark.parametrize(
     ("function", "change", "says"),
     [
-        ("policy_loss", swap("torch.minimum(A)", "A"), "policy_loss holds 0 times"),
-        ("value_loss", swap("A.square()", "A"), "value_loss holds 2 times"),
+        ("ppo.policy_loss", swap("torch.minimum(A)", "A"), "policy_loss holds 0 times"),
+        ("ppo.value_loss", swap("A.square()", "A"), "value_loss holds 2 times"),
         ("gae", given(lambda_="0"), "gae has no argument lambda_"),
         ("Optimizer.drop", returned("None"), "drop returns nothing"),
         ("no_such_function", returned("None"), "0 functions no_such_function"),

@@ -35,7 +35,7 @@ def values(env_id: str, obs: Any, lr: float, total_steps: int, seed: int = 0) ->
     training = assemble(env_id, algo, num_envs=4, seed=seed).run(total_steps)
     agent = training.learner.agent
     with torch.no_grad():
-        return agent(agent.features({"state": torch.as_tensor(obs)}))[1].numpy()
+        return agent({"state": torch.as_tensor(obs)})[1].numpy()
 
 
 def endless(seed: int = 0) -> float:

@@ -15,6 +15,11 @@ class Config(OnPolicyConfig):
 
     name: str = arg("a2c", "the algorithm", choices=("a2c",))
     rollout_steps: int = arg(5, "T: rows of every environment between updates", low=1)
+    gae_method: str = arg(
+        "auto",
+        "backwards step by step, in log2(T) rounds, or auto: by the loop where T is at most 16",
+        choices=("loop", "log_scan", "auto"),
+    )
     loss_reduction: str = arg("sum", "over the samples of a rollout", choices=("mean", "sum"))
     per_rank_batch_size: int | None = arg(
         None, "samples whose gradient is computed at once; changes memory, not the step; null = the rollout", low=1

@@ -1,54 +1,155 @@
-"""The loss of A2C, its update, and how a training of it is put together."""
+"""A2C: Asynchronous Methods for Deep Reinforcement Learning. Mnih et al. 2016, arXiv:1602.01783. All actors at once.
+
+Read with:
+    algorithm S3, R                     Learner.samples with gae_lambda=1: the return of at most T steps
+    algorithm S3, dθ                    policy_loss
+    section 4, entropy bonus β          entropy_loss, `ent_coef`
+    algorithm S3, dθ_v                  value_loss
+    algorithm S3, asynchronous update   Learner.gradient_step (all actors' at once, from one rollout)
+
+Departs from the paper:
+    advantages are generalised (Schulman et al. 2016), as SheepRL has them: `gae_lambda` 0.95, 1 being the paper's;
+    a truncated episode bootstraps from the value of its true last observation;
+    the reference code's RMSProp is `algo.optimizer.name=rmsprop_tf`.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from rlcore import streams, types
 from rlcore.algorithms.a2c.config import Config
-from rlcore.algorithms.actor_critic import ActorCriticLearner, Agent
-from rlcore.data.rollout import Rollout, Samples
-from rlcore.functional.stats import standardize
-from rlcore.types import Batch, Context, Metrics, Plan
+from rlcore.data.reward_scale import RewardScaler
+from rlcore.data.rollout import Rollout, split
+from rlcore.data.steps import transitions
+from rlcore.functional.returns import advantages
+from rlcore.functional.stats import mean_metrics, mean_over, reduce_loss, standardize
+from rlcore.functional.tree import map_leaves
+from rlcore.nn.actor_critic import ActorCritic as Agent
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.step import Step
+from rlcore.types import Batch, Context, Metrics, Plan, State, Steps
 
 __all__ = ["Agent", "Learner", "build"]
 
 
-class Learner(ActorCriticLearner):
-    """Improves an `Agent` by one gradient step a rollout; compiled, the gradient is of the whole rollout at once."""
+class Samples(NamedTuple):
+    """N steps without order: obs key -> [N, ...], action [N, A], the rest [N]; weight 0 where a row only resets."""
+
+    obs: dict[str, Tensor]
+    action: Tensor
+    advantage: Tensor
+    returns: Tensor
+    weight: Tensor
+
+    def in_parts(self, count: int) -> list[Samples]:
+        """As many parts of one length; where there are too few samples for that, some come again with weight 0."""
+        if count == 1:
+            return [self]
+        place = torch.arange(math.ceil(len(self.weight) / count) * count, device=self.weight.device)
+        filled = map_leaves(lambda column: column[place % len(column)], self)
+        filled = filled._replace(weight=filled.weight * (place < len(self.weight)))
+        return [part for (part,) in split(map_leaves(lambda column: column.unflatten(0, (count, -1)), filled), 1)]
+
+
+def policy_loss(logprob: Tensor, advantage: Tensor) -> Tensor:
+    """-log π(aₜ|sₜ) (R - V(sₜ)), whose gradient is -dθ. All [N] -> [N]."""
+    assert logprob.shape == advantage.shape, (logprob.shape, advantage.shape)
+    return -(logprob * advantage)
+
+
+def entropy_loss(entropy: Tensor) -> Tensor:
+    """-H, section 4. [N] -> [N], nats."""
+    return -entropy
+
+
+def value_loss(value: Tensor, returns: Tensor) -> Tensor:
+    """(R - V(sₜ))², whose gradient is dθ_v. No ½. All [N] -> [N]."""
+    assert value.shape == returns.shape, (value.shape, returns.shape)
+    return (value - returns).square()
+
+
+class Learner(types.Learner):
+    """Improves an `Agent` by one gradient step a rollout."""
 
     def __init__(self, context: Context) -> None:
-        config, rows = context.config.algo, context.config.algo.rollout_steps * context.num_envs
-        self.chunks = 1 if context.compiler else math.ceil(rows / (config.per_rank_batch_size or rows))
-        super().__init__(context, accumulate=self.chunks)
+        config = self.config = context.config.algo
+        self.ranks, self.autocast, self.updates = context.ranks, context.fabric.autocast, 0
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
+        self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
+        how = {"max_grad_norm": config.max_grad_norm, "reduction": config.loss_reduction}
+        self.optimizer = Optimizer(self.agent, self.loss, config.optimizer, context, **how)
+        self.step = Step(self.gradient_step, [self.optimizer], [], context)
+        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """One step on a rollout [T, B]; returns averages over it."""
-        config, coefs, samples = self.config, self.coefficients(batch.policy_steps), self.samples(batch)
-        if config.rollout_steps == 1 and not self.ranks.sum(samples.weight.sum()):
-            return self.finish(batch, [], [], coefs)  # all reset; of two rows one counts, so that nothing is waited for
-        if config.normalize_advantages:
-            samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
-        parts = zip(*(column.chunk(self.chunks) for column in samples), strict=True)
-        logged = [self.optimizer.accumulate(coefs["ent_coef"], *part) for part in parts]
-        norm = self.optimizer.apply()
-        self.updates += 1
-        return self.finish(batch, logged, [norm], coefs)
+        config, coefs = self.config, self.config.coefficients(batch.policy_steps)
+        self.optimizer.set_lr(coefs["lr"])
+        logged: list[Metrics] = []
+        # Of one row, all may only reset; of two one counts, so that nothing is waited for.
+        if config.rollout_steps > 1 or self.ranks.sum(transitions(batch).weight.sum()):
+            scaled = self.reward_scaler.scale(batch) if config.normalize_reward else batch
+            logged.append(self.step(scaled.steps, scaled.last, {"ent_coef": coefs["ent_coef"]}))
+            self.updates += 1
+        self.agent.observe(batch.steps.obs, self.ranks)
+        shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
+        return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
 
-    def loss(self, ent_coef: float, *columns: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """-log π(aₜ|sₜ) Âₜ + c (Vₜ - Rₜ)² - β H, summed over samples with columns [N, ...]; weight; means."""
-        samples = Samples._make(columns)
-        parameters, value = self.agent(samples.features)
-        policy = self.agent.head.policy(parameters)
-        policy_sum = -(policy.logprob(samples.action) * samples.advantage).dot(samples.weight)
-        value_sum = (value - samples.returns).square().dot(samples.weight)
-        entropy_sum = policy.entropy().dot(samples.weight)
-        total = policy_sum + self.config.vf_coef * value_sum - ent_coef * entropy_sum
-        sums = {"Loss/policy_loss": policy_sum, "Loss/value_loss": value_sum, "Loss/entropy_loss": -entropy_sum}
-        count = samples.weight.sum()
-        return total, count, {name: value.detach() / count.clamp(min=1) for name, value in sums.items()}
+    def gradient_step(self, steps: Steps, last: Steps, coefs: Mapping[str, float]) -> Metrics:
+        """Algorithm S3 for all actors: one step on the gradient of all samples, computed in parts."""
+        samples = self.samples(Batch(steps, last, 0))
+        if self.config.normalize_advantages:
+            samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
+        count = len(samples.weight)
+        parts = samples.in_parts(math.ceil(count / (self.config.per_rank_batch_size or count)))
+        found = [self.optimizer.accumulate(part, coefs) for part in parts]
+        metrics = mean_over(found, [part.weight.sum() for part in parts])
+        return metrics | {"Info/grad_norm": self.optimizer.apply()}
+
+    @torch.no_grad()
+    def samples(self, batch: Batch) -> Samples:
+        """Advantages and returns R of a rollout [T, B]; its N = T·B samples."""
+        config, steps, step = self.config, batch.steps, transitions(batch)
+        with self.autocast():
+            _, last_value = self.agent(batch.last.obs)
+        value = steps.extras["value"]
+        advantage = advantages(step, value, last_value, config.gamma, config.gae_lambda, config.gae_method)
+        samples = Samples(steps.obs, steps.action, advantage, advantage + value, step.weight)
+        return map_leaves(lambda column: column.flatten(0, 1), samples)
+
+    def loss(self, batch: Samples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
+        """Both gradients of algorithm S3, and that of the entropy, as those of one loss over samples [N]."""
+        policy, value = self.agent(batch.obs)
+        of_policy = policy_loss(policy.logprob(batch.action), batch.advantage)
+        of_entropy = entropy_loss(policy.entropy())
+        of_value = value_loss(value, batch.returns)
+        return reduce_loss(
+            of_policy + self.config.vf_coef * of_value + coefs["ent_coef"] * of_entropy,
+            batch.weight,
+            Loss__policy_loss=of_policy,
+            Loss__value_loss=of_value,
+            Loss__entropy_loss=of_entropy,
+        )
+
+    def parts(self) -> dict[str, types.Part]:
+        """The agent with its normaliser, the optimizer, how steps are computed, the statistics of rewards."""
+        return {
+            "agent": self.agent,
+            "optimizer": self.optimizer,
+            "step": self.step,
+            "reward_scaler": self.reward_scaler,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a `state_dict`; the optimizers of earlier versions said how steps were computed."""
+        super().load_state_dict({"step": {"compiled": state.get("optimizer", {}).get("compiled")}} | state)
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:

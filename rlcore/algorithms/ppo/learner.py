@@ -1,18 +1,60 @@
-"""The losses of PPO, its update, and how a training of it is put together."""
+"""PPO: Proximal Policy Optimization Algorithms. Schulman, Wolski, Dhariwal, Radford, Klimov 2017, arXiv:1707.06347.
+
+Read with:
+    eq. 7, clipped surrogate L^CLIP     policy_loss        (dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5)
+    eq. 9, value term (V - V_targ)²     value_loss         (clipping it is of the authors' code, not of the paper)
+    eq. 9, entropy bonus S              entropy_loss
+    eq. 9, whole objective              Learner.loss
+    eq. 11-12, advantages               Learner.samples, rlcore.functional.returns.advantages
+    algorithm 1                         Learner.update, after Training.collect has taken T steps of B actors
+
+Departs from the paper:
+    a truncated episode bootstraps from the value of its true last observation (the paper does not tell the two apart);
+    advantages and returns are computed once a rollout; normalisation, annealing and `target_kl` are of later practice
+    (Huang et al. 2022, "The 37 implementation details of PPO") and off unless the config asks.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.actor_critic import ActorCriticLearner, Agent
+from rlcore import streams, types
 from rlcore.algorithms.ppo.config import Config
-from rlcore.data.rollout import Rollout, Samples, minibatches
-from rlcore.functional.stats import standardize
-from rlcore.types import Batch, Context, Metrics, Plan
+from rlcore.data.reward_scale import RewardScaler
+from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
+from rlcore.data.steps import transitions
+from rlcore.functional.returns import advantages
+from rlcore.functional.stats import mean_metrics, mean_over, reduce_loss, standardize
+from rlcore.functional.tree import map_leaves
+from rlcore.nn.actor_critic import ActorCritic as Agent
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.step import Step
+from rlcore.types import Batch, Context, Metrics, Plan, State
 
 __all__ = ["Agent", "Learner", "build"]
+
+
+class Samples(NamedTuple):
+    """N steps without order: obs key -> [N, ...], action [N, A], the rest [N]; weight 0 where a row only resets."""
+
+    obs: dict[str, Tensor]
+    action: Tensor
+    old_logprob: Tensor
+    old_value: Tensor
+    advantage: Tensor
+    returns: Tensor
+    weight: Tensor
+
+    def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> Samples:
+        """Those of some rows [K, M], as [K, M, ...], with advantages and weights of their own."""
+        held = (self.obs, self.action, self.old_logprob, self.old_value, self.returns)
+        obs, action, old_logprob, old_value, returns = map_leaves(lambda column: column[rows], held)
+        return Samples(obs, action, old_logprob, old_value, advantage, returns, weight)
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
@@ -34,67 +76,110 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, clip_coef: flo
     return torch.maximum(loss, (clipped - returns).square())
 
 
-class Learner(ActorCriticLearner):
+def entropy_loss(entropy: Tensor) -> Tensor:
+    """-S, eq. 9: the less of it, the more is left to chance. [N] -> [N], nats."""
+    return -entropy
+
+
+def approximate_kl(log_ratio: Tensor) -> Tensor:
+    """KL(π_old ‖ π) from samples of π_old: (ρ - 1) - log ρ, k3 of Schulman 2020, joschu.net/blog/kl-approx.html."""
+    return (log_ratio.exp() - 1) - log_ratio
+
+
+class Learner(types.Learner):
     """Improves an `Agent` from one rollout at a time: algorithm 1's "optimize surrogate L, K epochs, minibatch M"."""
 
+    def __init__(self, context: Context) -> None:
+        config = self.config = context.config.algo
+        self.ranks, self.autocast, self.updates = context.ranks, context.fabric.autocast, 0
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
+        self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
+        how = {"max_grad_norm": config.max_grad_norm, "reduction": config.loss_reduction}
+        self.optimizer = Optimizer(self.agent, self.loss, config.optimizer, context, **how)
+        self.step = Step(self.gradient_step, [self.optimizer], [], context)
+        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
+
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Fit the agent to a rollout [T, B]; returns averages over the minibatches."""
-        config, coefs = self.config, self.coefficients(batch.policy_steps)
-        samples, logged, norms = self.samples(batch), [], []
-        rows, weight = minibatches(samples.weight, config.per_rank_batch_size, config.update_epochs, rng)
-        advantage = samples.advantage[rows]  # [K, number of minibatches, M]
+        """Fit the agent to a rollout [T, B]; returns averages over the steps."""
+        config, coefs = self.config, self.config.coefficients(batch.policy_steps)
+        self.optimizer.set_lr(coefs["lr"])
+        if config.normalize_reward:
+            batch = self.reward_scaler.scale(batch)
+        samples, logged = self.samples(batch), list[Metrics]()
+        drawn = minibatches(samples.weight, config.per_rank_batch_size, config.update_epochs, rng)
+        rows, weight = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
+        advantage = samples.advantage[rows]  # [epochs, minibatches, M]
         if config.normalize_advantages:
             advantage = standardize(advantage, weight.expand_as(advantage), self.ranks.sum)
-        counts = weight.sum(-1)
-        counted = self.ranks.sum(counts).nonzero().squeeze(-1).tolist()
-        for order, gain in zip(rows, advantage, strict=True):
-            for first in range(0, len(counted), config.accumulate_minibatches):
-                for k in counted[first : first + config.accumulate_minibatches]:
-                    minibatch = (order[k], weight[k], gain[k], coefs["clip_coef"], coefs["ent_coef"])
-                    logged.append(self.optimizer.accumulate(*minibatch, *samples.columns()))
-                if config.target_kl is not None and self.mean_kl(counts[k], logged[-1]) > 1.5 * config.target_kl:
-                    self.optimizer.drop()
-                    return self.finish(batch, logged, norms, coefs)
-                norms.append(self.optimizer.apply())
-                self.updates += 1
-        return self.finish(batch, logged, norms, coefs)
+        epochs = (samples.at(*epoch, weight) for epoch in zip(rows, advantage, strict=True))
+        for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
+            logged.append(self.step(group, {name: coefs[name] for name in ("clip_coef", "ent_coef")}))
+            if config.target_kl is not None and logged[-1].pop("stop"):
+                del logged[-1]["Info/grad_norm"]  # of a step that was not taken
+                break
+            self.updates += 1
+        self.agent.observe(batch.steps.obs, self.ranks)
+        shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
+        return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
 
-    def loss(
-        self, rows: Tensor, weight: Tensor, advantage: Tensor, clip_coef: float, ent_coef: float, *columns: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Eq. 9 as a loss, summed over samples; their weight; means for the log.
+    @torch.no_grad()
+    def samples(self, batch: Batch) -> Samples:
+        """Advantages, eq. 11-12, and returns of a rollout [T, B]; its N = T·B samples."""
+        config, steps, step = self.config, batch.steps, transitions(batch)
+        with self.autocast():
+            _, last_value = self.agent(batch.last.obs)
+        logprob, value = steps.extras["logprob"], steps.extras["value"]
+        advantage = advantages(step, value, last_value, config.gamma, config.gae_lambda, config.gae_method)
+        samples = Samples(steps.obs, steps.action, logprob, value, advantage, advantage + value, step.weight)
+        return map_leaves(lambda column: column.flatten(0, 1), samples)
 
-        The minibatch: rows [M] of the columns [N, ...] of `Samples`, with weights and advantages [M] of their own.
-        """
-        config, samples = self.config, Samples._make((*columns, weight)).rows(rows, weight)
-        parameters, value = self.agent(samples.features)
-        policy = self.agent.head.policy(parameters)
-        log_ratio = policy.logprob(samples.action) - samples.old_logprob
-        ratio = log_ratio.exp()
-        clip_value = clip_coef if config.clip_vloss else None
-        policy_sum = policy_loss(ratio, advantage, clip_coef, config.dual_clip).dot(weight)
-        value_sum = value_loss(value, samples.old_value, samples.returns, clip_value).dot(weight)
-        entropy_sum = policy.entropy().dot(weight)
-        total = policy_sum + config.vf_coef * value_sum - ent_coef * entropy_sum
-        with torch.no_grad():  # k3 of Schulman 2020, joschu.net/blog/kl-approx.html
-            approx_kl, clipped = (ratio - 1) - log_ratio, ((ratio - 1).abs() > clip_coef).to(weight)
-            count = weight.sum().clamp(min=1)
-            sums = {
-                "Loss/policy_loss": policy_sum,
-                "Loss/value_loss": value_sum,
-                "Loss/entropy_loss": -entropy_sum,
-                "Info/approx_kl": approx_kl.dot(weight),
-                "Info/clip_fraction": clipped.dot(weight),
-            }
-        return total, weight.sum(), {name: value.detach() / count for name, value in sums.items()}
+    def gradient_step(self, minibatches: Sequence[Samples], coefs: Mapping[str, float]) -> Metrics:
+        """One step on eq. 9 over minibatches, and their means; none, but `stop`, where their KL passes the target."""
+        found = [self.optimizer.accumulate(each, coefs) for each in minibatches]
+        counts = [each.weight.sum() for each in minibatches]
+        metrics = mean_over(found, counts)
+        if self.config.target_kl is None:
+            return metrics | {"Info/grad_norm": self.optimizer.apply()}
+        kl = torch.stack([means["Info/approx_kl"] for means in found])
+        count = torch.stack(counts)
+        summed, total = self.ranks.sum(torch.stack([kl.dot(count), count.sum()])).unbind()  # ranks stop together
+        stop = summed / total > 1.5 * self.config.target_kl
+        return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
 
-    def mean_kl(self, count: Tensor, means: Metrics) -> float:
-        """The KL over the samples of a minibatch, of all ranks: they stop together."""
-        summed, total = self.ranks.sum(torch.stack([means["Info/approx_kl"] * count, count])).tolist()
-        return summed / total
+    def loss(self, batch: Samples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
+        """Eq. 9 as a loss over samples [M]."""
+        config, clip_coef = self.config, coefs["clip_coef"]
+        policy, value = self.agent(batch.obs)
+        log_ratio = policy.logprob(batch.action) - batch.old_logprob
+        ratio, clip_value = log_ratio.exp(), clip_coef if config.clip_vloss else None
+        of_policy = policy_loss(ratio, batch.advantage, clip_coef, config.dual_clip)
+        of_value = value_loss(value, batch.old_value, batch.returns, clip_value)
+        of_entropy = entropy_loss(policy.entropy())
+        return reduce_loss(
+            of_policy + config.vf_coef * of_value + coefs["ent_coef"] * of_entropy,
+            batch.weight,
+            Loss__policy_loss=of_policy,
+            Loss__value_loss=of_value,
+            Loss__entropy_loss=of_entropy,
+            Info__approx_kl=approximate_kl(log_ratio.detach()),
+            Info__clip_fraction=((ratio.detach() - 1).abs() > clip_coef).to(batch.weight),
+        )
+
+    def parts(self) -> dict[str, types.Part]:
+        """The agent with its normaliser, the optimizer, how steps are computed, the statistics of rewards."""
+        return {
+            "agent": self.agent,
+            "optimizer": self.optimizer,
+            "step": self.step,
+            "reward_scaler": self.reward_scaler,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a `state_dict`; the optimizers of earlier versions said how steps were computed."""
+        super().load_state_dict({"step": {"compiled": state.get("optimizer", {}).get("compiled")}} | state)
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
     config: Config = context.config.algo
-    return Learner(context, config.accumulate_minibatches), Rollout(), Plan(config.total_steps, config.rollout_steps)
+    return Learner(context), Rollout(), Plan(config.total_steps, config.rollout_steps)

@@ -37,7 +37,7 @@ def test_agents_are_listed_with_their_presets_and_where_it_stands_what_these_rea
 def test_an_agent_that_refuses_a_space_or_fails_there_is_not_said_to_take_it(
     error: Exception, printed: Printed
 ) -> None:
-    from rlcore.algorithms import ppo
+    from rlcore.algorithms.ppo import learner as ppo
 
     def continuous_only(config: Any, spec: Any, distribution: str, rng: Any) -> Any:
         if not spec.action.continuous:

@@ -89,7 +89,7 @@ def test_observations_that_do_not_fit_are_refused_by_name(run: RunDirectory, obs
 
 
 def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
-    from rlcore.algorithms import ppo
+    from rlcore.algorithms.ppo import learner as ppo
     from rlcore.config.schema import plain
     from rlcore.judge.loaded_policy import Policy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.system.imports import import_soon, later
+from rlcore.system.imports import import_soon
 from tests.processes import ROOT, wait_for
 
 pytestmark = pytest.mark.slow
@@ -71,8 +70,8 @@ except UserError as error:
     assert "distribution.type=normal" in str(error), error
 new_run(["exp=ppo", "run_dir=made"])
 assert "torch" not in sys.modules
-from rlcore.algorithms import ppo
-assert callable(ppo.build) and "torch" in sys.modules
+from rlcore.algorithms import ALGORITHMS
+assert callable(ALGORITHMS["ppo"].build) and "torch" in sys.modules
 """
 
 
@@ -81,13 +80,6 @@ def test_a_run_is_checked_and_made_without_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", NO_TORCH], cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "made" / "config.yaml").exists() and not (tmp_path / "refused").exists()
-
-
-def test_a_name_that_comes_later_is_one_of_those_named() -> None:
-    get = later("json.decoder", "JSONDecoder")
-    assert get("JSONDecoder") is json.JSONDecoder
-    with pytest.raises(AttributeError, match="module 'json' has no attribute 'scanner'"):
-        get("scanner")
 
 
 def test_what_is_imported_soon_is_there_for_who_wants_it_and_a_fault_is_told_there(

@@ -52,6 +52,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "Pendulum-v1", {"rollout_steps": 20, "dense_units": 8, "normalize_obs": True, "normalize_reward": True}),
     ("a2c", "CartPole-v1", {"rollout_steps": 5, "dense_units": 8}),
     ("q_learning", "CartPole-v1", {"learning_starts": 48}),
+    ("sac", "Pendulum-v1", {"learning_starts": 6, "hidden_size": 8, "per_rank_batch_size": 8}),
 ]
 
 

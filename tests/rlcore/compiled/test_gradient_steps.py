@@ -1,4 +1,4 @@
-"""What is compiled around an update says what it says as it is written, whatever an update has changed since."""
+"""Gradient steps that are compiled are those of the code as it is written, whatever an update has changed since."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.actor_critic import ActorCriticLearner
-from rlcore.algorithms.short_rollouts import ROWS
 from rlcore.compiled import machine_code
 from rlcore.compiled.package import Compiled, Traced
 from rlcore.config.groups import EnvConfig, RunConfig
@@ -35,36 +33,54 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return names
 
 
-def training(algo: str, rollout_steps: int, vectorization: str = "single", **settings: Any) -> Training:
+def training(
+    algo: str, rollout_steps: int, vectorization: str = "single", compiled: bool = True, **settings: Any
+) -> Training:
     values = {"total_steps": 10_000, "dense_units": 8, "rollout_steps": rollout_steps} | settings
     env = EnvConfig(id="CartPole-v1", num_envs=3, max_episode_steps=7, vectorization=vectorization)
-    return Training(RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0), compiled=True)
+    return Training(RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0), compiled=compiled)
 
 
-@pytest.mark.parametrize(("algo", "length"), [("a2c", 5), ("a2c", 1), ("ppo", ROWS)])
-@pytest.mark.parametrize("normalize_obs", [False, True])
-def test_a_short_rollouts_samples_are_those_of_the_plain_code(
-    algo: str, length: int, normalize_obs: bool, built: list[str]
-) -> None:
-    one = training(algo, length, normalize_obs=normalize_obs)
-    learner: ActorCriticLearner = one.learner  # pyright: ignore[reportAssignmentType]
+def weights(one: Training) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in one.learner.agent.parameters()]
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "a rollout at once": ("a2c", {}),
+    "in parts that do not come out even": ("a2c", {"per_rank_batch_size": 4}),
+    "of one row": ("a2c", {"rollout_steps": 1}),
+    "of many rows": ("a2c", {"rollout_steps": 40}),
+    "scaled rewards": ("a2c", {"normalize_reward": True, "normalize_advantages": True}),
+    "minibatches": ("ppo", {"per_rank_batch_size": 4, "update_epochs": 2, "normalize_advantages": True}),
+    "groups that do not come out even": ("ppo", {"per_rank_batch_size": 6, "accumulate_minibatches": 2}),
+    "a step that is not taken": ("ppo", {"per_rank_batch_size": 4, "target_kl": 1e-9}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_updates_are_those_of_the_code_as_it_is_written(case: str, built: list[str]) -> None:
+    algo, settings = CASES[case]
+    changes = {"rollout_steps": 5, "normalize_obs": True} | settings
+    one, plain = training(algo, **changes), training(algo, **changes, compiled=False)
     for _ in range(4):
-        before = one.policy_steps
-        steps, last = one.collector.collect(length)
-        batch = Batch(steps, last, before)
-        for found, expected in zip(learner.samples(batch), learner.prepare(batch), strict=True):
-            assert found.dtype == expected.dtype
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-        learner.update(batch, one.rng)
-    assert "preparing a rollout" in built
+        for each in (one, plain):
+            each.collect()
+            each.update()
+        for ours, theirs in zip(weights(one), weights(plain), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+        assert one.learner.updates == plain.learner.updates
+        plain.load_state_dict(one.state_dict())
+    assert built == ["acting", "the gradient step"]
 
 
-@pytest.mark.parametrize("settings", [{"rollout_steps": ROWS + 1}, {"normalize_reward": True}])
-def test_what_is_no_short_function_of_tensors_runs_as_it_is_written(settings: dict[str, Any], built: list[str]) -> None:
-    one = training("a2c", settings.pop("rollout_steps", 5), **settings)
-    one.collect()
-    one.update()
-    assert built == ["acting", "the minibatch step"]
+def test_parts_of_a_rollout_make_the_step_of_the_whole() -> None:
+    """Parts of equal length in which the first rows come again for nothing."""
+    whole, parts = (training("a2c", 5, compiled=False, per_rank_batch_size=size) for size in (None, 4))
+    for each in (whole, parts):
+        each.collect()
+        each.update()
+    for ours, theirs in zip(weights(parts), weights(whole), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 def test_other_shapes_are_refused() -> None:
@@ -80,7 +96,7 @@ def moved(one: Training, iterations: int) -> list[torch.Tensor]:
     for _ in range(iterations):
         one.collect()
         one.update()
-    return [parameter.clone() for parameter in one.learner.agent.parameters()]
+    return weights(one)
 
 
 @pytest.mark.parametrize(("algo", "vectorization"), [("a2c", "single"), ("a2c", "native"), ("ppo", "native")])
