@@ -193,10 +193,10 @@ def test_the_signature_lists_what_a_policy_takes_and_gives_and_exchange_keeps_to
     given = [f"{name} {part.dtype} [{', '.join(map(str, ('N', *part.shape[1:])))}]" for name, part in answer.items()]
     assert given == outputs
     with torch.no_grad():  # what the agent itself says
-        parameters, value = policy.agent(policy.agent.features({"state": torch.from_numpy(OBS)}))
-    assert answer["value"].tolist() == value.tolist()
-    actions = torch.from_numpy(answer["action"])
-    assert np.allclose(answer["logprob"], parameters.log_softmax(-1).gather(-1, actions[:, None])[:, 0])
+        _, action, extras = policy.agent.act((), {"state": torch.from_numpy(OBS)}, torch.ones(3).bool(), None, True)
+    assert answer["action"].tolist() == policy.agent.to_env(action).tolist()
+    assert all(answer[name].tolist() == extras[name].tolist() for name in ("logprob", "value"))
+    assert (answer["logprob"] < 0).all() and len({*answer["value"].tolist()}) == 3
     assert answer["action"].tolist() == policy.predict(OBS).tolist()
 
 
