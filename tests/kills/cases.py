@@ -27,6 +27,7 @@ ENVIRONMENTS = (
     "HalfCheetah-v5",
     "Hopper-v5",
     "Shared-v0",
+    "discrete_dummy",
 )
 TIERS = {"snapshot": "CartPole-v1", "replay": "Hopper-v5", "boundary": "Shared-v0"}
 # Normalisers and annealing on; some 30 iterations, 10 checkpoints, 4 evaluations; episodes short enough to end often.

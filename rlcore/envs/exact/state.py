@@ -44,6 +44,8 @@ CONSTANT = (
 # Attributes Gymnasium's own layers keep that never change after construction, whatever they hold.
 CONSTANT_NAMES = ("_saved_kwargs", "_cached_spec", "spec", "env")
 CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
+MANY_DIGESTS = 64
+_DIGESTS: dict[str, str] = {}  # of tables, by how they are written
 BIT_GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
 
@@ -211,6 +213,18 @@ def _same_generator(value: Any, encoded: State) -> bool:
 
 
 def _digest(value: Any) -> str:
+    """SHA-256 of a table of plain values; of many environments with equal ones it is computed once."""
+    text = repr(value)  # tells numbers of all kinds apart to the last bit, but not arrays
+    if "array(" in text:
+        return _compute_digest(value)
+    if text not in _DIGESTS:
+        while len(_DIGESTS) >= MANY_DIGESTS:
+            _DIGESTS.pop(next(iter(_DIGESTS)))
+        _DIGESTS[text] = _compute_digest(value)
+    return _DIGESTS[text]
+
+
+def _compute_digest(value: Any) -> str:
     digest = hashlib.sha256()
     _hash_into(digest, value)
     return digest.hexdigest()
