@@ -91,10 +91,10 @@ def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
     named, optimizers = parameters(training.learner), held(training.learner, Optimizer)
     moved: dict[str, set[str]] = {name: set() for name in optimizers}
 
-    def watched(name: str, apply: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        def step() -> Tensor:
+    def watched(name: str, apply: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def step(*given: Any, **more: Any) -> Tensor:
             before = {key: parameter.detach().clone() for key, parameter in named.items()}
-            norm = apply()
+            norm = apply(*given, **more)
             moved[name] |= {key for key, parameter in named.items() if not torch.equal(parameter, before[key])}
             return norm
 
