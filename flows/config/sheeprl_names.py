@@ -23,6 +23,7 @@ Tree = dict[str, Any]
 
 OPTIMIZERS = {f"torch.optim.{name}": name.lower() for name in ("Adam", "AdamW", "RMSprop", "SGD")}
 OPTIMIZERS |= {"sheeprl.optim.rmsprop_tf.RMSpropTF": "rmsprop_tf"}
+OPTIMIZERS |= {"sheeprl.algos.dreamer_v3_5.optim.LaProp": "laprop"}
 _ACTIVATIONS = ("Tanh", "ReLU", "ELU", "SiLU", "GELU", "Sigmoid", "Softplus", "Mish", "Identity")
 ACTIVATIONS = {name: name.lower() for name in _ACTIVATIONS} | {"LeakyReLU": "leaky_relu"}
 METRICS = {f"torchmetrics.{name.title()}Metric": name for name in ("mean", "sum", "max", "min")}

@@ -13,7 +13,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ def arg(
     default: Any = REQUIRED,
     help: str = "",
     *,
-    choices: Sequence[Any] | None = None,
+    choices: Collection[Any] | None = None,
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,

@@ -18,7 +18,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, run
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
-from rlcore.optim import rules
+from rlcore.optim.groups import GroupedRule
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.parts import parameters
 from rlcore.train.training import Training
@@ -117,14 +117,14 @@ def _one_length() -> Iterator[None]:
     lengths: list[Tensor] = []
     taken: dict[int, int] = {}  # steps of each thread
 
-    def update(config: Any, vector: Tensor, gradient: Tensor, slots: Any, *_: Any) -> Any:
+    def update(_: Any, vector: Tensor, gradient: Tensor, *__: Any) -> None:
         thread = threading.get_ident()
         at = taken[thread] = taken.get(thread, -1) + 1
         if len(taken) == 1:
             lengths.append(gradient.norm().clamp(min=1e-12))
-        return vector - STEP * gradient / lengths[min(at, len(lengths) - 1)], slots
+        vector.sub_(STEP * gradient / lengths[min(at, len(lengths) - 1)])
 
-    with mock.patch.object(rules, "update", update):
+    with mock.patch.object(GroupedRule, "update_in_place", update):
         yield
 
 
@@ -202,7 +202,7 @@ class InThread:
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum over the threads."""
-        return torch.stack(self.gather(value)).sum(0)
+        return torch.stack(self.gather(value.clone())).sum(0)  # a rank may write into its own before the other reads
 
     def gather(self, value: Any) -> list[Any]:
         """Values that each thread has."""

@@ -2,48 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from rlcore.config.schema import arg
+from rlcore.config.schema import arg, build
 from rlcore.errors import UserError
 
-# The settings that each has; None takes the value here, and what is not here it does not have.
+# Settings that each rule has; None takes the value here, and what is not here it does not have. A plugin adds its own
+# by `rlcore.optim.rules.register`.
 SETTINGS: dict[str, dict[str, Any]] = {
     "adam": {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False},
     "adamw": {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False},
+    "laprop": {"betas": (0.9, 0.999), "eps": 1e-20},
     "rmsprop": {"alpha": 0.99, "eps": 1e-8, "centered": False, "momentum": 0.0},
     "rmsprop_tf": {"alpha": 0.9, "eps": 1e-10, "centered": False, "momentum": 0.0},
     "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False},
 }
+CLIP_NORMS = ("global", "tensor")
+FOR_ALL = ("name", "lr", "weight_decay", "warmup", "clip_norm", "groups")
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """Settings of some of the parameters; null is that of all."""
+
+    lr: float | None = arg(None, "learning rate; it follows a schedule as that of all does", above=0)
+    weight_decay: float | None = arg(None, "L2 penalty (decoupled for adamw, laprop)", low=0)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     """Which optimizer and its settings; keys that the chosen one does not have must be left at null."""
 
-    name: str = arg("adam", "optimizer", choices=tuple(SETTINGS))
+    name: str = arg("adam", "optimizer", choices=SETTINGS)
     lr: float = arg(1e-3, "learning rate", above=0)
-    eps: float | None = arg(1e-4, "added to the denominator (Adam, RMSprop)", above=0)
-    weight_decay: float = arg(0.0, "L2 penalty (decoupled for adamw)", low=0)
-    betas: tuple[float, float] | None = arg((0.9, 0.999), "decay of both moments (Adam)", low=0, high=1)
+    eps: float | None = arg(1e-4, "added to the denominator (Adam, LaProp, RMSprop)", above=0)
+    weight_decay: float = arg(0.0, "L2 penalty (decoupled for adamw, laprop)", low=0)
+    betas: tuple[float, float] | None = arg((0.9, 0.999), "decay of both moments (Adam, LaProp)", low=0, high=1)
     alpha: float | None = arg(None, "decay of the squared gradient (RMSprop, 0.99; rmsprop_tf, 0.9)", low=0, high=1)
     centered: bool | None = arg(None, "normalise by the variance (RMSprop)")
     momentum: float | None = arg(None, "momentum (SGD, RMSprop)", low=0)
     dampening: float | None = arg(None, "dampening of the momentum (SGD)", low=0)
     nesterov: bool | None = arg(None, "Nesterov momentum (SGD)")
     amsgrad: bool | None = arg(None, "AMSGrad (Adam)")
+    warmup: int = arg(0, "steps over which the learning rate grows linearly to lr", low=0)
+    clip_norm: str = arg("global", "where gradients are clipped: the norm of all, or each tensor's", choices=CLIP_NORMS)
+    groups: dict[str, Any] = arg({}, "parameters, by name or pattern -> {lr, weight_decay} of their own; first match")
 
     def check(self, prefix: str) -> None:
         """Refuse a setting that the chosen optimizer does not have; `prefix` is the group's place, for messages."""
-        for field in fields(self)[2:]:
+        for field in fields(self):
             key, value = field.name, getattr(self, field.name)
-            if key not in ("weight_decay", *SETTINGS[self.name]) and value not in (None, field.default):
+            if key not in (*FOR_ALL, *SETTINGS[self.name]) and value not in (None, field.default):
                 raise UserError(f"{prefix}{key}={value}: {self.name} has no {key}; set it to null")
         if self.betas is not None and max(self.betas) >= 1:
             raise UserError(f"{prefix}betas={list(self.betas)}: each must be below 1")
         if self.nesterov and (not self.momentum or self.dampening):
             raise UserError(f"{prefix}nesterov=true: needs {prefix}momentum above 0 and no dampening")
+        for pattern, settings in self.groups.items():
+            build(GroupConfig, settings, f"{prefix}groups.{pattern}.")
+
+    def of_group(self, pattern: str) -> OptimizerConfig:
+        """Settings with a group's own in the places of those of all."""
+        own = build(GroupConfig, self.groups[pattern])
+        lr, decay = own.lr, own.weight_decay
+        return replace(
+            self,
+            lr=self.lr if lr is None else lr,
+            weight_decay=self.weight_decay if decay is None else decay,
+        )
 
     def __getitem__(self, key: str) -> Any:
         value = getattr(self, key)

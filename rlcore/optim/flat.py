@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,15 +21,17 @@ class FlatParameters:
 
     Args:
         module: on its device and of its precision already.
+        order: of a parameter's name; those of the same number lie beside each other, as the module has them.
     """
 
     # own: the parameters lie in `vector`; shared: another optimizer trains some of them too
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, order: Callable[[str], int] = lambda _: 0) -> None:
         self._modules = [*module.modules()]
         self._spots: list[list[tuple[Any, str]]] | None = None  # where the tensors are, in a trace
         self.trained = True
-        self.named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self.named = dict(sorted(trained, key=lambda item: order(item[0])))
         self.tensors = list(self.named.values())
         self.places: dict[str, tuple[int, torch.Size]] = {}
         size = 0
@@ -39,7 +41,6 @@ class FlatParameters:
         first = self.tensors[0]
         assert all((p.dtype, p.device) == (first.dtype, first.device) for p in self.tensors)
         self.vector = torch.zeros(size, dtype=first.dtype, device=first.device)
-        self._gaps = [self.vector.new_zeros(-p.numel() % LINE) for p in self.tensors]
         self.views = list(self.split(self.vector).values())
         owners: list[FlatParameters] = [owner for p in self.tensors if (owner := getattr(p, "flat_owner", None))]
         self.own, self.shared = not owners, bool(owners)
@@ -55,17 +56,14 @@ class FlatParameters:
         """Views of a vector, by parameter name."""
         return {name: vector[at : at + shape.numel()].view(shape) for name, (at, shape) in self.places.items()}
 
-    def join(self, parts: Mapping[str, Tensor]) -> Tensor:
-        """The vector of such parts, a new one; zero between them."""
-        padded = [nn.functional.pad(part.reshape(-1), (0, -part.numel() % LINE)) for part in parts.values()]
-        return torch.cat(padded)
+    def join(self, parts: Iterable[Tensor]) -> Tensor:
+        """The vector of such parts in the parameters' order, a new one; zero between them."""
+        return torch.cat([nn.functional.pad(part.reshape(-1), (0, -part.numel() % LINE)) for part in parts])
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """The same of parts in the parameters' order, quicker where nothing is traced."""
-        if self._spots is not None:
-            return self.join(dict(zip(self.named, parts, strict=True)))
-        padded = (piece for pair in zip(parts, self._gaps, strict=True) for piece in (pair[0].reshape(-1), pair[1]))
-        return torch.cat([*padded])
+    @property
+    def traced(self) -> bool:
+        """Whether they are tensors of a trace now, which nothing may write into."""
+        return self._spots is not None
 
     @contextmanager
     def standing(self) -> Iterator[None]:
@@ -95,7 +93,7 @@ class FlatParameters:
         if self._spots is not None:
             if self.shared:
                 self.tensors = [places[0][0][places[0][1]] for places in self._spots]
-                self.vector = self.join(dict(zip(self.named, self.tensors, strict=True)))
+                self.vector = self.join(self.tensors)
         elif not self.own:
             self._copy()
 
@@ -112,6 +110,11 @@ class FlatParameters:
             self._exchange([part.requires_grad_(self.trained) for part in parts], self._spots)
             return
         self.vector.copy_(vector)
+        self.give()
+
+    @torch.no_grad()
+    def give(self) -> None:
+        """Hand what was written into the vector to parameters that lie elsewhere."""
         if not self.own:
             for parameter, view in zip(self.tensors, self.views, strict=True):
                 parameter.data.copy_(view)

@@ -1,9 +1,10 @@
-"""Optimizers as pure functions of vectors: parameters, gradient and state in, parameters and state out.
+"""Rules of optimizers as pure functions of vectors: parameters, gradient and state in, parameters and state out.
 
-One form for every way to run it: called as it stands, compiled together with the loss, after a sum over ranks.
+One form for every way to run it: compiled together with the loss, and in place over blocks of the vectors.
 
     adam        Kingma and Ba 2015, arXiv:1412.6980, algorithm 1; AMSGrad: Reddi, Kale and Kumar 2018, arXiv:1904.09237
     adamw       Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2
+    laprop      Ziyin, Wang and Ueda 2020, arXiv:2002.04839, algorithm 1, with the weight decay of adamw
     rmsprop     Tieleman and Hinton 2012, lecture 6e; centred: Graves 2013, arXiv:1308.0850, eq. 38-45; as torch has it
     rmsprop_tf  as TensorFlow 1 had it: ε inside the root, an average that begins at 1, the rate in the momentum
     sgd         with momentum: Sutskever et al. 2013, as torch has it
@@ -11,28 +12,61 @@ One form for every way to run it: called as it stands, compiled together with th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlcore.optim.config import OptimizerConfig
+from rlcore.errors import UserError
+from rlcore.optim.config import SETTINGS, OptimizerConfig
 
 Slots = dict[str, Tensor]  # what a rule remembers: name -> vector [P]
+BLOCK = 2**16  # bytes of a vector that stay in a core's cache, and in memory that malloc gives again and again
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A way to step.
+
+    Attributes:
+        slots: names of what it remembers of each parameter, given the settings.
+        update: (settings, θ, g, slots, t, α) -> θ and slots after the step, new tensors. Every number of them follows
+            from those at its own place.
+        start: number that a slot begins with; 0 where it is not named.
+        decoupled: weights decay apart from the gradient, θ ← (1 - αλ) θ, and not by λθ added to it.
+        fused: (settings, θ, g, slots, t, α), the same, weight decay included, in place by one kernel of torch's; last
+            bits may be others.
+    """
+
+    slots: Callable[[OptimizerConfig], Sequence[str]]
+    update: Callable[[OptimizerConfig, Tensor, Tensor, Slots, Tensor, Tensor], tuple[Tensor, Slots]]
+    start: Mapping[str, float] = field(default_factory=dict[str, float])
+    decoupled: bool = False
+    fused: Callable[[OptimizerConfig, Tensor, Tensor, Slots, Tensor, Tensor], None] | None = None
+
+
+def register(name: str, rule: Rule, settings: Mapping[str, Any]) -> None:
+    """Add a rule; a plugin calls this when it is imported.
+
+    Args:
+        name: what `optimizer.name` is to be.
+        rule: what it does.
+        settings: keys of `OptimizerConfig` that it has beside those of all -> the value that null stands for.
+
+    Raises:
+        UserError: the name is taken.
+    """
+    if RULES.get(name, rule) is not rule:
+        raise UserError(f"optimizer {name!r}: the name is taken")
+    RULES[name], SETTINGS[name] = rule, dict(settings)
 
 
 def slots(config: OptimizerConfig, vector: Tensor) -> Slots:
-    """Slots of a rule before its first step, for parameters `vector` [P]."""
-    zeros, name = torch.zeros_like(vector), config.name
-    if name in ("adam", "adamw"):
-        names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if config["amsgrad"] else [])]
-    elif name == "sgd":
-        names = ["momentum"] if config["momentum"] else []
-    else:
-        names = ["square_avg", *(["grad_avg"] if config["centered"] else [])]
-        names += ["momentum"] if config["momentum"] else []
-    made = {slot: zeros.clone() for slot in names}
-    return made | {"square_avg": torch.ones_like(vector)} if name == "rmsprop_tf" else made
+    """What a rule remembers before its first step, for parameters `vector` [P]."""
+    rule = RULES[config.name]
+    return {name: torch.full_like(vector, rule.start.get(name, 0.0)) for name in rule.slots(config)}
 
 
 def update(
@@ -46,16 +80,43 @@ def update(
         gradient: g, [P], of what is minimised.
         state: as `slots` made it and the last step left it.
         count: t, [] float64, this step's number, from 1.
-        lr: α, [] float64.
+        lr: α, [] float64, before the warm-up.
 
     Returns:
         θ and the state after the step.
     """
-    if config.name == "adamw":
+    rule, lr = RULES[config.name], warmed_up(config, count, lr)
+    if rule.decoupled:
         vector = vector * (1 - lr * config.weight_decay).to(vector.dtype)
     elif config.weight_decay:
         gradient = gradient + config.weight_decay * vector
-    return RULES[config.name](config, vector, gradient, state, count, lr)
+    return rule.update(config, vector, gradient, state, count, lr)
+
+
+def update_in_place(
+    config: OptimizerConfig, vector: Tensor, gradient: Tensor, state: Slots, count: Tensor, lr: Tensor
+) -> None:
+    """Write what `update` gives into `vector` and `state`, without memory for another of them."""
+    rule = RULES[config.name]
+    if rule.fused is not None:
+        rule.fused(config, vector, gradient, state, count, warmed_up(config, count, lr))
+        return
+    numbers = BLOCK // vector.element_size() if vector.device.type == "cpu" else vector.numel()
+    blocks = (part.split(numbers) for part in (vector, gradient, *state.values()))
+    for mine, slope, *held in zip(*blocks, strict=True):
+        after, remembered = update(config, mine, slope, dict(zip(state, held, strict=True)), count, lr)
+        mine.copy_(after)
+        for name, part in zip(state, held, strict=True):
+            part.copy_(remembered[name])
+
+
+def warmed_up(config: OptimizerConfig, count: Tensor, lr: Tensor) -> Tensor:
+    """α min(1, t / n) of n steps of warm-up, [] float64; count and lr as in `update`."""
+    return lr * (count / config.warmup).clamp(max=1.0) if config.warmup else lr
+
+
+def _adam_slots(config: OptimizerConfig) -> Sequence[str]:
+    return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if config["amsgrad"] else [])]
 
 
 def _adam(
@@ -71,6 +132,45 @@ def _adam(
     size = (lr / (1 - beta1**count)).to(vector.dtype)
     scale = (1 - beta2**count).sqrt().to(vector.dtype)
     return vector - size * first / (second.sqrt() / scale + config["eps"]), after
+
+
+def _fused_adam(
+    config: OptimizerConfig, vector: Tensor, gradient: Tensor, state: Slots, count: Tensor, lr: Tensor
+) -> None:
+    # torch.optim imports torch's compiler, a second and a half at every start; this is the kernel below it.
+    step = torch._fused_adamw_ if RULES[config.name].decoupled else torch._fused_adam_  # pyright: ignore[reportPrivateUsage]
+    beta1, beta2 = config["betas"]
+    step(
+        [vector],
+        [gradient],
+        [state["exp_avg"]],
+        [state["exp_avg_sq"]],
+        [state["max_exp_avg_sq"]] if config["amsgrad"] else [],
+        [count.to(vector.device, torch.float32)],
+        lr=lr.item(),
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=config.weight_decay,
+        eps=config["eps"],
+        amsgrad=config["amsgrad"],
+        maximize=False,
+    )
+
+
+def _laprop(
+    config: OptimizerConfig, vector: Tensor, gradient: Tensor, state: Slots, count: Tensor, lr: Tensor
+) -> tuple[Tensor, Slots]:
+    # n ← ν n + (1 - ν) g²    m ← μ m + (1 - μ) g / (√(n / cₙ) + ε)    θ ← θ - α m / cₘ    cₙ = 1 - νᵗ, cₘ = 1 - μᵗ
+    mu, nu = config["betas"]
+    second = nu * state["exp_avg_sq"] + (1 - nu) * gradient.square()
+    scale = (1 - nu**count).sqrt().to(vector.dtype)
+    ratio = gradient / (second.sqrt() / scale + config["eps"])
+    first = state["exp_avg"] + (1 - mu) * (ratio - state["exp_avg"])
+    return vector - (lr / (1 - mu**count)).to(vector.dtype) * first, {"exp_avg": first, "exp_avg_sq": second}
+
+
+def _rmsprop_slots(config: OptimizerConfig) -> Sequence[str]:
+    return ["square_avg", *(name for name, key in RMSPROP_SLOTS if config[key])]
 
 
 def _rmsprop(
@@ -101,10 +201,12 @@ def _sgd(
     return vector - rate * step, {"momentum": velocity}
 
 
-RULES: dict[str, Callable[..., tuple[Tensor, Slots]]] = {
-    "adam": _adam,
-    "adamw": _adam,
-    "rmsprop": _rmsprop,
-    "rmsprop_tf": _rmsprop,
-    "sgd": _sgd,
+RMSPROP_SLOTS = (("grad_avg", "centered"), ("momentum", "momentum"))  # name, the setting that asks for it
+RULES: dict[str, Rule] = {
+    "adam": Rule(_adam_slots, _adam, fused=_fused_adam),
+    "adamw": Rule(_adam_slots, _adam, decoupled=True, fused=_fused_adam),
+    "laprop": Rule(lambda config: ["exp_avg", "exp_avg_sq"], _laprop, decoupled=True),
+    "rmsprop": Rule(_rmsprop_slots, _rmsprop),
+    "rmsprop_tf": Rule(_rmsprop_slots, _rmsprop, start={"square_avg": 1.0}),
+    "sgd": Rule(lambda config: ["momentum"] if config["momentum"] else [], _sgd),
 }

@@ -34,16 +34,24 @@ class Target:
 
     @torch.no_grad()
     def follow(self, optimizer: Optimizer, tau: float | Tensor) -> None:
-        """Take the share τ, [] in [0, 1], of the way to what an optimizer trains.
+        """Take the share τ, [] in [0, 1], of the way to what an optimizer trains: 1 copies it, 0 leaves all as it is.
 
-        Buffers, such as running moments, become those of its module.
+        So a copy every n gradient steps is τ = 1 at each n-th and 0 between. Where it moves, buffers become those of
+        the optimizer's module, whatever τ is: a counter has no mean, and moments of a batch normalisation have one
+        already.
         """
         optimizer.parameters.gather()  # another optimizer may have trained some of them since
         slow, fast = self.parameters.vector, optimizer.parameters.vector
-        self.parameters.take(slow + tau * (fast - slow))
+        share = torch.as_tensor(tau, dtype=slow.dtype, device=slow.device)
+        if self.parameters.traced:
+            self.parameters.take(slow.lerp(fast, share))
+        elif tau:
+            slow.lerp_(fast, share)
+            self.parameters.give()
         for mine, theirs in zip(self.module.modules(), optimizer.module.modules(), strict=True):
             for key, value in theirs._buffers.items():  # pyright: ignore[reportPrivateUsage]
-                mine._buffers[key] = None if value is None else value.clone()
+                if value is not None:
+                    mine._buffers[key] = torch.where(share > 0, value, mine._buffers[key])
 
     def state_dict(self) -> dict[str, Any]:
         """The copy's parameters and buffers."""

@@ -169,9 +169,9 @@ def test_a_check_notices_what_it_is_for(
         check(run)
 
 
-def without_the_encoder(self: FlatParameters, module: torch.nn.Module) -> None:
+def without_the_encoder(self: FlatParameters, module: torch.nn.Module, *more: Any) -> None:
     module.encoder.requires_grad_(False)
-    INIT(self, module)
+    INIT(self, module, *more)
 
 
 def test_a_carry_that_outlives_its_episode_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

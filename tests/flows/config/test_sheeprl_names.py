@@ -172,6 +172,10 @@ COMMANDS = [
     (["exp=ppo", "logger@metric.logger=mlflow"], {"metric.logger.name": "mlflow"}),
     (["exp=ppo", "optim@algo.optimizer=adamw"], {"algo.optimizer.name": "adamw"}),
     (["exp=ppo", "algo.optimizer._target_=torch.optim.AdamW"], {"algo.optimizer.name": "adamw"}),
+    (
+        ["exp=ppo", "algo.optimizer._target_=sheeprl.algos.dreamer_v3_5.optim.LaProp", "algo.optimizer.warmup=1000"],
+        {"algo.optimizer.name": "laprop", "algo.optimizer.warmup": 1000},
+    ),
     (["exp=ppo", "algo.dense_act=torch.nn.ReLU"], {"algo.dense_act": "relu", "algo.actor.dense_act": "relu"}),
     (["exp=ppo", "algo.encoder.dense_act=torch.nn.SiLU"], {"algo.encoder.dense_act": "silu"}),
     (["exp=ppo", "algo.dense_act=LeakyReLU"], {"algo.dense_act": "leaky_relu"}),

@@ -97,6 +97,22 @@ def test_a_target_takes_its_share_of_the_way_and_the_buffers_as_they_are() -> No
     assert other.module.head.weight.item() == 1.5
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_target_is_copied_to_the_bit_every_other_step_and_kept_between(compiled: bool) -> None:
+    two = Two(compiled)
+    rng, kept = Noise(0, "probe"), {}
+    for n in range(1, 5):
+        two.step({"x": torch.full((2, 2), 0.1 * n)}, 1.0 if n % 2 == 0 else 0.0, rng=rng)
+        target = copy.deepcopy(two.target.module.state_dict())
+        if n % 2 == 0:
+            kept = two.critic.state_dict()
+            assert kept["seen"] != 0
+        elif not kept:
+            kept = Two(compiled).critic.state_dict()
+        assert all(torch.equal(target[name], value) for name, value in kept.items()), n
+        kept = copy.deepcopy(kept)
+
+
 def test_a_target_follows_what_another_optimizer_has_trained() -> None:
     encoder, given = nn.Linear(2, 1, bias=False), context()
     of_encoder = Optimizer(encoder, lambda x: (encoder(x).sum(), ONE, {}), PLAIN, given)

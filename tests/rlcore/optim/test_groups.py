@@ -1,0 +1,137 @@
+"""Groups of parameters and the two ways of clipping, against torch's own; as written and as the graph compiled."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlcore.compiled import machine_code
+from rlcore.config.schema import build
+from rlcore.errors import UserError
+from rlcore.optim.config import OptimizerConfig
+from rlcore.optim.optimizer import Optimizer
+from tests.graphs import run_graphs
+from tests.rlcore.optim.test_optimizer import PLAIN, context
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The very graph that would be compiled."""
+    monkeypatch.setattr(machine_code, "built", run_graphs)
+
+
+def network() -> Any:
+    rng = torch.Generator().manual_seed(0)
+    encoder, head = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), nn.Linear(4, 2)
+    module = nn.Sequential()
+    module.add_module("encoder", encoder)
+    module.add_module("head", head)
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=rng)
+    return module
+
+
+def optimizer_of(module: nn.Module, config: OptimizerConfig, compiled: bool, **more: Any) -> Optimizer:
+    def loss(x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return module(x).square().sum(), torch.tensor(float(len(x))), {}
+
+    return Optimizer(module, loss, config, context(compiled=compiled), **more)
+
+
+GROUPS = {"head": {"lr": 0.01}, "*.bias": {"weight_decay": 0.0}, "encoder.1": {"lr": 0.2, "weight_decay": 0.3}}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_groups_have_their_own_learning_rate_and_weight_decay(name: str, compiled: bool) -> None:
+    """The first pattern counts: the head's bias keeps the decay of all, the norm's bias the learning rate of all."""
+    settings: dict[str, Any] = {"name": name, "lr": 0.1, "weight_decay": 0.1, "groups": GROUPS}
+    settings |= {} if name == "adamw" else {"betas": None}
+    config = build(OptimizerConfig, settings)
+    module = network()
+    theirs = copy.deepcopy(module)
+    optimizer = optimizer_of(module, config, compiled)
+    oracle = {"adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop}[name](
+        [
+            {"params": [*theirs.head.parameters()], "lr": 0.01},
+            {"params": [theirs.encoder[0].bias, theirs.encoder[1].bias], "weight_decay": 0.0},
+            {"params": [theirs.encoder[1].weight], "lr": 0.2, "weight_decay": 0.3},
+            {"params": [theirs.encoder[0].weight]},
+        ],
+        lr=0.1,
+        weight_decay=0.1,
+        eps=1e-4,
+    )
+    rng = torch.Generator().manual_seed(1)
+    for step in range(4):
+        if step == 2:  # a schedule halves all of them
+            optimizer.set_lr(0.05)
+            for group in oracle.param_groups:
+                group["lr"] /= 2
+        x = torch.randn(5, 3, generator=rng)
+        optimizer.minimize(x)
+        oracle.zero_grad()
+        (theirs(x).square().sum() / 5).backward()
+        oracle.step()
+        for (key, mine), other in zip(module.named_parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine.detach(), other.detach(), rtol=1e-4, atol=1e-5, msg=key)
+
+
+def test_groups_that_nobody_is_in_and_wrong_settings_are_refused() -> None:
+    with pytest.raises(UserError, match=r"groups: no parameter is left for 'heads'; there are encoder.0.weight, "):
+        optimizer_of(network(), OptimizerConfig(groups={"heads": {"lr": 0.1}}), False)
+    with pytest.raises(UserError, match=r"no parameter is left for 'head.bias'"):
+        optimizer_of(network(), OptimizerConfig(groups={"head": {"lr": 0.1}, "head.bias": {"lr": 0.1}}), False)
+    with pytest.raises(UserError, match=r"unknown key 'algo.optimizer.groups.head.eps'"):
+        build(OptimizerConfig, {"groups": {"head": {"eps": 0.1}}}, "algo.optimizer.")
+    with pytest.raises(UserError, match=r"algo.optimizer.groups.head.lr=0.0: must be a number or null that is > 0"):
+        build(OptimizerConfig, {"groups": {"head": {"lr": 0.0}}}, "algo.optimizer.")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("clip_norm", ["global", "tensor"])
+def test_gradients_are_clipped_by_the_norm_of_all_or_of_each(clip_norm: str, compiled: bool) -> None:
+    module = network()
+    theirs = copy.deepcopy(module)
+    settings = {"name": "sgd", "lr": 0.1, "betas": None, "eps": None, "clip_norm": clip_norm}
+    optimizer = optimizer_of(module, build(OptimizerConfig, settings), compiled, max_grad_norm=2.0)
+    oracle = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    rng = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        x = torch.randn(5, 3, generator=rng)
+        norm = optimizer.minimize(x).norm
+        oracle.zero_grad()
+        (theirs(x).square().sum() / 5).backward()
+        parts = [[*theirs.parameters()]] if clip_norm == "global" else [[each] for each in theirs.parameters()]
+        norms = torch.stack([torch.nn.utils.clip_grad_norm_(part, 2.0) for part in parts])
+        assert min(norms) < 2.0 or clip_norm == "global"  # not all of them are clipped
+        torch.testing.assert_close(norm, norms.norm())
+        oracle.step()
+        torch.testing.assert_close([*module.parameters()], [*theirs.parameters()])
+
+
+def test_clipping_each_tensor_where_nothing_is_clipped_is_refused() -> None:
+    with pytest.raises(UserError, match="clip_norm=tensor"):
+        optimizer_of(network(), build(OptimizerConfig, {"clip_norm": "tensor"}), False)
+
+
+def test_minibatches_of_a_step_are_summed_without_another_vector() -> None:
+    """Autograd adds to the one gradient, and leaves none on the parameters; what was dropped does not count."""
+    module = network()
+    theirs = copy.deepcopy(module)
+    optimizer = optimizer_of(module, PLAIN, False, accumulate=3)
+    batches = [torch.randn(n, 3, generator=torch.Generator().manual_seed(n)) for n in (4, 2, 3)]
+    for x in batches:
+        optimizer.accumulate(x)
+        optimizer.drop()
+    for x in batches:
+        optimizer.accumulate(x)
+    assert all(parameter.grad is None for parameter in module.parameters())
+    optimizer.apply()
+    (theirs(torch.cat(batches)).square().sum() / 9).backward()
+    for mine, other in zip(module.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach(), (other - 0.1 * other.grad).detach(), rtol=1e-5, atol=1e-5)
