@@ -14,8 +14,8 @@ and served policies alike.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from rlcore.functional.noise import Noise
 from rlcore.spec import EnvSpec, Window
-from rlcore.types import Agent, Batch, Carry, Steps
+from rlcore.types import Agent, Batch, Carry
 
 ACTION = "past_action"  # [B, frames, A], as the agent said them
 History = Mapping[str, Window]
@@ -77,7 +77,7 @@ def _column(key: str, window: Window, past: Rows, new: Rows) -> tuple[Tensor, Te
 
 
 class Recalled(NamedTuple):
-    """N rows without order, of which any may be looked at with its past.
+    """N rows without order, of which any may be looked at with its past by `look`.
 
     Attributes:
         rows: key -> [S, ...], as the environment gave them: the N rows; of a key with a window, those around them too.
@@ -87,19 +87,20 @@ class Recalled(NamedTuple):
     rows: dict[str, Tensor]
     places: dict[str, Tensor]
 
-    def at(self, index: Tensor) -> dict[str, Tensor]:
-        """Observations key -> [*M, ...], or [*M, frames, ...] of one with a window, of the rows `index` [*M] int64."""
-        return {
-            key: _taken(rows, _taken(self.places[key], index) if key in self.places else index)
-            for key, rows in self.rows.items()
-        }
+
+def look(obs: Recalled | dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:
+    """Observations key -> [*M, ...], or [*M, frames, ...] of one with a window, of the rows `index` [*M] int64."""
+    rows, places = obs if isinstance(obs, Recalled) else (obs, dict[str, Tensor]())
+    return {key: _taken(row, _taken(places[key], index) if key in places else index) for key, row in rows.items()}
 
 
 def _taken(rows: Tensor, places: Tensor) -> Tensor:
     return rows.index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
-def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalled, dict[str, Tensor]]:
+def recall(
+    batch: Batch, history: History, keys: Iterable[str]
+) -> tuple[Recalled | dict[str, Tensor], dict[str, Tensor]]:
     """The rows of a batch as samples, N = T·B, and what an agent sees of the arrival after them, key -> [B, ...].
 
     Nothing but the keys with a window is copied, and these not frame by frame.
@@ -110,7 +111,8 @@ def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalle
         keys: observation keys that the agent reads.
 
     Returns:
-        The samples of these keys, and of ACTION where the history has it; the arrival.
+        The samples of these keys, and of ACTION where the history has it, for `look`: without a history a dict, key ->
+        [N, ...]. And the arrival.
     """
     rows, places = {key: batch.steps.obs[key].flatten(0, 1) for key in keys}, dict[str, Tensor]()
     last, new = dict(batch.last.obs), _newest(batch, history) if history else {}
@@ -119,7 +121,7 @@ def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalle
         flat, where = column.flatten(0, 1), _places(opens, window, len(new["is_first"]))
         rows[key], places[key] = flat, where[:-1].flatten(0, 1)
         last[key] = _taken(flat, where[-1])
-    return Recalled(rows, places), last
+    return Recalled(rows, places) if history else rows, last
 
 
 def shown(batch: Batch, history: History) -> Batch:
@@ -129,11 +131,11 @@ def shown(batch: Batch, history: History) -> Batch:
     """
     if not history:
         return batch
-    new, steps, last = _newest(batch, history), dict(batch.steps.obs), dict(batch.last.obs)
+    new, obs, arrived = _newest(batch, history), dict(batch.steps.obs), dict(batch.last.obs)
     for key, window in history.items():
         frames = gather(*_column(key, window, batch.steps.past, new), window, len(new["is_first"]))
-        steps[key], last[key] = frames[:-1], frames[-1]
-    return Batch(_with(batch.steps, steps), _with(batch.last, last), batch.policy_steps)
+        obs[key], arrived[key] = frames[:-1], frames[-1]
+    return replace(batch, steps=replace(batch.steps, obs=obs), last=replace(batch.last, obs=arrived))
 
 
 def _newest(batch: Batch, history: History) -> Rows:
@@ -141,10 +143,6 @@ def _newest(batch: Batch, history: History) -> Rows:
     keys = [key for key in history if key != ACTION]
     obs = {f"obs/{key}": torch.cat([steps.obs[key], last.obs[key].unsqueeze(0)]) for key in keys}
     return obs | {"action": steps.action, "is_first": torch.cat([steps.is_first, last.is_first.unsqueeze(0)])}
-
-
-def _with(steps: Steps, obs: dict[str, Tensor]) -> Steps:
-    return dataclasses.replace(steps, obs=obs)
 
 
 class Recalling(nn.Module):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
-from rlcore.nn.encoder import Normalizer, VectorEncoder, flatten
+from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.spec import EnvSpec
@@ -31,10 +31,12 @@ class ActorCritic(nn.Module):
 
     def __init__(self, config: OnPolicyConfig, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         super().__init__()
-        self.spec, self.keys = spec, tuple(config.mlp_keys.encoder)
-        self.size = sum(spec.obs[key].size for key in self.keys)
-        self.normalizer = Normalizer(self.size, config.obs_clip) if config.normalize_obs else nn.Identity()
-        self.encoder = VectorEncoder(self.size, config.encoder, rng)
+        vectors, images = config.mlp_keys.encoder, config.cnn_keys.encoder
+        self.keys = (*vectors, *images)
+        self.history = spec.windows(self.keys)
+        clip = config.obs_clip if config.normalize_obs else None
+        self.encoder = MultiEncoder(spec, vectors, images, config.encoder, rng, clip)
+        self.register_load_state_dict_pre_hook(_move_normalizer)
         self.actor = MLP(self.encoder.output_size, config.actor, rng)
         self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
         self.critic = MLP(self.encoder.output_size, config.critic, rng, outputs=1)
@@ -44,16 +46,11 @@ class ActorCritic(nn.Module):
 
         It changes here and nowhere else, so that a rollout and the losses on it see the same numbers.
         """
-        if isinstance(self.normalizer, Normalizer):
-            self.normalizer.update(flatten(obs, self.spec, self.keys, 2).flatten(0, 1), ranks.sum)
-
-    def features(self, obs: dict[str, Tensor]) -> Tensor:
-        """Normalised flat observations [N, F] float32 of obs key -> [N, ...]."""
-        return self.normalizer(flatten(obs, self.spec, self.keys, 1))
+        self.encoder.observe(obs, ranks)
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[Policy, Tensor]:
         """Observations key -> [N, ...], as the environment gave them -> the policy over [N, A], and values [N]."""
-        encoded = self.encoder(self.features(obs))
+        encoded = self.encoder(obs)
         return self.head.policy(self.head(self.actor(encoded))), self.critic(encoded).squeeze(-1)
 
     def initial(self, batch_size: int) -> tuple[()]:
@@ -75,3 +72,9 @@ class ActorCritic(nn.Module):
     def from_env(self, action: Tensor) -> Tensor:
         """[B, *shape] of the environment -> [B, A] as this agent says it."""
         return self.head.from_env(action)
+
+
+def _move_normalizer(agent: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Read a state of earlier versions, in which the agent's normaliser did not belong to its encoder."""
+    if f"{prefix}normalizer._extra_state" in state:
+        state[f"{prefix}encoder.normalizer._extra_state"] = state.pop(f"{prefix}normalizer._extra_state")

@@ -77,20 +77,6 @@ class Normalizer(nn.Module):
         return self
 
 
-class VectorEncoder(nn.Module):
-    """Perceptron over the flat observation [..., F]; the identity when it has no layer."""
-
-    def __init__(self, inputs: int, config: EncoderConfig, rng: torch.Generator) -> None:
-        super().__init__()
-        outputs = config.mlp_features_dim if config.mlp_layers else None
-        self.mlp = MLP(inputs, config, rng, outputs, gain=1.0, output_gain=1.0)
-        self.output_size = self.mlp.output_size
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., F] -> [..., output_size]."""
-        return self.mlp(x)
-
-
 class MultiEncoder(nn.Module):
     """Observations to features: vector keys through one perceptron, image keys through one network of convolutions.
 

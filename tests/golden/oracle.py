@@ -102,7 +102,7 @@ def make_learner(module: ModuleType, config: Any, kind: str, initial: dict[str, 
     run = RunConfig(algo=config, env=EnvConfig(id=spec.id))
     learner, _, _ = module.build(Context(run, spec, made, FabricRanks(made), num_envs=1))
     learner.agent.load_state_dict(ours(initial))
-    learner.agent.features = lambda obs, lead=1: obs["state"]  # in float64 too, where networks are given float32
+    learner.agent.encoder.forward = lambda obs, lead=1: obs["state"]  # in float64 too, which becomes float32 there
     return learner
 
 
@@ -215,6 +215,7 @@ class KnownValue(torch.nn.Module):
     def __init__(self, last_value: np.ndarray) -> None:
         super().__init__()
         self.last_value = torch.from_numpy(last_value).float()
+        self.keys, self.history = ("state",), {}
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[None, Tensor]:
         return None, self.last_value

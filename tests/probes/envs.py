@@ -116,5 +116,57 @@ class Signal(gymnasium.Env):
         return self.shown(), reward, True, False, {}
 
 
-for kind in (Endless, Countdown, Windfall, Generous, Signal):
+class Picture(gymnasium.Env):
+    """Pays half for what the image asks for, half for what the vector does, at every step anew.
+
+    Args:
+        layout: where the channels of the image are, "first" or "last".
+        length: actions of an episode.
+    """
+
+    action_space = spaces.MultiDiscrete([2, 2])
+
+    def __init__(self, layout: str = "last", length: int = 1) -> None:
+        self.length = length
+        self.shape = (3, 36, 36) if layout == "first" else (36, 36, 3)
+        image, vector = spaces.Box(0, 255, self.shape, np.uint8), spaces.Box(-1, 1, (1,), np.float32)
+        self.observation_space = spaces.Dict({"image": image, "vector": vector})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.age = 0
+        return self.shown(), {}
+
+    def shown(self) -> Any:
+        """Noise, the left half of it brighter, or the right one; the sign."""
+        self.wanted = self.np_random.integers(0, 2, 2)
+        image = self.np_random.integers(0, 128, self.shape, np.uint8)
+        columns = image if self.shape[0] == 3 else np.moveaxis(image, -1, 0)
+        columns[..., slice(0, 18) if self.wanted[0] else slice(18, 36)] += 100
+        return {"image": image, "vector": np.float32([2 * self.wanted[1] - 1])}
+
+    def step(self, action: Any) -> Any:
+        self.age += 1
+        reward = float(np.mean(np.asarray(action) == self.wanted))
+        return self.shown(), reward, self.age == self.length, False, {}
+
+
+class Flash(gymnasium.Env):
+    """An image that is lit at first or is not, dark afterwards: the second action is paid where it tells which."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.age, self.lit = 0, int(self.np_random.integers(2))
+        return np.full((36, 36, 1), 200 * self.lit, np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.age += 1
+        reward = float(self.age == 2 and action == self.lit)
+        return np.zeros((36, 36, 1), np.uint8), reward, self.age == 2, False, {}
+
+
+for kind in (Endless, Countdown, Windfall, Generous, Signal, Picture, Flash):
     gymnasium.register(f"known/{kind.__name__}-v0", entry_point=kind)

@@ -25,12 +25,12 @@ from torch import Tensor
 
 from rlcore import streams, types
 from rlcore.algorithms.ppo.config import Config
+from rlcore.data.history import Recalled, look, recall
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
 from rlcore.data.steps import transitions
 from rlcore.functional.returns import advantages
 from rlcore.functional.stats import mean_metrics, mean_over, reduce_loss, standardize
-from rlcore.functional.tree import map_leaves
 from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
@@ -42,7 +42,7 @@ __all__ = ["Agent", "Learner", "build"]
 class Samples(NamedTuple):
     """N steps without order: obs key -> [N, ...], action [N, A], the rest [N]; weight 0 where a row only resets."""
 
-    obs: dict[str, Tensor]
+    obs: dict[str, Tensor] | Recalled
     action: Tensor
     old_logprob: Tensor
     old_value: Tensor
@@ -52,9 +52,9 @@ class Samples(NamedTuple):
 
     def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> Samples:
         """Those of some rows [K, M], as [K, M, ...], with advantages and weights of their own."""
-        held = (self.obs, self.action, self.old_logprob, self.old_value, self.returns)
-        obs, action, old_logprob, old_value, returns = map_leaves(lambda column: column[rows], held)
-        return Samples(obs, action, old_logprob, old_value, advantage, returns, weight)
+        held = (self.action, self.old_logprob, self.old_value, self.returns)
+        action, old_logprob, old_value, returns = (column[rows] for column in held)
+        return Samples(look(self.obs, rows), action, old_logprob, old_value, advantage, returns, weight)
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
@@ -126,12 +126,13 @@ class Learner(types.Learner):
     def samples(self, batch: Batch) -> Samples:
         """Advantages, eq. 11-12, and returns of a rollout [T, B]; its N = T·B samples."""
         config, steps, step = self.config, batch.steps, transitions(batch)
+        obs, last = recall(batch, self.agent.history, self.agent.keys)
         with self.autocast():
-            _, last_value = self.agent(batch.last.obs)
+            _, last_value = self.agent(last)
         logprob, value = steps.extras["logprob"], steps.extras["value"]
         advantage = advantages(step, value, last_value, config.gamma, config.gae_lambda, config.gae_method)
-        samples = Samples(steps.obs, steps.action, logprob, value, advantage, advantage + value, step.weight)
-        return map_leaves(lambda column: column.flatten(0, 1), samples)
+        columns = (steps.action, logprob, value, advantage, advantage + value, step.weight)
+        return Samples(obs, *(column.flatten(0, 1) for column in columns))
 
     def gradient_step(self, minibatches: Sequence[Samples], coefs: Mapping[str, float]) -> Metrics:
         """One step on eq. 9 over minibatches, and their means; none, but `stop`, where their KL passes the target."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rlcore.data.history import ACTION, Recalling, gather, past_of, recall, recalling, rows_before, shown
+from rlcore.data.history import ACTION, Recalling, gather, look, past_of, recall, recalling, rows_before, shown
 from rlcore.functional.tree import fit
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.types import Batch, Steps
@@ -127,7 +127,7 @@ def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
     batch = Batch(steps, last, 0)
     found, arrival = recall(batch, history, ["x"])
     order = torch.randperm(second * width, generator=torch.Generator().manual_seed(seed % 1000)).reshape(width, second)
-    stacked, seen = found.at(order), shown(batch, history)
+    stacked, seen = look(found, order), shown(batch, history)
     for key, values in expected.items():
         flat = values[first:-1].reshape(second * width, *values.shape[2:])
         np.testing.assert_array_equal(stacked[key].numpy(), flat[order.numpy()])
@@ -159,7 +159,7 @@ def test_without_a_history_an_agent_is_itself_and_no_row_is_copied() -> None:
     last = Steps({"x": obs[-1]}, action[-1], zeros[0], zeros[0].bool(), zeros[0].bool(), is_first[-1])
     batch = Batch(steps, last, 0)
     found, arrival = recall(batch, {}, ["x"])
-    assert found.rows["x"].data_ptr() == obs.data_ptr() and arrival["x"] is last.obs["x"]
+    assert isinstance(found, dict) and found["x"].data_ptr() == obs.data_ptr() and arrival["x"] is last.obs["x"]
     assert shown(batch, {}) is batch
 
 

@@ -46,7 +46,7 @@ def test_run_checkpoint_and_exported_folder_give_the_same_policy(run: RunDirecto
     policies = [load_policy(p) for p in (run.path, path, exported)]
     weights = [torch.cat([v.flatten() for v in p.agent.parameters()]) for p in policies]
     assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
-    moments = [p.agent.normalizer.moments for p in policies]
+    moments = [p.agent.encoder.normalizer.moments for p in policies]
     assert moments[0].count > 0 and all(torch.equal(m.mean, moments[0].mean) for m in moments)
 
 
@@ -68,9 +68,9 @@ def test_sampled_actions_vary_and_depend_on_the_seed_alone(run: RunDirectory) ->
 
 def test_predicting_changes_no_statistic_of_the_policy(run: RunDirectory) -> None:
     policy = load_policy(run.path)
-    before = policy.agent.normalizer.moments.count
+    before = policy.agent.encoder.normalizer.moments.count
     policy.predict(OBS + 100)
-    assert policy.agent.normalizer.moments.count == before
+    assert policy.agent.encoder.normalizer.moments.count == before
 
 
 @pytest.mark.parametrize(

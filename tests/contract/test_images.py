@@ -1,0 +1,57 @@
+"""Agents that see images, several frames of them, and vectors keep what all promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rlcore import conformance
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.schema import build
+from rlcore.conformance.trainings import trained
+from tests.contract.test_registry import SETTINGS
+from tests.probes import envs  # noqa: F401  registers known/Picture-v0
+
+KEYS = {
+    "mlp_keys": {"encoder": ["vector"]},
+    "cnn_keys": {"encoder": ["image"]},
+    "encoder": {"mlp_layers": 1, "dense_units": 8, "mlp_features_dim": 4, "cnn_features_dim": 8},
+}
+
+
+def config(algo: str) -> RunConfig:
+    settings: dict[str, Any] = SETTINGS[algo] | KEYS
+    env = EnvConfig(
+        id="known/Picture-v0",
+        num_envs=3,
+        screen_size=None,
+        frame_stack=3,
+        frame_stack_dilation=2,
+        wrapper={"length": 5},
+    )
+    return RunConfig(algo=build(ALGORITHMS[algo].Config, settings, "algo."), env=env, seed=0)
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+def test_ppo_keeps_what_every_algorithm_promises(check: Callable[[RunConfig], None]) -> None:
+    check(config("ppo"))
+
+
+@pytest.mark.parametrize(
+    "check", [conformance.interrupted_equals_uninterrupted, conformance.compiled_equals_eager], ids=["kill", "compile"]
+)
+def test_a2c_too(check: Callable[[RunConfig], None]) -> None:
+    check(config("a2c"))
+
+
+def test_a_rollout_holds_what_the_environment_gave_and_each_frame_once() -> None:
+    training = trained(config("ppo"))
+    steps, last = training.collector.collect(7)
+    assert steps.obs["image"].dtype == last.obs["image"].dtype == steps.past["obs/image"].dtype
+    assert str(steps.obs["image"].dtype) == "torch.uint8"
+    assert steps.obs["image"].shape == (7, 3, 36, 36, 3) and last.obs["image"].shape == (3, 36, 36, 3)
+    assert steps.past["obs/image"].shape == (4, 3, 36, 36, 3)  # three frames, every second one: four rows back
+    assert steps.carry == () and set(steps.past) == {"obs/image", "is_first"}

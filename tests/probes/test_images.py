@@ -1,0 +1,53 @@
+"""What an image shows is learned, beside a vector and over time, through the real loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore.nn import cnn
+from tests.probes.test_policies import recent, trained
+
+KEYS: dict[str, Any] = {"mlp_keys": {"encoder": ["vector"]}, "cnn_keys": {"encoder": ["image"]}}
+ALGO = KEYS | {
+    "encoder": {"mlp_layers": 1, "mlp_features_dim": 8, "cnn_features_dim": 16},
+    "optimizer": {"lr": 3e-3},
+    "gamma": 0.9,
+}
+FRAMES = ALGO | {"mlp_keys": {"encoder": []}, "cnn_keys": {"encoder": ["rgb"]}}
+
+
+def picture(steps: int = 2_000, algo: dict[str, Any] | None = None, **wrapper: Any) -> float:
+    training = trained("known/Picture-v0", steps, algo=ALGO | (algo or {}), screen_size=None, wrapper=wrapper)
+    return recent(training)
+
+
+@pytest.mark.parametrize("layout", ["first", "last"])
+def test_an_image_and_a_vector_are_answered_together(layout: str) -> None:
+    # Random play earns ½, who sees one of the two ¾, who sees both 1.
+    assert picture(layout=layout) > 0.92
+
+
+def test_an_image_that_the_encoder_loses_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blank(x: Tensor) -> Tensor:
+        return torch.zeros_like(x, dtype=torch.float32)
+
+    monkeypatch.setattr(cnn, "scaled", blank)
+    assert picture() < 0.85
+
+
+def test_an_image_that_gets_to_another_row_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cnn.pixels
+    monkeypatch.setattr(cnn, "pixels", lambda x, spec, lead: real(x, spec, lead).roll(1, 0))
+    assert picture() < 0.85
+
+
+@pytest.mark.parametrize(("frames", "low", "high"), [(2, 0.92, 1.0), (1, 0.2, 0.75)])
+def test_what_only_the_frame_before_shows_is_answered_with_frames_and_not_without(
+    frames: int, low: float, high: float
+) -> None:
+    training = trained("known/Flash-v0", 1_500, algo=FRAMES, screen_size=None, frame_stack=frames)
+    assert low <= recent(training) <= high
