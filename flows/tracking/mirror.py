@@ -13,15 +13,17 @@ import os
 import select
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flows.process.network import listening
+from flows.process.network import is_server, listening
 from flows.process.signals import before_leaving, is_interrupted, time_left
 from flows.settings import configure_environment, warm_folder
 from flows.tracking.backends import bring
+from flows.tracking.mlflow_store import store_uri
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import spawn
@@ -47,8 +49,13 @@ def mirror_in_background(run: RunDirectory, every: float = 30.0) -> None:
 def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
     """Bring a run's backends up to date at its end; False where run.log says why they lack something.
 
-    It takes `timeout` seconds at most: a store that does not answer must not keep a finished run.
+    It takes `timeout` seconds at most: a store that does not answer must not keep a finished run. A run that no process
+    mirrors, for it was brief, is brought by this one, which has imported MLflow to register it; to a server a process
+    of its own brings it, whose patience is its own.
     """
+    shared = warm_folder() is not None or is_server(store_uri(run.read_config()))
+    if str(run.path.absolute()) not in _MIRRORS and not shared:
+        return _finish_here(run, timeout)
     deadline, complete = time.monotonic() + timeout, None
     for _ in range(2):  # one that was killed since the last request is found to be gone by this one
         mirror = _mirror_of(run)
@@ -59,6 +66,17 @@ def finish_mirror(run: RunDirectory, timeout: float = 120.0) -> bool:
     if complete is None:
         _MIRRORS.pop(str(run.path.absolute())).end()
     return bool(complete)
+
+
+def _finish_here(run: RunDirectory, timeout: float) -> bool:
+    """Bring a run's backends up to date in this process, within so many seconds."""
+    brought: list[bool] = []
+    bringing = threading.Thread(target=lambda: brought.append(bring_or_note(run)), name="mirror", daemon=True)
+    bringing.start()
+    bringing.join(timeout)
+    if bringing.is_alive():
+        _note_failure(run, f"no answer in {timeout:g} s; `python -m flows.tracking {run.path}` tries again")
+    return brought == [True]
 
 
 @before_leaving

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from flows.config.compose import compose
 from flows.process.leases import alone
+from flows.process.network import is_server
 from flows.process.parents import WORKER, leaving_with
 from flows.process.signals import TrainingInterrupted, is_interrupted, still_terminable, terminable
 from flows.report.sentences import describe
@@ -29,6 +30,7 @@ from flows.runs.milestones import note_broken_off, note_start
 from flows.runs.trainer import expect_trainer, release_after, resumes
 from flows.settings import WARM, configure_environment, home
 from flows.tracking.mirror import finish_mirror, mirror_in_background
+from flows.tracking.mlflow_store import store_uri
 from flows.workers.artifacts import run_shown
 from rlcore.errors import MachineFault, RunError, UserError
 from rlcore.store.directory import RunDirectory
@@ -47,6 +49,7 @@ from prefect.states import Completed, Failed  # noqa: E402
 
 PLACE = ("run_name=", "run_dir=")  # overrides that say where a run lies
 PREFECTS_WORDS = re.compile(r"(?:Task|Flow) run encountered an exception:? \w+: ")
+BRIEF = 10.0  # seconds in which a run without a server is not mirrored yet
 WORK_EVERY = 20.0  # seconds in which a long piece of work says once in the log how far it is
 Body = TypeVar("Body", bound=Callable[..., Any])
 Log = logging.Logger | LoggingAdapter
@@ -186,10 +189,14 @@ def _check_algorithm(algo: str, name: str) -> None:
 def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Iterator[None]:
     """Note the run's start and what breaks it off, and keep MLflow up to date."""
     note_start(run)
-    mirror_in_background(run)  # MLflow shows the run from its beginning
+    begun = time.monotonic()
+    # The process that mirrors takes as long to start as a brief training does, which is brought at its end.
+    at_once = bool(log or os.environ.get(WARM) or is_server(store_uri(run.read_config())))
+    if at_once:
+        mirror_in_background(run)  # MLflow shows the run from its beginning
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
-        if kind in ("checkpoint", "evaluation"):
+        if kind in ("progress", "checkpoint", "evaluation") and (at_once or time.monotonic() - begun > BRIEF):
             mirror_in_background(run)
 
     try:

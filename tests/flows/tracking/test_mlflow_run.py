@@ -6,12 +6,13 @@ import shutil
 import signal
 import sqlite3
 import textwrap
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from flows.settings import artifact_root, own_store, tracking_uri
+from flows.settings import WARM, artifact_root, own_store, tracking_uri
 from flows.tracking import mirror
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_run import flat, store_of
@@ -377,3 +378,26 @@ def test_a_run_is_found_among_more_experiments_than_mlflow_tells_at_once(home: P
     shutil.rmtree(run.path / ".mlflow")
     assert bring(run) == mlflow_run  # searched
     assert count_runs(home, "one-of-many") == 1
+
+
+def test_a_brief_run_is_brought_by_the_process_that_ends_it(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(WARM, raising=False)
+    monkeypatch.setattr(mirror, "Mirror", None)  # no other process is asked
+    brought: list[str] = []
+    monkeypatch.setattr(mirror, "bring", lambda run: brought.append(run.path.name))
+    run = synthetic_run(tmp_path / "brief", "brief")
+    assert mirror.finish_mirror(run) and brought == ["brief"]
+
+
+def test_a_store_that_hangs_keeps_a_brief_run_no_longer_than_it_may(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(WARM, raising=False)
+    answered = threading.Event()
+    monkeypatch.setattr(mirror, "bring", lambda run: answered.wait(30))
+    run = synthetic_run(tmp_path / "hanging", "hanging")
+    assert not mirror.finish_mirror(run, timeout=0.1)
+    assert "MLflow is behind: no answer in 0.1 s" in run.log.read_text()
+    answered.set()

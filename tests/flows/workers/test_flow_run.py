@@ -17,12 +17,13 @@ from uuid import UUID
 import pytest
 
 from flows.process import parents
-from flows.runs.listeners import working
+from flows.runs.listeners import tell, working
 from flows.workers import flow_run as around
 from flows.workers.flow_run import _run_of
 from rlcore.errors import RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import config_of
+from tests.flows.synthetic_runs import synthetic_run
 
 from prefect.client.schemas.objects import FlowRun, State  # isort: skip
 
@@ -191,3 +192,19 @@ def test_a_flow_that_a_killed_worker_had_started_ends_though_nobody_is_above_it(
         for thread in threads:
             thread.join(5.0 if by_worker else 0.1)
     assert (told, len(threads)) == ([signal.SIGTERM] if by_worker else [], 1)
+
+
+@pytest.mark.parametrize(("brief", "asked"), [(0.0, 2), (1e9, 0)], ids=["long", "brief"])
+def test_a_run_without_a_server_is_mirrored_as_it_goes_where_it_is_not_brief(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brief: float, asked: int
+) -> None:
+    monkeypatch.delenv(around.WARM, raising=False)
+    calls: list[str] = []
+    monkeypatch.setattr(around, "BRIEF", brief)
+    monkeypatch.setattr(around, "mirror_in_background", lambda run, every=30.0: calls.append("asked"))
+    monkeypatch.setattr(around, "finish_mirror", lambda run: calls.append("finished"))
+    run = synthetic_run(tmp_path / "run", "brief")
+    with around._mirror(run, None, None):
+        for kind in ("progress", "checkpoint", "work"):
+            tell(kind, {})
+    assert calls == ["asked"] * asked + ["finished"]
