@@ -7,6 +7,7 @@ state saved by one kind of vector goes on in the other.
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from typing import Any
 
@@ -15,16 +16,22 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 
 from rlcore.config.groups import EnvConfig
+from rlcore.envs.exact.recording import random_action
 from rlcore.envs.exact.state import capture, restore
 from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.spaces import obs_bounds, spec_of
 from rlcore.envs.suites.registry import SUITES
 from rlcore.envs.suites.suite import checked_arguments
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
+from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.wrappers import FlatDictObservation, layers, time_limit
 from rlcore.errors import EnvironmentFault, UserError, first_line
 from rlcore.types import State
 
+log = logging.getLogger(__name__)
+
+TRIED, TRIED_STEPS = 13, 60  # lanes, a number of no power of two, and actions by which exactness is tried
+_EXACT: dict[str, bool] = {}  # by settings, found out once a process
 FORBIDS = ("action_repeat", "mask_velocities", "num_stack", "reward_as_observation")
 WORTH_IT = 8  # environments from which on one computation is quicker: 4 take 37 µs singly and 48 so, 8 take 63 and 51
 
@@ -108,9 +115,46 @@ def _set_elapsed(single: gymnasium.Env, steps: int) -> None:
 
 
 def worth_it(config: EnvConfig, num_envs: int) -> bool:
-    """Whether `env.vectorization=auto` is native: there is such code for these settings, and enough environments."""
+    """Whether `env.vectorization=auto` is native: such code fits these settings and is exact, and B is large enough."""
     fits = num_envs >= WORTH_IT and config.sync_env and not _forbidden(config) and _has_code(config)
-    return fits and not _wrappers(config)
+    return fits and not _wrappers(config) and _exact_here(EnvSettings.of(config))
+
+
+def _exact_here(settings: EnvSettings) -> bool:
+    """Whether lanes give the bits of single environments on this machine, whose vectorised sines may be its own."""
+    key = repr(settings)
+    if key not in _EXACT:
+        lanes = NativeVectorEnv(settings, TRIED, _tried_seed)
+        single = SerialVectorEnv(lambda: make(settings), TRIED, _tried_seed)
+        with closing(lanes), closing(single):
+            _EXACT[key] = _play_bytes(lanes) == _play_bytes(single)
+        if not _EXACT[key]:
+            log.warning("%s: its vectorised code is not exact on this machine, so it is not taken", settings.id)
+    return _EXACT[key]
+
+
+def _tried_seed(env_index: int, episode_index: int) -> int:
+    return 1000 * env_index + episode_index
+
+
+def _play_bytes(envs: NativeVectorEnv | SerialVectorEnv) -> list[bytes]:
+    """Arrivals of random actions, and the states of those episodes that have not ended, whose last bits they hide."""
+    rng, arrival, found = np.random.default_rng(0), envs.reset(), []
+    for _ in range(TRIED_STEPS):
+        rows = [{key: values[i] for key, values in arrival.obs.items()} for i in range(envs.num_envs)]
+        arrival = envs.step(np.stack([np.asarray(random_action(envs.spec, rng, obs)) for obs in rows]))
+        parts = (*arrival.obs.values(), arrival.reward, arrival.terminated, arrival.truncated, arrival.is_first)
+        found.append(b"|".join(part.tobytes() for part in parts))
+    states = enumerate(envs._capture())  # pyright: ignore[reportPrivateUsage]
+    ended = arrival.terminated | arrival.truncated
+    return [*found, *(_bits(state) for index, state in states if not ended[index])]
+
+
+def _bits(value: Any) -> bytes:
+    """The bits of a captured state."""
+    if isinstance(value, dict):
+        return b"|".join(f"{key}:".encode() + _bits(part) for key, part in value.items())
+    return value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
 
 
 def refuse(config: EnvConfig) -> None:

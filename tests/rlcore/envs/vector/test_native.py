@@ -9,8 +9,11 @@ import pytest
 
 from rlcore.config.groups import ActionsAsObservation, EnvConfig
 from rlcore.envs.exact.stacked import stack, unstack
+from rlcore.envs.suites import gym
 from rlcore.envs.suites.dummy import DummySuite
+from rlcore.envs.suites.gym import CartPoleLanes
 from rlcore.envs.suites.registry import SUITES
+from rlcore.envs.vector import native
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.native import NativeVectorEnv, worth_it
@@ -40,11 +43,11 @@ def played(vector: EpisodicVectorEnv, steps: int, begin: bool = True, seed: int 
     "settings", [{}, {"max_episode_steps": 9}, {"wrapper": {"sutton_barto_reward": True, "max_episode_steps": 20}}]
 )
 def test_the_episodes_are_those_of_single_environments(tier: str, settings: dict[str, Any]):
-    native, single = (envs(kind, tier, **settings) for kind in ("native", "single"))
-    assert isinstance(native, NativeVectorEnv) and not isinstance(single, NativeVectorEnv)
-    assert native.spec == single.spec
-    assert played(native, 120) == played(single, 120)
-    episodes = native.pop_episodes()
+    lanes, single = (envs(kind, tier, **settings) for kind in ("native", "single"))
+    assert isinstance(lanes, NativeVectorEnv) and not isinstance(single, NativeVectorEnv)
+    assert lanes.spec == single.spec
+    assert played(lanes, 120) == played(single, 120)
+    episodes = lanes.pop_episodes()
     assert episodes == single.pop_episodes() and len(episodes) > 10
 
 
@@ -163,6 +166,19 @@ def test_lanes_whose_images_would_be_resized_are_stepped_one_by_one(monkeypatch:
 
     monkeypatch.setitem(SUITES, "dummy", Pictures())
     assert not worth_it(EnvConfig("discrete_dummy"), 64)
-    assert worth_it(EnvConfig("discrete_dummy", wrapper={"dict_obs_space": False}), 64)
     with pytest.raises(UserError, match="not together with ScreenSize"):
         envs(id="discrete_dummy")
+
+
+def test_code_that_is_not_exact_on_this_machine_is_not_taken(monkeypatch: pytest.MonkeyPatch):
+    class Rounding(CartPoleLanes):
+        def step(self, action: np.ndarray) -> Any:
+            found = super().step(action)
+            self.vector.state[1, 3] *= 1 + 2**-52  # the last bit of one number of one lane
+            return found
+
+    monkeypatch.setattr(native, "_EXACT", {})
+    monkeypatch.setattr(gym, "CartPoleLanes", Rounding)
+    assert not worth_it(EnvConfig("CartPole-v1"), 64)
+    monkeypatch.undo()
+    assert worth_it(EnvConfig("CartPole-v1"), 64)
