@@ -167,11 +167,13 @@ class Batch:
         steps: [T, B, ...] on the learner's device.
         last: the arrival after row T-1 as tensors: obs key -> [B, ...] and reward, terminated, truncated, is_first [B].
         policy_steps: rows taken before these, all environments and ranks together: by them every schedule counts.
+        places: [T, B] int64, where the rows lie in a replay memory, which takes them back (`Replay.write_back`).
     """
 
     steps: Steps
     last: Steps
     policy_steps: int
+    places: np.ndarray | None = None
 
 
 class Ranks(Protocol):

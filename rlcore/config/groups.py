@@ -11,7 +11,6 @@ from rlcore.errors import UserError
 
 REDUCTIONS = ("mean", "sum", "max", "min", "last")
 # Why some keys are accepted and have no effect today.
-IN_MEMORY = "a replay lies in memory"
 ALL_RANKS = "ranks always learn from all of their steps together"
 
 
@@ -98,8 +97,10 @@ class BufferConfig:
         "null: as many as the algorithm wants",
         low=1,
     )
-    memmap: bool = arg(False, "memory-mapped storage", unused=IN_MEMORY)
-    memmap_dir: str | None = arg(None, "folder of memory-mapped storage", learning=False, unused=IN_MEMORY)
+    memmap: bool = arg(
+        False, "a replay memory's rows lie on the disk, for more of them than fit in memory", learning=False
+    )
+    memmap_dir: str | None = arg(None, "where; null: in the run's folder", learning=False)
     validate_args: bool = arg(False, "check shapes", learning=False, unused="shapes are always checked")
     from_numpy: bool = arg(False, "storage shared with NumPy", learning=False, unused="storage is always shared")
     checkpoint: bool = arg(True, "keep the replay in checkpoints", learning=False, unused="it always is")

@@ -1,11 +1,10 @@
-"""The off-policy buffer: the newest rows of every environment, and sequences drawn from them as often as owed."""
+"""The off-policy buffer: the newest rows of every environment, and batches drawn from them as often as owed."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,197 +13,238 @@ from torch import Tensor
 from rlcore import streams
 from rlcore.data import dataset
 from rlcore.data.arrivals import as_steps, columns
-from rlcore.types import Batch, Buffer, Chunk, Context, State, Steps
+from rlcore.data.chunked import ChunkedRing
+from rlcore.data.gathered import gather_batches
+from rlcore.data.ring import form_bytes, form_of, make_ring, to_device
+from rlcore.data.samplers import Sampler
+from rlcore.data.sizes import chunk_rows, row_bytes
+from rlcore.data.table import Form, scratch_folder
+from rlcore.functional import tree
+from rlcore.spec import ArraySpec
+from rlcore.types import Batch, Buffer, Carry, Context, Metrics, State, Steps
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-PARTS = 32  # chunks in a full memory: a checkpoint writes the newest ones whole, and the rows of one that is not full
+AT_ONCE = 1 << 20  # bytes of the batches that are drawn together
 
 
 class Replay(Buffer):
-    """A ring of rows [R, B, ...], of which every row is written once and the newest `size` may be drawn.
+    """A ring of rows, of which every one is written once and the newest `size` may be drawn.
 
     Batches are chosen on the host, which knows which rows only reset: it never waits for a device that keeps the rows.
+    Those that are due are drawn together, up to a megabyte. The arrival that has not been answered yet waits in the row
+    after the newest, so that the newest step can be drawn.
 
-    Extras and carries are not kept: they are those of an older agent. The arrival that has not been answered yet waits
-    in the row after the newest, so that the newest step can be drawn.
+    Of what the agent said, and of its carry, rows have what is named here: it is that of an older agent. What was said
+    may be written back. Both must be of known form: random actions come without.
+
+    With `buffer.memmap`, rows lie in files that are gone when the process ends; chunks of checkpoints stay the truth.
 
     Args:
-        context: whose ranks share what is owed; its `replay` stream draws.
+        context: whose ranks share what is owed, whose environments' rows these are; its `replay` stream draws.
+        sampler: where sequences begin, and of how many steps (L) they are.
         size: rows of every environment that are remembered.
         batch_size: N, sequences in a batch.
-        length: L, steps of a sequence.
         ratio: gradient steps owed for every policy step, those of all ranks together counted once; taken exactly.
         starts: policy steps before the first batch; none is owed for them.
         pretrain: gradient steps owed besides, with the first.
-        transitions: none of a batch begins with a row that only resets; None = where they are of one step.
+        before: rows that come along in front of each sequence, `Steps.past`; as far back as a history reaches.
+        extras: name -> form of one row of what the agent says beside its action, where rows are to have it.
+        carry: `agent.initial(1)`, where every sequence is to come with the carry before it; rollouts are then of one
+            row. Rows that the agent has not seen, as of a dataset, have this one.
         device: where the rows are kept; batches go to the learner's.
     """
 
     def __init__(
         self,
         context: Context,
+        sampler: Sampler,
         *,
         size: int,
         batch_size: int,
-        length: int = 1,
         ratio: float | Fraction = 1.0,
         starts: int = 0,
         pretrain: int = 0,
-        transitions: bool | None = None,
+        before: int = 0,
+        extras: Mapping[str, ArraySpec] | None = None,
+        carry: Carry = (),
         device: torch.device | str = "cpu",
     ) -> None:
-        if size <= length:
+        if size <= (length := sampler.length):
             raise ValueError(f"a memory of {size} rows holds no sequence of {length} steps and the arrival after it")
-        self.size, self.batch_size, self.length, self.starts, self.pretrain = size, batch_size, length, starts, pretrain
-        self.ratio, self.transitions = Fraction(str(ratio)), length == 1 if transitions is None else transitions
+        self.sampler, self.size, self.batch_size, self.before = sampler, size, batch_size, before
+        self.ratio, self.starts, self.pretrain = Fraction(str(ratio)), starts, pretrain
         self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
-        self.rng = context.generator("replay")
-        self.rows: dict[str, Tensor] = {}
-        self._resets = np.zeros(0, bool)  # [R, B]: the step from the row only resets
+        self.rng, self.width = context.generator("replay"), context.num_envs
+        self._files = context.config if context.config.buffer.memmap and self.device.type == "cpu" else None
+        self._carry, fresh = carry, tree.name_leaves(carry)
+        self._fresh = {name: value[0].cpu() for name, value in fresh.items()}
+        said = {name: (part.shape, getattr(torch, part.dtype)) for name, part in (extras or {}).items()}
+        self._forms: dict[str, Form] = {"said": said, "carry": form_of(fresh, 1)}  # beside that of the given
+        self.row_bytes = row_bytes(context.spec) + sum(map(form_bytes, self._forms.values()))
+        self.chunk_rows = chunk_rows(size, self.width * self.row_bytes)
+        self._rings: dict[str, ChunkedRing] = {}
+        self._resets = np.zeros(0, bool)  # [slots, B]: the step from the row only resets
         self.written = 0  # rows of every environment, of all time
         self.taken = 0  # batches handed out
         self._newest = 0  # policy steps of the last `extend`, of all ranks
-        self._part = max(1, size // PARTS)  # rows of a chunk
-        self._chunks: dict[int, Chunk] = {}
+        self._steps_seen = 0  # policy steps, of all ranks
 
     @property
     def capacity(self) -> int:
         """Rows of every environment that there is room for; memory is taken as they come."""
-        return self._room
+        return self._slots
 
     @property
-    def _room(self) -> int:
-        return self.size + self._part + 1  # a chunk whose first rows are no longer drawn is whole until it is let go
+    def _slots(self) -> int:
+        # A chunk whose first rows are no longer drawn is whole until it is let go.
+        return self.size + self.before + self.chunk_rows + 1
 
     @property
     def batch_rows(self) -> int:
-        """Rows of one batch, its arrivals among them."""
-        return self.batch_size * (self.length + 1)
+        """Rows of one batch, its arrivals and what comes before it among them."""
+        return self.batch_size * (self.before + self.sampler.length + 1)
+
+    @property
+    def in_files(self) -> bool:
+        """Rows lie on the disk."""
+        return self._files is not None
+
+    @property
+    def oldest(self) -> int:
+        """The first row that may be drawn, counted from the first of all time."""
+        return max(0, self.written - self.size)
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def extend(self, steps: Steps, last: Steps) -> None:
-        """Remember T rows [T, B, ...] and the arrival [B, ...] after them; the oldest ones make room."""
-        count, width = steps.reward.shape
-        for begin in range(0, count, self.size):
-            self._write(_columns(steps, begin, begin + self.size))
-        self._write(_columns(last, None, None))
-        self.written -= 1  # it comes again, with its action
-        self._newest = count * width * self.ranks.size
+        """Remember T rows [T, B, ...] and the arrival [B, ...] after them; the oldest ones make room.
 
-    def _write(self, columns: dict[str, Tensor]) -> None:
-        count = len(columns["reward"])
-        if not self.rows:
-            self._make_room(columns)
-        slots = self._slots(self.written, self.written + count)
-        for key, rows in self.rows.items():
-            rows[slots.to(self.device)] = columns[key].to(self.device)
-        ended, opens = columns["terminated"] | columns["truncated"], columns["is_first"]
-        self._resets[slots.numpy()] = ended.cpu().numpy()
-        # Of rows from elsewhere, a dataset's say, the last before an episode opens need not have ended one.
-        self._resets[(slots - 1).numpy() % self._room] |= opens.cpu().numpy()
+        A ValueError where carries are kept and T is not 1: a rollout brings the one before its first row.
+        """
+        count, given = len(steps.reward), self._columns(steps)
+        self._newest = count * self.width * self.ranks.size
+        if given["carry"] and count != 1:
+            raise ValueError("a memory that keeps carries takes rollouts of one row")
+        if count <= self.size:
+            self._write(self.written, count, given)
+        else:
+            for begin in range(0, count, self.size):
+                part = {k: {n: v[begin : begin + self.size] for n, v in c.items()} for k, c in given.items()}
+                self._write(self.written + begin, min(self.size, count - begin), part)
         self.written += count
+        self._write(self.written, 1, self._columns(last))  # it comes again, with its action
 
-    def _make_room(self, columns: dict[str, Tensor]) -> None:
-        for key, value in sorted(columns.items()):  # in the same order also when they come from a file
-            self.rows[key] = torch.zeros((self._room, *value.shape[1:]), dtype=value.dtype, device=self.device)
-        self._resets = np.zeros((self._room, columns["reward"].shape[1]), bool)
+    def _columns(self, steps: Steps) -> dict[str, dict[str, Tensor]]:
+        said = {name: steps.extras[name] for name in self._forms["said"]} if steps.extras else {}
+        carry = tree.name_leaves(steps.carry) if self._forms["carry"] else {}
+        return {"given": columns(steps) | {"action": steps.action}, "said": said, "carry": carry}
 
-    def _slots(self, begin: int, end: int) -> Tensor:
-        return torch.arange(begin, end) % self._room
+    def _write(self, row: int, count: int, given: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if not self._rings:
+            self._make_room(form_of(given["given"], given["given"]["reward"].ndim))
+        for name, ring in self._rings.items():
+            ring.ring.write(row, count, given[name], self._fresh)
+        self._note_resets(row, count, given["given"])
+
+    def _note_resets(self, row: int, count: int, given: Mapping[str, Tensor]) -> None:
+        ended, opens = (given["terminated"] | given["truncated"]).cpu().numpy(), given["is_first"].cpu().numpy()
+        begin = row % len(self._resets)
+        # Of rows from elsewhere, a dataset's say, the last before an episode opens need not have ended one.
+        if count == 1:
+            self._resets[begin] = ended
+            self._resets[begin - 1] |= opens[-1] if opens.ndim == 2 else opens
+        else:
+            slots = np.arange(begin, begin + count) % len(self._resets)
+            self._resets[slots] = ended
+            self._resets[slots - 1] |= opens
+
+    def _make_room(self, given: Form) -> None:
+        folder = None if self._files is None else scratch_folder(self._files)
+        forms = {"given": given, **{name: form for name, form in self._forms.items() if form}}
+        self._rings = {
+            name: ChunkedRing(make_ring(form, self._slots, self.width, self.device, folder), self.chunk_rows)
+            for name, form in forms.items()
+        }
+        self._resets = np.zeros((self._slots, self.width), bool)
+
+    def write_back(self, places: np.ndarray, extras: Mapping[str, Tensor]) -> None:
+        """Replace what the agent said in rows of a batch, unless they have been overwritten since.
+
+        Args:
+            places: `Batch.places` [L, N]; of a row that is there twice, the last counts.
+            extras: name -> [L, N, ...], of the memory's `extras`.
+        """
+        flat = places.ravel()
+        known, newest = np.unique(flat[::-1], return_index=True)
+        there = known >= self.oldest * self.width
+        index = torch.from_numpy(flat.size - 1 - newest[there])
+        rows = {name: value.detach().flatten(0, 1) for name, value in extras.items()}
+        values = {name: value[to_device(index, value.device)] for name, value in rows.items()}
+        self._rings["said"].change(known[there], values)
 
     # Batches ----------------------------------------------------------------------------------------------------------
 
     def batches(self, policy_steps: int) -> Iterator[Batch]:
-        """The batches owed after the newest rows, with `policy_steps` before these: [L, N] and the arrival [N]."""
-        learned = policy_steps + self._newest - self.starts
-        while learned > 0 and self.taken < int(self.ratio * learned) + self.pretrain and self.written >= self.length:
-            self.taken += 1
-            yield self._drawn(policy_steps)
+        """The batches owed after the newest rows, with `policy_steps` before these: [L, N] and the arrival [N].
 
-    def _drawn(self, policy_steps: int) -> Batch:
-        oldest, width = max(0, self.written - self.size), self.rows["reward"].shape[1]
-        choices = self.written - self.length + 1 - oldest
-        picked = self.rng.integers(0, choices * width, self.batch_size)
-        if self.transitions:
-            while (resets := self._resets[(oldest + picked // width) % self._room, picked % width]).any():
-                picked[resets] = self.rng.integers(0, choices * width, int(resets.sum()))
-        slots = (oldest + picked // width + np.arange(self.length + 1)[:, None]) % self._room
-        places = _sent(torch.from_numpy((slots * width + picked % width).ravel()), self.device)
-        shape = slots.shape  # one flat index for all columns: an eighth of the time that two take, row and environment
-        drawn = {
-            key: _sent(rows.flatten(0, 1).index_select(0, places).view(*shape, *rows.shape[2:]), self.target)
-            for key, rows in self.rows.items()
-        }
-        return Batch(_steps(drawn, slice(0, self.length)), _steps(drawn, self.length), policy_steps)
+        Some are drawn ahead of the one that is handed out, and show what was written back before that.
+        """
+        self._steps_seen = policy_steps + self._newest
+        learned = self._steps_seen - self.starts
+        owed = int(self.ratio * learned) + self.pretrain if learned > 0 and self.written >= self.sampler.length else 0
+        at_once = max(1, AT_ONCE // (self.batch_rows * self.row_bytes))
+        while self.taken < owed:
+            for batch in self._draw(min(owed - self.taken, at_once), policy_steps):
+                self.taken += 1
+                yield batch
+
+    def only_resets(self, places: np.ndarray) -> np.ndarray:
+        """Whether the step from each place [N] opens the next episode, so that nobody took it: [N] bool."""
+        return self._resets.ravel()[places % self._resets.size]
+
+    def _draw(self, count: int, policy_steps: int) -> Iterator[Batch]:
+        # One after the other: what is drawn does not depend on how many are drawn together.
+        begins = np.stack([self.sampler.draw(self, self.batch_size, self.rng) for _ in range(count)])
+        offsets = np.arange(-self.before, self.sampler.length + 1)[:, None] * self.width
+        rings = {name: ring.ring for name, ring in self._rings.items()}
+        for steps, last, places in gather_batches(rings, begins, offsets, self.before, self.target):
+            steps.carry = tree.rebuild(self._carry, iter([steps.carry[name] for name in self._fresh]))
+            yield Batch(steps, last, policy_steps, places)
+
+    def metrics(self) -> Metrics:
+        """Gradient steps of all ranks for each policy step so far."""
+        taken = self.taken * self.ranks.size
+        return {"Params/replay_ratio": taken / self._steps_seen} if self._steps_seen else {}
 
     def remembered(self) -> TensorDict:
         """The rows that may be drawn, in order of time: `rlcore.data.dataset` [rows, B], a copy."""
-        columns = self._between(max(0, self.written - self.size), self.written) if self.rows else {}
-        return dataset.as_tensordict(_steps(columns, slice(None)))
+        rows = {name: ring.ring.between(self.oldest, self.written) for name, ring in self._rings.items()}
+        steps = as_steps(rows["given"], rows["given"]["action"])
+        steps.extras = rows.get("said", {})
+        return dataset.as_tensordict(steps)
 
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Counts, stream, the full chunks that are still drawn from, and one of the rows after them."""
-        first, full = max(0, self.written - self.size) // self._part, self.written // self._part
-        self._chunks = {
-            n: self._chunks.get(n) or Chunk(functools.partial(self._between, n * self._part, (n + 1) * self._part))
-            for n in range(first, full)
-        }
-        return {
-            "written": self.written,
-            "taken": self.taken,
-            "part": self._part,
-            "rng": streams.generator_state(self.rng),
-            "chunks": list(self._chunks.values()),
-            "tail": [self._held(full * self._part, self.written + 1)] if self.rows else [],
-        }
-
-    def _held(self, begin: int, end: int) -> Chunk:
-        """Rows as they are now, in a file of their own: whoever wants the policy alone does not read it."""
-        columns = self._between(begin, end)
-        return Chunk(lambda: columns)
-
-    def _between(self, begin: int, end: int) -> dict[str, Tensor]:
-        slots = self._slots(begin, end).to(self.device)
-        return {key: rows[slots] for key, rows in self.rows.items()}
+        """Counts, stream, and the rows that are still drawn from, in chunks."""
+        first = max(0, self.oldest - self.before)
+        rows = {name: ring.state(first, self.written) for name, ring in self._rings.items()}
+        counts = {"written": self.written, "taken": self.taken, "part": self.chunk_rows}
+        given, rng = rows.pop("given", {"chunks": [], "tail": []}), streams.generator_state(self.rng)
+        return counts | {"rng": rng} | given | rows
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`, in chunks as long as its own: those of a shorter run may be of fewer rows."""
-        self._part = state.get("part", self._part)
-        full, chunks = state["written"] // self._part, state["chunks"]
+        self.chunk_rows = state.get("part", self.chunk_rows)
         streams.load_generator_state(self.rng, state["rng"])
-        # Chunks of this very memory are views of rows that are to be overwritten.
-        columns = [chunk.columns() for chunk in chunks] if self.rows else (chunk.columns() for chunk in chunks)
-        self.rows, self._chunks = {}, {}
-        for n, chunk, held in zip(range(full - len(chunks), full), chunks, columns, strict=True):
-            self.written = n * self._part
-            self._write(held)
-            self._chunks[n] = Chunk(
-                functools.partial(self._between, n * self._part, (n + 1) * self._part), chunk.stored
-            )
-        self.written = full * self._part
-        for chunk in state["tail"]:
-            self._write(chunk.columns())
-        self.written, self.taken = state["written"], state["taken"]
-
-
-def _sent(value: Tensor, device: torch.device) -> Tensor:
-    """On a device, without waiting for it; from pinned memory, which torch keeps until it has arrived."""
-    if value.device.type == "cpu" and device.type == "cuda":
-        value = value.pin_memory()
-    return value.to(device, non_blocking=True)
-
-
-def _columns(steps: Steps, begin: int | None, end: int | None) -> dict[str, Tensor]:
-    """Rows `begin` to `end` as one flat dict of [T, B, ...]; None = the one row [1, B, ...] of an arrival."""
-    flat = columns(steps) | {"action": steps.action}
-    return {key: value[None] if begin is None else value[begin:end] for key, value in flat.items()}
-
-
-def _steps(drawn: dict[str, Tensor], where: Any) -> Steps:
-    rows = {key: value[where] for key, value in drawn.items()}
-    return as_steps(rows, rows["action"])
+        self.written, self.taken, self._rings = state["written"], state["taken"], {}
+        if not state["tail"]:
+            return
+        self._make_room(form_of(state["tail"][-1].columns(), 2))
+        for name in self._rings.keys() & state.keys():
+            for _ in self._rings[name].load(state[name], self.written):
+                pass
+        for row, rows in self._rings["given"].load(state, self.written):
+            self._note_resets(row, len(rows["reward"]), rows)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlcore.data.steps import Transitions, transitions
+from rlcore.data.steps import Outcomes, transitions
 from rlcore.functional.stats import RunningMoments
 from rlcore.types import Alone, Batch, Ranks, State
 
@@ -28,7 +28,7 @@ class RewardScaler:
         self.moments = RunningMoments(1)
         self.running = torch.zeros(0, dtype=torch.float64)  # [B], of the open episodes
 
-    def __call__(self, step: Transitions) -> Tensor:
+    def __call__(self, step: Outcomes) -> Tensor:
         """Scaled rewards [T, B] float32 of the transitions [T, B], after merging their returns into the statistics."""
         reward = step.reward.double().cpu()
         done, counts = step.done.cpu(), step.weight.cpu() > 0

@@ -13,7 +13,7 @@ from rlcore.types import Batch, Steps
 
 
 @dataclass
-class Transitions:
+class Outcomes:
     """The T steps t → t+1 of a batch.
 
     Attributes:
@@ -29,14 +29,14 @@ class Transitions:
     weight: Tensor
 
 
-def transitions(batch: Batch) -> Transitions:
-    """Transitions: what the step from each row to the next brought; what arrived with row t+1 belongs to step t."""
+def transitions(batch: Batch) -> Outcomes:
+    """Outcomes: what the step from each row to the next brought; what arrived with row t+1 belongs to step t."""
     steps, last = batch.steps, batch.last
     # Where rows of one recording follow those of another, no end stands before the row that opens an episode.
     reset = steps.terminated | steps.truncated | shifted(steps.is_first, last.is_first)
     done = shifted(reset, last.terminated | last.truncated) & ~reset
     terminated = shifted(steps.terminated, last.terminated)
-    return Transitions(shifted(steps.reward, last.reward), terminated, done, (~reset).float())
+    return Outcomes(shifted(steps.reward, last.reward), terminated, done, (~reset).float())
 
 
 class Transition(NamedTuple):

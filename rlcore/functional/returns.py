@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from rlcore.data.steps import Transitions
+    from rlcore.data.steps import Outcomes
 
 SHORT = 16  # rows that "auto" goes through one by one: of more, a compiler needs minutes for the loop
 
 
 def advantages(
-    step: Transitions, value: Tensor, last_value: Tensor, gamma: float, gae_lambda: float, method: str = "loop"
+    step: Outcomes, value: Tensor, last_value: Tensor, gamma: float, gae_lambda: float, method: str = "loop"
 ) -> Tensor:
     """Generalized advantage estimates of a rollout, by `gae`.
 

@@ -75,8 +75,16 @@ def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
         log.debug("what %s keeps cannot be counted", config.algo.name, exc_info=True)
         return None
     whole, agent = _bytes(state), _bytes(state.get("agent"))
-    on_device = getattr(buffer, "device", None) == LEARNERS
-    return Counted(agent, whole - agent, buffer.capacity, buffer.batch_rows, on_device)
+    return Counted(
+        agent,
+        whole - agent,
+        buffer.capacity,
+        buffer.batch_rows,
+        chunk_rows=getattr(buffer, "chunk_rows", 0),
+        row=getattr(buffer, "row_bytes", 0),
+        on_device=getattr(buffer, "device", None) == LEARNERS,
+        in_files=getattr(buffer, "in_files", False),
+    )
 
 
 def gpu_memory(index: int) -> int | None:

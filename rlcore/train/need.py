@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass, field
 
 from rlcore.config.groups import RunConfig
+from rlcore.data.sizes import PIECES, row_bytes
 from rlcore.spec import EnvSpec
 from rlcore.system.devices import gpus
 from rlcore.system.free import Free
@@ -37,7 +38,10 @@ class Counted:
         beside: bytes of what its learner remembers beside it.
         capacity: rows of every environment in its buffer.
         batch_rows: those of one batch that is drawn from it.
+        chunk_rows: those of every environment that a checkpoint writes together.
+        row: bytes of one row there; 0 = as many as it arrives with.
         on_device: these rows lie where the agent does.
+        in_files: they lie on the disk.
         countable: there is an end to its layers.
     """
 
@@ -45,7 +49,10 @@ class Counted:
     beside: int = 0
     capacity: int = 0
     batch_rows: int = 0
+    chunk_rows: int = 0
+    row: int = 0
     on_device: bool = False
+    in_files: bool = False
     countable: bool = True
 
 
@@ -93,25 +100,29 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     judging = min(config.evaluation.num_envs, max(config.evaluation.episodes, config.evaluation.final_episodes))
     arriving = config.algo.collect_length * env.num_envs * row
     rows = config.algo.iterations(width) * config.algo.collect_length + 1  # of a whole run, and the arrival after them
-    replay = min(counted.capacity, rows) * env.num_envs * row
+    held = env.num_envs * (counted.row or row)  # bytes of one row of all environments of a rank, as it is remembered
+    replay, chunk = min(counted.capacity, rows) * held, min(counted.chunk_rows, rows) * held
     # The learner has a copy of the rollout, in its own form; a step computes the optimizer's next state beside it.
     learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": arriving}
-    learning |= {"batch": counted.batch_rows * row}
+    learning |= {"batch": counted.batch_rows * (counted.row or row)}
     memory = {
         "processes": ranks * PROCESS + workers * WORKER,
         "threads": ranks * config.num_threads * THREAD,
         "environments": (width - workers + judging) * ENVIRONMENT,
     }
-    device = learning | ({"replay memory": replay} if counted.on_device else {})
-    host = {"rollout": arriving} | ({} if counted.on_device else {"replay memory": replay})
+    remembered = {} if counted.in_files else {"replay memory": replay}
+    device = learning | (remembered if counted.on_device else {})
+    host = {"rollout": arriving, "a chunk that is written": 2 * chunk} | ({} if counted.on_device else remembered)
     for parts in (host,) if gpu else (host, device):
         memory |= {name: memory.get(name, 0) + ranks * count for name, count in parts.items()}
     kept, each = _kept(config), counted.agent + counted.beside + width * (row + STATE)
-    new = min(replay, config.checkpoint_every // width * env.num_envs * row)
+    new = min(replay, config.checkpoint_every // width * held)
+    # A chunk that fills is written in pieces first; the newest rows, less than a piece, are in every checkpoint again.
+    chunks = replay + chunk + kept * (new + min(new, chunk) + min(new, chunk // PIECES + held))
     return Need(
         memory=_there(memory),
         device=_there(device if gpu else {}),
-        disk=_there({"checkpoints": kept * each, "replay memory": ranks * (replay + kept * new)}),
+        disk=_there({"checkpoints": kept * each, "replay memory": ranks * (chunks + counted.in_files * replay)}),
         threads=ranks * config.num_threads + workers,
         busy=1 if gpu else ranks,
         countable=counted.countable,
@@ -122,14 +133,6 @@ def on_gpu(config: RunConfig) -> bool:
     """Whether a run of this config computes on a GPU here."""
     accelerator = config.fabric.accelerator
     return accelerator in ("cuda", "gpu") or (accelerator == "auto" and gpus() > 0)
-
-
-def row_bytes(spec: EnvSpec) -> int:
-    """Bytes of one row of one environment: observations, action as an agent says it, reward and three flags."""
-    from numpy import dtype
-
-    obs = sum(math.prod(part.shape) * dtype(part.dtype).itemsize for part in spec.obs.values())
-    return obs + spec.action.size * (4 if spec.action.continuous else 8) + 7
 
 
 def size(count: int) -> str:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import spell
+from rlcore.config.schema import at, plain, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import learning_half
 from rlcore.train.fingerprint import differences
 
 log = logging.getLogger(__name__)
+_GONE = object()
 
 NEUTRAL = ("env.vectorization",)  # keys of which older fingerprints say that they decide what is learned
 
@@ -74,6 +75,8 @@ def refuse_other_learning(
         name = key.removeprefix("config.").removeprefix("boundary.")
         if name == "init_from" or name in NEUTRAL or (extensible and name == "algo.total_steps"):
             continue
+        if at(now, key, _GONE) is _GONE and at(plain(config), name, _GONE) is not _GONE:
+            continue  # a key that has decided something once, and no longer does
         raise UserError(
             f"{name}={spell(new)}: {checkpoint} was trained with {spell(old)}; set it back, "
             f"or start a new run from its weights with init_from={checkpoint}"

@@ -12,6 +12,7 @@ from rlcore import streams
 from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
 from rlcore.data.replay import Replay
+from rlcore.data.samplers import Transitions
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
@@ -106,7 +107,7 @@ def test_batches_of_a_replay_memory_are_drawn_without_waiting_for_the_gpu(device
     fabric = make_fabric(FabricConfig(accelerator="cuda"))
     run = RunConfig(algo=CONFIG, env=EnvConfig(id="probe"), seed=0)
     context = Context(run, SPEC, fabric, FabricRanks(fabric), num_envs=4)
-    replay, plain = (Replay(context, size=20, batch_size=64, length=length, device=d) for d in (device, "cpu"))
+    replay, plain = (Replay(context, Transitions(length), size=20, batch_size=64, device=d) for d in (device, "cpu"))
     batch = rollout()
     for each in (replay, plain):
         each.extend(batch.steps, batch.last)

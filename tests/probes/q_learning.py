@@ -18,6 +18,7 @@ from rlcore import streams, types
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
+from rlcore.data.samplers import Transitions
 from rlcore.data.steps import shifted, transitions
 from rlcore.functional.noise import Noise
 from rlcore.nn.config import KeysConfig, MLPConfig, check_keys
@@ -129,5 +130,12 @@ class Learner(types.Learner):
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
     config: Config = context.config.algo
     starts = config.learning_starts
-    replay = Replay(context, size=config.size, batch_size=config.batch_size, ratio=config.replay_ratio, starts=starts)
+    replay = Replay(
+        context,
+        Transitions(),
+        size=config.size,
+        batch_size=config.batch_size,
+        ratio=config.replay_ratio,
+        starts=starts,
+    )
     return Learner(context), replay, Plan(config.total_steps, config.collect_length, starts)

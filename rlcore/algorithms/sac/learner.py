@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from rlcore import streams, types
 from rlcore.algorithms.sac.config import Config
 from rlcore.data.replay import Replay
+from rlcore.data.samplers import Transitions
 from rlcore.data.steps import Transition, n_step
 from rlcore.functional.distributions import TanhNormal
 from rlcore.functional.noise import Noise
@@ -213,12 +214,11 @@ def build(context: Context) -> tuple[Learner, Replay, Plan]:
     width = context.num_envs * context.ranks.size
     replay = Replay(
         context,
+        Transitions(config.n_step),
         size=config.rows(context.config.buffer.size, width),
         batch_size=config.per_rank_batch_size,
-        length=config.n_step,
         ratio=Fraction(str(config.replay_ratio)) / context.ranks.size,
         starts=config.quiet_steps(width),
         pretrain=config.per_rank_pretrain_steps,
-        transitions=True,
     )
     return Learner(context), replay, Plan(config.total_steps, config.collect_length, config.random_steps(width))

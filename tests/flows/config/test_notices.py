@@ -24,8 +24,6 @@ def test_a_preset_has_nothing_to_be_told(preset):
 
 # Each beside a value that is not its default.
 UNUSED = {
-    "buffer.memmap": "true",
-    "buffer.memmap_dir": "/somewhere",
     "buffer.validate_args": "true",
     "buffer.from_numpy": "true",
     "buffer.checkpoint": "false",

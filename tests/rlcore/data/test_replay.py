@@ -14,6 +14,7 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import build
 from rlcore.data.dataset import as_collected, as_tensordict, from_tensordict
 from rlcore.data.replay import Replay
+from rlcore.data.samplers import Sampler, Sequences, Transitions
 from rlcore.data.steps import transitions
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
@@ -34,8 +35,8 @@ def context_of() -> Context:
     return Context(config, CountingEnvs(LENGTHS).spec, Fabric(accelerator="cpu"), Alone(), len(LENGTHS))
 
 
-def memory(**how: Any) -> Replay:
-    return Replay(context_of(), **{"size": 50, "batch_size": 64, "ratio": 1.0} | how)
+def memory(sampler: Sampler | None = None, **how: Any) -> Replay:
+    return Replay(context_of(), sampler or Transitions(), **{"size": 50, "batch_size": 64, "ratio": 1.0} | how)
 
 
 def filled(replay: Replay, rollouts: int, length: int = 4) -> Collector:
@@ -97,7 +98,7 @@ def test_as_many_batches_are_handed_out_as_policy_steps_owe(ratio: float, starts
 
 
 def test_sequences_are_rows_that_followed_each_other() -> None:
-    replay = memory(length=6)
+    replay = memory(Sequences(6))
     filled(replay, 10)
     (batch,) = drawn(replay)
     steps = batch.steps
@@ -159,7 +160,10 @@ def recorded(rows: int, *lengths: int) -> Any:
 def test_a_memory_that_begins_with_a_dataset_learns_from_no_step_that_nobody_took(
     lengths: tuple[int, ...], length: int
 ) -> None:
-    replay, context = memory(size=200, length=length, batch_size=2_000), context_of()
+    replay, context = (
+        memory(Transitions() if length == 1 else Sequences(length), size=200, batch_size=2_000),
+        context_of(),
+    )
     rows = recorded(19, *lengths)
     steps, last = as_collected(rows, Shifted(), context)
     assert steps.reward.shape == ((19 * len(lengths)) // 3 - 1, 3)
@@ -246,7 +250,7 @@ def test_no_row_lies_among_the_numbers_that_every_reader_of_a_checkpoint_reads(t
     replay = memory(size=128)
     filled(replay, 30)
     path = checkpoint.save(tmp_path, 1, {"buffer": replay.state_dict()}, {})
-    rows = replay.rows["obs/state"].nbytes
+    rows = replay.remembered()["obs", "state"].nbytes
     assert (path / "learning" / "tensors.safetensors").stat().st_size < 100 < rows
 
 
@@ -263,4 +267,4 @@ def test_batches_are_drawn_without_reading_anything_back_from_the_device_of_the_
 
 def test_a_memory_too_small_for_a_sequence_is_refused() -> None:
     with pytest.raises(ValueError, match="holds no sequence of 6 steps"):
-        memory(size=6, length=6)
+        memory(Sequences(6), size=6)

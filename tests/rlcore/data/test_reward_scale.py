@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from rlcore.data.reward_scale import RewardScaler
-from rlcore.data.steps import Transitions
+from rlcore.data.steps import Outcomes
 from rlcore.store.checkpoint import nested_state
 
 
-def steps(reward: list[list[float]], done: list[list[int]], weight: list[list[int]]) -> Transitions:
+def steps(reward: list[list[float]], done: list[list[int]], weight: list[list[int]]) -> Outcomes:
     ended = torch.tensor(done).bool()
-    return Transitions(torch.tensor(reward), ended, ended, torch.tensor(weight).float())
+    return Outcomes(torch.tensor(reward), ended, ended, torch.tensor(weight).float())
 
 
 def test_rewards_are_divided_by_the_std_of_the_discounted_returns_of_counted_steps() -> None:

@@ -16,13 +16,15 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.ppo.learner import Learner
 from rlcore.config.groups import RunConfig
 from rlcore.data.replay import Replay
+from rlcore.data.samplers import Transitions
+from rlcore.data.sizes import chunk_rows, row_bytes
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.system.free import Free
 from rlcore.train import counting, room
 from rlcore.train import need as needs
 from rlcore.train.counting import count
-from rlcore.train.need import Need, need, row_bytes, size
+from rlcore.train.need import Need, need, size
 from rlcore.train.room import check_room
 from rlcore.train.training import Training
 from rlcore.types import Context, Plan
@@ -132,17 +134,25 @@ class Remembering(Learner):
 
 def test_a_replay_memory_is_in_the_sum_of_memory_and_of_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(context: Context) -> Any:
-        replay = Replay(context, size=10_000, batch_size=4)
+        replay = Replay(context, Transitions(), size=10_000, batch_size=4)
         return Remembering(context), replay, Plan(context.config.algo.total_steps, 1)
 
     monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
     given = config("env.num_envs=2", "algo.total_steps=100000")
     for spec in (SPEC, IMAGES):
-        whole, rows = summed(given, spec), (10_000 + 10_000 // 32 + 1) * 2
-        assert whole.memory["replay memory"] == rows * row_bytes(spec)
-        assert whole.memory["batch"] == 4 * 2 * row_bytes(spec)  # four steps, each with the arrival after it
-        new = 100_000 // 20 // 2 * 2 * row_bytes(spec)  # a checkpoint for each twentieth of the budget
-        assert whole.disk["replay memory"] == rows * row_bytes(spec) + 7 * new
+        row = row_bytes(spec)
+        whole, chunk = summed(given, spec), chunk_rows(10_000, 2 * row)
+        rows = (10_000 + chunk + 1) * 2
+        assert whole.memory["replay memory"] == rows * row
+        assert whole.memory["a chunk that is written"] == 2 * chunk * 2 * row  # its columns, and the file's content
+        assert whole.memory["batch"] == 4 * 2 * row  # four steps, each with the arrival after it
+        held = 2 * row  # of both environments
+        new = 100_000 // 20 // 2 * held  # a checkpoint for each twentieth of the budget
+        again = min(new, chunk * held) + min(new, chunk * held // 16 + held)  # in pieces first, and the newest of all
+        assert whole.disk["replay memory"] == (rows + 2 * chunk) * row + 7 * (new + again)
+        files = summed(dataclasses.replace(given, buffer=dataclasses.replace(given.buffer, memmap=True)), spec)
+        assert "replay memory" not in files.memory
+        assert files.disk["replay memory"] == whole.disk["replay memory"] + rows * row
     monkeypatch.setattr(room.Free, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, memory=GB // 4)))
     with pytest.raises(UserError, match=r"would need .* of memory \(replay memory "):
         check_room(given, IMAGES, Path("nowhere"), begun=True)
@@ -222,3 +232,22 @@ def test_an_algorithm_that_cannot_be_built_without_numbers_is_not_counted(monkey
 )
 def test_sizes_are_said_as_people_say_them(count: int, text: str) -> None:
     assert size(count) == text
+
+
+def test_what_the_agent_said_is_in_the_sum_where_a_memory_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(context: Context) -> Any:
+        said = {"latent": ArraySpec((32,), "float32"), "logprob": ArraySpec((), "float32")}
+        replay = Replay(context, Transitions(), size=1_000, batch_size=4, extras=said, carry=(torch.zeros(1, 8),))
+        return Remembering(context), replay, Plan(context.config.algo.total_steps, 1)
+
+    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    counted = count(config("env.num_envs=2", "algo.total_steps=100000"), IMAGES)
+    assert counted is not None and counted.row == row_bytes(IMAGES) + (32 + 1 + 8) * 4
+
+
+@pytest.mark.parametrize("slot", [52, 92, 12_288, 100_000])
+@pytest.mark.parametrize("size", [1, 50, 10_000, 100_000, 1_000_000, 10_000_000])
+def test_chunks_are_bounded_in_bytes(size: int, slot: int) -> None:
+    chunk = chunk_rows(size, slot) * slot
+    assert chunk <= max(slot, 32 << 20) and chunk <= max(slot, size * slot // 8)
+    assert size * slot < 64 << 20 or chunk > (8 << 20) - slot

@@ -1,0 +1,93 @@
+"""Tables: columns side by side in memory, or in a file that is gone when the process ends."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcore.errors import DiskFault
+
+Form = Mapping[str, tuple[tuple[int, ...], torch.dtype]]  # column -> shape of one row, and type
+RESERVED = 32 << 20  # bytes of a file that are asked of the disk at once
+
+
+class Table:
+    """Columns side by side, [slots · B] records.
+
+    Args:
+        form: of the columns.
+        slots: rows of each environment.
+        width: B.
+        folder: of the file; None = in memory, which is taken as rows come.
+    """
+
+    def __init__(self, form: Form, slots: int, width: int, folder: Path | None) -> None:
+        names = sorted(form, key=lambda name: (-form[name][1].itemsize, name))  # so each stands where its type may
+        record = np.dtype([(name, numpy_type(form[name][1]), form[name][0]) for name in names])
+        align = form[names[0]][1].itemsize
+        pad = -record.itemsize % align
+        record = np.dtype([*record.descr, ("/pad", f"V{pad}")]) if pad else record
+        self._reserved, self._slot, self._whole = 0, width * record.itemsize, slots * width * record.itemsize
+        self._file: int | None = None
+        self.rows = np.zeros(slots * width, record) if folder is None else np.frombuffer(self._map(folder), record)
+        self.columns = {name: self.rows.reshape(slots, width)[name] for name in names}
+
+    def _map(self, folder: Path) -> mmap.mmap:
+        """The bytes of a file that has no name, so that nothing is left of it whichever way the process ends."""
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.truncate(self._whole)
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+        return mmap.mmap(self._file, self._whole)
+
+    def reserve(self, slots: int) -> None:
+        """Have room on the disk for the first `slots`; a DiskFault where it has none: a write into the void kills."""
+        if self._file is None or self._reserved >= slots * self._slot:
+            return
+        end = min(max(slots * self._slot, self._reserved + RESERVED), self._whole)
+        try:
+            os.posix_fallocate(self._file, self._reserved, end - self._reserved)
+        except OSError as error:
+            raise DiskFault(f"buffer.memmap: no room for the memory's rows ({error.strerror or error})") from error
+        self._reserved = end
+
+    def take(self, places: np.ndarray, cuts: Sequence[slice | int]) -> Iterator[list[tuple[str, np.ndarray]]]:
+        """Columns of the rows at places [K, T, N], which may go round once, for each cut of T."""
+        if len(self.columns) == 1:
+            ((name, column),) = self.columns.items()
+            flat = column.reshape(-1, *column.shape[2:])
+            for cut in cuts:
+                yield [(name, flat.take(places[:, cut], 0, mode="wrap"))]
+            return
+        out = np.empty(places.shape, self.rows.dtype)
+        self.rows.take(places, out=out, mode="wrap")
+        for cut in cuts:
+            part = out[:, cut]
+            yield [(name, part[name].copy()) for name in self.columns]
+
+
+def numpy_type(dtype: torch.dtype) -> np.dtype:
+    """The type in NumPy; bfloat16, which it has not, as its bits."""
+    return np.dtype("i2") if dtype is torch.bfloat16 else torch.empty(0, dtype=dtype).numpy().dtype
+
+
+def row_size(shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Bytes of one row of a column."""
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+
+def scratch_folder(config: Any) -> Path:
+    """The folder of files without names: `buffer.memmap_dir`, else the run's own, else that of temporary ones."""
+    if config.buffer.memmap_dir is not None:
+        folder = Path(config.buffer.memmap_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    return Path(config.run_dir) if Path(config.run_dir).is_dir() and config.run_dir else Path(tempfile.gettempdir())

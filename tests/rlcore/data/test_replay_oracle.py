@@ -1,0 +1,299 @@
+"""The replay memory against one of plain lists: what may be drawn, how often, what comes along and is written back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.config.groups import BufferConfig
+from rlcore.data.replay import Replay
+from rlcore.data.ring import DeviceRing
+from rlcore.data.samplers import Sampler, Sequences, Transitions
+from rlcore.errors import DiskFault
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.store import checkpoint
+from rlcore.store.checkpoint import nested_state
+from rlcore.types import Alone, Steps
+from tests.rlcore.data.test_replay import context_of
+
+WIDTH = 3
+IMAGE = ArraySpec((20, 20, 3), "uint8")  # lies by itself
+SPEC = EnvSpec(
+    "x",
+    {"state": ArraySpec((3,), "float32"), "rgb": IMAGE},
+    ActionSpec("Box", (2,), "float32", low=(-1.0,) * 2, high=(1.0,) * 2),
+)
+EXTRAS = {"latent": ArraySpec((2, 2), "float32"), "logprob": ArraySpec((), "float32")}
+CARRY = {"h": (torch.full((1, 2), -1.0), torch.zeros(1, 1, dtype=torch.int64))}
+
+
+class Oracle:
+    """Every row of all time in a list, and what may be drawn of them by counting."""
+
+    def __init__(self, seed: int, ends: float = 0.2) -> None:
+        self.rng, self.ends, self.rows = np.random.default_rng(seed), ends, []
+        self._next = self._row(np.ones(WIDTH, bool), np.zeros(WIDTH, bool))
+
+    def _row(self, first: np.ndarray, ended: np.ndarray) -> dict[str, Any]:
+        t, cuts = len(self.rows), self.rng.random(WIDTH) < 0.5
+        number = torch.arange(WIDTH) + WIDTH * t
+        return {
+            "state": torch.stack([number, torch.full((WIDTH,), t), torch.arange(WIDTH)], 1).float(),
+            "rgb": number[:, None, None, None].expand(WIDTH, *IMAGE.shape).to(torch.uint8),
+            "action": torch.stack([number, -number], 1).float(),
+            "reward": number.float() / 7,
+            "terminated": torch.from_numpy(ended & cuts),
+            "truncated": torch.from_numpy(ended & ~cuts),
+            "is_first": torch.from_numpy(first),
+            "latent": number[:, None, None].expand(WIDTH, 2, 2).float() + 0.5,
+            "logprob": -number.float(),
+            "carry": {"h": (torch.stack([number, number], 1).float(), number[:, None])},
+        }
+
+    def steps(self, count: int) -> tuple[Steps, Steps]:
+        """`count` rows more [T, B], and the arrival after them."""
+        for _ in range(count):
+            row = self._next
+            self.rows.append(row)
+            ended = (row["terminated"] | row["truncated"]).numpy()
+            self._next = self._row(ended, ~ended & (self.rng.random(WIDTH) < self.ends))
+        return self._steps(self.rows[-count:]), self._steps([self._next], arrival=True)
+
+    def _steps(self, rows: list[dict[str, Any]], arrival: bool = False) -> Steps:
+        def part(name: str) -> torch.Tensor:
+            return rows[0][name] if arrival else torch.stack([row[name] for row in rows])
+
+        action = part("action") * (0 if arrival else 1)  # an arrival waits for its own
+        flags = (part(name) for name in ("reward", "terminated", "truncated", "is_first"))
+        extras = {} if arrival else {name: part(name) for name in EXTRAS} | {"not kept": part("reward")}
+        carry = rows[0]["carry"] if len(rows) == 1 else ()
+        return Steps({name: part(name) for name in ("state", "rgb")}, action, *flags, extras, carry)
+
+    def begins(self, size: int, length: int, resets: bool) -> set[int]:
+        """Numbers of the rows where a sequence may begin: remembered, with the arrival after its last step."""
+        newest = [*self.rows, self._next]
+        return {
+            row * WIDTH + env
+            for row in range(max(0, len(self.rows) - size), len(self.rows) - length + 1)
+            for env in range(WIDTH)
+            if resets or not newest[row + 1]["is_first"][env]
+        }
+
+
+def memory(sampler: Sampler, *, files: Path | None = None, ranks: Any = None, **how: Any) -> Replay:
+    buffer = BufferConfig(memmap=files is not None, memmap_dir=files and str(files))
+    context = context_of()
+    config = dataclasses.replace(context.config, buffer=buffer)
+    context = dataclasses.replace(context, config=config, spec=SPEC, ranks=ranks or Alone())
+    return Replay(context, sampler, **{"size": 40, "batch_size": 50} | how)
+
+
+def drawn(replay: Replay, count: int) -> list[Any]:
+    found = []
+    for batch in replay.batches(10**9):
+        found.append(batch)
+        if len(found) == count:
+            break
+    return found
+
+
+def numbers(steps: Steps) -> torch.Tensor:
+    return steps.obs["state"][..., 0].long()
+
+
+def chi_square(counts: Counter[int], kinds: int) -> float:
+    """How far counts are from equal, in standard deviations of the statistic."""
+    share = counts.total() / kinds
+    return (sum((n - share) ** 2 / share for n in counts.values()) - (kinds - 1)) / (2 * (kinds - 1)) ** 0.5
+
+
+@pytest.mark.parametrize("rollout", [1, 3, 7, 100])
+@pytest.mark.parametrize(
+    "sampler", [Transitions(), Transitions(3), Sequences(1), Sequences(5)], ids=["1", "n", "rows", "L"]
+)
+def test_what_may_be_drawn_is_drawn_equally_often_and_nothing_else(sampler: Sampler, rollout: int) -> None:
+    for seed in range(3):
+        oracle, replay = Oracle(seed), memory(sampler, batch_size=4_000)
+        for total in (1, 2, 3, 4) if rollout > 7 else (2, 30):  # while it fills, and when it has gone round
+            for _ in range(total):
+                replay.extend(*oracle.steps(rollout))
+            allowed = oracle.begins(40, sampler.length, resets=isinstance(sampler, Sequences))
+            counts: Counter[int] = Counter()
+            for batch in drawn(replay, 2) if allowed else []:
+                counts.update(numbers(batch.steps)[0].tolist())
+            assert set(counts) == allowed
+            assert not allowed or abs(chi_square(counts, len(allowed))) < 6
+
+
+@pytest.mark.parametrize("files", [False, True], ids=["memory", "files"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_come_as_they_were_written_whatever_is_asked_of_them(seed: int, files: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    length, before = int(rng.integers(1, 6)), int(rng.integers(0, 4))
+    oracle = Oracle(seed)
+    where = tmp_path if files else None
+    replay = memory(Sequences(length), files=where, before=before, extras=EXTRAS, carry=CARRY)
+    for _ in range(int(rng.integers(length, 130))):
+        replay.extend(*oracle.steps(1))
+    rows = [*oracle.rows, oracle._next]
+    for batch in drawn(replay, 3):
+        first = numbers(batch.steps)[0]
+        past = batch.steps.past
+        assert set(past) == ({"obs/state", "obs/rgb", "action", "is_first"} if before else set())
+        for t in range(-before, 0):
+            for i, number in enumerate((first + t * WIDTH).tolist()):
+                row, env = rows[max(0, number) // WIDTH], number % WIDTH
+                if number < 0:  # before the first of all time
+                    row = {key: torch.zeros_like(value) for key, value in row.items() if key != "carry"}
+                assert all(torch.equal(past[f"obs/{key}"][t][i], row[key][env]) for key in ("state", "rgb"))
+                assert torch.equal(past["action"][t][i], row["action"][env])
+                assert past["is_first"][t][i] == row["is_first"][env]
+        for t in range(length + 1):
+            part, at = (batch.last, slice(None)) if t == length else (batch.steps, t)
+            for i, number in enumerate((first + t * WIDTH).tolist()):
+                row, env = rows[number // WIDTH], number % WIDTH
+                assert all(torch.equal(part.obs[key][at][i], row[key][env]) for key in ("state", "rgb"))
+                assert all(getattr(part, f)[at][i] == row[f][env] for f in ("terminated", "truncated", "is_first"))
+                assert part.reward[at][i] == row["reward"][env]
+                if t < length:
+                    assert torch.equal(part.action[at][i], row["action"][env])
+                    assert all(torch.equal(part.extras[key][at][i], row[key][env]) for key in EXTRAS)
+                    assert batch.places[t, i] == number
+        assert set(batch.steps.extras) == set(EXTRAS)
+        h, age = batch.steps.carry["h"]
+        assert torch.equal(h, torch.stack([first, first], 1).float()) and torch.equal(age, first[:, None])
+
+
+def test_rows_of_random_actions_have_zeros_and_the_first_carry() -> None:
+    oracle, replay = Oracle(0), memory(Transitions(), extras=EXTRAS, carry=CARRY)
+    for _ in range(5):
+        steps, last = oracle.steps(1)
+        steps.extras, steps.carry, last.carry = {}, (), ()
+        replay.extend(steps, last)
+    (batch,) = drawn(replay, 1)
+    assert all((batch.steps.extras[name] == 0).all() for name in EXTRAS)
+    assert (batch.steps.carry["h"][0] == -1).all() and batch.steps.carry["h"][1].dtype == torch.int64
+    with pytest.raises(ValueError, match="takes rollouts of one row"):
+        replay.extend(*[dataclasses.replace(part, carry=CARRY) for part in oracle.steps(2)])
+
+
+@pytest.mark.parametrize("device", ["cpu", "as on a device"])
+def test_what_was_said_is_written_back_unless_the_row_is_gone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device != "cpu":
+        monkeypatch.setattr("rlcore.data.replay.make_ring", lambda *args: DeviceRing(*args[:4]))
+    oracle, replay = Oracle(3), memory(Sequences(4), extras=EXTRAS)
+    for _ in range(60):
+        replay.extend(*oracle.steps(1))
+    (batch,) = drawn(replay, 1)
+    for _ in range(20):
+        replay.extend(*oracle.steps(1))  # rows 0 to 39 are gone, 20 to 39 since they were drawn
+    latent = torch.arange(4 * 50.0).view(4, 50, 1, 1).expand(4, 50, 2, 2)
+    replay.write_back(batch.places, {"latent": latent})
+    # Of one that was drawn twice, the last.
+    expected = dict(zip(batch.places.ravel().tolist(), latent[..., 0, 0].ravel().tolist(), strict=True))
+    seen = set()
+    for other in drawn(replay, 40):
+        for number, latent, logprob in zip(
+            numbers(other.steps).ravel().tolist(),
+            other.steps.extras["latent"][..., 0, 0].ravel().tolist(),
+            other.steps.extras["logprob"].ravel().tolist(),
+            strict=True,
+        ):
+            assert latent == expected.get(number, number + 0.5) and logprob == -number
+            seen.add(number)
+    assert len(seen & expected.keys()) > 20 and min(seen) == 40 * WIDTH
+
+
+def saved(replay: Replay, folder: Path, name: int) -> tuple[Path, set[str]]:
+    """A checkpoint of it, and the chunks that were new in it."""
+    chunks = folder / "chunks"
+    before = {path.name for path in chunks.glob("*")} if chunks.exists() else set()
+    path = checkpoint.save(folder, name, {"buffer": replay.state_dict()}, {})
+    return path, {path.name for path in chunks.glob("*")} - before
+
+
+@pytest.mark.parametrize("files", [False, True], ids=["memory", "files"])
+def test_killed_anywhere_it_goes_on_in_the_same_bits(tmp_path: Path, files: bool) -> None:
+    def trained(replay: Replay, oracle: Oracle, iterations: int) -> list[torch.Tensor]:
+        found = []
+        for _ in range(iterations):
+            before = len(oracle.rows) * WIDTH
+            replay.extend(*oracle.steps(1))
+            for batch in replay.batches(before):
+                found += [batch.steps.obs["rgb"], batch.steps.extras["latent"], batch.last.reward]
+                value = batch.steps.extras["latent"] * 0.9 + before
+                replay.write_back(batch.places, {"latent": value})
+        return found
+
+    def made() -> Replay:
+        how = {"extras": EXTRAS, "carry": CARRY, "before": 2, "ratio": 0.4}
+        return memory(Sequences(3), files=tmp_path if files else None, batch_size=6, **how)
+
+    straight, other = made(), Oracle(5)
+    wanted = trained(straight, other, 170)
+    found, oracle, replay = [], Oracle(5), made()
+    for leg in (3, 20, 1, 60, 33, 53):
+        found += trained(replay, oracle, leg)
+        path, _ = saved(replay, tmp_path / "checkpoints", len(oracle.rows))
+        replay = made()
+        replay.load_state_dict(checkpoint.load(path)[0]["buffer"])
+    assert len(found) == len(wanted) > 0
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert nested_state.encode(replay.state_dict()) == nested_state.encode(straight.state_dict())
+
+
+def test_a_checkpoint_writes_what_is_new_and_what_has_changed(tmp_path: Path) -> None:
+    oracle, replay = Oracle(1), memory(Sequences(3), size=640, extras=EXTRAS)
+    assert replay.chunk_rows == 80  # in pieces of five
+    replay.extend(*oracle.steps(163))
+    saved(replay, tmp_path, 1)
+    assert len(saved(replay, tmp_path, 2)[1]) == 0
+    replay.extend(*oracle.steps(1))
+    assert len(saved(replay, tmp_path, 3)[1]) == 2  # the newest rows, of both kinds
+    replay.extend(*oracle.steps(1))
+    assert len(saved(replay, tmp_path, 4)[1]) == 4  # a piece is full
+    replay.write_back(np.array([[81 * WIDTH]]), {"latent": torch.zeros(1, 1, 2, 2)})
+    path, new = saved(replay, tmp_path, 5)
+    assert len(new) == 1  # what was said in rows 80 to 159: what the environments gave is as it was
+    again = memory(Sequences(3), size=640, extras=EXTRAS)
+    again.load_state_dict(checkpoint.load(path)[0]["buffer"])
+    assert len(saved(again, tmp_path, 6)[1]) == 0
+    again.write_back(np.array([[163 * WIDTH]]), {"latent": torch.ones(1, 1, 2, 2)})
+    assert len(saved(again, tmp_path, 7)[1]) == 1
+
+
+def test_rows_in_files_take_no_name_and_go_with_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay, oracle = memory(Transitions(), files=tmp_path / "scratch", size=4_000), Oracle(0)
+    replay.extend(*oracle.steps(2))
+    assert list(tmp_path.iterdir()) == [tmp_path / "scratch"] and not list((tmp_path / "scratch").iterdir())
+    monkeypatch.setattr("os.posix_fallocate", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    full = memory(Transitions(), files=tmp_path, size=4_000)
+    with pytest.raises(DiskFault, match="^buffer.memmap: no room for the memory's rows .No space left"):
+        full.extend(*oracle.steps(2))
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.3, 1, 2.5, Fraction(1, 3)])
+def test_the_ratio_is_exact_for_any_number_of_ranks_and_the_same_on_each(ratio: float | Fraction) -> None:
+    for size in (1, 2, 3):
+        ranks = [dataclasses.make_dataclass("Ranks", ["rank", "size"])(rank, size) for rank in range(size)]
+        every = [memory(Transitions(), batch_size=2, ratio=ratio, starts=20, ranks=each) for each in ranks]
+        oracles, steps = [Oracle(rank) for rank in range(size)], 0
+        for _ in range(23):
+            counts = []
+            for replay, oracle in zip(every, oracles, strict=True):
+                replay.extend(*oracle.steps(1))
+                counts.append(len(list(replay.batches(steps))))
+            steps += WIDTH * size
+            assert len(set(counts)) == 1
+            owed = int(Fraction(str(ratio)) * max(0, steps - 20))
+            assert every[0].taken == owed
+            assert every[0].metrics() == {"Params/replay_ratio": owed * size / steps}
+        batches = [drawn(replay, 1)[0] for replay in every]
+        assert all(not np.array_equal(batches[0].places, other.places) for other in batches[1:])
