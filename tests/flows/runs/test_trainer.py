@@ -135,8 +135,8 @@ def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
         tmp_path / "run", total_steps=never, evaluation__every=never, checkpoint__every=never, algo__compile=False
     )
     script = (
-        "import sys; from flows.runs.trainer import Trainer; from rlcore.store.directory import RunDirectory\n"
-        "t = Trainer(RunDirectory(sys.argv[1])); print(t.process.pid, flush=True); t.advance()"
+        "import sys; from flows.runs.trainer import TrainerProcess; from rlcore.store.directory import RunDirectory\n"
+        "t = TrainerProcess(RunDirectory(sys.argv[1])); print(t.process.pid, flush=True); t.advance()"
     )
     variables = environment(tmp_path)
     parent = subprocess.Popen([sys.executable, "-c", script, str(run.path)], stdout=subprocess.PIPE, env=variables)

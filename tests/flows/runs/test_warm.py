@@ -132,8 +132,8 @@ def test_another_setting_of_a_library_or_other_code_is_given_a_fresh_process(
 def test_it_ends_with_who_asked_for_it_though_its_server_lives(tmp_path: Path) -> None:
     run = prepare(tmp_path / "run", algo__compile=False, **LONG)
     script = (
-        "import sys; from flows.runs.trainer import Trainer; from rlcore.store.directory import RunDirectory\n"
-        "t = Trainer(RunDirectory(sys.argv[1])); print(type(t.process).__name__, t.process.pid, flush=True)\n"
+        "import sys; from flows.runs.trainer import TrainerProcess; from rlcore.store.directory import RunDirectory\n"
+        "t = TrainerProcess(RunDirectory(sys.argv[1])); print(type(t.process).__name__, t.process.pid, flush=True)\n"
         "t.advance()"
     )
     variables = environment(tmp_path) | {WARM: os.environ[WARM]}
