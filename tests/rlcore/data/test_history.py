@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from rlcore.data.history import ACTION, Recalling, gather, look, past_of, recall, recalling, rows_before, shown
+from rlcore.data.replay import Replay
+from rlcore.data.samplers import Sequences
+from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.train.collect import Collector
 from rlcore.types import Batch, Steps
+from tests.rlcore.data.test_replay import context_of
+from tests.rlcore.envs.counting_envs import CountingEnvs
+from tests.rlcore.train.test_collect import Counter
 
 SPEC = EnvSpec("Some-v0", {"x": ArraySpec((2,), "uint8")}, ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,)))
 
@@ -170,3 +177,28 @@ def test_without_a_history_an_agent_is_itself_and_no_row_is_copied() -> None:
 def test_as_many_rows_before_are_asked_for_as_the_windows_reach_back(history: dict[str, Window], rows: int) -> None:
     # Of actions one more: the newest one that is shown answered the row before.
     assert rows_before(history) == rows
+
+
+def test_what_a_memory_draws_is_shown_with_the_rows_before_it() -> None:
+    """Sequences of a memory that has gone round; each row of CountingEnvs tells environment, episode and age."""
+    history = {"state": Window(3, 2), ACTION: Window(2)}
+    envs = CountingEnvs((2, 3, 9))
+    replay = Replay(context_of(), Sequences(4), size=20, batch_size=64, ratio=1.0, before=rows_before(history))
+    collector = Collector(envs, Counter(), Noise(0, "policy"))
+    for _ in range(15):
+        replay.extend(*collector.collect(4))
+    batch = next(replay.batches(1_000_000))
+    seen = shown(batch, history)
+    for raw, frames, earlier in (
+        (batch.steps.obs["state"], seen.steps.obs["state"], seen.steps.obs[ACTION]),
+        (batch.last.obs["state"], seen.last.obs["state"], seen.last.obs[ACTION]),
+    ):
+        age = raw[..., 2:]
+        assert torch.equal(frames[..., :2], raw[..., None, :2].expand_as(frames[..., :2]))  # of the same episode
+        assert torch.equal(frames[..., 2], (age - torch.tensor([4.0, 2.0, 0.0])).clamp(min=0))
+        assert earlier.shape[-2:] == (2, 1)
+        assert not earlier[..., 1, :][age == 0].any() and not earlier[..., 0, :][age <= 1].any()
+    # The action before a row is the one that answered the row above it.
+    after = seen.steps.obs[ACTION][1:, ..., 1, :]
+    kept = ~batch.steps.is_first[1:]
+    assert torch.equal(after[kept], batch.steps.action[:-1][kept]) and kept.any()
