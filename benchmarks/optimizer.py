@@ -21,7 +21,7 @@ from typing import Any
 
 NETS = {"3 x 256 units": [17, 256, 256, 256, 6], "20 million parameters": [512, *[2048] * 5, 1024, 8]}
 RULES = ("adam", "adamw", "laprop", "rmsprop", "sgd")
-ROUNDS, SAMPLES, CLIP = 5, 64, 0.5
+ROUNDS, SAMPLES, CLIP = 3, 64, 0.5
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "optimizer.md"
 HEAD = """# The optimizer at size
 

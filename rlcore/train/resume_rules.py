@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import at, plain, spell
+from rlcore.config.schema import at, defaults, plain, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import learning_half
@@ -71,7 +71,10 @@ def refuse_other_learning(
             f"serve it as ever, or start a new run from its weights with init_from={checkpoint}"
         )
     extensible = may_extend(config, now["tier"])
+    known = {"config": defaults(RunConfig) | {"algo": defaults(type(config.algo))}}
     for key, old, new in differences(before, now):
+        if at(before, key, _GONE) is _GONE and new == at(known, key, _GONE):
+            continue  # a key that is younger than the checkpoint, which learned as its default has it
         name = key.removeprefix("config.").removeprefix("boundary.")
         if name == "init_from" or name in NEUTRAL or (extensible and name == "algo.total_steps"):
             continue

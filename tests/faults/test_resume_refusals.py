@@ -18,9 +18,9 @@ from flows.stages.make_env import make_env
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.store.fingerprint import what_is_learned
-from rlcore.store.resume_rules import refuse_other_learning
 from rlcore.store.run_config import config_of
+from rlcore.train.fingerprint import what_is_learned
+from rlcore.train.resume_rules import refuse_other_learning
 from rlcore.train.session import Session
 from tests.runs import prepare
 
@@ -193,6 +193,18 @@ def test_a_fingerprint_that_counted_the_vector_among_what_is_learned_is_no_hindr
     refuse_other_learning(before, now, config, source.path)
     before["config"]["env"]["clip_rewards"] = not config.env.clip_rewards
     with pytest.raises(UserError, match="env.clip_rewards="):
+        refuse_other_learning(before, now, config, source.path)
+
+
+def test_a_key_younger_than_the_checkpoint_is_no_hindrance_at_its_default(source: RunDirectory) -> None:
+    config = config_of(source)
+    now = json.loads(json.dumps(what_is_learned(config, "snapshot", "eager")))
+    before = json.loads(json.dumps(now))
+    for key in ("warmup", "groups", "clip_norm"):
+        del before["config"]["algo"]["optimizer"][key]
+    refuse_other_learning(before, now, config, source.path)
+    now["config"]["algo"]["optimizer"]["warmup"] = 10
+    with pytest.raises(UserError, match="algo.optimizer.warmup=10: .* was trained with null"):
         refuse_other_learning(before, now, config, source.path)
 
 
