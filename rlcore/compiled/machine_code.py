@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rlcore.compiled import scan
 from rlcore.compiled.package import Compiled, Traced, built, cache_folder, constants, find, load, machine, shape
 from rlcore.errors import RunError, UserError, first_line
 
@@ -53,7 +54,12 @@ def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
         from torch.fx.experimental.proxy_tensor import make_fx  # 30 ms, for compiled runs alone
 
         warnings.simplefilter("ignore")
-        return make_fx(function)(*example)
+        with scan.tracing(by_shapes=False), suppress(scan.Met):
+            return make_fx(function)(*example)
+        # By shapes alone, which is how a scan is traced. Not for all: code that keeps a constant which it has made
+        # would keep one without numbers.
+        with scan.tracing(by_shapes=True):
+            return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*example)
 
 
 @_not_training()
@@ -75,6 +81,7 @@ def made_once(
         RunError: the compiler failed, or the cache cannot be written.
         ValueError: the function holds a tensor of `facts.plain`.
     """
+    example = _distinct(example)
     names = facts.names(example)
     known = _known(names)
     if known is None and _waiting is None:
@@ -95,6 +102,12 @@ def made_once(
         return built([traced])[0], traced.notes
     _waiting.append(traced)
     return lambda inputs: list(graph(*inputs)), traced.notes
+
+
+def _distinct(example: Sequence[Tensor]) -> list[Tensor]:
+    """Every tensor once: of two inputs that are one object a trace makes one input, whatever comes later."""
+    seen: set[int] = set()
+    return [value.clone() if id(value) in seen else (seen.add(id(value)) or value) for value in example]
 
 
 _waiting: list[Traced] | None = None  # in a rehearsal: what was asked for and is not there yet

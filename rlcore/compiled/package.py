@@ -36,7 +36,7 @@ from rlcore.system.durable import make_directory, sync_directory, write_synced
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
-FORMAT = 1  # raise it when the same graph must be compiled in another way
+FORMAT = 2  # raise it when the same graph must be compiled in another way
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def cache_folder() -> Path:
 def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
     """SHA-256 of all that decides the numbers a package gives."""
     parts = {
-        "code": graph.code,
+        "code": {name: part.code for name, part in graph.named_modules() if isinstance(part, torch.fx.GraphModule)},
         "constants": {name: [shape(value), _digest(value)] for name, value in constants(graph).items()},
         "inputs": [shape(value) for value in example],
         **machine(),
@@ -112,7 +112,12 @@ def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
 
 def constants(graph: GraphModule) -> dict[str, Tensor]:
     """What a graph holds itself, by name."""
-    held = {name: value for name, value in vars(graph).items() if isinstance(value, Tensor)}
+    held = {
+        f"{place}.{name}" if place else name: value
+        for place, part in graph.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, Tensor)
+    }
     return held | dict(graph.named_buffers())
 
 

@@ -1,0 +1,183 @@
+"""A loop over time that becomes one operation of a compiled function, with a backward of its own.
+
+Unrolled, 64 steps of a recurrent network and their gradient are ten thousand operations, and a compiler takes minutes
+for them. As a scan (torch's operator of that name) the graph does not grow with time: forward, it also gives the carry
+before each step; backward, it goes through them in reverse, does each step again and multiplies by its Jacobian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.functional.tree import leaves, map_leaves, rebuild
+
+Step = Callable[[Any, Any, Any], tuple[Any, Any]]
+Flat = Callable[..., tuple[Tensor, ...]]
+_tracing: list[bool | None] = [None]  # whether the trace that is being made goes by shapes; None: there is none
+
+
+class Met(Exception):
+    """A scan in a trace that does not go by shapes alone."""
+
+
+@contextmanager
+def tracing(by_shapes: bool) -> Iterator[None]:
+    """Within it a scan is one operation; in a trace with numbers, which cannot have it, a `Met`."""
+    before, _tracing[0] = _tracing[0], by_shapes
+    try:
+        yield
+    finally:
+        _tracing[0] = before
+
+
+def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
+    """Go through time: carry, y[t] = step(carry, x[t], params) for t = 0, 1, ...
+
+    As it is written it is that loop. Compiled, it is one operation of the function around it, whatever the number of
+    steps; gradients go to the first carry, xs and params.
+
+    Args:
+        step: of a carry, one row of xs and params; gives the next carry, of the same shapes and types, and y. It may
+            read no other tensors: what it computes with is handed in.
+        carry: nested tensors before the first step.
+        xs: nested tensors [T, ...], among them what resets the carry, as `is_first`.
+        params: nested tensors that every step reads, as `dict(cell.named_parameters())` for `functional_call`.
+
+    Returns:
+        The carry after the last step, and the y of all steps, nested as one of them, [T, ...].
+    """
+    length = len(leaves(xs)[0])
+    assert all(len(x) == length for x in leaves(xs)), "xs of several lengths"
+    if _tracing[0] is False:
+        raise Met
+    if _tracing[0]:
+        return _traced(step, carry, xs, params)
+    found: list[Any] = []
+    for t in range(length):
+        carry, y = step(carry, map_leaves(lambda x, t=t: x[t], xs), params)
+        found.append(leaves(y))
+    return carry, rebuild(y, iter([torch.stack(column) for column in zip(*found, strict=True)]))
+
+
+# As one operation -----------------------------------------------------------------------------------------------------
+
+
+def _traced(step: Step, carry: Any, xs: Any, params: Any) -> tuple[Any, Any]:
+    groups = [leaves(carry), leaves(xs), leaves(params)]
+    forms: list[Any] = []
+
+    def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+        left = iter(tensors)
+        after, y = step(*(rebuild(form, left) for form in (carry, xs, params)))
+        forms[:] = [y]
+        assert [c.shape for c in leaves(after)] == [c.shape for c in groups[0]], "a step changes its carry's shapes"
+        # What comes out may be neither what went in nor twice the same.
+        kept = [c.to(old.dtype) for c, old in zip(leaves(after), groups[0], strict=True)]
+        return tuple(t.clone(memory_format=torch.contiguous_format) for t in (*kept, *leaves(y)))
+
+    sizes = [len(group) for group in groups]
+    tensors = [tensor for group in groups for tensor in group]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        made = _Scan.apply(flat, sizes, *tensors)[: -sizes[0]]
+    else:
+        made = _loop(flat, sizes, tensors)
+    left = iter(made)
+    return rebuild(carry, left), rebuild(forms[0], left)
+
+
+def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The operation: carry after the last step, and the rest of what each gives, [T, ...]."""
+    from torch._higher_order_ops.scan import scan_op  # with torch's compiler, which tracing loads
+
+    carry, xs, params = _split(tensors, sizes)
+    graph = _graph(flat, [*carry, *(x[0] for x in xs), *params])
+    with torch._C._AutoDispatchBelowAutograd():  # pyright: ignore[reportPrivateUsage] - the gradient is ours
+        return tuple(scan_op(graph, [c.contiguous() for c in carry], list(xs), tuple(params)))
+
+
+def _graph(function: Flat, example: Sequence[Tensor]) -> Any:
+    """The operations of one step, its gradient among them, apart from the trace that goes on around it."""
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+
+    with disable_proxy_modes_tracing():
+        return make_fx(function)(*(torch.empty_like(tensor.detach()) for tensor in example))
+
+
+def _split(tensors: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
+    left = iter(tensors)
+    return [[next(left) for _ in range(size)] for size in sizes]
+
+
+def _floating(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor.is_floating_point()]
+
+
+class _Scan(torch.autograd.Function):
+    """The loop; beside what it gives, the carry before each step, for the way back."""
+
+    @staticmethod
+    def forward(flat: Flat, sizes: Sequence[int], *tensors: Tensor) -> tuple[Tensor, ...]:
+        def remembering(*given: Tensor) -> tuple[Tensor, ...]:
+            return *flat(*given), *(old.clone() for old in given[: sizes[0]])
+
+        return _loop(remembering, sizes, tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.flat, ctx.sizes, *tensors = inputs
+        olds = output[-ctx.sizes[0] :] if ctx.sizes[0] else ()
+        ctx.mark_non_differentiable(*olds, *(o for o in output if not o.is_floating_point()))
+        ctx.floating = [o.is_floating_point() for o in output[: len(output) - len(olds)]]
+        ctx.save_for_backward(*olds, *tensors[ctx.sizes[0] :])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        olds, xs, params = _split(ctx.saved_tensors, ctx.sizes)
+        given = [g for g, floating in zip(gradients, ctx.floating, strict=False) if floating]
+        return None, None, *_Back.apply(ctx.flat, ctx.sizes, *olds, *xs, *params, *given)
+
+
+class _Back(torch.autograd.Function):
+    """The way back; a function of its own, so that transforms of torch.func meet no operator that they do not know."""
+
+    @staticmethod
+    def forward(flat: Flat, sizes: Sequence[int], *tensors: Tensor) -> tuple[Tensor | None, ...]:
+        left = [*tensors]
+        (olds, xs, params), gradients = _split(left, sizes), left[sum(sizes) :]
+        count = [len(_floating(group)) for group in (olds, xs, params)]
+        last, rows = gradients[: count[0]], gradients[count[0] :]
+
+        def back(*given: Tensor) -> tuple[Tensor, ...]:
+            carried, summed, old, x, row, fixed = _split(
+                given, [count[0], count[2], len(olds), len(xs), len(rows), len(params)]
+            )
+            with torch.enable_grad():
+                inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in (*old, *x, *fixed)]
+                made = flat(*inputs)
+                wanted = _floating(inputs)
+                found = torch.autograd.grad(
+                    _floating(made), wanted, [*carried, *row], allow_unused=True, materialize_grads=True
+                )
+            of_carry, of_x, of_params = _split(found, count)
+            grown = [total + part for total, part in zip(summed, of_params, strict=True)]
+            return tuple(t.clone(memory_format=torch.contiguous_format) for t in (*of_carry, *grown, *of_x))
+
+        begin = [*last, *(torch.zeros_like(p) for p in _floating(params))]
+        through = [t.flip(0) for t in (*olds, *xs, *rows)]
+        made = _loop(back, [len(begin), len(through), len(params)], [*begin, *through, *params])
+        of_carry, of_params, of_x = _split(made, [count[0], count[2], count[1]])
+        found = iter([*of_carry, *(t.flip(0) for t in of_x), *of_params])
+        return tuple(next(found) if t.is_floating_point() else None for t in (*olds, *xs, *params))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Nothing: of a gradient's gradient there is none."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise NotImplementedError("a scan has no second derivative")

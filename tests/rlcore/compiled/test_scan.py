@@ -1,0 +1,168 @@
+"""A loop over time as one operation: numbers and gradients of the plain loop, in every nesting, and as machine code."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from rlcore.compiled import machine_code, package
+from rlcore.compiled.scan import scan
+from rlcore.functional.tree import leaves, map_leaves, rebuild
+
+T, B, X, H = 7, 3, 4, 5
+
+
+class Memory(nn.Module):
+    """Two cells, one after the other; the carry is nested, one part counts in whole numbers, and both reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTMCell(X, H), nn.GRUCell(H, H)
+
+    def forward(self, carry: Any, x: Any) -> Any:
+        keep = (~x["is_first"]).float().unsqueeze(-1)
+        (h, c), slow, count = carry["fast"], carry["slow"], carry["count"]
+        h, c = self.lstm(x["obs"], (h * keep, c * keep))
+        slow = self.gru(h, slow * keep)
+        count = (count + 1) * ~x["is_first"]
+        return {"fast": (h, c), "slow": slow, "count": count}, {"feat": slow, "twice": (slow * 2, count)}
+
+
+def problem(dtype: torch.dtype = torch.float32) -> tuple[Any, Any, dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    carry = {"fast": (normal(B, H), normal(B, H)), "slow": normal(B, H), "count": torch.zeros(B, dtype=torch.long)}
+    xs = {"obs": normal(T, B, X), "is_first": torch.rand(T, B, generator=generator) < 0.3}
+    params = {name: normal(*p.shape) / 2 for name, p in Memory().named_parameters()}
+    return carry, xs, params
+
+
+CELL = Memory()
+
+
+def step(carry: Any, x: Any, params: Any) -> Any:
+    return functional_call(CELL, params, (carry, x))
+
+
+def loss(carry: Any, xs: Any, params: Any) -> Tensor:
+    last, y = scan(step, carry, xs, params)
+    assert (y["twice"][1] >= 0).shape == (T, B) and last["count"].shape == (B,)
+    return y["feat"].square().mean() + y["twice"][0].sum() / 9 + last["fast"][1].sum() + last["count"].sum()
+
+
+def unrolled(carry: Any, xs: Any, params: Any) -> Tensor:
+    """The loss written out, by the names of nobody."""
+    feats = []
+    for t in range(T):
+        carry, y = step(carry, {name: x[t] for name, x in xs.items()}, params)
+        feats.append(y["feat"])
+    feat = torch.stack(feats)
+    return feat.square().mean() + feat.sum() * 2 / 9 + carry["fast"][1].sum() + carry["count"].sum()
+
+
+def gradients(function: Any, *given: Any, transform: bool = False) -> tuple[Tensor, ...]:
+    """The value, and its gradient by everything that is no whole number; as autograd or torch.func gives it."""
+    flat = leaves(given)
+    at = [i for i, tensor in enumerate(flat) if tensor.is_floating_point()]
+
+    def value(floating: list[Tensor]) -> Tensor:
+        left = dict(zip(at, floating, strict=True))
+        return function(*rebuild(given, iter([left.get(i, tensor) for i, tensor in enumerate(flat)])))
+
+    if transform:
+        found, result = grad_and_value(value)([flat[i] for i in at])
+        return (result, *found)
+    inputs = [flat[i].detach().requires_grad_() for i in at]
+    result = value(inputs)
+    return (result.detach(), *torch.autograd.grad(result, inputs))
+
+
+def traced(transform: bool, given: Any) -> tuple[Any, list[Tensor]]:
+    example = leaves(given)
+    return machine_code.trace(
+        lambda *flat: gradients(loss, *rebuild(given, iter(flat)), transform=transform), example
+    ), example
+
+
+def test_the_loop_has_the_gradient_of_what_is_written_out() -> None:
+    given = problem(torch.float64)
+    for one, other in zip(gradients(loss, *given), gradients(unrolled, *given), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("transform", [False, True], ids=["autograd", "torch.func"])
+def test_one_operation_has_the_gradients_of_the_loop(transform: bool) -> None:
+    """By numbers that the trace has not seen."""
+    graph, example = traced(transform, problem(torch.float64))
+    other = map_leaves(lambda t: t.flip(0) if t.dim() > 1 or t.dtype == torch.bool else t, problem(torch.float64))
+    found = graph(*leaves(other))
+    for one, wanted in zip(found, gradients(unrolled, *other), strict=True):
+        torch.testing.assert_close(one, wanted)
+    assert len(example) == len(leaves(other)) and any(node.name == "scan" for node in graph.graph.nodes)
+
+
+def test_the_graph_does_not_grow_with_time() -> None:
+    def nodes(length: int) -> int:
+        def function(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+            w = w.detach().requires_grad_()
+            _, y = scan(lambda h, x, w: ((h * w + x).tanh(),) * 2, torch.zeros(B), x, w)
+            return torch.autograd.grad(y.sum(), [w])
+
+        return len(machine_code.trace(function, [torch.randn(length, B), torch.randn(B)]).graph.nodes)
+
+    assert nodes(4) == nodes(64)
+
+
+def test_two_steps_that_differ_have_two_keys() -> None:
+    def key(factor: float) -> str:
+        def function(x: Tensor) -> tuple[Tensor, ...]:
+            return (scan(lambda h, x, _: (h * factor + x, h * factor), torch.zeros(B), x)[1],)
+
+        example = [torch.randn(T, B)]
+        return package.content_key(machine_code.trace(function, example), example)
+
+    assert key(2.0) != key(3.0) and key(2.0) == key(2.0)
+
+
+def test_an_input_that_is_one_object_twice_stays_two_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same number twice is one tensor; the next time they may be two numbers."""
+    monkeypatch.setattr(machine_code, "built", lambda functions: [lambda given: [*functions[0].graph(*given)]])
+    monkeypatch.setattr(machine_code, "_known", lambda *_: None)
+    facts = machine_code.Facts({}, 0, list, [])
+    half = torch.tensor(0.5)
+    code, _ = machine_code.made_once("it", lambda a, b: (a - 2 * b,), [half, half], facts)
+    assert code([torch.tensor(1.0), torch.tensor(0.25)])[0].item() == 0.5
+
+
+@pytest.mark.slow
+def test_machine_code_has_the_numbers_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a carry is made on the spot, of one broadcast tensor in three places; and what goes in stays."""
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
+
+    def twice(of: Any, carry: Any, xs: Any, params: Any) -> Tensor:
+        zero = torch.zeros(1, H).expand(B, H)
+        return of(carry, xs, params) + 3 * of({**carry, "fast": (zero, zero), "slow": zero}, xs, params)
+
+    form = problem()
+
+    def function(*flat: Tensor) -> tuple[Tensor, ...]:
+        return gradients(partial(twice, loss), *rebuild(form, iter(flat)))
+
+    example = leaves(form)
+    (code,) = package.built([package.Traced("a scan", machine_code.trace(function, example), example)])
+    given = map_leaves(lambda t: t.flip(0) if t.dim() > 1 else t, problem())
+    flat, wanted = leaves(given), gradients(partial(twice, unrolled), *given)
+    before = [tensor.clone() for tensor in flat]
+    for found in (code(list(flat)), code(list(flat))):
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(one, other) for one, other in zip(flat, before, strict=True))
