@@ -48,9 +48,6 @@ class Config(AlgorithmConfig):
     def collect_length(self) -> int:
         return self.rollout_steps
 
-    def gradient_steps(self, width: int, ranks: int = 1) -> int:
-        return self.iterations(width)
-
     def check_spec(self, spec: EnvSpec) -> None:
         check_keys(spec, self.mlp_keys.encoder, ())
 

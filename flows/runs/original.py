@@ -21,10 +21,12 @@ from rlcore.compiled.when_to_compile import decide
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import spell
 from rlcore.errors import RunError, UserError
+from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.run_config import config_of, half_hash, learning_half
 from rlcore.train import fingerprint
+from rlcore.train.arithmetic import count
 
 NOTE, VERDICT = "original.json", "reproduction.json"  # in the folder of a reproduction
 UNTOLD = ("code.dirty", "code.core_hash")  # the commit and the diff say it in words
@@ -167,7 +169,8 @@ def differences_here(again: RunDirectory) -> Iterator[str]:
     if not then["machine"]:
         yield "no checkpoint of the original is left that would tell on what it was trained"
         return
-    compiled, code = decide(config, None), code_version()
+    compiled = decide(config, None, lambda: count(config, EnvSpec.from_json(again.read_card()["spec"])))
+    code = code_version()
     now = fingerprint.machine(config, _device(config), compiled) | {"code": code}
     yield from _of_code(original, code)
     for key, before, here in fingerprint.differences(then["machine"], now):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlcore.spec import EnvSpec
+
+if TYPE_CHECKING:
+    from rlcore.compiled.cost import Counter
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Compiler:
         width: environments of this rank, ranks.
         prepare: called before the first function is built.
         made: the names of those that were asked for, in their order.
+        counter: in whose place nothing is made and everything is counted; None = machine code is made.
     """
 
     config: Any
@@ -26,6 +30,7 @@ class Compiler:
     width: tuple[int, int]
     prepare: Callable[[], None] = lambda: None
     made: list[str] = field(default_factory=list)
+    counter: Counter | None = None
 
     def facts(self, function: str) -> dict[str, Any]:
         """What the code of one function is decided by, beside the program's own code: plain values."""

@@ -102,6 +102,7 @@ def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[
 
 def _graph(function: Flat, example: Sequence[Tensor]) -> Any:
     """The operations of one step, its gradient among them, apart from the trace that goes on around it."""
+    # With torch's tracer, which whoever traces has loaded.
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 
     with disable_proxy_modes_tracing():

@@ -5,16 +5,23 @@ Its config and this machine decide, never what a cache holds: a run resumed late
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rlcore.compiled.toolchain import missing_requirement
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from rlcore.system.devices import gpus
 
-# Seconds that compiling saves: a step of 64 samples takes about 1.4 ms, compiled 0.25; to act in one environment 120,
-# compiled 20 µs. `auto` compiles where that comes to twice what the first builds for a configuration take.
-A_STEP, AN_ACTION, WORTHWHILE = 1.1e-3, 1e-4, 44.0
+if TYPE_CHECKING:
+    from rlcore.compiled.cost import Arithmetic
+
+log = logging.getLogger(__name__)
+
+WORTHWHILE = 44.0  # seconds that compiling must save: twice what the first builds for a configuration take
+MANY = 20  # gradient steps for each policy step, more than anybody takes
+A_STEP = 1.1e-3  # seconds that compiling saves of a small one
 EAGER, AHEAD_OF_TIME = "eager", "ahead-of-time"
 
 
@@ -42,20 +49,14 @@ def check_compiler(config: RunConfig) -> None:
         raise UserError(f"algo.compile=true: {missing}, or take algo.compile=auto")
 
 
-def seconds_saved(config: RunConfig) -> float:
-    """What compiling saves a whole run, by the arithmetic of its config."""
-    algo = config.algo
-    calls = algo.iterations(config.width) * algo.collect_length
-    return A_STEP * algo.gradient_steps(config.width, config.fabric.ranks) + AN_ACTION * calls
-
-
-def decide(config: RunConfig, saved: dict[str, Any] | None) -> str:
+def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[], Arithmetic | None]) -> str:
     """How a run computes its minibatch steps.
 
     Args:
         config: the run's.
         saved: the fingerprint of the checkpoint that the run continues from, None for a new run. `auto` stays what it
             was then, also when `algo.total_steps` has become another since.
+        count: gives the arithmetic of the run, which takes some tenths of a second; asked of a new run under `auto`.
 
     Returns:
         EAGER or AHEAD_OF_TIME.
@@ -74,7 +75,17 @@ def decide(config: RunConfig, saved: dict[str, Any] | None) -> str:
         return AHEAD_OF_TIME
     missing = missing_requirement()
     if before is None:
-        return AHEAD_OF_TIME if missing is None and seconds_saved(config) >= WORTHWHILE else EAGER
+        return EAGER if missing is not None or not _pays(config, count) else AHEAD_OF_TIME
     if before == AHEAD_OF_TIME and missing:
         raise UserError(f"algo.compile=auto: this run began with a compiled step, but {missing}")
     return before
+
+
+def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> bool:
+    """Whether compiling saves a new run more than it costs, told to its log."""
+    if config.algo.total_steps * MANY * A_STEP < WORTHWHILE:
+        return False
+    found = count()
+    pays = found is not None and found.saved >= WORTHWHILE
+    log.info("algo.compile=auto: %s; %s", found or "nobody can tell what it computes", "compiled" if pays else "not")
+    return pays

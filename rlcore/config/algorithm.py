@@ -54,10 +54,6 @@ class AlgorithmConfig:
         """T: rows of every environment between updates."""
         return 1
 
-    def gradient_steps(self, width: int, ranks: int = 1) -> int:
-        """Optimizer steps that each rank takes in a whole run with so many environments, those of all ranks."""
-        return 0
-
     def undivided(self) -> Self:
         """Config with every batch as one minibatch: only then do two ranks learn exactly what one does."""
         return self

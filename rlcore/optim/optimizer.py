@@ -92,6 +92,8 @@ class Optimizer:
         self._compile(context.compiler, accumulate)
 
     def _compile(self, compiler: Compiler | None, accumulate: int) -> None:
+        self.counter = compiler and compiler.counter
+        compiler = None if self.counter else compiler
         self.compiled = compiler is not None
         self.whole = self.compiled and accumulate == 1 and self.ranks.size == 1  # compiled from loss to step
         self._compiled_loss: CompiledLoss | None = None
@@ -104,6 +106,9 @@ class Optimizer:
 
     def accumulate(self, *inputs: Any) -> dict[str, Tensor]:
         """Add the gradient of the loss of these inputs to what the next `apply` uses; returns the loss's means."""
+        return self.counter.once((self, "loss"), lambda: self._add(inputs)) if self.counter else self._add(inputs)
+
+    def _add(self, inputs: Sequence[Any]) -> dict[str, Tensor]:
         self.parameters.gather()
         if self.compiled and (made := self._call_compiled(inputs)):
             self._aux = made.aux
@@ -130,6 +135,11 @@ class Optimizer:
         Returns the gradient's global norm before clipping, [] on the device, synchronised only where there is such a
         tensor and the step is not compiled.
         """
+        if self.counter:
+            return self.counter.once((self, "step"), lambda: self._advance(unless))
+        return self._advance(unless)
+
+    def _advance(self, unless: Tensor | None) -> Tensor:
         if self._proposed:
             return self._take(self._proposed, unless)
         self.parameters.gather()

@@ -48,7 +48,8 @@ class Step:
         modules: Sequence[nn.Module] = (),
     ) -> None:
         self.function, self.optimizers, self.targets = function, [*optimizers], [*targets]
-        self.compiled = context.compiler is not None and context.ranks.size == 1
+        self.counter = context.compiler and context.compiler.counter
+        self.compiled = context.compiler is not None and not self.counter and context.ranks.size == 1
         for optimizer in self.optimizers if self.compiled else ():
             optimizer.compiled = optimizer.whole = False  # it is a part of this one
         self._modules = [m for o in optimizers for m in (o.module, *o.uses)]
@@ -69,6 +70,8 @@ class Step:
 
     def __call__(self, *inputs: Any, rng: Noise | None = None) -> Metrics:
         """Take the step; the means for the log."""
+        if self.counter:
+            return self.counter.once(self, lambda: self._call(inputs, rng))
         if self.compiled and self._code is None:
             self._build(inputs, rng)
         if self._code is None:

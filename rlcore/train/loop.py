@@ -39,7 +39,7 @@ class Loop:
             config.env.clip_rewards,
             context.ranks,
             Noise(config.seed, "prefill", rank),
-            context.compiler,
+            context.compiler if context.compiler and not context.compiler.counter else None,
         )
         self.iterations, self._due, self._waiting = 0, 0, False
 

@@ -115,5 +115,5 @@ def refuse_unfit(source: Path, config: RunConfig) -> None:
         raise UserError(f"{key}: no good checkpoint ({wrong})")
     before = ResumePoint.at(source).fingerprint
     # The environment has not been measured; its tier follows from `env`, in which the two must not differ anyway.
-    now = what_is_learned(config, before["learning"]["tier"], decide(config, before))
+    now = what_is_learned(config, before["learning"]["tier"], decide(config, before, lambda: None))
     refuse_other_learning(before["learning"], now, config, source)

@@ -21,6 +21,7 @@ from rlcore.store.events import EventLog, read_events
 from rlcore.store.patience import patiently
 from rlcore.store.run_config import config_of
 from rlcore.store.series import evaluations
+from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
 from rlcore.train.fingerprint import fingerprint
 from rlcore.train.metrics import MetricsWindow, Stopwatch
@@ -54,7 +55,9 @@ class Session:
             check_room(config, EnvSpec.from_json(card["spec"]), run.path, begun=True)
         self.followers = Followers(run, config)
         earlier = ResumePoint.find(run, config.checkpoint.resume_from)
-        compiled = decide(config, earlier and earlier.fingerprint)
+        compiled = decide(
+            config, earlier and earlier.fingerprint, lambda: count(config, EnvSpec.from_json(card["spec"]))
+        )
         with self.followers.together():
             self.training = Training(config, card, compiled=compiled == AHEAD_OF_TIME)
         self.config, self.card, self.events = config, card, EventLog(run.events)

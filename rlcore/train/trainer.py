@@ -48,6 +48,7 @@ SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C t
 TOLD = (
     "rlcore.compiled.package",
     "rlcore.compiled.machine_code",
+    "rlcore.compiled.when_to_compile",
     "rlcore.store.patience",
     "rlcore.judge.evaluation",
     "rlcore.train.room",

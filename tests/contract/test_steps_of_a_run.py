@@ -6,9 +6,12 @@ import dataclasses
 from typing import Any
 
 import pytest
+from pytest import approx
 from torch.utils.data import BatchSampler, RandomSampler
 
+from rlcore.config.groups import RunConfig
 from rlcore.conformance.several_ranks import on_two_ranks
+from rlcore.train.arithmetic import count
 from rlcore.train.training import Training
 from tests.contract.test_registry import SETTINGS, on_policy
 from tests.learning.assembly import assemble
@@ -22,6 +25,13 @@ def sheeprl(algo: dict[str, Any], envs: int, ranks: int) -> tuple[int, int]:
     rows = RandomSampler(range(envs * algo["rollout_steps"]))
     minibatches = BatchSampler(rows, batch_size=algo["per_rank_batch_size"], drop_last=False)
     return iterations, iterations * algo["update_epochs"] * len(minibatches)
+
+
+def counted(config: RunConfig, training: Training) -> int:
+    """Gradient steps of the run by the arithmetic that `algo.compile=auto` goes by, from its first iterations alone."""
+    found = count(config, training.envs.spec)
+    assert found is not None
+    return found.steps
 
 
 @on_policy
@@ -44,7 +54,7 @@ def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, bat
 
     done = [trained()] if ranks == 1 else on_two_ranks(trained)
     assert done == [sheeprl(chosen, 3, ranks)] * ranks
-    assert wide.algo.gradient_steps(wide.width, ranks) == sheeprl(chosen, 3, ranks)[1]
+    assert counted(wide, one) == approx(sheeprl(chosen, 3, ranks)[1], abs=2)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -72,4 +82,4 @@ def test_as_many_as_sheeprl_with_a_replay_ratio(
     steps = int(round((iterations - first + 1) * 3 * ratio, 9)) + pretrain
     done = [trained()] if ranks == 1 else on_two_ranks(trained)
     assert done == [(iterations, steps)] * ranks
-    assert wide.algo.gradient_steps(wide.width, ranks) == steps
+    assert counted(wide, one) == approx(steps, rel=0.1, abs=2)

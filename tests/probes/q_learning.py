@@ -47,9 +47,6 @@ class Config(AlgorithmConfig):
     def collect_length(self) -> int:
         return 4
 
-    def gradient_steps(self, width: int, ranks: int = 1) -> int:
-        return int(self.replay_ratio * (self.total_steps - self.learning_starts)) * 2
-
     def check_spec(self, spec: EnvSpec) -> None:
         check_keys(spec, self.mlp_keys.encoder, ())
 

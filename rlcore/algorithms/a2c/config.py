@@ -27,7 +27,3 @@ class Config(OnPolicyConfig):
     optimizer: OptimizerConfig = arg(
         OptimizerConfig(name="rmsprop", lr=1e-3, eps=1e-4, betas=None), "one for actor and critic"
     )
-
-    def gradient_steps(self, width: int, ranks: int = 1) -> int:
-        """One a rollout."""
-        return self.iterations(width)

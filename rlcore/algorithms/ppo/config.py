@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -41,8 +40,3 @@ class Config(OnPolicyConfig):
     def undivided(self) -> Config:
         """A minibatch is never larger than the rollout."""
         return replace(self, per_rank_batch_size=1 << 30)
-
-    def gradient_steps(self, width: int, ranks: int = 1) -> int:
-        """Optimizer steps of a whole run; where `target_kl` ends updates, at most."""
-        minibatches = math.ceil(self.rollout_steps * width // ranks / self.per_rank_batch_size)
-        return self.iterations(width) * self.update_epochs * math.ceil(minibatches / self.accumulate_minibatches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from rlcore.config.algorithm import AlgorithmConfig
@@ -127,8 +126,3 @@ class Config(AlgorithmConfig):
     def quiet_steps(self, width: int) -> int:
         """Policy steps that no gradient step is owed for: all before the last random iteration."""
         return max(0, self.random_steps(width) - width)
-
-    def gradient_steps(self, width: int, ranks: int = 1) -> int:
-        """Gradient steps of a whole run, on each rank."""
-        owed = self.iterations(width) * width - self.quiet_steps(width)
-        return int(Fraction(str(self.replay_ratio)) / ranks * max(0, owed)) + self.per_rank_pretrain_steps

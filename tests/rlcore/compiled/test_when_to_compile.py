@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlcore.compiled import toolchain
-from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, WORTHWHILE, decide
+from rlcore.compiled.cost import Arithmetic
+from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, decide
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from rlcore.store.run_config import build_config
+from rlcore.train import arithmetic
+from tests.learning.assembly import assemble
 from tests.runs import values
 
-# Rollouts of 64 rows of 2 environments in 4 minibatches, 2 epochs: 8 gradient steps of 1.1 ms and 32 calls of 0.1 ms.
-LONG = math.ceil(WORTHWHILE / (8 * 1.1e-3 + 32 * 1e-4)) * 64
+LONG = 10**6
 
 
 def config(total_steps: int = LONG, **dotted: Any) -> RunConfig:
@@ -28,20 +30,65 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "sh")  # whatever is there
 
 
-def test_auto_compiles_runs_that_are_long_enough() -> None:
-    assert decide(config(), None) == AHEAD_OF_TIME
-    assert decide(config(LONG - 64), None) == EAGER
+def count(steps: int = 10**6) -> Arithmetic:
+    return Arithmetic(steps, operations=220, flops=3.4e6, calls=0)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (Arithmetic(40_000, 220, 3.4e6, 0), AHEAD_OF_TIME),  # 40,000 times 1.1 ms is just what it must be
+        (Arithmetic(39_900, 220, 3.4e6, 0), EAGER),
+        (Arithmetic(39_900, 220, 3.4e6, 10_000), AHEAD_OF_TIME),  # with a second of answers
+        (Arithmetic(10**7, 250, 1e11, 10**7), EAGER),  # products of matrices take a second each
+        (None, EAGER),
+    ],
+)
+def test_auto_goes_by_the_seconds_that_it_saves(
+    found: Arithmetic | None, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert decide(config(), None, lambda: found) == expected
+    (line,) = caplog.messages
+    assert line.startswith("algo.compile=auto: ") and line.endswith("; compiled" if expected != EAGER else "; not")
+
+
+def test_a_short_run_counts_nothing() -> None:
+    def never() -> Arithmetic:
+        raise AssertionError
+
+    assert decide(config(1_000), None, never) == EAGER
+
+
+LARGE = {"dense_units": 1024, "mlp_layers": 3}
+WIDE = {"actor": LARGE, "critic": LARGE, "per_rank_batch_size": 4096, "update_epochs": 1, "rollout_steps": 1024}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env_id", "algo", "expected"),
+    [
+        ("CartPole-v1", {"name": "ppo", "total_steps": 10**6}, AHEAD_OF_TIME),
+        ("Pendulum-v1", {"name": "sac", "total_steps": 10**5}, AHEAD_OF_TIME),
+        ("CartPole-v1", {"name": "ppo", "total_steps": 10**8, **WIDE}, EAGER),
+        ("CartPole-v1", {"name": "ppo", "total_steps": 5_000}, EAGER),
+    ],
+    ids=["small", "sac", "of large matrices", "short"],
+)
+def test_auto_in_runs_as_they_are(env_id: str, algo: dict[str, Any], expected: str) -> None:
+    one = assemble(env_id, algo, num_envs=4, max_episode_steps=12)
+    assert decide(one.config, None, lambda: arithmetic.count(one.config, one.envs.spec)) == expected
 
 
 def test_auto_stays_what_it_was() -> None:
     for before in (EAGER, AHEAD_OF_TIME):
         for total_steps in (64, LONG):
-            assert decide(config(total_steps), {"learning": {"compile": before}}) == before
+            assert decide(config(total_steps), {"learning": {"compile": before}}, count) == before
 
 
 def test_true_and_false_are_obeyed() -> None:
-    assert decide(config(64, algo__compile=True), None) == AHEAD_OF_TIME
-    assert decide(config(algo__compile=False), None) == EAGER
+    assert decide(config(64, algo__compile=True), None, count) == AHEAD_OF_TIME
+    assert decide(config(algo__compile=False), None, count) == EAGER
 
 
 UNSUPPORTED: list[tuple[str, Any]] = [
@@ -56,22 +103,22 @@ def test_what_cannot_be_compiled_is_refused_by_name_or_left_eager_by_auto(key: s
     shown = str(value).lower()
     with pytest.raises(UserError, match=rf"^algo.compile=true: .*{key}={shown}"):
         config(algo__compile=True, **changes)
-    assert decide(config(**changes), None) == EAGER
+    assert decide(config(**changes), None, count) == EAGER
 
 
 def test_without_a_compiler_auto_is_eager_and_true_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", "")
-    assert decide(config(), None) == EAGER
+    assert decide(config(), None, count) == EAGER
     with pytest.raises(UserError, match=r"^algo.compile=true: no C\+\+ compiler .* apt install g\+\+"):
-        decide(config(algo__compile=True), None)
+        decide(config(algo__compile=True), None, count)
     with pytest.raises(UserError, match=r"began with a compiled step, but no C\+\+ compiler"):
-        decide(config(), {"learning": {"compile": AHEAD_OF_TIME}})
+        decide(config(), {"learning": {"compile": AHEAD_OF_TIME}}, count)
 
 
 def test_torch_in_a_folder_with_a_space_cannot_be_compiled_against(monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = SimpleNamespace(origin="/home/my user/torch/__init__.py")
     monkeypatch.setattr(toolchain, "find_spec", lambda name: elsewhere)
-    assert decide(config(), None) == EAGER
+    assert decide(config(), None, count) == EAGER
     with pytest.raises(UserError, match=r"^algo.compile=true: .* below /home/my user/torch; install in a plain path"):
-        decide(config(algo__compile=True), None)
+        decide(config(algo__compile=True), None, count)

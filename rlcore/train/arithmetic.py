@@ -1,0 +1,57 @@
+"""Arithmetic of a run, found out by a rehearsal in which every gradient step after the first is only counted."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from rlcore.compiled.cost import Arithmetic, Counter
+from rlcore.compiled.door import Compiler
+from rlcore.config.groups import FabricConfig, RunConfig
+from rlcore.spec import EnvSpec
+from rlcore.train.fabric import make_fabric
+from rlcore.train.loop import Loop
+from rlcore.train.rehearsal import DrawnEnvs, Mute
+from rlcore.types import Alone, Context
+
+log = logging.getLogger(__name__)
+ITERATIONS = 20_000  # until something is learned, at most
+SAMPLE = 8  # rows of each environment by which the rest of the run is told
+
+
+def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
+    """What a run of this config in such environments is to compute; None where nobody can tell.
+
+    Of the config alone: neither a clock nor what the machine has kept decides.
+    """
+    ranks = Mute(Alone())
+    ranks.size = config.fabric.ranks
+    counter = Counter()
+    compiler = Compiler(config, spec, (config.env.num_envs, ranks.size), counter=counter)
+    context = Context(config, spec, make_fabric(FabricConfig()), ranks, config.env.num_envs, compiler)
+    try:
+        loop = Loop(context, DrawnEnvs(spec, config.env.num_envs, None))
+        for _ in range(ITERATIONS):
+            _iterate(loop)
+            if loop.learner.updates:
+                break
+        iteration = loop.plan.collect_length * config.width
+        end = max(1, loop.plan.total_steps // iteration) * iteration
+        first, begun = loop.learner.updates, loop.policy_steps
+        if first and begun < end:
+            for _ in range(math.ceil(SAMPLE / loop.plan.collect_length)):
+                _iterate(loop)
+    except Exception:  # of somebody's algorithm, over observations that no environment gave
+        log.debug("what the run is to compute cannot be counted", exc_info=True)
+        return None
+    updates, operations, flops = loop.learner.updates, *counter.totals()
+    if not updates:
+        return None
+    later = (updates - first) / max(1, loop.policy_steps - begun)
+    steps = round(first + later * max(0, end - begun))
+    return Arithmetic(steps, operations / updates, flops / updates, end // config.width)
+
+
+def _iterate(loop: Loop) -> None:
+    loop.collect()
+    loop.update()
