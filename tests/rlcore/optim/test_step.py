@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rlcore.compiled import machine_code
+from rlcore.compiled.scan import scan
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.optim.config import OptimizerConfig
@@ -163,3 +165,37 @@ def test_a_step_refuses_inputs_of_another_shape_than_it_was_compiled_for() -> No
     two.step({"x": torch.ones(4, 2)}, 0.5, rng=Noise(0, "probe"))
     with pytest.raises(AssertionError, match="other shapes"):
         two.step({"x": torch.ones(3, 2)}, 0.5, rng=Noise(0, "probe"))
+
+
+class Recurrent:
+    """A recurrent loss over time, with parameters of the step itself and a head after it, that both learn."""
+
+    def __init__(self, compiled: bool) -> None:
+        given = context(compiled=compiled)
+        torch.manual_seed(0)
+        self.net = nn.ModuleDict({"cell": nn.GRUCell(2, 3), "head": nn.Linear(3, 1)})
+        self.optimizer = Optimizer(self.net, self.loss, PLAIN, given)
+        self.step = Step(lambda *inputs: self.optimizer.minimize(*inputs).metrics, [self.optimizer], [], given)
+
+    def loss(self, carry: Tensor, x: Tensor, is_first: Tensor) -> Any:
+        cell = self.net["cell"]
+
+        def forward(h: Tensor, row: tuple[Tensor, Tensor], params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            x, first = row
+            h = functional_call(cell, params, (x, h * ~first.unsqueeze(-1)))
+            return h, h
+
+        _, h = scan(forward, carry, (x, is_first), dict(cell.named_parameters()))
+        total = self.net["head"](h).square().sum()
+        return total, torch.tensor(float(len(x))), {"loss": total.detach()}
+
+
+def test_a_loop_over_time_learns_within_a_compiled_step_as_it_is_written() -> None:
+    written, compiled = (Recurrent(each) for each in (False, True))
+    for _ in range(3):
+        given = torch.randn(4, 3), torch.randn(7, 4, 2), torch.rand(7, 4) < 0.3
+        one, other = written.step(*given), compiled.step(*given)
+        torch.testing.assert_close(one, other)
+    assert compiled.step.compiled
+    for p, q in zip(written.net.parameters(), compiled.net.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
