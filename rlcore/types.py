@@ -161,19 +161,22 @@ class Steps:
 
 @dataclass
 class Batch:
-    """What a buffer hands to `Learner.update`.
+    """Rows that a buffer hands to `Learner.update`.
 
     Attributes:
         steps: [T, B, ...] on the learner's device.
         last: the arrival after row T-1 as tensors: obs key -> [B, ...] and reward, terminated, truncated, is_first [B].
         policy_steps: rows taken before these, all environments and ranks together: by them every schedule counts.
-        places: [T, B] int64, where the rows lie in a replay memory, which takes them back (`Replay.write_back`).
+        places: [T, B] int64, where the rows lie in the replay memory that they were drawn from; None: in none.
+        write_back: of extras, name -> [T, B, ...]: puts them in the place of what these rows have there, but for those
+            that were overwritten since; does nothing where the rows lie in no memory.
     """
 
     steps: Steps
     last: Steps
     policy_steps: int
     places: np.ndarray | None = None
+    write_back: Callable[[Mapping[str, Tensor]], None] = lambda extras: None
 
 
 class Ranks(Protocol):

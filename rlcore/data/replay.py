@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -211,7 +212,8 @@ class Replay(Buffer):
         rings = {name: ring.ring for name, ring in self._rings.items()}
         for steps, last, places in gather_batches(rings, begins, offsets, self.before, self.target):
             steps.carry = tree.rebuild(self._carry, iter([steps.carry[name] for name in self._fresh]))
-            yield Batch(steps, last, policy_steps, places)
+            back = functools.partial(self.write_back, places)
+            yield Batch(steps, last, policy_steps, places, back)
 
     def metrics(self) -> Metrics:
         """Gradient steps of all ranks for each policy step so far."""
