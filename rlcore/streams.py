@@ -26,6 +26,7 @@ PURPOSES = {
     "baseline": 10,
     "probe": 11,
     "loss": 12,
+    "imagine": 13,
 }
 
 

@@ -22,14 +22,18 @@ from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.rollout import Rollout
 from rlcore.data.steps import transitions
+from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import discounted_sum
+from rlcore.functional.stats import reduce_loss
+from rlcore.functional.tree import map_leaves
 from rlcore.nn.config import ActorConfig, KeysConfig, MLPConfig, check_keys
 from rlcore.nn.encoder import flatten
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.step import Step
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Plan
 
@@ -61,14 +65,15 @@ class Agent(nn.Module):
         self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
         self.to_env, self.from_env = self.head.to_env, self.head.from_env
 
-    def features(self, obs: dict[str, Tensor], lead: int = 1) -> Tensor:
-        return flatten(obs, self.spec, self.keys, lead)
+    def forward(self, obs: dict[str, Tensor]) -> tuple[Policy, Tensor]:
+        x = flatten(obs, self.spec, self.keys, 1)
+        return self.head.policy(self.head(self.actor(x))), self.critic(x).squeeze(-1)
 
     def initial(self, batch_size: int) -> tuple[()]:
         return ()
 
     def act(self, carry: Any, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False) -> Any:
-        policy = self.head.policy(self.head(self.actor(self.features(obs))))
+        policy, _ = self(obs)
         return (), policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng)), {}
 
 
@@ -78,29 +83,30 @@ class Learner(types.Learner):
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))
         self.agent = Agent(self.config, context.spec, context.config.distribution.type, rng)
         self.optimizer = Optimizer(self.agent, self.loss, self.config.optimizer, context, max_grad_norm=0.5)
+        self.step = Step(self.gradient_step, [self.optimizer], [], context)
 
-    def loss(self, features: Tensor, action: Tensor, returns: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, dict]:
+    def loss(self, obs: dict[str, Tensor], action: Tensor, returns: Tensor, weight: Tensor) -> Any:
         """-log π(a|s) (G - b(s)) + (b(s) - G)², summed over rows [N] of weight [N]; the weight; means for the log."""
-        baseline = self.agent.critic(features).squeeze(-1)
-        logprob = self.agent.head.policy(self.agent.head(self.agent.actor(features))).logprob(action)
-        policy = -(logprob * (returns - baseline.detach())).dot(weight)
-        value = (baseline - returns).square().dot(weight)
-        sums, count = {"Loss/policy_loss": policy.detach(), "Loss/value_loss": value.detach()}, weight.sum()
-        return policy + value, count, {name: summed / count for name, summed in sums.items()}
+        policy, baseline = self.agent(obs)
+        of_policy = -policy.logprob(action) * (returns - baseline.detach())
+        of_value = (baseline - returns).square()
+        return reduce_loss(of_policy + of_value, weight, Loss__policy_loss=of_policy, Loss__value_loss=of_value)
+
+    def gradient_step(self, *samples: Any) -> dict[str, Tensor]:
+        found = self.optimizer.minimize(*samples)
+        return found.metrics | {"Info/grad_norm": found.norm}
 
     def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, Any]:
         steps, step = batch.steps, transitions(batch)
-        last = self.agent.critic(self.agent.features(batch.last.obs)).squeeze(-1).detach()
+        last = self.agent(batch.last.obs)[1].detach()
         reward = step.reward.clone()  # what comes after the last row is what the baseline expects
         reward[-1] += self.config.gamma * last * (~step.done[-1]).float()
         returns = discounted_sum(reward, self.config.gamma * (~step.done).float())
-        columns = (self.agent.features(steps.obs, lead=2), steps.action, returns, step.weight)
-        metrics = self.optimizer.accumulate(*(column.flatten(0, 1) for column in columns))
         self.updates += 1
-        return metrics | {"Info/grad_norm": self.optimizer.apply()}
+        return self.step(*map_leaves(lambda x: x.flatten(0, 1), (steps.obs, steps.action, returns, step.weight)))
 
     def parts(self) -> dict[str, types.Part]:
-        return {"agent": self.agent, "optimizer": self.optimizer}
+        return {"agent": self.agent, "optimizer": self.optimizer, "step": self.step}
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:

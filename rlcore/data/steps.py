@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlcore.types import Batch, Steps
+from rlcore.types import Batch
 
 
 @dataclass
@@ -89,25 +88,3 @@ def n_step(batch: Batch, gamma: float) -> Transition:
 def shifted(rows: Tensor, last: Tensor) -> Tensor:
     """Rows 1..T of [T, B, ...] followed by the arrival [B, ...] after them: [T, B, ...]."""
     return torch.cat([rows[1:], last.unsqueeze(0)])
-
-
-def tensors_of(batch: Batch) -> list[Tensor]:
-    """The tensors of a batch, those of a dict by its sorted keys; a carry is not among them."""
-    found: list[Tensor] = []
-    for part in (batch.steps, batch.last):
-        found += [part.obs[key] for key in sorted(part.obs)]
-        found += [part.action, part.reward, part.terminated, part.truncated, part.is_first]
-    return found + [batch.steps.extras[key] for key in sorted(batch.steps.extras)]
-
-
-def batch_of(obs: Sequence[str], extras: Sequence[str], given: Sequence[Tensor]) -> Batch:
-    """The batch of `tensors_of`, by the keys of its observations and of what the agent said, each in any order."""
-    left = iter(given)
-
-    def part() -> Steps:
-        held = {key: next(left) for key in sorted(obs)}
-        return Steps({key: held[key] for key in obs}, next(left), next(left), next(left), next(left), next(left))
-
-    steps, last = part(), part()
-    steps.extras = dict(zip(sorted(extras), left, strict=True))
-    return Batch(steps, last, 0)

@@ -8,7 +8,7 @@ from rlcore.algorithms.sac import learner as sac
 from tests.golden import sac_oracle
 from tests.golden.mutants import Mutant, changed, given, returned, swap
 
-BASE, FIXED, ENTROPY = (("check_update", variant) for variant in ("base", "fixed_alpha", "target_entropy"))
+BASE, ENTROPY = (("check_update", variant) for variant in ("base", "target_entropy"))
 THREE, STEPS = ("check_update", "three_critics"), ("check_n_step",)
 TARGET, STEP, LEARNER = "soft_target", "sac.Learner.gradient_step", "sac.Learner"
 MUTANTS = (
@@ -53,7 +53,6 @@ MUTANTS = (
     Mutant("α of the wrong sign", "alpha_loss", returned("-it"), BASE),
     Mutant("target entropy of the wrong sign", "alpha_loss", swap("A + target_entropy", "A - target_entropy"), BASE),
     Mutant("target entropy ignored", f"{LEARNER}.__init__", swap("config.alpha.target_entropy", "None"), ENTROPY),
-    Mutant("α always learned", STEP, swap("self.config.alpha.fixed", "False"), FIXED),
     Mutant("α never learned", STEP, swap("self.config.alpha.fixed", "True"), BASE),
     # Targets, and the order of things.
     Mutant("targets never move", "Target.follow", given(tau="0.0"), BASE),
@@ -86,6 +85,12 @@ def test_transitions_of_n_steps_end_where_their_episode_does() -> None:
 def test_a_target_entropy_of_zero_is_not_the_default() -> None:
     assert sac_oracle.make_learner(sac, "base").target_entropy == -2
     assert sac_oracle.make_learner(sac, "base", alpha={"target_entropy": 0.0}).target_entropy == 0
+
+
+def test_a_fixed_temperature_has_no_optimizer() -> None:
+    fixed, tuned = (sac_oracle.make_learner(sac, variant) for variant in ("fixed_alpha", "base"))
+    assert tuned.parts().keys() - fixed.parts().keys() == {"alpha_optimizer"}
+    fixed.load_state_dict(tuned.state_dict())  # as versions before kept it
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)

@@ -41,7 +41,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from rlcore.spec import EnvSpec
-from rlcore.types import Batch, Context, Metrics, Plan
+from rlcore.types import Batch, Context, Metrics, Plan, Steps
 
 PARTS = (
     *("agent", "critics", "target", "temperature", "noise", "step"),
@@ -154,8 +154,10 @@ class Learner(types.Learner):
         )
         uses = [self.critics, self.temperature]
         self.actor_optimizer = Optimizer(self.agent, self.actor_objective, config.actor.optimizer, context, uses=uses)
-        self.alpha_optimizer = Optimizer(self.temperature, self.alpha_objective, config.alpha.optimizer, context)
-        optimizers = [self.critic_optimizer, self.actor_optimizer, self.alpha_optimizer]
+        optimizers = [self.critic_optimizer, self.actor_optimizer]
+        if not config.alpha.fixed:
+            self.alpha_optimizer = Optimizer(self.temperature, self.alpha_objective, config.alpha.optimizer, context)
+            optimizers.append(self.alpha_optimizer)
         self.step = Step(self.gradient_step, optimizers, [self.target], context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
@@ -163,10 +165,11 @@ class Learner(types.Learner):
         config = self.config
         self.updates += 1
         moves = self.updates % config.critic.target_network_frequency == 0
-        return self.step(n_step(batch, config.gamma), config.tau if moves else 0.0, rng=self.noise)
+        return self.step(batch.steps, batch.last, config.tau if moves else 0.0, rng=self.noise)
 
-    def gradient_step(self, batch: Transition, tau: Tensor, rng: Noise) -> Metrics:
+    def gradient_step(self, steps: Steps, last: Steps, tau: float, rng: Noise) -> Metrics:
         """Algorithm 1, "for each gradient step": critics, policy, temperature, target."""
+        batch = n_step(Batch(steps, last, 0), self.config.gamma)
         critic = self.critic_optimizer.minimize(batch, rng.normal(*batch.action.shape))
         actor = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape))
         metrics = critic.metrics | actor.metrics
@@ -205,7 +208,7 @@ class Learner(types.Learner):
 
     def parts(self) -> dict[str, types.Part]:
         """Parameters, targets, optimizers, stream, and how steps are computed."""
-        return {name: getattr(self, name) for name in PARTS}
+        return {name: getattr(self, name) for name in PARTS if hasattr(self, name)}  # a fixed α has no optimizer
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from rlcore.data.steps import batch_of, shifted, tensors_of, transitions
+from rlcore.data.steps import shifted, transitions
 from rlcore.types import Batch, Steps
 
 
@@ -52,19 +52,3 @@ def test_a_row_before_one_that_opens_an_episode_is_a_reset_whether_or_not_an_end
 
 def test_shifted_appends_the_arrival() -> None:
     assert shifted(torch.tensor([[1], [2], [3]]), torch.tensor([4])).tolist() == [[2], [3], [4]]
-
-
-def test_a_batch_as_tensors_goes_by_its_keys_whatever_their_order() -> None:
-    def filled(obs: list[str], extras: list[str]) -> Batch:
-        example, values = batch(), {"a": 1.0, "b": 2.0, "value": 3.0, "logprob": 4.0}
-        example.steps.obs = {key: torch.full((4, 2), values[key]) for key in obs}
-        example.last.obs = {key: torch.full((2,), values[key]) for key in reversed(obs)}
-        example.steps.extras = {key: torch.full((4, 2), values[key]) for key in extras}
-        return example
-
-    one, other = filled(["a", "b"], ["value", "logprob"]), filled(["b", "a"], ["logprob", "value"])
-    assert all(torch.equal(x, y) for x, y in zip(tensors_of(one), tensors_of(other), strict=True))
-    again = batch_of(["b", "a"], ["value", "logprob"], tensors_of(one))
-    for part, expected in ((again.steps.obs, one.steps.obs), (again.last.obs, one.last.obs)):
-        assert part.keys() == expected.keys() and all(torch.equal(part[key], expected[key]) for key in part)
-    assert torch.equal(again.steps.extras["value"], one.steps.extras["value"])
