@@ -1,0 +1,118 @@
+"""A replay memory beside a buffer of NumPy arrays, one for each column, as other libraries have them.
+
+python -m benchmarks.replay      # a table, in microseconds of the processor; half a minute, 2 GB
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcore.data.replay import Replay
+from rlcore.data.samplers import Sampler, Sequences, Transitions
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.types import Alone, Steps
+
+WIDTH, ACTIONS = 4, 6
+VECTOR, IMAGE = ArraySpec((17,), "float32"), ArraySpec((64, 64, 3), "uint8")
+
+
+def best(function: Callable[[], Any], calls: int, repeats: int = 15) -> float:
+    """Microseconds of the processor for one call, the least of some repeats: what a quiet machine takes."""
+    function()
+    found: list[float] = []
+    for _ in range(repeats):
+        began = time.process_time()
+        for _ in range(calls):
+            function()
+        found.append((time.process_time() - began) / calls * 1e6)
+    return min(found)
+
+
+def steps(obs: ArraySpec, *lead: int) -> Steps:
+    """Rows of zeros [*lead, B]."""
+    lead = (*lead, WIDTH)
+    flags = [torch.zeros(lead, dtype=torch.bool) for _ in range(3)]
+    seen = torch.zeros((*lead, *obs.shape), dtype=getattr(torch, obs.dtype))
+    return Steps({"state": seen}, torch.zeros(*lead, ACTIONS), torch.zeros(lead), *flags)
+
+
+def full(obs: ArraySpec, sampler: Sampler, size: int, batch_size: int) -> Replay:
+    """A memory of zeros that has gone round."""
+    box = ActionSpec("Box", (ACTIONS,), "float32", low=(-1.0,) * ACTIONS, high=(1.0,) * ACTIONS)
+    spec = EnvSpec("zeros", {"state": obs}, box)
+    context: Any = SimpleNamespace(
+        fabric=SimpleNamespace(device=torch.device("cpu")),
+        ranks=Alone(),
+        num_envs=WIDTH,
+        spec=spec,
+        config=SimpleNamespace(buffer=SimpleNamespace(memmap=False)),
+        generator=lambda purpose: np.random.default_rng(0),
+    )
+    replay, count = Replay(context, sampler, size=size, batch_size=batch_size), size // 100
+    rows, last = steps(obs, count), steps(obs)
+    for _ in range(102):
+        replay.extend(rows, last)
+    return replay
+
+
+def drawing(replay: Replay, owed: int) -> Callable[[], None]:
+    """A call that draws so many batches."""
+
+    def draw() -> None:
+        replay.taken = 10**6 + WIDTH * replay.size // 100 - owed  # of which those are due that are owed
+        assert sum(1 for _ in replay.batches(10**6)) == owed
+
+    return draw
+
+
+class Arrays:
+    """Columns by themselves, [rows, ...]: observations, next observations, actions, rewards, ends."""
+
+    def __init__(self, rows: int) -> None:
+        shapes = [(rows, WIDTH, *VECTOR.shape)] * 2 + [(rows, WIDTH, ACTIONS), (rows, WIDTH), (rows, WIDTH)]
+        self.columns = [np.ones(shape, np.float32) for shape in shapes]
+        self.rng, self.rows = np.random.default_rng(0), rows
+        self.new = [np.zeros(column.shape[1:], np.float32) for column in self.columns]
+
+    def draw(self) -> list[torch.Tensor]:
+        """256 transitions."""
+        row, env = self.rng.integers(0, self.rows, 256), self.rng.integers(0, WIDTH, 256)
+        return [torch.as_tensor(column[row, env]) for column in self.columns]
+
+    def write(self) -> None:
+        """A row of every environment."""
+        for column, value in zip(self.columns, self.new, strict=True):
+            column[5] = np.array(value)
+
+
+def figures() -> Iterator[tuple[str, float, float]]:
+    """Name, ours, theirs."""
+    arrays, replay = Arrays(250_000), full(VECTOR, Transitions(), 250_000, 256)
+    taken = best(arrays.draw, 100)
+    for owed in (1, 4, 16):
+        name = f"256 of 1 M transitions of 17 numbers, {owed} due at once"
+        yield name, best(drawing(replay, owed), 160 // owed) / owed, taken
+    row, last = steps(VECTOR, 1), steps(VECTOR)
+    yield "a row of 4 environments written", best(lambda: replay.extend(row, last), 300), best(arrays.write, 300)
+    images = full(IMAGE, Sequences(64), 4_000, 16)
+    frames, index = np.ones((16_000, 64 * 64 * 3), np.uint8), np.random.default_rng(0).integers(0, 16_000, 16 * 65)
+    shape = "16 sequences of 65 images, 64 x 64 x 3"
+    yield shape, best(drawing(images, 4), 2) / 4, best(lambda: frames.take(index, 0), 8)
+
+
+def main() -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    print("| | here, µs | NumPy's arrays, µs | ratio |\n|---|---|---|---|")
+    for name, ours, theirs in figures():
+        print(f"| {name} | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
