@@ -37,9 +37,9 @@ def best(function: Callable[[], Any], calls: int, repeats: int = 15) -> float:
 def steps(obs: ArraySpec, *lead: int) -> Steps:
     """Rows of zeros [*lead, B]."""
     lead = (*lead, WIDTH)
-    flags = [torch.zeros(lead, dtype=torch.bool) for _ in range(3)]
+    no = torch.zeros(lead, dtype=torch.bool)
     seen = torch.zeros((*lead, *obs.shape), dtype=getattr(torch, obs.dtype))
-    return Steps({"state": seen}, torch.zeros(*lead, ACTIONS), torch.zeros(lead), *flags)
+    return Steps({"state": seen}, torch.zeros(*lead, ACTIONS), torch.zeros(lead), no, no, no)
 
 
 def full(obs: ArraySpec, sampler: Sampler, size: int, batch_size: int) -> Replay:
