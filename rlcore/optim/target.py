@@ -41,7 +41,7 @@ class Target:
         already.
         """
         optimizer.parameters.gather()  # another optimizer may have trained some of them since
-        slow, fast = self.parameters.vector, optimizer.parameters.vector
+        slow, fast = self.parameters.vector, self._in_order(optimizer.parameters)
         share = torch.as_tensor(tau, dtype=slow.dtype, device=slow.device)
         if self.parameters.traced:
             self.parameters.take(slow.lerp(fast, share))
@@ -53,10 +53,22 @@ class Target:
                 if value is not None:
                     mine._buffers[key] = torch.where(share > 0, value, mine._buffers[key])
 
+    def _in_order(self, trained: FlatParameters) -> Tensor:
+        """The vector of what is followed, its parameters where the copy has them: an optimizer's groups order its."""
+        if trained.places == self.parameters.places:
+            return trained.vector
+        parts = trained.split(trained.vector)
+        return self.parameters.join(parts[name] for name in self.parameters.places)
+
     def state_dict(self) -> dict[str, Any]:
-        """The copy's parameters and buffers."""
-        return self.module.state_dict()
+        """The copy's parameters and buffers, those too that its module makes of others when it is loaded."""
+        return dict(self.module.named_buffers()) | self.module.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.module.load_state_dict(state)
+        made = dict(self.module.named_buffers()).keys() - self.module.state_dict().keys()
+        self.module.load_state_dict({name: value for name, value in state.items() if name not in made})
+        for name in made & state.keys():  # of what is followed, not of the copy's own statistics
+            path, _, key = name.rpartition(".")
+            buffers = self.module.get_submodule(path)._buffers
+            buffers[key] = state[name].to(buffers[key]).clone()

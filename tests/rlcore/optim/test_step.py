@@ -14,6 +14,7 @@ from rlcore.compiled import machine_code
 from rlcore.compiled.scan import scan
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
+from rlcore.nn.encoder import Normalizer
 from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
@@ -124,6 +125,32 @@ def test_a_target_follows_what_another_optimizer_has_trained() -> None:
     of_encoder.minimize(torch.ones(1, 2))
     target.follow(of_critic, 1.0)
     torch.testing.assert_close(target.module.encoder.weight.data, encoder.weight.data)
+
+
+def test_a_target_follows_parameters_by_their_names_where_groups_order_them() -> None:
+    critic, given = Critic(nn.Linear(2, 1, bias=False)), context()
+    target = Target(critic, given)
+    for first in ("encoder", "head"):  # one of the two orders is not the module's
+        config = OptimizerConfig(groups={first: {"lr": 0.5}, "*": {"lr": 0.1}})
+        optimizer = Optimizer(copy.deepcopy(critic), lambda: None, config, given)  # pyright: ignore[reportArgumentType]
+        target.follow(optimizer, 1.0)
+        for name, value in optimizer.module.named_parameters():
+            assert torch.equal(target.module.get_parameter(name), value), (first, name)
+
+
+def test_a_target_goes_on_with_what_it_has_taken_of_a_normaliser() -> None:
+    def normalising() -> nn.Module:
+        return nn.Sequential(Normalizer(2, 10.0), nn.Linear(2, 1))
+
+    module, given = normalising(), context()
+    target = Target(module, given)
+    optimizer = Optimizer(module, lambda: None, PLAIN, given)  # pyright: ignore[reportArgumentType]
+    module.get_submodule("0").update(torch.tensor([[1.0, 2.0], [3.0, 8.0]]))  # pyright: ignore[reportCallIssue]
+    target.follow(optimizer, 0.5)
+    other = Target(normalising(), given)
+    other.load_state_dict(copy.deepcopy(target.state_dict()))
+    obs = torch.tensor([[4.0, -1.0]])
+    assert torch.equal(other.module(obs), target.module(obs))
 
 
 @pytest.mark.parametrize("config", [PLAIN, OptimizerConfig(lr=0.1)], ids=["sgd", "adam"])
