@@ -30,7 +30,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 from tests.contract.test_registry import SETTINGS, every_pair
-from tests.probes import q_learning, recurrent
+from tests.probes import q_learning, recurrent, world
 
 
 def config(algo: str, env_id: str, **changes: Any) -> RunConfig:
@@ -52,6 +52,15 @@ def test_they_are_general_a_replay_memory_two_losses_and_a_nested_carry_keep_the
 ) -> None:
     monkeypatch.setitem(ALGORITHMS, "q_learning", q_learning)
     check(q_learning_config())
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+def test_a_world_model_with_pictures_a_scan_dropout_and_a_latent_that_is_written_back_keeps_them_too(
+    check: Callable[[RunConfig], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALGORITHMS, "world", world)
+    env = EnvConfig(id="discrete_dummy", num_envs=3, max_episode_steps=12)
+    check(RunConfig(algo=build(world.Config, {"total_steps": 400}, "algo."), env=env, seed=0))
 
 
 def q_learning_config(**changes: Any) -> RunConfig:

@@ -17,6 +17,7 @@ from tests.processes import NO_STORE, shepherd
 from tests.runs import COMPILED, SMALL, prepare
 
 PLUGIN = "tests.faults.faulty_envs"
+WORLD = "tests.probes.registered"  # a world model, which is none of the registry
 ENVIRONMENTS = (
     "CartPole-v1",
     "Acrobot-v1",
@@ -54,6 +55,8 @@ OFF_POLICY = {
     "buffer__size": 1000,
     "env__max_episode_steps": 150,
 }
+# Sequences, pictures, a carry and a latent that is written back: what world models will need.
+WORLD_MODEL = {"algo": "world", "algo__learning_starts": 100, "algo__size": 200, "env__max_episode_steps": 40}
 SCHEDULE = {"total_steps": 1920, "checkpoint__every": 192, "evaluation__every": 480, "metric__log_every": 64}
 
 
@@ -79,7 +82,7 @@ class Case:
     def variables(self) -> dict[str, str]:
         """Of the environment; MLflow is part of "flow" alone, the others would wait for it."""
         shared = {"SHEPHERD_CACHE": f"{os.environ['TESTS_SHARED']}/compiled"} if "TESTS_SHARED" in os.environ else {}
-        return {"SHEPHERD_PLUGINS": PLUGIN} | shared | ({} if "flow" in self.mode else NO_STORE)
+        return {"SHEPHERD_PLUGINS": f"{PLUGIN},{WORLD}"} | shared | ({} if "flow" in self.mode else NO_STORE)
 
     def settings(self) -> dict[str, Any]:
         """Keys of the config."""
@@ -87,11 +90,14 @@ class Case:
         mode |= {"env__vectorization": "native"} if self.mode == "native" else {}
         if self.algo == "sac":
             return OFF_POLICY | SCHEDULE | mode
+        if self.algo == "world":
+            return WORLD_MODEL | SCHEDULE | mode
         return LEARNING | (COMPILED if "compiled" in self.mode else {}) | SCHEDULE | mode
 
     def prepare(self, folder: Path) -> RunDirectory:
         """A run directory ready to be trained; for "flow" nothing yet, the command makes it."""
         importlib.import_module(PLUGIN)
+        importlib.import_module(WORLD)
         if "flow" in self.mode:
             return RunDirectory(folder)
         return prepare(folder, self.env_id, **self.settings())
@@ -114,6 +120,7 @@ class Case:
 
 CASES = tuple(Case(env_id, mode) for mode in ("in-process", "subprocess", "compiled") for env_id in ENVIRONMENTS)
 CASES += tuple(Case("Pendulum-v1", mode, "sac") for mode in ("in-process", "subprocess", "compiled"))
+CASES += tuple(Case("discrete_dummy", mode, "world") for mode in ("in-process", "subprocess", "compiled"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 
 

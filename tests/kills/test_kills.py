@@ -47,6 +47,10 @@ def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -
     assert any((run.checkpoints / "chunks").iterdir())
 
 
+def test_killed_anywhere_a_world_model_ends_in_the_same_bits(tmp_path: Path) -> None:
+    check("discrete_dummy", ("subprocess",), tmp_path, "world")
+
+
 def test_killed_anywhere_a_vectorised_environment_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("native",), tmp_path)
 

@@ -1,0 +1,8 @@
+"""The probe of a world model as a plugin: `SHEPHERD_PLUGINS=tests.probes.registered`."""
+
+from __future__ import annotations
+
+from rlcore.algorithms import register
+from tests.probes import world
+
+register("world", world)
