@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
 IMPORT_NAMES = {  # where a package is imported by another name than it is installed by
     "hydra-core": "hydra",
+    "pillow": "PIL",
     "psycopg2-binary": "psycopg2",
     "python-dotenv": "dotenv",
     "pyyaml": "yaml",

@@ -231,7 +231,7 @@ def test_dump_reads_back_as_the_same_tree():
 
 
 def test_available_lists_the_files_of_a_group():
-    assert available("optim") == ["adam", "adamw", "rmsprop", "rmsprop_tf", "sgd"]
+    assert available("optim") == ["adam", "adamw", "laprop", "rmsprop", "rmsprop_tf", "sgd"]
     with pytest.raises(UserError, match="'optim'"):
         available("optimm")
 

@@ -27,9 +27,9 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from flows.process.leases import alone
-from flows.process.locks import locked
+from flows.process.locks import hold
 folder = Path(sys.argv[1])
-with locked(folder / "lock"), alone("thing", folder / "lease"):
+with hold(folder / "lock"), alone("thing", folder / "lease"):
     print("held", flush=True)
     time.sleep(600)
 """
