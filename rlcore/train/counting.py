@@ -63,8 +63,10 @@ def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
         strategy=SimpleNamespace(precision=precision),
     )
     context = Context(config, spec, fabric, Alone(), config.env.num_envs)
+    # A count may be given up anywhere, also where a `no_grad` ends, whose switch is a call of torch too.
+    as_it_is = torch.set_grad_enabled(torch.is_grad_enabled())
     try:
-        with torch.random.fork_rng(devices=[]), _Nowhere(), NOWHERE:
+        with as_it_is, torch.random.fork_rng(devices=[]), _Nowhere(), NOWHERE:
             learner, buffer, _ = ALGORITHMS[config.algo.name].build(context)
             state = learner.state_dict()
     except _TooManyError:

@@ -227,6 +227,24 @@ def test_an_algorithm_that_cannot_be_built_without_numbers_is_not_counted(monkey
     check_room(config("algo.dense_units=1000000000"), SPEC, Path("nowhere"), begun=True)
 
 
+@pytest.mark.parametrize("many", range(10, 16))
+def test_a_count_that_is_given_up_leaves_torch_as_it_was(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it is: torch's own switches are calls of torch, too."""
+
+    def build(context: Context) -> Any:
+        while True:
+            with torch.no_grad():
+                torch.ones(1)
+
+    monkeypatch.setattr(counting, "MANY", many)
+    monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(**{**vars(ALGORITHMS["ppo"]), "build": build}))
+    counted = count(config(), SPEC)
+    assert counted is not None and not counted.countable
+    learns = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)  # for the tests after this one
+    assert learns
+
+
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (36_620, "37 kB"), (2 * 10**13, "20 TB")]
 )
