@@ -71,7 +71,7 @@ class Step:
     def __call__(self, *inputs: Any, rng: Noise | None = None) -> Metrics:
         """Take the step; the means for the log."""
         if self.counter:
-            return self.counter.once(self, lambda: self._call(inputs, rng))
+            return {**self.counter.once(self, lambda: self._call(inputs, rng))}  # whose it is may take some out
         if self.compiled and self._code is None:
             self._build(inputs, rng)
         if self._code is None:

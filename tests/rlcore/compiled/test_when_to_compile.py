@@ -69,11 +69,12 @@ WIDE = {"actor": LARGE, "critic": LARGE, "per_rank_batch_size": 4096, "update_ep
     ("env_id", "algo", "expected"),
     [
         ("CartPole-v1", {"name": "ppo", "total_steps": 10**6}, AHEAD_OF_TIME),
+        ("CartPole-v1", {"name": "ppo", "total_steps": 10**6, "target_kl": 0.02}, AHEAD_OF_TIME),
         ("Pendulum-v1", {"name": "sac", "total_steps": 10**5}, AHEAD_OF_TIME),
         ("CartPole-v1", {"name": "ppo", "total_steps": 10**8, **WIDE}, EAGER),
         ("CartPole-v1", {"name": "ppo", "total_steps": 5_000}, EAGER),
     ],
-    ids=["small", "sac", "of large matrices", "short"],
+    ids=["small", "with a step that is not taken", "sac", "of large matrices", "short"],
 )
 def test_auto_in_runs_as_they_are(env_id: str, algo: dict[str, Any], expected: str) -> None:
     one = assemble(env_id, algo, num_envs=4, max_episode_steps=12)
