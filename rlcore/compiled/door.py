@@ -32,8 +32,10 @@ class Compiler:
     made: list[str] = field(default_factory=list)
     counter: Counter | None = None
 
-    def facts(self, function: str) -> dict[str, Any]:
-        """What the code of one function is decided by, beside the program's own code: plain values."""
+    def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:
+        """What the code of one function, or of a thing of that name, is decided by beside the program's own code."""
+        if not isinstance(function, str):
+            function = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
         self.made.append(function)
         groups = ("algo", "distribution", "env", "fabric", "buffer")
         return {name: repr(getattr(self.config, name)) for name in groups} | {

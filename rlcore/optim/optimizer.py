@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rlcore.compiled.gradient import CompiledGradient
 from rlcore.errors import UserError
 from rlcore.optim import rules
-from rlcore.optim.compiled_loss import CompiledLoss, Made
 from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.flat import FlatParameters
 from rlcore.optim.gradient import Gradient, clip_factors
@@ -20,7 +20,6 @@ from rlcore.optim.groups import GroupedRule, group_of
 from rlcore.optim.loss_scale import LossScale
 
 if TYPE_CHECKING:
-    from rlcore.compiled.door import Compiler
     from rlcore.types import Context
 
 # Inputs -> the loss summed over samples [], the samples' summed weight [], means for the log: name -> [], and, where
@@ -42,16 +41,15 @@ class Optimizer:
     The gradient is of the module's own parameters and of nothing else; gradients and weights are summed over the
     minibatches of a step and over all ranks, divided once, and clipped. Parameters, gradient and the rule's memory are
     one vector each, and a step writes into them. Under mixed precision the loss is computed in it, as acting is.
-    Compiled, loss to step are one function, built for the first minibatch's shapes; what changes comes in as tensors:
-    schedules build nothing. In a trace, as of a whole `rlcore.optim.step.Step`, a step gives new tensors.
+    In the trace of a whole `rlcore.optim.step.Step` a step gives new tensors. Outside of one, as with several ranks,
+    the gradient alone is compiled, for the first minibatch's shapes.
 
     Args:
         module: its parameters are trained; it is brought to the context's device and precision.
         loss: of the inputs of `accumulate`, with the module's parameters as they are.
         config: the rule and its settings.
-        context: fabric, ranks, and whether steps are compiled.
+        context: fabric, ranks, and the compiler of gradients.
         max_grad_norm: norm at which gradients are clipped, of all or of each tensor (`config.clip_norm`); 0 = never.
-        accumulate: the most minibatches of one step.
         reduction: "mean" divides by the summed weight, "sum" does not.
         uses: other modules whose parameters the loss reads, brought there likewise: inputs of the compiled step.
 
@@ -67,7 +65,6 @@ class Optimizer:
         context: Context,
         *,
         max_grad_norm: float = 0.0,
-        accumulate: int = 1,
         reduction: str = "mean",
         uses: Sequence[nn.Module] = (),
     ) -> None:
@@ -89,20 +86,13 @@ class Optimizer:
         self._gradient = Gradient(self.parameters)
         self._traced: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches, in a trace
         self._aux: dict[str, Tensor] = {}
-        self._compile(context.compiler, accumulate)
-
-    def _compile(self, compiler: Compiler | None, accumulate: int) -> None:
+        compiler, modules = context.compiler, [self.module, *self.uses]
         self.counter = compiler and compiler.counter
-        compiler = None if self.counter else compiler
-        self.compiled = compiler is not None
-        self.whole = self.compiled and accumulate == 1 and self.ranks.size == 1  # compiled from loss to step
-        self._compiled_loss: CompiledLoss | None = None
-        if compiler is not None:
-            decides = {"rule": self.config, "clip": self.max_grad_norm, "reduction": self.reduction}
-            modules = [self.module, *self.uses]
-            self._compiled_loss = CompiledLoss(self.loss, modules, self.parameters, self.autocast, compiler, decides)
+        self._code: CompiledGradient | None = None
+        if compiler is not None and self.counter is None:
+            self._code = CompiledGradient(self.loss, modules, self.parameters, self.autocast, compiler)
+        self.compiled = self._code is not None
         self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
-        self._proposed: list[Tensor] = []  # the step as a whole, not taken yet
 
     def accumulate(self, *inputs: Any) -> dict[str, Tensor]:
         """Add the gradient of the loss of these inputs to what the next `apply` uses; returns the loss's means."""
@@ -110,9 +100,14 @@ class Optimizer:
 
     def _add(self, inputs: Sequence[Any]) -> dict[str, Tensor]:
         self.parameters.gather()
-        if self.compiled and (made := self._call_compiled(inputs)):
-            self._aux = made.aux
-            return made.metrics
+        if self.compiled and self._code is not None:
+            if not self._code.built:
+                self._began = self.compiled = self._code.build(inputs, bool(self._began))
+            if self.compiled:
+                made = self._code(inputs)
+                self._gradient.add(made.gradient, made.weight)
+                self._aux = made.aux
+                return made.metrics
         with self.autocast():
             total, weight, metrics, *aux = self.loss(*inputs)
         self._aux = aux[0] if aux else {}
@@ -140,8 +135,6 @@ class Optimizer:
         return self._advance(unless)
 
     def _advance(self, unless: Tensor | None) -> Tensor:
-        if self._proposed:
-            return self._take(self._proposed, unless)
         self.parameters.gather()
         if self.parameters.traced:
             gradients, weights = zip(*self._traced, strict=True)
@@ -151,7 +144,7 @@ class Optimizer:
     def drop(self) -> None:
         """Forget the accumulated gradient."""
         self._gradient.clear()
-        self._traced, self._proposed = [], []
+        self._traced = []
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the next steps."""
@@ -211,27 +204,6 @@ class Optimizer:
     def _state(self) -> list[Tensor]:
         return [self.parameters.vector, *self.slots.values(), self.count, self.lr]
 
-    # Compiled ---------------------------------------------------------------------------------------------------------
-
-    def _call_compiled(self, inputs: Sequence[Any]) -> Made | None:
-        """Compute the gradient, or the step where it is compiled whole; None where it cannot be traced."""
-        loss, state = self._compiled_loss, self._state()
-        assert loss is not None
-        if not loss.built:
-            self.whole = self.whole and not self.parameters.shared  # else the other's step between would be undone
-            follow = self._step if self.whole else lambda _, gradient, weight: [gradient, weight]
-            self._began = self.compiled = loss.build(state, inputs, follow, self.whole, bool(self._began))
-            self.whole = self.whole and self.compiled
-        if not self.compiled:
-            return None
-        made = loss(state, inputs)
-        if self.whole:
-            assert not self._proposed, "one minibatch a step"
-            self._proposed = made.tensors
-        else:
-            self._gradient.add(*made.tensors)
-        return made
-
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -246,7 +218,6 @@ class Optimizer:
         self.set_lr(float(state["lr"]))
         if self.compiled and state["compiled"] is not None:  # it goes on as it began
             self._began = self.compiled = state["compiled"]
-            self.whole = self.whole and self.compiled
         self.scale.load_state_dict(state)
 
 

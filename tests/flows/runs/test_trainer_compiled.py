@@ -1,4 +1,4 @@
-"""The trainer with a compiled minibatch step: exact across kills, also of the compiler."""
+"""The trainer with a compiled gradient step: exact across kills, also of the compiler."""
 
 from __future__ import annotations
 

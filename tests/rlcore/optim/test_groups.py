@@ -123,7 +123,7 @@ def test_minibatches_of_a_step_are_summed_without_another_vector() -> None:
     """Autograd adds to the one gradient, and leaves none on the parameters; what was dropped does not count."""
     module = network()
     theirs = copy.deepcopy(module)
-    optimizer = optimizer_of(module, PLAIN, False, accumulate=3)
+    optimizer = optimizer_of(module, PLAIN, False)
     batches = [torch.randn(n, 3, generator=torch.Generator().manual_seed(n)) for n in (4, 2, 3)]
     for x in batches:
         optimizer.accumulate(x)

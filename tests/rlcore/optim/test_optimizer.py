@@ -90,7 +90,7 @@ def test_clipping_scales_the_gradient_to_the_norm_and_reports_it_unclipped() -> 
 @pytest.mark.parametrize(("reduction", "expected"), [("mean", [[0.85, -1.15]]), ("sum", [[0.4, -1.6]])])
 def test_gradients_of_a_group_are_summed_and_weighed_by_their_samples(reduction: str, expected: list[Any]) -> None:
     # 3 samples of slope 1 and one of slope 3: in the mean 1.5, summed 6. What is dropped does not count.
-    module, optimizer = made(accumulate=2, reduction=reduction)
+    module, optimizer = made(reduction=reduction)
     optimizer.accumulate(torch.tensor([[9.0, 9.0]]), torch.tensor(9.0))
     optimizer.drop()
     optimizer.accumulate(torch.ones(1, 2), torch.tensor(3.0))

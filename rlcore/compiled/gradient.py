@@ -1,4 +1,4 @@
-"""A loss, its gradient and what follows from it as one compiled function, built for the shapes of its first inputs."""
+"""A loss and its gradient as one compiled function, built for the shapes of its first inputs: for ranks that sum it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, Reading, inputs_of, layout
 from rlcore.errors import RunError
 from rlcore.functional.tree import rebuild
-from rlcore.optim.flat import FlatParameters
 
 if TYPE_CHECKING:
     from rlcore.compiled.door import Compiler
-
-# What an optimizer reads and writes, its gradient [P], the samples' weight -> tensors that the function gives.
-Follow = Callable[[Sequence[Tensor], Tensor, Tensor], Sequence[Tensor]]
+    from rlcore.optim.flat import FlatParameters
 
 
 class Made(NamedTuple):
-    """Tensors that follow from the gradient, the loss's means and what it found for later losses."""
+    """Gradient [P] of a loss, its samples' weight [], its means and what it found for later losses."""
 
-    tensors: list[Tensor]
+    gradient: Tensor
+    weight: Tensor
     metrics: dict[str, Tensor]
     aux: dict[str, Tensor]
 
 
-class CompiledLoss:
-    """A loss of one module that may read others.
+class CompiledGradient:
+    """The gradient of a loss of one module that may read others.
 
     Args:
         loss: `rlcore.optim.optimizer.Loss`.
@@ -38,7 +36,6 @@ class CompiledLoss:
         parameters: of the first.
         autocast: in which the loss is computed.
         compiler: of the run.
-        decides: what the code follows from beside the loss and the modules.
     """
 
     def __init__(
@@ -48,14 +45,12 @@ class CompiledLoss:
         parameters: FlatParameters,
         autocast: Callable[[], Any],
         compiler: Compiler,
-        decides: dict[str, Any],
     ) -> None:
         self.loss, self.modules, self.parameters, self.autocast = loss, [*modules], parameters, autocast
         # All that the loss may read beside what is trained: other modules, frozen parameters, buffers.
         self._held = Held(self.modules, parameters.tensors)
         self._compiler = compiler
-        self._decides = compiler.facts(f"{loss.__module__}.{getattr(loss, '__qualname__', loss)}")
-        self._decides |= {"modules": [*map(repr, self.modules)]} | decides
+        self._decides = compiler.facts(loss) | {"modules": [*map(repr, self.modules)]}
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
         self._layout: list[Any] = []
         self._names: list[list[str]] = [[], []]  # of the means, of what is for later losses
@@ -65,24 +60,20 @@ class CompiledLoss:
         """Whether there is a function."""
         return self._function is not None
 
-    def __call__(self, state: Sequence[Tensor], inputs: Sequence[Any]) -> Made:
-        """Compute all of it; `build` comes first."""
-        given = self._given(state, inputs)
+    def __call__(self, inputs: Sequence[Any]) -> Made:
+        """Compute it for these inputs of the loss; `build` comes first."""
+        given = self._given(inputs)
         assert layout(given[len(given) - len(self._layout) :]) == self._layout, "the step was compiled for other shapes"
         assert self._function is not None
-        made, (names, kept) = self._function(given), self._names
-        at = len(made) - len(names) - len(kept)
-        found = iter(made[at:])
-        return Made(made[:at], {name: next(found) for name in names}, {name: next(found) for name in kept})
+        gradient, weight, *found = self._function(given)
+        (means, kept), left = self._names, iter(found)
+        return Made(gradient, weight, {name: next(left) for name in means}, {name: next(left) for name in kept})
 
-    def build(self, state: Sequence[Tensor], inputs: Sequence[Any], follow: Follow, whole: bool, began: bool) -> bool:
+    def build(self, inputs: Sequence[Any], began: bool) -> bool:
         """Have machine code made for inputs like these, where they can be traced.
 
         Args:
-            state: what `follow` reads, the parameters' vector first.
             inputs: of the loss.
-            follow: what is computed from the gradient.
-            whole: whether that is a step.
             began: the run has learned with a compiled one.
 
         Returns:
@@ -91,29 +82,30 @@ class CompiledLoss:
         Raises:
             UserError: a run that began compiled cannot be traced here, as by another torch.
         """
-        example = self._given(state, inputs)
-        self._layout = layout(example[len(state) + len(self._held.names) :])
-        made_of, decides = (self.loss, *self.modules), self._decides | {"whole": whole}
+        example = self._given(inputs)
+        self._layout = layout(example[1 + len(self._held.names) :])
         seed, prepare = self._compiler.config.seed, self._compiler.prepare
-        facts = machine_code.Facts(decides, seed, lambda: self._names, made_of, prepare=prepare)
+        facts = machine_code.Facts(
+            self._decides, seed, lambda: self._names, (self.loss, *self.modules), prepare=prepare
+        )
         try:
-            function = self._function_of(len(state), inputs, follow)
-            self._function, self._names = machine_code.made_once("the minibatch step", function, example, facts)
+            self._function, self._names = machine_code.made_once(
+                "the gradient", self._function_of(inputs), example, facts
+            )
         except RunError:
             raise
         except Exception as error:  # whatever tracing meets in somebody's loss
-            machine_code.leave_as_written("the minibatch step", "a compiled step", began, error)
+            machine_code.leave_as_written("the gradient", "a compiled step", began, error)
         return self.built
 
-    def _given(self, state: Sequence[Tensor], inputs: Sequence[Any]) -> list[Tensor]:
-        return [*state, *self._held.tensors(), *inputs_of(inputs)]
+    def _given(self, inputs: Sequence[Any]) -> list[Tensor]:
+        return [self.parameters.vector, *self._held.tensors(), *inputs_of(inputs)]
 
-    def _function_of(self, states: int, inputs: Sequence[Any], follow: Follow) -> Callable[..., tuple[Tensor, ...]]:
+    def _function_of(self, inputs: Sequence[Any]) -> Callable[..., tuple[Tensor, ...]]:
         objective, held = Reading(nn.ModuleList(self.modules), self.loss), self._held.names
 
-        def function(*tensors: Tensor) -> tuple[Tensor, ...]:
-            state, rest = tensors[:states], tensors[states:]
-            borrowed, given = dict(zip(held, rest, strict=False)), rest[len(held) :]
+        def function(vector: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+            borrowed, given = dict(zip(held, tensors, strict=False)), tensors[len(held) :]
 
             def value(named: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
                 parts = {f"members.0.{name}": part for name, part in named.items()} | borrowed
@@ -123,7 +115,7 @@ class CompiledLoss:
                 self._names = [[*means], [*kept]]
                 return total, (weight, [*means.values(), *kept.values()])
 
-            parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(state[0]))
-            return *follow(state, self.parameters.join(parts.values()), weight), *found
+            parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(vector))
+            return self.parameters.join(parts.values()), weight, *found
 
         return function
