@@ -95,7 +95,8 @@ def processes(home: Path) -> list[Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error), process.oneshot():
             if process.environ().get("SHEPHERD_HOME") == str(home) and process.status() not in ("zombie", "dead"):
-                found.append(Process(process.pid, process.ppid(), process.status(), tuple(process.cmdline())))
+                words = ("flows.workers.local_api",) if process.name() == "prefect-api" else process.cmdline()
+                found.append(Process(process.pid, process.ppid(), process.status(), tuple(words)))
     servers = {p.pid for p in found if "rlcore.system.fork_server" in p.words}
     # A fork has its server's command line.
     return [replace(p, words=("rlcore.train.trainer",)) if p.parent in servers else p for p in found]

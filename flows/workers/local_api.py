@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 from flows.process.signals import interrupt, time_left
@@ -28,10 +29,14 @@ from flows.runs.listeners import tell
 from flows.settings import configure_environment, state_folder
 from flows.workers.servers import START_TIMEOUT, databases_without_server
 from rlcore.errors import RunError
+from rlcore.system.fork_here import fork_here
+from rlcore.system.forked import Forked
 from rlcore.system.imports import large_imports
 from rlcore.system.lifeline import spawn
 
 STOP_TIMEOUT = 20.0  # seconds
+# What Prefect's client, its API and MLflow import alike; the API wants all of it, the others their part.
+SHARED = ("prefect", "prefect.main", "sqlalchemy.orm", "sqlalchemy.ext.asyncio", "alembic", "fastapi", "uvicorn")
 _begun: _Api | None = None  # the API that `prefect_api_soon` has started and nobody has taken yet
 
 
@@ -62,14 +67,19 @@ def prefect_api() -> Iterator[str]:
 def prefect_api_soon() -> Iterator[None]:
     """Begin, for a `prefect_api` inside the `with`, with the API's start now: it takes seconds.
 
-    Not in a fresh home: its end may be a kill, which a database that is being made would not survive.
+    It is forked from this process, which has imported then what both want of Prefect, and what MLflow wants too. Not
+    in a fresh home: its end may be a kill, which a database that is being made would not survive.
     """
     global _begun
     if os.environ.get("PREFECT_API_URL") or not (state_folder() / "prefect" / "prefect.db").exists():
         yield
         return
     with databases_without_server():
-        _begun = _Api()
+        configure_environment()
+        with large_imports("prefect"):
+            for module in SHARED:
+                import_module(module)
+        _begun = _Api(forked=True)
         try:
             yield
         finally:
@@ -81,12 +91,12 @@ def prefect_api_soon() -> Iterator[None]:
 class _Api:
     """The API's process, and the next one where it dies."""
 
-    def __init__(self) -> None:
+    def __init__(self, forked: bool = False) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._ending = False
         self._watcher: threading.Thread | None = None
         self._changing = threading.Lock()  # which process it is, and whether there is to be another one
-        self._process = self._start()
+        self._process = (self._fork() if forked else None) or self._start()
 
     @property
     def url(self) -> str:
@@ -150,9 +160,13 @@ class _Api:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | {"PREFECT_UI_ENABLED": "false"},
                 start_new_session=True,
             )
+
+    def _fork(self) -> Forked | None:
+        descriptor = self._listening.fileno()
+        with open(_log(), "ab") as log:
+            return fork_here("prefect-api", lambda: serve(descriptor), keep=[descriptor], stderr=log.fileno())
 
 
 def _log() -> Path:
@@ -180,13 +194,14 @@ def serve(descriptor: int | None = None) -> None:
     # A service manager sends SIGTERM to every process, and the flow that it ends still has things to tell us.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with large_imports("prefect.server"):
+    with large_imports("prefect.server.api.server"):
         import uvicorn
         from prefect.server.api.server import create_app
 
     listening = socket.create_server(("127.0.0.1", 0)) if descriptor is None else socket.socket(fileno=descriptor)
-    config = uvicorn.Config(create_app(ephemeral=True, final=True), log_level="error", lifespan="on")
-    server = uvicorn.Server(config)
+    # Ephemeral: without the pages, and without services that nobody waits for.
+    app = create_app(ephemeral=True, final=True)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Prefect prints is for the log; the pipe carries the port alone
 

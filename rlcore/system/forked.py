@@ -25,22 +25,26 @@ UNKNOWN = 255  # exit code of a child whose server ended before it
 
 
 class Forked:
-    """A child of the server, with what users of subprocess.Popen use of it; it ends when nothing refers to this object.
+    """A forked child, with what users of subprocess.Popen use of it; it ends when nothing refers to this object.
 
-    `stdin` and `stdout` are pipes. `returncode` is negative where a signal ended it.
+    `stdin` and `stdout` are pipes. `returncode` is negative where a signal ended it. Without a `connection` to the
+    server that tells it, the child is one of this process.
     """
 
     def __init__(
-        self, pid: int, pidfd: int, connection: socket.socket, lifeline: int, pipes: Sequence[IO[bytes]]
+        self, pid: int, pidfd: int, connection: socket.socket | None, lifeline: int, pipes: Sequence[IO[bytes]]
     ) -> None:
         self.pid = pid
         self.stdin, self.stdout = pipes
-        self._pidfd, self._connection = pidfd, connection
+        self._pidfd = pidfd
+        self._watched: socket.socket | int = pidfd if connection is None else connection
         self._lock = threading.Lock()
         self.returncode: int | None = None
         for descriptor in (lifeline, pidfd):
             # Not at exit: until the very end of this process somebody may still be waiting for the child.
             weakref.finalize(self, os.close, descriptor).atexit = False
+        if connection is not None:  # not before: another thread may wait at it
+            weakref.finalize(self, connection.close).atexit = False
 
     def poll(self) -> int | None:
         """Exit code, or None while it runs."""
@@ -51,24 +55,29 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Exit code, once it has ended; `subprocess.TimeoutExpired` where that takes longer (seconds)."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._lock:
-            while self.returncode is None:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                told = self._connection if self._connection.fileno() >= 0 else self._pidfd
-                if not select.select([told], [], [], left)[0]:
-                    raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
-                if told is self._pidfd:
-                    self.returncode = UNKNOWN
-                    break
-                code = self._told()
-                self._connection.close()  # no code: the server has ended
-                self.returncode = int(code) if code else None
+        while self.returncode is None:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            watched = self._watched
+            if not select.select([watched], [], [], left)[0]:
+                raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
+            with self._lock:  # not while it waits: another thread may have less patience
+                if self.returncode is None and watched is self._watched:
+                    self.returncode = self._reaped() if isinstance(watched, int) else self._told(watched)
         return self.returncode
 
-    def _told(self) -> bytes:
+    def _told(self, server: socket.socket) -> int | None:
+        """The code that the server tells; None where it has ended, and whoever waits sees by the pidfd."""
+        code = b""
         with contextlib.suppress(ConnectionError):
-            return self._connection.recv(16)
-        return b""
+            code = server.recv(16)
+        self._watched = self._pidfd
+        return int(code) if code else None
+
+    def _reaped(self) -> int:
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # it was the server's
+            return UNKNOWN
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
