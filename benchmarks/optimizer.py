@@ -109,7 +109,8 @@ def _ours(module: Any, x: Any, rule: str) -> Callable[[], object]:
     from rlcore.config.groups import EnvConfig, RunConfig
     from rlcore.optim.config import OptimizerConfig
     from rlcore.optim.optimizer import Optimizer
-    from rlcore.types import Alone, Context
+    from rlcore.protocols import Alone
+    from rlcore.types import Context
 
     spec: Any = None  # an optimizer reads none
     run = RunConfig(algo=None, env=EnvConfig(id="none"))

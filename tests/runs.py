@@ -11,7 +11,8 @@ import yaml
 from flows.stages.make_env import make_env
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import defaults, plain
+from rlcore.config.schema import defaults
+from rlcore.config.values import plain
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.run_config import build_config
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlcore import streams, types
+from rlcore import protocols, streams
 from rlcore.algorithms import register
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
@@ -77,7 +77,7 @@ class Agent(nn.Module):
         return (), policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng)), {}
 
 
-class Learner(types.Learner):
+class Learner(protocols.Learner):
     def __init__(self, context: Context) -> None:
         self.config, self.updates = context.config.algo, 0
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))
@@ -105,7 +105,7 @@ class Learner(types.Learner):
         self.updates += 1
         return self.step(*map_leaves(lambda x: x.flatten(0, 1), (steps.obs, steps.action, returns, step.weight)))
 
-    def parts(self) -> dict[str, types.Part]:
+    def parts(self) -> dict[str, protocols.Part]:
         return {"agent": self.agent, "optimizer": self.optimizer, "step": self.step}
 
 

@@ -20,7 +20,8 @@ from flows.report.command_lines import short_path
 from flows.report.terminal import console, show
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS, paper
-from rlcore.config.schema import build, defaults
+from rlcore.config.build import build
+from rlcore.config.schema import defaults
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 ACTIONS = {

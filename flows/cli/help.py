@@ -19,7 +19,8 @@ from flows.config.yaml_files import available, default_names, presets
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import REQUIRED, Argument, arguments, at, nearest, plain, spell
+from rlcore.config.schema import REQUIRED, Argument, arguments
+from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import UserError
 
 WIDTH = 100

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from rlcore import __version__
-from rlcore.config.schema import nearest
+from rlcore.config.values import nearest
 from rlcore.errors import UserError
 
 STAGES = ("make-env", "collect", "train", "checkpoint", "evaluate", "register-model")

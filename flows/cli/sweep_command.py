@@ -16,7 +16,8 @@ from flows.sweeps import WORKER
 from flows.sweeps.plan import SweepConfig, presets
 from flows.workers.local_api import prefect_api_soon
 from flows.workers.servers import check_servers
-from rlcore.config.schema import arguments, plain, spell
+from rlcore.config.schema import arguments
+from rlcore.config.values import plain, spell
 
 USAGE = """\
 usage: shepherd sweep [sweep=PRESET] [sweep.KEY=VALUE ...] [key=value ...]

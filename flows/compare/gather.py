@@ -15,7 +15,7 @@ import yaml
 from flows.compare.records import Record, from_directory, from_mlflow
 from flows.settings import tracking_uri
 from flows.tracking.mlflow_store import pages, reachable_store
-from rlcore.config.schema import nearest
+from rlcore.config.values import nearest
 from rlcore.errors import UserError, first_line
 from rlcore.store.directory import RunDirectory
 

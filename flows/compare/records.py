@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.report.command_lines import short_path
 from flows.tracking.mlflow_run import RUN_TAG, STATUS, flat
-from rlcore.config.schema import spell
+from rlcore.config.values import spell
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import ending, last_event, read_events
 from rlcore.store.series import BASELINE, FINAL, RETURN, WALL, WHILE_TRAINING, lines

@@ -7,7 +7,8 @@ from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import REQUIRED, arguments, at, spell
+from rlcore.config.schema import REQUIRED, arguments
+from rlcore.config.values import at, spell
 from rlcore.errors import Mistakes, UserError
 
 # Families of SheepRL's algorithms -> their keys; what stands below a key is theirs too.

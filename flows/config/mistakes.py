@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlcore.config.schema import nearest, spell
+from rlcore.config.values import nearest, spell
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from flows.config.overrides import IGNORED_HYDRA_KEYS
 from flows.config.sheeprl_names import LOGGER_KEYS_DROPPED
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import arguments, at, plain, spell
+from rlcore.config.schema import arguments
+from rlcore.config.values import at, plain, spell
 from rlcore.system.devices import cores
 
 

@@ -15,7 +15,8 @@ from flows.config.mistakes import not_an_option
 from flows.config.search_path import BUILT_IN
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import arguments, nearest
+from rlcore.config.schema import arguments
+from rlcore.config.values import nearest
 from rlcore.errors import Mistakes, UserError
 
 if TYPE_CHECKING:

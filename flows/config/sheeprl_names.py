@@ -14,7 +14,8 @@ from typing import Any
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import REDUCTIONS
-from rlcore.config.schema import arguments, at, groups, nearest, spell
+from rlcore.config.schema import arguments, groups
+from rlcore.config.values import at, nearest, spell
 from rlcore.errors import Mistakes, UserError
 from rlcore.nn.config import ACTIVATIONS as NAMED_ACTIVATIONS
 from rlcore.optim.config import OptimizerConfig

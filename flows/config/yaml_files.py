@@ -18,7 +18,7 @@ import yaml
 from flows.config import mistakes
 from flows.config.search_path import BUILT_IN, config_folders
 from flows.settings import run_root
-from rlcore.config.schema import nearest
+from rlcore.config.values import nearest
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:

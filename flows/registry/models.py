@@ -14,7 +14,7 @@ from flows.process.leases import alone
 from flows.process.locks import hold
 from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store
-from rlcore.config.schema import nearest, spell
+from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from flows.report.command_lines import short_path
 from flows.report.sentences import number
 from flows.report.terminal import table
-from rlcore.config.schema import spell
+from rlcore.config.values import spell
 from rlcore.store.directory import RunDirectory
 
 BEST = 10  # trials in the table

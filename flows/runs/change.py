@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.config.compose import compose_existing, dump
-from rlcore.config.schema import spell
+from rlcore.config.values import spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json, write_text
 from rlcore.store.run_config import config_of

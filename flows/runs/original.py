@@ -19,7 +19,7 @@ from flows.runs.create import create_run
 from flows.runs.lineage import by_policy_steps, code_diff_hash, code_version, host, whole_lineage
 from rlcore.compiled.when_to_compile import decide
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import spell
+from rlcore.config.values import spell
 from rlcore.errors import RunError, UserError
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint

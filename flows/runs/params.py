@@ -26,7 +26,7 @@ from flows.runs.create import create_run
 from flows.runs.lineage import core_hash
 from rlcore import plugins
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import plain, spell
+from rlcore.config.values import plain, spell
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory

@@ -20,7 +20,7 @@ from flows.stages.summary import summarise
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_run import store_of
 from flows.tracking.mlflow_store import connect
-from rlcore.config.schema import spell
+from rlcore.config.values import spell
 from rlcore.judge import final
 from rlcore.judge.policy import export_policy
 from rlcore.store.checkpoint import chosen, manifest

@@ -18,7 +18,8 @@ from flows.settings import DATABASE, database_url, sweeps_folder
 from flows.sweeps.pace import Pace
 from flows.sweeps.plan import NAME, SweepConfig, SweepPlan
 from flows.sweeps.space import Dimension
-from rlcore.config.schema import build, nearest
+from rlcore.config.build import build
+from rlcore.config.values import nearest
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json, write_text
 from rlcore.system.secrets import redacted

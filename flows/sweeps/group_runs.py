@@ -18,7 +18,7 @@ from flows.sweeps.plan import merge
 from flows.sweeps.space import Params, of_overrides, to_overrides
 from flows.sweeps.trial import TrialRun, otherwise
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import spell
+from rlcore.config.values import spell
 from rlcore.errors import Mistakes, RunError, UserError
 
 PLACES = ("run_dir", "run_name")

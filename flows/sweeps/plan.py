@@ -20,7 +20,9 @@ from flows.config.yaml_files import groups
 from flows.sweeps import space
 from flows.sweeps.pace import Pace
 from flows.sweeps.space import Dimension, Params
-from rlcore.config.schema import arg, build, nearest, plain
+from rlcore.config.build import build
+from rlcore.config.schema import arg
+from rlcore.config.values import nearest, plain
 from rlcore.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")

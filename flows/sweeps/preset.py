@@ -15,7 +15,7 @@ from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.plan import merge
 from flows.sweeps.space import to_overrides
-from rlcore.config.schema import at
+from rlcore.config.values import at
 from rlcore.store.directory import write_text
 
 

@@ -13,7 +13,7 @@ from flows.sweeps.plan import SweepPlan, merge
 from flows.sweeps.space import Dimension, Params, to_overrides
 from flows.tracking.mlflow_run import flat
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import at
+from rlcore.config.values import at
 from rlcore.errors import UserError
 
 

@@ -27,7 +27,7 @@ from flows.sweeps.study import Study
 from flows.sweeps.trial import otherwise
 from flows.workers.artifacts import share_shown
 from flows.workers.flow_run import call, on_worker, supervise
-from rlcore.config.schema import plain, spell
+from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 
 from prefect import get_run_logger  # isort: skip - the modules above set the environment that it reads

@@ -24,7 +24,8 @@ from flows.config.overrides import parse
 from flows.config.yaml_files import groups
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import arguments, nearest, spell
+from rlcore.config.schema import arguments
+from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from flows.report.figures import Picture
 from flows.report.html import document, figures, section, table
 from flows.report.sentences import number
 from flows.report.sweep_tables import facts, short_names, short_value, state_words
-from rlcore.config.schema import spell
+from rlcore.config.values import spell
 
 WIDE = "slices"  # a picture as wide as the page
 

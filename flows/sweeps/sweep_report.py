@@ -27,7 +27,7 @@ from flows.sweeps.study import Study, meant
 from flows.sweeps.sweep_page import markdown, page
 from flows.sweeps.trial import TrialRun
 from flows.workers.artifacts import show_sweep
-from rlcore.config.schema import plain
+from rlcore.config.values import plain
 from rlcore.errors import RunError, UserError, first_line
 from rlcore.store.directory import RunDirectory, write_text
 from rlcore.system.secrets import redacted

@@ -14,7 +14,7 @@ from flows.compare import statistics
 from flows.sweeps.pace import Pace
 from flows.sweeps.plan import SweepConfig, merge
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import plain
+from rlcore.config.values import plain
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE, last_event, read_events

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flows.report.figures import COLOURS, HEIGHT, INK, SOFT, WIDTH, Picture, drawing, label, legend, new_figure, picture
 from flows.report.sweep_tables import short_names
 from flows.sweeps.space import Dimension, to_stored
-from rlcore.config.schema import spell
+from rlcore.config.values import spell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,7 @@ from flows.tracking.mlflow_points import log_points
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store, store_uri, user
 from flows.tracking.mlflow_sweep import PARENT, tags_of_trial
 from flows.tracking.news import News
-from rlcore.config.schema import spell
+from rlcore.config.values import spell
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import COMPLETE

@@ -22,7 +22,8 @@ from rlcore.compiled.held import Held, Reading, inputs_of
 from rlcore.errors import RunError
 from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.functional.tree import fit, leaves, rebuild
-from rlcore.types import Agent, Carry
+from rlcore.protocols import Agent
+from rlcore.types import Carry
 
 
 def compiled_acting(

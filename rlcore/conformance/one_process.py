@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import plain
+from rlcore.config.values import plain
 from rlcore.conformance.trainings import bits, fresh, held, run, trained
 from rlcore.data.arrivals import tensor
 from rlcore.data.history import recalling
@@ -22,10 +22,10 @@ from rlcore.functional.tree import fit, map_leaves, name_leaves
 from rlcore.judge.loaded_policy import Policy
 from rlcore.judge.signature import SAID
 from rlcore.optim.optimizer import Optimizer
+from rlcore.protocols import Part
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.parts import parameters
 from rlcore.train.training import Training
-from rlcore.types import Part
 
 
 def same_seed_gives_the_same_bits(config: RunConfig) -> None:

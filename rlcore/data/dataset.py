@@ -21,8 +21,9 @@ from rlcore.types import Steps
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+    from rlcore.protocols import Agent
     from rlcore.spec import ActionSpec, ArraySpec
-    from rlcore.types import Agent, Context
+    from rlcore.types import Context
 
 
 def as_tensordict(steps: Steps) -> TensorDict:

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.functional.noise import Noise
+from rlcore.protocols import Agent
 from rlcore.spec import EnvSpec, Window
-from rlcore.types import Agent, Batch, Carry
+from rlcore.types import Batch, Carry
 
 ACTION = "past_action"  # [B, frames, A], as the agent said them
 History = Mapping[str, Window]

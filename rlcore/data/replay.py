@@ -21,8 +21,9 @@ from rlcore.data.samplers import Sampler
 from rlcore.data.sizes import chunk_rows, row_bytes
 from rlcore.data.table import Form, scratch_folder
 from rlcore.functional import tree
+from rlcore.protocols import Buffer
 from rlcore.spec import ArraySpec
-from rlcore.types import Batch, Buffer, Carry, Context, Metrics, State, Steps
+from rlcore.types import Batch, Carry, Context, Metrics, State, Steps
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from rlcore.data.steps import Outcomes, transitions
 from rlcore.functional.stats import RunningMoments
-from rlcore.types import Alone, Batch, Ranks, State
+from rlcore.protocols import Alone, Ranks
+from rlcore.types import Batch, State
 
 
 class RewardScaler:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rlcore.functional.stats import Sum
 from rlcore.functional.tree import leaves, rebuild
-from rlcore.types import Batch, Buffer, State, Steps
+from rlcore.protocols import Buffer
+from rlcore.types import Batch, State, Steps
 
 Record = TypeVar("Record")
 

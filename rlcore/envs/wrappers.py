@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
-from rlcore.config.schema import nearest
+from rlcore.config.values import nearest
 from rlcore.envs.spaces import action_spec
 from rlcore.errors import UserError
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from rlcore.types import Ranks
+    from rlcore.protocols import Ranks
 
 Sum = Callable[[Tensor], Tensor]  # over ranks
 

@@ -13,7 +13,7 @@ from rlcore.envs.make import evaluated
 from rlcore.envs.vector.make import make_vector_env
 from rlcore.functional.noise import Noise
 from rlcore.judge.play import EvalResult, OnProgress, OnStep, Played, playing
-from rlcore.types import Agent
+from rlcore.protocols import Agent
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -11,7 +11,7 @@ import torch
 
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.schema import build
+from rlcore.config.build import build
 from rlcore.data.history import recalling
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise

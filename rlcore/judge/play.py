@@ -15,7 +15,8 @@ from rlcore.data.arrivals import answer, tensor
 from rlcore.data.history import recalling
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
-from rlcore.types import Agent, Arrival, Rows, VectorEnv
+from rlcore.protocols import Agent, VectorEnv
+from rlcore.types import Arrival, Rows
 
 OnStep = Callable[[Arrival, Rows], None]
 OnProgress = Callable[[int, int], None]

@@ -11,7 +11,7 @@ import torch
 
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.schema import plain
+from rlcore.config.values import plain
 from rlcore.errors import UserError
 from rlcore.judge.loaded_policy import Policy
 from rlcore.spec import EnvSpec

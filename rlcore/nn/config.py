@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlcore.config.algorithm import VECTORS
-from rlcore.config.schema import arg, nearest
+from rlcore.config.schema import arg
+from rlcore.config.values import nearest
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, EnvSpec
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from rlcore.config.schema import arg, build
+from rlcore.config.build import build
+from rlcore.config.schema import arg
 from rlcore.errors import UserError
 
 # Settings that each rule has; None takes the value here, and what is not here it does not have. A plugin adds its own

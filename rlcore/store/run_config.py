@@ -12,8 +12,9 @@ from typing import Any
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import when_to_compile
+from rlcore.config.build import build
 from rlcore.config.groups import REDUCTIONS, RunConfig
-from rlcore.config.schema import build, nearest, plain, spell
+from rlcore.config.values import nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
 from rlcore.store.directory import RunDirectory
 

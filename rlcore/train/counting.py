@@ -14,9 +14,10 @@ from torch.overrides import TorchFunctionMode
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
+from rlcore.protocols import Alone
 from rlcore.spec import EnvSpec
 from rlcore.train.need import BEYOND, Counted
-from rlcore.types import Alone, Context
+from rlcore.types import Context
 
 log = logging.getLogger(__name__)
 NOWHERE = torch.device("meta")

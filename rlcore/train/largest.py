@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import Argument, arguments, at, plain
+from rlcore.config.schema import Argument, arguments
+from rlcore.config.values import at, plain
 
 NOT_A_SIZE = ("algo.total_steps", "seed")
 

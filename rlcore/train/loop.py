@@ -8,9 +8,10 @@ from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError
 from rlcore.functional.noise import Noise
+from rlcore.protocols import Buffer, Learner, VectorEnv
 from rlcore.train.collect import Collector
 from rlcore.train.metrics import check_metrics
-from rlcore.types import Buffer, Context, Learner, Metrics, Plan, VectorEnv
+from rlcore.types import Context, Metrics, Plan
 
 
 class Loop:
@@ -86,7 +87,7 @@ def _build(context: Context) -> tuple[Learner, Buffer, Plan]:
     for part, kind in ((learner, Learner), (buffer, Buffer)):
         if not isinstance(part, kind):
             raise UserError(
-                f"algo.name={name}: its {type(part).__name__} is no rlcore.types.{kind.__name__}; "
+                f"algo.name={name}: its {type(part).__name__} is no rlcore.protocols.{kind.__name__}; "
                 "derive the class from that (docs/your_own_algorithm.md)"
             )
     parts = learner.parts()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcore.compiled.machine_code import clock
 from rlcore.config.groups import MetricConfig
-from rlcore.config.schema import nearest
+from rlcore.config.values import nearest
 from rlcore.errors import RunError, UserError
 from rlcore.types import Episode, Metrics
 

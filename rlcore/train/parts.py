@@ -13,7 +13,8 @@ from rlcore.functional.tree import name_leaves
 from rlcore.judge.policy import misfit
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.target import Target
-from rlcore.types import Learner, State
+from rlcore.protocols import Learner
+from rlcore.types import State
 
 
 def parameters(learner: Learner) -> dict[str, nn.Parameter]:

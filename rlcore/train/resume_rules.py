@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import at, defaults, plain, spell
+from rlcore.config.schema import defaults
+from rlcore.config.values import at, plain, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import learning_half

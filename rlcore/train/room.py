@@ -7,7 +7,8 @@ import logging
 from pathlib import Path
 
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import arguments, at, plain, spell
+from rlcore.config.schema import arguments
+from rlcore.config.values import at, plain, spell
 from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
 from rlcore.system.free import Free

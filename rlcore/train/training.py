@@ -32,6 +32,7 @@ from rlcore.errors import RunError, UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import describe_agent, differing_shapes
+from rlcore.protocols import Ranks, VectorEnv
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.patience import patiently
@@ -42,7 +43,7 @@ from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
 from rlcore.train.rehearsal import rehearse
 from rlcore.train.resume import reading_state
 from rlcore.train.room import check_room
-from rlcore.types import Context, Episode, Metrics, Ranks, State, VectorEnv
+from rlcore.types import Context, Episode, Metrics, State
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -16,8 +16,8 @@ from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.a2c import learner as a2c
 from rlcore.algorithms.ppo import learner as ppo
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.conformance.trainings import fresh, held
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.functional.noise import Noise

@@ -9,8 +9,8 @@ import pytest
 
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.conformance.trainings import trained
 from tests.contract.test_registry import SETTINGS
 from tests.probes import envs  # noqa: F401  registers known/Picture-v0

@@ -81,8 +81,9 @@ def checkpointed_run(
     import torch
 
     from rlcore.algorithms import ALGORITHMS
+    from rlcore.config.build import build
     from rlcore.config.groups import RunConfig
-    from rlcore.config.schema import build, defaults
+    from rlcore.config.schema import defaults
     from rlcore.spec import EnvSpec
     from rlcore.store import checkpoint
 

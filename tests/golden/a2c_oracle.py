@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from rlcore.algorithms.ppo import learner as ppo
-from rlcore.config.schema import build
+from rlcore.config.build import build
 from rlcore.types import Batch
 from tests.golden.oracle import (
     HERE,

@@ -16,8 +16,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks
 from rlcore.types import Batch, Context, Steps

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.functional.noise import Drawn
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlcore import streams, types
+from rlcore import protocols, streams
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
@@ -84,7 +84,7 @@ class Agent(nn.Module):
         return action[:, None] - self.start
 
 
-class Learner(types.Learner):
+class Learner(protocols.Learner):
     def __init__(self, context: Context) -> None:
         config = self.config = context.config.algo
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))
@@ -120,7 +120,7 @@ class Learner(types.Learner):
         self.updates += 2
         return metrics
 
-    def parts(self) -> dict[str, types.Part]:
+    def parts(self) -> dict[str, protocols.Part]:
         return {name: getattr(self, name) for name in ("agent", "target", "first", "second")}
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlcore import streams, types
+from rlcore import protocols, streams
 from rlcore.compiled.scan import scan
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
@@ -149,7 +149,7 @@ class Sequence(NamedTuple):
     begin: Any
 
 
-class Learner(types.Learner):
+class Learner(protocols.Learner):
     passed_on = ("agent", "critic")
 
     def __init__(self, context: Context) -> None:
@@ -227,7 +227,7 @@ class Learner(types.Learner):
         loss = (-found["advantage"] * logprob).flatten()
         return reduce_loss(loss, batch.weight[:-1].flatten(), Loss__policy_loss=loss)
 
-    def parts(self) -> dict[str, types.Part]:
+    def parts(self) -> dict[str, protocols.Part]:
         parts = {name: getattr(self, name) for name in ("agent", "critic", "target", "model", "step", "noise")}
         return parts | {"of_critic": self.others[0], "of_actor": self.others[1]}
 

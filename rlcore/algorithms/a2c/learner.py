@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore import streams, types
+from rlcore import protocols, streams
 from rlcore.algorithms.a2c.config import Config
 from rlcore.data.history import shown
 from rlcore.data.reward_scale import RewardScaler
@@ -76,7 +76,7 @@ def value_loss(value: Tensor, returns: Tensor) -> Tensor:
     return (value - returns).square()
 
 
-class Learner(types.Learner):
+class Learner(protocols.Learner):
     """Improves an `Agent` by one gradient step a rollout."""
 
     def __init__(self, context: Context) -> None:
@@ -139,7 +139,7 @@ class Learner(types.Learner):
             Loss__entropy_loss=of_entropy,
         )
 
-    def parts(self) -> dict[str, types.Part]:
+    def parts(self) -> dict[str, protocols.Part]:
         """The agent with its normaliser, the optimizer, how steps are computed, the statistics of rewards."""
         return {
             "agent": self.agent,

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore import streams, types
+from rlcore import protocols, streams
 from rlcore.algorithms.ppo.config import Config
 from rlcore.data.history import Recalled, look, recall
 from rlcore.data.reward_scale import RewardScaler
@@ -86,7 +86,7 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
     return (log_ratio.exp() - 1) - log_ratio
 
 
-class Learner(types.Learner):
+class Learner(protocols.Learner):
     """Improves an `Agent` from one rollout at a time: algorithm 1's "optimize surrogate L, K epochs, minibatch M"."""
 
     def __init__(self, context: Context) -> None:
@@ -166,7 +166,7 @@ class Learner(types.Learner):
             Info__clip_fraction=((ratio.detach() - 1).abs() > clip_coef).to(batch.weight),
         )
 
-    def parts(self) -> dict[str, types.Part]:
+    def parts(self) -> dict[str, protocols.Part]:
         """The agent with its normaliser, the optimizer, how steps are computed, the statistics of rewards."""
         return {
             "agent": self.agent,

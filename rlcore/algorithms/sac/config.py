@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlcore.config.algorithm import AlgorithmConfig
-from rlcore.config.schema import arg, spell
+from rlcore.config.schema import arg
+from rlcore.config.values import spell
 from rlcore.errors import UserError
 from rlcore.nn.config import ACTIVATIONS, KeysConfig, MLPConfig, check_keys, kind_of
 from rlcore.optim.config import OptimizerConfig

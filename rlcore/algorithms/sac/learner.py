@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlcore import streams, types
+from rlcore import protocols, streams
 from rlcore.algorithms.sac.config import Config
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
@@ -132,7 +132,7 @@ class Temperature(nn.Module):
         return self
 
 
-class Learner(types.Learner):
+class Learner(protocols.Learner):
     """Improves an `Agent` by one batch of transitions at a time."""
 
     passed_on = ("agent", "critics", "target")
@@ -206,7 +206,7 @@ class Learner(types.Learner):
         loss = alpha_loss(log_alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=log_alpha.exp().expand_as(loss))
 
-    def parts(self) -> dict[str, types.Part]:
+    def parts(self) -> dict[str, protocols.Part]:
         """Parameters, targets, optimizers, stream, and how steps are computed."""
         return {name: getattr(self, name) for name in PARTS if hasattr(self, name)}  # a fixed α has no optimizer
 

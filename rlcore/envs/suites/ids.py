@@ -7,7 +7,7 @@ import re
 import gymnasium
 
 from rlcore import plugins
-from rlcore.config.schema import nearest
+from rlcore.config.values import nearest
 from rlcore.envs.suites.registry import SUITES, suite_with
 from rlcore.errors import UserError
 

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from rlcore.config.schema import nearest
+from rlcore.config.values import nearest
 from rlcore.errors import UserError, first_line
 from rlcore.types import State
 

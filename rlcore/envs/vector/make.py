@@ -13,7 +13,7 @@ from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.envs.vector.watchdog import step_limit
 from rlcore.errors import UserError
-from rlcore.types import VectorEnv
+from rlcore.protocols import VectorEnv
 
 
 def make_vector_env(
@@ -82,6 +82,6 @@ def refuse_foreign_vector(envs: Any) -> None:
     names = [*VectorEnv.__annotations__, *(name for name in vars(VectorEnv) if not name.startswith("_"))]
     if missing := [name for name in names if not hasattr(envs, name)]:
         raise UserError(
-            f"envs is a {type(envs).__name__} without {', '.join(missing)}, which rlcore.types.VectorEnv asks for; "
+            f"envs is a {type(envs).__name__} without {', '.join(missing)}, which rlcore.protocols.VectorEnv asks for; "
             "name an environment of Gymnasium in the config (env.id, env.num_envs) and leave envs out"
         )

@@ -18,7 +18,7 @@ from flows.tracking import mlflow_run
 from flows.tracking.mlflow_store import connect
 from flows.tracking.mlflow_sweep import PARENT, run_of_sweep
 from flows.tracking.news import News
-from rlcore.config.schema import plain
+from rlcore.config.values import plain
 from rlcore.store.directory import RunDirectory
 from tests.flows.sweeps.fake import made
 from tests.flows.synthetic_runs import synthetic_run

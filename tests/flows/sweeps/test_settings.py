@@ -10,7 +10,8 @@ from flows.sweeps.folder import SweepFolder, refuse_password
 from flows.sweeps.plan import SweepConfig, change, merge, plan, presets
 from flows.sweeps.refusals import check_plan, points
 from rlcore.algorithms import ALGORITHMS
-from rlcore.config.schema import arguments, plain, spell
+from rlcore.config.schema import arguments
+from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
 from tests.processes import ROOT
 

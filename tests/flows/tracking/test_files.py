@@ -10,8 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from flows.tracking.backends import BACKENDS
 from flows.tracking.news import News
+from rlcore.config.build import build
 from rlcore.config.groups import LoggerConfig
-from rlcore.config.schema import build
 from rlcore.errors import UserError
 from rlcore.store import events
 from rlcore.store.directory import RunDirectory

@@ -12,8 +12,8 @@ import torch
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import machine_code
+from rlcore.config.build import build
 from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.errors import UserError
 from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.functional.tree import name_leaves

@@ -11,8 +11,8 @@ import torch
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import machine_code
 from rlcore.compiled.package import Compiled, Traced
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.train.training import Training
 from rlcore.types import Batch
 from tests.graphs import run_graphs

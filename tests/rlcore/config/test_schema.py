@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlcore.config.schema import arg, arguments, build, defaults, nearest, plain, spell, type_name
+from rlcore.config.build import build
+from rlcore.config.schema import arg, arguments, defaults, type_name
+from rlcore.config.values import nearest, plain, spell
 from rlcore.errors import UserError
 
 

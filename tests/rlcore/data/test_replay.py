@@ -10,19 +10,20 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.data.dataset import as_collected, as_tensordict, from_tensordict
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sampler, Sequences, Transitions
 from rlcore.data.steps import transitions
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
+from rlcore.protocols import Alone
 from rlcore.spec import ArraySpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
-from rlcore.types import Alone, Context
+from rlcore.types import Context
 from tests.probes import q_learning
 from tests.rlcore.envs.counting_envs import CountingEnvs
 from tests.rlcore.train.test_collect import Counter

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rlcore.algorithms.ppo.config import Config
-from rlcore.config.schema import build
+from rlcore.config.build import build
 from rlcore.errors import UserError
 from rlcore.functional.schedules import anneal, check_points, piecewise
 

@@ -90,7 +90,7 @@ def test_observations_that_do_not_fit_are_refused_by_name(run: RunDirectory, obs
 
 def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
     from rlcore.algorithms.ppo import learner as ppo
-    from rlcore.config.schema import plain
+    from rlcore.config.values import plain
     from rlcore.judge.loaded_policy import Policy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
@@ -127,7 +127,7 @@ class Pixels(torch.nn.Module):
 def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlcore.algorithms import ALGORITHMS
     from rlcore.algorithms.ppo import learner as ppo
-    from rlcore.config.schema import plain
+    from rlcore.config.values import plain
     from rlcore.judge.loaded_policy import Policy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
@@ -147,7 +147,8 @@ def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(m
 def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.registry.upload import example_of, mlflow_signature
     from rlcore.algorithms import ALGORITHMS
-    from rlcore.config.schema import build, plain
+    from rlcore.config.build import build
+    from rlcore.config.values import plain
     from rlcore.judge.loaded_policy import Policy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
     from tests.probes import q_learning

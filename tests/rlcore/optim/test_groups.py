@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.compiled import machine_code
-from rlcore.config.schema import build
+from rlcore.config.build import build
 from rlcore.errors import UserError
 from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.optimizer import Optimizer

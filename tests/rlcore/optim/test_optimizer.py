@@ -16,8 +16,8 @@ from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor, nn
 
 from rlcore.compiled import machine_code
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.errors import RunError, UserError
 from rlcore.functional.distributions import Normal
 from rlcore.functional.returns import gae

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlcore.compiled import machine_code
-from rlcore.config.schema import build
+from rlcore.config.build import build
 from rlcore.errors import UserError
 from rlcore.optim import rules
 from rlcore.optim.config import SETTINGS, OptimizerConfig

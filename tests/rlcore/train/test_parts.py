@@ -17,17 +17,18 @@ from flows.runs.create import new_run
 from flows.stages.make_env import make_env
 from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.conformance.trainings import bits, fresh, run
 from rlcore.errors import RunError, UserError
 from rlcore.judge.policy import export_policy, load_policy, read_source
+from rlcore.protocols import Part
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.parts import check_finite, parameters, start_from
 from rlcore.train.session import Session
 from rlcore.train.training import Training
-from rlcore.types import Batch, Part
+from rlcore.types import Batch
 from tests.contract.test_registry import SETTINGS
 from tests.probes import q_learning
 
@@ -220,7 +221,7 @@ def test_a_learner_that_is_none_is_refused_in_a_sentence(monkeypatch: pytest.Mon
     module.build = staticmethod(lambda context: (object(), object(), None))
     given = curious(monkeypatch)
     monkeypatch.setitem(ALGORITHMS, "q_learning", module)
-    with pytest.raises(UserError, match=r"algo.name=q_learning: its object is no rlcore.types.Learner; derive"):
+    with pytest.raises(UserError, match=r"algo.name=q_learning: its object is no rlcore.protocols.Learner; derive"):
         fresh(given)
 
 

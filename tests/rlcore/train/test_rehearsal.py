@@ -12,8 +12,8 @@ import torch
 from rlcore.algorithms import ALGORITHMS
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.package import Compiled, Traced
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build
 from rlcore.errors import RunError
 from rlcore.store.compare import tensor_digests
 from rlcore.train.rehearsal import DrawnEnvs, rehearse

@@ -15,8 +15,9 @@ import yaml
 from flows.stages.collect import collect
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.a2c import learner as a2c
+from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.config.schema import build, plain
+from rlcore.config.values import plain
 from rlcore.data.dataset import load_dataset
 from rlcore.errors import RunError, UserError
 from rlcore.judge.policy import load_policy

@@ -1,0 +1,182 @@
+"""A config dataclass from plain values, strictly: every key is known, every value of its type and within its bounds.
+
+Values come from Hydra, from a run directory or from a hand-written mapping. A mistake is one `UserError` that names the
+key, the value, what is allowed and the nearest match. Nothing is ever imported because a value names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, type_name
+from rlcore.config.values import nearest, spell
+from rlcore.errors import Mistakes, Unset, UserError
+
+
+def build(cls: type, values: Any, prefix: str = "") -> Any:
+    """A config dataclass from a mapping, strictly.
+
+    Args:
+        cls: the dataclass to build; its `check(self)` method, if any, is called at the end.
+        values: plain values (as from YAML or JSON); nested mappings for nested dataclasses.
+        prefix: the dotted place of this mapping, for messages.
+
+    Returns:
+        An instance of `cls`.
+
+    Raises:
+        UserError: an unknown key, a wrong type, a value out of range, a missing required key; all that there are.
+    """
+    if not isinstance(values, Mapping):
+        raise UserError(f"{prefix.rstrip('.')}={spell(values)}: this is a group of keys, not a single value")
+    fields, mistakes = {f.name: f for f in dataclasses.fields(cls)}, Mistakes()
+    for key in values:
+        if key not in fields:
+            mistakes.note(_unknown(cls, prefix, str(key), values[key]))
+    hints = typing.get_type_hints(cls)
+    ready: dict[str, Any] = {}
+    for name, field in fields.items():
+        full_key = prefix + name
+        with mistakes.noted():
+            if name not in values or values[name] is REQUIRED or values[name] == "???":
+                if default_of(field) is REQUIRED:
+                    raise Unset(f"{full_key} is required: {field.metadata.get('help', '')}")
+                continue
+            ready[name] = convert(values[name], hints[name], full_key)
+            _within(full_key, ready[name], field.metadata, hints[name])
+    mistakes.tell()
+    config = cls(**ready)
+    check = getattr(config, "check", None)
+    if check is not None:
+        check(prefix)
+    return config
+
+
+def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
+    """The mistake of a key that a config does not have: with its like, here or, of the same name, deeper."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    deeper = [argument.key for argument in arguments(cls, prefix)]
+    hint = (
+        nearest(prefix + key, [prefix + name for name in names], deeper) or f"; known here: {', '.join(sorted(names))}"
+    )
+    return UserError(f"unknown key {prefix + key!r} (value {spell(value)!r}){hint}")
+
+
+def convert(value: Any, annotation: Any, key: str) -> Any:
+    """`value` as the annotated type, without guessing: true is never 1, text a number only where YAML misread one.
+
+    Args:
+        value: as YAML or JSON gave it.
+        annotation: the field's type.
+        key: dotted, for messages.
+
+    Returns:
+        The value; lists become tuples, mappings become dataclasses where the field is one.
+
+    Raises:
+        UserError: the value is not of that type.
+    """
+    if annotation is Any:
+        return value
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        members = typing.get_args(annotation)
+        if value is None and type(None) in members:
+            return None
+        for member in sorted((m for m in members if m is not type(None)), key=_specificity):
+            try:
+                return convert(value, member, key)
+            except _Mismatch:
+                continue
+        raise _Mismatch(key, value, annotation)
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        if not isinstance(value, Mapping):
+            raise _Mismatch(key, value, annotation)
+        return build(annotation, value, f"{key}.")
+    if origin is tuple:
+        return _convert_tuple(value, annotation, key)
+    if origin is dict or annotation is dict:
+        if not isinstance(value, Mapping):
+            raise _Mismatch(key, value, annotation)
+        return dict(value)
+    return _convert_scalar(value, annotation, key)
+
+
+def _convert_tuple(value: Any, annotation: Any, key: str) -> tuple[Any, ...]:
+    args = typing.get_args(annotation)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _Mismatch(key, value, annotation)
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(convert(v, args[0], f"{key}[{i}]") for i, v in enumerate(value))
+    if len(args) != len(value):
+        raise _Mismatch(key, value, annotation)
+    return tuple(convert(v, a, f"{key}[{i}]") for i, (v, a) in enumerate(zip(value, args, strict=True)))
+
+
+def _convert_scalar(value: Any, annotation: Any, key: str) -> Any:
+    if annotation is bool and isinstance(value, bool):
+        return value
+    if annotation is int and not isinstance(value, bool):
+        if isinstance(value, int):
+            return value
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+    if annotation is float and not isinstance(value, bool):
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, str):
+            # YAML 1.1 reads 1e-3 as text; a user means the number.
+            try:
+                return float(value)
+            except ValueError:
+                raise _Mismatch(key, value, annotation) from None
+    if annotation is str and isinstance(value, str):
+        return value
+    if annotation is type(None) and value is None:
+        return None
+    raise _Mismatch(key, value, annotation)
+
+
+class _Mismatch(UserError):
+    def __init__(self, key: str, value: Any, annotation: Any) -> None:
+        super().__init__(f"{key}={spell(value)}: must be {_a(type_name(annotation))}, got {type(value).__name__}")
+
+
+def _a(allowed: str) -> str:
+    """What is allowed, behind its article where it wants one."""
+    word = allowed.partition(" ")[0]
+    return (
+        f"{'an' if word == 'integer' else 'a'} {allowed}"
+        if word in ("integer", "number", "list", "mapping")
+        else allowed
+    )
+
+
+def _specificity(annotation: Any) -> int:
+    order = [bool, int, float, str]
+    return order.index(annotation) if annotation in order else -1
+
+
+def _within(key: str, value: Any, meta: Mapping[str, Any], annotation: Any) -> None:
+    choices = meta.get("choices")
+    if choices is not None and value not in choices and not dataclasses.is_dataclass(value):
+        allowed = ", ".join(spell(c) for c in choices)
+        raise UserError(f"{key}={spell(value)}: must be one of {allowed}{nearest(spell(value), map(spell, choices))}")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            continue
+        if not math.isfinite(number):
+            raise UserError(f"{key}={number}: must be a finite number")
+        low, high, above = meta.get("low"), meta.get("high"), meta.get("above")
+        if (
+            (low is not None and number < low)
+            or (high is not None and number > high)
+            or (above is not None and number <= above)
+        ):
+            allowed = Argument(key, annotation, None, "", None, low, high, above, True).allowed
+            raise UserError(f"{key}={spell(value)}: must be {_a(allowed)}")

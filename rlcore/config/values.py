@@ -1,0 +1,74 @@
+"""Values of a config: as a user types them, as plain ones, by their dotted keys; and the key that was meant."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def spell(value: Any) -> str:
+    """A config value as a user would type it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def plain(config: Any) -> Any:
+    """A config (or a part of one) as plain JSON values: dataclasses to dicts, tuples to lists."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    if isinstance(config, Mapping):
+        return {str(k): plain(v) for k, v in config.items()}
+    if isinstance(config, (tuple, list)):
+        return [plain(v) for v in config]
+    return config
+
+
+def at(tree: Any, key: str, absent: Any = None) -> Any:
+    """The value at a dotted key of a plain tree; `absent` where there is none."""
+    for part in key.split("."):
+        if not isinstance(tree, Mapping) or part not in tree:
+            return absent
+        tree = tree[part]
+    return tree
+
+
+# What Stable-Baselines3, CleanRL and rl8 call a key, and its name here.
+OTHER_WORDS = {
+    "learning_rate": "lr",
+    "n_steps": "rollout_steps",
+    "num_steps": "rollout_steps",
+    "horizon": "rollout_steps",
+    "n_epochs": "update_epochs",
+    "num_sgd_iters": "update_epochs",
+    "batch_size": "per_rank_batch_size",
+    "sgd_minibatch_size": "per_rank_batch_size",
+    "clip_range": "clip_coef",
+    "clip_param": "clip_coef",
+    "dual_clip_param": "dual_clip",
+    "entropy_coeff": "ent_coef",
+    "entropy_coeff_schedule": "ent_coef_schedule",
+    "vf_coeff": "vf_coef",
+    "target_kl_div": "target_kl",
+    "accumulate_grads": "accumulate_minibatches",
+    "normalize_rewards": "normalize_reward",
+    "total_timesteps": "total_steps",
+    "n_envs": "num_envs",
+    "env_id": "id",
+}
+
+
+def nearest(word: str, known: Iterable[str], deeper: Iterable[str] = ()) -> str:
+    """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing.
+
+    A dotted key means one of the same last part first, also one of `deeper`, which are else not offered.
+    """
+    names, last = [str(k) for k in known], str(word).rpartition(".")[2]
+    meant = (last, OTHER_WORDS.get(last))
+    same = [name for name in (*names, *deeper) if name.rpartition(".")[2] in meant]
+    match = difflib.get_close_matches(str(word), same or names, n=1, cutoff=0.0 if same else 0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""
