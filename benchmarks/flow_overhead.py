@@ -1,4 +1,4 @@
-"""What the flow costs beside its training: `shepherd train` against the bare train stage, alternating, same config.
+"""Cost of the flow beside its training: `shepherd train` against the bare train stage, alternating, same config.
 
     python -m benchmarks.flow_overhead [--repeats 3] [OVERRIDE ...]
 

@@ -1,4 +1,4 @@
-"""What runs in the peers' own environment, as text: `benchmarks/peers.py` writes it beside their runs."""
+"""Programs that run in the peers' own environment, as text: `benchmarks/peers.py` writes it beside their runs."""
 
 # What Stable-Baselines3 is asked for: class, environment, number, its own arguments.
 SB3 = """

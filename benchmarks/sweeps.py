@@ -85,7 +85,7 @@ def sweep(folder: Path, name: str, steps: int, trials: int, workers: int) -> flo
 
 
 def flow_runs(folder: Path, trials: int, workers: int) -> float:
-    """The same trainings, each by a command, and so a flow run, of its own."""
+    """Train as often, each time by a command, and so a flow run, of its own."""
     lean = ["env.capture_video=false", "evaluation.baseline_episodes=10", "algo.run_test=false"]
     lean += ["model_manager.disabled=true"]
     began = time.perf_counter()

@@ -42,7 +42,7 @@ class Answering:
 
 
 class PolicyModel(Answering, PythonModel):
-    """The same, as MLflow wants it."""
+    """A trained policy as MLflow wants it."""
 
 
 mlflow.models.set_model(PolicyModel())

@@ -22,7 +22,7 @@ SHARE = 0.05  # of a step's time, from which a saving is one
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a run is to compute.
+    """Gradient steps and answers that a run is to compute.
 
     Attributes:
         steps: gradient steps of a rank.
@@ -48,7 +48,7 @@ class Arithmetic:
         return self.steps * self.step_saved + (self.calls * AN_ACTION if self.step_saved else 0.0)
 
     def __str__(self) -> str:
-        """What a run's log tells of it."""
+        """A line for the run's log."""
         each = f"{self.steps:,} gradient steps of {self.operations:,.0f} operations and {self.flops / 1e6:,.1f} MFLOP"
         return f"{each}; compiled, each saves {self.step_saved * 1e3:.1f} ms, the run {self.saved:,.0f} s"
 
@@ -65,7 +65,7 @@ class Counter:
     _within: bool = False
 
     def once(self, name: Hashable, function: Callable[[], Any]) -> Any:
-        """What the function gave the first time that it was called under this name."""
+        """Result of the function the first time that it was called under this name."""
         if self._within:  # what calls it is counted
             return function()
         if name not in self.found:

@@ -36,7 +36,7 @@ class Held:
                 self._places.append((held, key))
 
     def tensors(self) -> list[Tensor]:
-        """They, detached, in the order of `names`."""
+        """All of them, detached, in the order of `names`."""
         return [held[key].detach() for held, key in self._places]
 
     def own(self) -> list[Tensor]:
@@ -58,7 +58,7 @@ class Reading(nn.Module):
         self.members, self.function = modules, function
 
     def forward(self, *inputs: Any) -> Any:
-        """What the function makes of these."""
+        """Call the function."""
         return self.function(*inputs)
 
 

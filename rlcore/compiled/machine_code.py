@@ -146,7 +146,7 @@ def leave_as_written(what: str, began_with: str, began: bool, error: Exception, 
 
 @dataclass(frozen=True)
 class Facts:
-    """What decides the code of a function before it is traced: then a start neither traces nor imports the compiler.
+    """Facts that decide the code of a function before it is traced: then a start neither traces nor loads the compiler.
 
     Attributes:
         config: JSON: the algorithm's config, the environment's spec, what else the function is made from.

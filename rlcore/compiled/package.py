@@ -111,7 +111,7 @@ def content_key(graph: GraphModule, example: Sequence[Tensor]) -> str:
 
 
 def constants(graph: GraphModule) -> dict[str, Tensor]:
-    """What a graph holds itself, by name."""
+    """Tensors that a graph holds itself, by name."""
     held = {
         f"{place}.{name}" if place else name: value
         for place, part in graph.named_modules()
@@ -122,7 +122,7 @@ def constants(graph: GraphModule) -> dict[str, Tensor]:
 
 
 def machine() -> dict[str, Any]:
-    """What decides the numbers of every package made here."""
+    """All that decides the numbers of every package made here."""
     compiler = find_compiler()
     return {
         "format": FORMAT,

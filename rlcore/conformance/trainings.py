@@ -36,7 +36,7 @@ def trained(config: RunConfig) -> Training:
 
 
 def run(training: Training) -> Training:
-    """The same, some iterations later."""
+    """Let a training go on for some iterations; gives it back."""
     learned = 0
     while learned < FEW:
         check_budget(training)

@@ -79,7 +79,7 @@ def fit(form: Any, record: Any, place: str = "carry") -> Any:
 
 
 def _parts(record: Any) -> dict[Any, Any] | None:
-    """What lies in a record one level below, by key, field or place; None where it is a leaf."""
+    """Parts of a record one level below, by key, field or place; None where it is a leaf."""
     if isinstance(record, dict):
         return {key: record[key] for key in sorted(record)}
     if isinstance(record, SEQUENCES):

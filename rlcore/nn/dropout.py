@@ -30,5 +30,5 @@ class Dropout(nn.Module):
         return x * kept.to(x.dtype) / (1 - self.p)
 
     def extra_repr(self) -> str:
-        """Its share, which decides compiled code."""
+        """Share that is zeroed, which decides compiled code."""
         return f"p={self.p}"

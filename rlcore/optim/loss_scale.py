@@ -42,7 +42,7 @@ class LossScale:
         return finite
 
     def state_dict(self) -> dict[str, Any]:
-        """Its value and the steps since the last overflow; nothing where it is off."""
+        """Value and the steps since the last overflow; nothing where it is off."""
         return {"scale": self.value, "growing": self.growing} if self.on else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

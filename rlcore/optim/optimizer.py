@@ -207,7 +207,7 @@ class Optimizer:
     # State ------------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What the rule remembers, how many steps it has taken and in which way; and float16's scale."""
+        """Memory of the rule, how many steps it has taken and in which way; and float16's scale."""
         state = {"slots": dict(self.slots), "count": self.count, "lr": self.lr, "compiled": self._began}
         return state | self.scale.state_dict()
 

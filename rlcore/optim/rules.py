@@ -64,7 +64,7 @@ def register(name: str, rule: Rule, settings: Mapping[str, Any]) -> None:
 
 
 def slots(config: OptimizerConfig, vector: Tensor) -> Slots:
-    """What a rule remembers before its first step, for parameters `vector` [P]."""
+    """Memory of a rule before its first step, for parameters `vector` [P]."""
     rule = RULES[config.name]
     return {name: torch.full_like(vector, rule.start.get(name, 0.0)) for name in rule.slots(config)}
 

@@ -21,7 +21,7 @@ SAMPLE = 8  # rows of each environment by which the rest of the run is told
 
 
 def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
-    """What a run of this config in such environments is to compute; None where nobody can tell.
+    """Count what a run of this config in such environments is to compute; None where nobody can tell.
 
     Of the config alone: neither a clock nor what the machine has kept decides.
     """

@@ -122,7 +122,7 @@ class Collector:
         return self._act_compiled
 
     def _act(self, obs: dict[str, Tensor], is_first: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """What the agent says, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
+        """Action as the agent says it, [B, A], what the environments are to do, [B, *shape], and the agent's extras."""
         with self._precision():
             carry, action, extras = self.agent.act(self.carry, obs, is_first, self.rng, False)
         self.carry = fit(self._form, carry)

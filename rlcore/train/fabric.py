@@ -51,7 +51,7 @@ class FabricRanks:
         return total.to(value.device)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank has, in their order."""
+        """Values of each rank, in their order."""
         if self.size == 1:
             return [value]
         held: list[Any] = [None] * self.size

@@ -51,7 +51,7 @@ class Samples(NamedTuple):
     weight: Tensor
 
     def at(self, rows: Tensor, advantage: Tensor, weight: Tensor) -> Samples:
-        """Those of some rows [K, M], as [K, M, ...], with advantages and weights of their own."""
+        """Samples of some rows [K, M], as [K, M, ...], with advantages and weights of their own."""
         held = (self.action, self.old_logprob, self.old_value, self.returns)
         action, old_logprob, old_value, returns = (column[rows] for column in held)
         return Samples(look(self.obs, rows), action, old_logprob, old_value, advantage, returns, weight)

@@ -59,7 +59,7 @@ def known_id(env_id: str) -> str:
 
 
 def _instead_of(env_id: str) -> str:
-    """What a user may have meant by an id that nobody has."""
+    """Ids that a user may have meant by an id that nobody has."""
     living = [known for suite in SUITES.values() for known in suite.ids()]
     name = re.sub(r"-v\d+$", "", env_id)
     versions = [known for known in living if re.sub(r"-v\d+$", "", known) == name]

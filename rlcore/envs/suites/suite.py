@@ -134,7 +134,7 @@ class Suite(Protocol):
         return [p.name for p in parameters if p.name not in ("self", "render_mode")]
 
     def place(self, env_id: str) -> str:
-        """What the user wrote to get it, as messages begin."""
+        """Words with which the user got it, as messages begin."""
         return f"env.id={env_id}"
 
 
