@@ -23,6 +23,7 @@ class Compiler:
         prepare: called before the first function is built.
         made: the names of those that were asked for, in their order.
         counter: in whose place nothing is made and everything is counted; None = machine code is made.
+        records: gradient steps are recorded as CUDA graphs, and no machine code is made.
     """
 
     config: Any
@@ -31,6 +32,12 @@ class Compiler:
     prepare: Callable[[], None] = lambda: None
     made: list[str] = field(default_factory=list)
     counter: Counter | None = None
+    records: bool = False
+
+    @property
+    def builds(self) -> bool:
+        """Whether machine code is made."""
+        return self.counter is None and not self.records
 
     def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:
         """What the code of one function, or of a thing of that name, is decided by beside the program's own code."""

@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 WORTHWHILE = 44.0  # seconds that compiling must save: twice what the first builds for a configuration take
 MANY = 20  # gradient steps for each policy step, more than anybody takes
 A_STEP = 1.1e-3  # seconds that compiling saves of a small one
-EAGER, AHEAD_OF_TIME = "eager", "ahead-of-time"
+EAGER, AHEAD_OF_TIME, RECORDED = "eager", "ahead-of-time", "cuda-graph"
+SAID = {AHEAD_OF_TIME: "compiled", RECORDED: "recorded"}
 
 
 def unsupported_setting(config: RunConfig) -> str | None:
@@ -30,9 +31,15 @@ def unsupported_setting(config: RunConfig) -> str | None:
     fabric = config.fabric
     if fabric.precision.startswith("16"):
         return f"fabric.precision={fabric.precision}; use 32-true or bf16-mixed"
-    if fabric.accelerator in ("cuda", "gpu") or (fabric.accelerator == "auto" and gpus()):
-        return f"fabric.accelerator={fabric.accelerator}; use cpu"
+    if on_gpu(config) and fabric.ranks > 1:
+        return f"fabric.devices={fabric.devices} and fabric.accelerator={fabric.accelerator}; use one GPU"
     return None
+
+
+def on_gpu(config: RunConfig) -> bool:
+    """Whether the networks are to live on a GPU."""
+    accelerator = config.fabric.accelerator
+    return accelerator in ("cuda", "gpu") or (accelerator == "auto" and gpus() > 0)
 
 
 def check(config: RunConfig) -> None:
@@ -44,8 +51,8 @@ def check(config: RunConfig) -> None:
 
 def check_compiler(config: RunConfig) -> None:
     """Refuse `algo.compile=true` on a machine that cannot compile; the UserError says why, and what to install."""
-    missing = missing_requirement()
-    if config.algo.compile is True and missing:
+    missing = None if config.algo.compile is not True or on_gpu(config) else missing_requirement()
+    if missing:
         raise UserError(f"algo.compile=true: {missing}, or take algo.compile=auto")
 
 
@@ -59,20 +66,25 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
         count: gives the arithmetic of the run, which takes some tenths of a second; asked of a new run under `auto`.
 
     Returns:
-        EAGER or AHEAD_OF_TIME.
+        EAGER, AHEAD_OF_TIME or, on a GPU, RECORDED: as a CUDA graph, which costs a moment.
 
     Raises:
         UserError: it must be compiled, and that is impossible here.
     """
-    mode, setting = config.algo.compile, unsupported_setting(config)
+    mode, setting, way = config.algo.compile, unsupported_setting(config), RECORDED if on_gpu(config) else AHEAD_OF_TIME
     before = saved["learning"]["compile"] if saved is not None else None
-    if mode is not False and setting and before == AHEAD_OF_TIME:
-        raise UserError(f"this run began with a compiled step, which there is not with {setting}")
+    if mode is not False and before not in (None, EAGER) and (setting or before != way):
+        other = (
+            setting or f"fabric.accelerator={config.fabric.accelerator}; use {'cuda' if before == RECORDED else 'cpu'}"
+        )
+        raise UserError(f"this run began with a {SAID[before]} step, which there is not with {other}")
     if mode is False or setting:
         return EAGER
     check_compiler(config)
     if mode is True:
-        return AHEAD_OF_TIME
+        return way
+    if way == RECORDED:
+        return before or RECORDED
     missing = missing_requirement()
     if before is None:
         return EAGER if missing is not None or not _pays(config, count) else AHEAD_OF_TIME

@@ -79,10 +79,10 @@ class Noise:
 
 
 class Recorder(Noise):
-    """A stream that remembers what was drawn from it."""
+    """A stream, on a device, that remembers what was drawn from it."""
 
-    def __init__(self) -> None:
-        super().__init__(0, "probe")
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        super().__init__(0, "probe", device=device)
         self.draws: list[Draw] = []
 
     def normal(self, *shape: int) -> Tensor:

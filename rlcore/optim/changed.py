@@ -36,6 +36,11 @@ class Changed:
             optimizer.slots = {name: next(tensors) for name in optimizer.slots}
             optimizer.count = next(tensors)
 
+    def drop(self) -> None:
+        """Forget the gradients of a step that was broken off."""
+        for optimizer in self.optimizers:
+            optimizer.drop()
+
     @contextmanager
     def apart(self, tensors: Iterator[Tensor]) -> Iterator[Callable[[], list[Tensor]]]:
         """Within it these stand in the place of its own; gives what tells those that were changed."""

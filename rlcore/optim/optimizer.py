@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,7 @@ class Optimizer:
         self.parameters = FlatParameters(self.module, lambda name: group_of(config, name))
         self.rule = GroupedRule(config, self.parameters)
         self.slots = rules.slots(config, self.parameters.vector)
-        self.count = torch.zeros((), dtype=torch.float64)
+        self.count, self.lr = (self.parameters.vector.new_zeros((), dtype=torch.float64) for _ in range(2))
         self._lr = math.nan
         self.set_lr(config.lr)
         self._gradient = Gradient(self.parameters)
@@ -89,7 +89,7 @@ class Optimizer:
         compiler, modules = context.compiler, [self.module, *self.uses]
         self.counter = compiler and compiler.counter
         self._code: CompiledGradient | None = None
-        if compiler is not None and self.counter is None:
+        if compiler is not None and compiler.builds:
             self._code = CompiledGradient(self.loss, modules, self.parameters, self.autocast, compiler)
         self.compiled = self._code is not None
         self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
@@ -127,8 +127,7 @@ class Optimizer:
     def apply(self, unless: Tensor | None = None) -> Tensor:
         """Clip and step, unless a tensor [] bool is true: then parameters and what the rule remembers stay.
 
-        Returns the gradient's global norm before clipping, [] on the device, synchronised only where there is such a
-        tensor and the step is not compiled.
+        Returns the gradient's global norm before clipping, [] on the device; nobody waits for it.
         """
         if self.counter:
             return self.counter.once((self, "step"), lambda: self._advance(unless))
@@ -149,7 +148,8 @@ class Optimizer:
     def set_lr(self, lr: float) -> None:
         """The learning rate of the next steps."""
         if lr != self._lr:
-            self._lr, self.lr = lr, torch.tensor(lr, dtype=torch.float64)
+            self._lr = lr
+            self.lr.fill_(lr)
 
     # The step -----------------------------------------------------------------------------------------------------
 
@@ -165,10 +165,15 @@ class Optimizer:
         for part, factor in self._clip(gradient):
             part.mul_(factor)
         self.drop()
-        if self.scale.adapt(norm) and not (unless is not None and unless):
-            self.count = self.count + 1
-            self.rule.update_in_place(self.parameters.vector, gradient, self.slots, self.count, self.lr)
-            self.parameters.give()
+        if not self.scale.adapt(norm):
+            return norm
+        own = self._state()[:-1]
+        before = [] if unless is None else [tensor.clone() for tensor in own]
+        self.count.add_(1)
+        self.rule.update_in_place(self.parameters.vector, gradient, self.slots, self.count, self.lr)
+        for tensor, old in zip(own, before, strict=False):
+            tensor.copy_(torch.where(cast("Tensor", unless), old, tensor))
+        self.parameters.give()
         return norm
 
     def _step(self, state: Sequence[Tensor], gradient: Tensor, weight: Tensor) -> list[Tensor]:
@@ -208,13 +213,14 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Memory of the rule, how many steps it has taken and in which way; and float16's scale."""
-        state = {"slots": dict(self.slots), "count": self.count, "lr": self.lr, "compiled": self._began}
+        state = {"slots": dict(self.slots), "count": self.count.clone(), "lr": self.lr.clone(), "compiled": self._began}
         return state | self.scale.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.slots = {name: state["slots"][name].to(self.parameters.vector).clone() for name in self.slots}
-        self.count = state["count"].clone()
+        for name, slot in self.slots.items():  # in place: a recorded step reads it where it lies
+            slot.copy_(state["slots"][name])
+        self.count.copy_(state["count"])
         self.set_lr(float(state["lr"]))
         if self.compiled and state["compiled"] is not None:  # it goes on as it began
             self._began = self.compiled = state["compiled"]

@@ -147,7 +147,7 @@ def _fused_adam(
         [state["exp_avg_sq"]],
         [state["max_exp_avg_sq"]] if config["amsgrad"] else [],
         [count.to(vector.device, torch.float32)],
-        lr=lr.item(),
+        lr=lr.float() if lr.is_cuda else lr,  # as the kernel reads it
         beta1=beta1,
         beta2=beta2,
         weight_decay=config.weight_decay,

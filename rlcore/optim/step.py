@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from rlcore.compiled.cuda_graph import RecordedStep
 from rlcore.compiled.held import Held
 from rlcore.compiled.whole_step import WholeStep
 from rlcore.functional.noise import Noise
@@ -24,8 +25,8 @@ class Step:
     """A function that takes steps of several optimizers and moves targets, called as it is written or compiled whole.
 
     The function is written as if nothing of a compiler were known: `minimize` changes parameters, and the next line
-    computes with the changed ones. Machine code is made for the shapes of the first inputs. With several ranks, whose
-    gradients are summed between, it is called as it is, and each optimizer's own gradient is compiled.
+    computes with the changed ones. Machine code, or on a GPU a CUDA graph, is made for the shapes of the first inputs.
+    With several ranks, whose gradients are summed between, it is called as it is; the CPU's gradients are compiled.
 
     Args:
         function: of inputs and, where the call names one, a stream of noise `rng`; gives means for the log, name -> [].
@@ -46,7 +47,7 @@ class Step:
     ) -> None:
         self.function, compiler = function, context.compiler
         self.counter = compiler and compiler.counter
-        self._code: WholeStep | None = None
+        self._code: WholeStep | RecordedStep | None = None
         if compiler is not None and not self.counter and context.ranks.size == 1:
             for optimizer in optimizers:
                 optimizer.compiled = False  # it is a part of this one
@@ -55,7 +56,10 @@ class Step:
             held = Held(read, [tensor for flat in changed.flat for tensor in flat.tensors])
             decides: dict[str, Any] = {"rules": [[o.config, o.max_grad_norm, o.reduction] for o in optimizers]}
             decides |= {"modules": [*map(repr, read)]} | compiler.facts(function)
-            self._code = WholeStep(self._call, changed, held, compiler, decides, (function, *read))
+            if compiler.records:
+                self._code = RecordedStep(self._call, changed, held)
+            else:
+                self._code = WholeStep(self._call, changed, held, compiler, decides, (function, *read))
         self.compiled = self._code is not None
         self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
 

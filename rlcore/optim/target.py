@@ -45,7 +45,7 @@ class Target:
         share = torch.as_tensor(tau, dtype=slow.dtype, device=slow.device)
         if self.parameters.traced:
             self.parameters.take(slow.lerp(fast, share))
-        elif tau:
+        elif isinstance(tau, Tensor) or tau:  # a share on the device is not waited for
             slow.lerp_(fast, share)
             self.parameters.give()
         for mine, theirs in zip(self.module.modules(), optimizer.module.modules(), strict=True):

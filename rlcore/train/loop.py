@@ -40,7 +40,7 @@ class Loop:
             config.env.clip_rewards,
             context.ranks,
             Noise(config.seed, "prefill", rank),
-            context.compiler if context.compiler and not context.compiler.counter else None,
+            context.compiler if context.compiler and context.compiler.builds else None,
         )
         self.iterations, self._due, self._waiting = 0, 0, False
 

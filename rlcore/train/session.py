@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlcore.compiled.machine_code import clock
-from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, decide
+from rlcore.compiled.when_to_compile import EAGER, decide
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import read_source
 from rlcore.spec import EnvSpec
@@ -59,7 +59,7 @@ class Session:
             config, earlier and earlier.fingerprint, lambda: count(config, EnvSpec.from_json(card["spec"]))
         )
         with self.followers.together():
-            self.training = Training(config, card, compiled=compiled == AHEAD_OF_TIME)
+            self.training = Training(config, card, compiled=compiled != EAGER)
         self.config, self.card, self.events = config, card, EventLog(run.events)
         self.learner, self.collector, self.envs = self.training.learner, self.training.collector, self.training.envs
         self.fingerprint = fingerprint(config, self.training.fabric.device, card["tier"], compiled)

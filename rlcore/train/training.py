@@ -76,7 +76,7 @@ class Training(Loop):
         card: of the environment (`rlcore.envs.card`); None measures it, which takes some of its episodes.
         envs: to train in instead of the config's: a vector of your own, such as one that computes in batches on a
             device. It decides the number of environments; `evaluate` still plays the config's.
-        compiled: optimizer steps are compiled ahead of time.
+        compiled: gradient steps are compiled ahead of time; on a GPU, recorded as a graph.
         ranks: who trains beside this; None = whom its Fabric knows.
     """
 
@@ -101,7 +101,8 @@ class Training(Loop):
         self.envs = envs or self._own_envs()
         spec, width = self.envs.spec, (self.envs.num_envs, self.ranks.size)
         prepare = functools.cache(lambda: rehearse(context, self.envs))
-        compiler = Compiler(config, spec, width, prepare) if compiled else None
+        records = self.fabric.device.type == "cuda"
+        compiler = Compiler(config, spec, width, prepare, records=records) if compiled else None
         context = Context(config, spec, self.fabric, self.ranks, self.envs.num_envs, compiler)
         super().__init__(context, self.envs)
 

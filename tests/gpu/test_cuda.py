@@ -10,6 +10,7 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms.ppo import learner as ppo
+from rlcore.compiled.door import Compiler
 from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
@@ -29,10 +30,11 @@ SPEC = EnvSpec(
 CONFIG = ppo.Config(total_steps=1000, normalize_obs=True, normalize_reward=True, max_grad_norm=0.5)
 
 
-def learner_on(accelerator: str, precision: str = "32-true") -> ppo.Learner:
+def learner_on(accelerator: str, precision: str = "32-true", records: bool = False) -> ppo.Learner:
     fabric = make_fabric(FabricConfig(accelerator=accelerator, precision=precision))
     run = RunConfig(algo=CONFIG, env=EnvConfig(id="probe"), seed=0)
-    return ppo.build(Context(run, SPEC, fabric, FabricRanks(fabric), num_envs=4))[0]
+    compiler = Compiler(run, SPEC, (4, 1), records=True) if records else None
+    return ppo.build(Context(run, SPEC, fabric, FabricRanks(fabric), 4, compiler))[0]
 
 
 def rollout(length: int = 32, envs: int = 4) -> Batch:
@@ -89,6 +91,19 @@ def test_update_twice_gives_the_same_bits() -> None:
     updated(second)
     for name, parameter in first.agent.named_parameters():
         assert torch.equal(parameter, second.agent.get_parameter(name)), name
+
+
+def test_recorded_steps_are_those_of_the_code_as_it_is_written_and_go_on_to_the_same_bits() -> None:
+    written, whole, first, second = (learner_on("cuda", records=n > 0) for n in range(4))
+    for each in (written, whole, first):
+        updated(each)
+    second.load_state_dict(first.state_dict())
+    for each in (written, whole, second):
+        updated(each)
+    assert whole.step.compiled and second.step.compiled
+    for one, other, third in zip(*(each.agent.parameters() for each in (written, whole, second)), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+        assert torch.equal(other, third)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "16-mixed"])

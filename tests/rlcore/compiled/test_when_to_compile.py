@@ -10,7 +10,7 @@ import pytest
 
 from rlcore.compiled import toolchain
 from rlcore.compiled.cost import Arithmetic
-from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, decide
+from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, RECORDED, decide
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from rlcore.store.run_config import build_config
@@ -94,7 +94,6 @@ def test_true_and_false_are_obeyed() -> None:
 
 UNSUPPORTED: list[tuple[str, Any]] = [
     ("fabric.precision", "16-mixed"),
-    ("fabric.accelerator", "cuda"),
 ]
 
 
@@ -105,6 +104,20 @@ def test_what_cannot_be_compiled_is_refused_by_name_or_left_eager_by_auto(key: s
     with pytest.raises(UserError, match=rf"^algo.compile=true: .*{key}={shown}"):
         config(algo__compile=True, **changes)
     assert decide(config(**changes), None, count) == EAGER
+
+
+def test_on_a_gpu_steps_are_recorded_and_a_run_stays_what_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", "")  # no compiler is needed
+    gpu: dict[str, Any] = {"fabric__accelerator": "cuda"}
+    assert decide(config(64, **gpu), None, count) == decide(config(algo__compile=True, **gpu), None, count) == RECORDED
+    for before in (EAGER, RECORDED):
+        assert decide(config(**gpu), {"learning": {"compile": before}}, count) == before
+    with pytest.raises(UserError, match="began with a compiled step, .* fabric.accelerator=cuda; use cpu"):
+        decide(config(**gpu), {"learning": {"compile": AHEAD_OF_TIME}}, count)
+    with pytest.raises(UserError, match="began with a recorded step, .* fabric.accelerator=cpu; use cuda"):
+        decide(config(), {"learning": {"compile": RECORDED}}, count)
+    assert decide(config(fabric__devices=2, **gpu), None, count) == EAGER
 
 
 def test_without_a_compiler_auto_is_eager_and_true_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

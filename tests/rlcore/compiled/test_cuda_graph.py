@@ -1,0 +1,142 @@
+"""Recorded gradient steps: what is around the graph, which is a function called anew with the same memory here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore.algorithms import ALGORITHMS
+from rlcore.compiled import cuda_graph
+from rlcore.config.build import build
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.errors import UserError
+from rlcore.functional.noise import Noise
+from rlcore.optim.step import Step
+from rlcore.train.training import Training
+from tests.rlcore.optim.test_optimizer import context
+from tests.rlcore.optim.test_step import Two
+
+
+@pytest.fixture(autouse=True)
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+    """The results of each recording; a replay is another call, whose results go to the first one's memory."""
+    made: list[dict[str, Tensor]] = []
+
+    def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> cuda_graph.Recorded:
+        assert device.type == "cpu"
+        made.append(function())
+
+        def replay() -> None:
+            for name, value in function().items():
+                made[-1][name].copy_(value)
+
+        return replay, made[-1]
+
+    monkeypatch.setattr(cuda_graph, "record", record)
+    return made
+
+
+class Recorded(Two):
+    """As `Two`, whose step is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+        given = context(compiled=True)
+        assert given.compiler is not None
+        given = dataclasses.replace(given, compiler=dataclasses.replace(given.compiler, records=True))
+        self.step = Step(self.gradient_step, [self.first, self.second], [self.target], given)
+
+
+def memory(two: Two) -> list[int]:
+    tensors = [*two.critic.parameters(), *two.target.module.parameters(), two.critic.seen, two.target.module.seen]
+    rules = [t for o in (two.first, two.second) for t in (*o.slots.values(), o.count, o.lr)]
+    return [tensor.data_ptr() for tensor in (*tensors, *rules)]
+
+
+def test_recorded_steps_are_those_of_the_code_as_it_is_written_to_the_bit(recordings: list[Any]) -> None:
+    written, recorded = Two(False), Recorded()
+    rngs, places = [Noise(0, "probe") for _ in range(2)], memory(recorded)
+    generator = torch.Generator().manual_seed(0)
+    logged: list[dict[str, Tensor]] = []
+    for n in range(4):
+        x, tau = torch.randn(4, 2, generator=generator), torch.tensor(0.0 if n == 1 else 0.5, dtype=torch.float64)
+        for two in (written, recorded):
+            two.second.set_lr(0.1 / (n + 1))
+        if n == 2:  # what an update replaces is read
+            for two in (written, recorded):
+                two.critic.seen = torch.tensor(5.0)
+        metrics = [two.step({"x": x}, tau, rng=rng) for two, rng in zip((written, recorded), rngs, strict=True)]
+        logged.append(metrics[1])
+        assert all(torch.equal(metrics[1][name], value) for name, value in metrics[0].items())
+        assert all(torch.equal(recorded.state()[name], value) for name, value in written.state().items()), n
+    assert memory(recorded) == places and len(recordings) == 1 and recorded.step.compiled
+    assert rngs[0].state_dict() == rngs[1].state_dict()
+    assert len({found["error"].item() for found in logged}) == 4  # a log of its own for each
+
+
+def test_a_recorded_step_refuses_inputs_of_another_shape() -> None:
+    two = Recorded()
+    two.step({"x": torch.ones(4, 2)}, 0.5, rng=Noise(0, "probe"))
+    with pytest.raises(AssertionError, match="other shapes"):
+        two.step({"x": torch.ones(3, 2)}, 0.5, rng=Noise(0, "probe"))
+
+
+class Branching(Recorded):
+    def of_encoder(self, x: Tensor, found: Tensor) -> Any:
+        total, weight, metrics = super().of_encoder(x, found)
+        return (total * 2 if total > 0 else total), weight, metrics
+
+
+def test_a_step_that_waits_for_the_device_is_taken_as_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    recorded, x = Branching(), torch.tensor([[1.0, 2.0], [0.5, -1.0]])
+    recorded.step({"x": x}, 0.5, rng=Noise(0, "probe"))
+    (line,) = caplog.messages
+    assert "as it is written, not compiled: it waits for a number of the device" in line
+    assert not recorded.step.compiled and recorded.second.count == 1 and recorded.first.count == 1
+    began, later = Recorded(), Branching()
+    began.step({"x": x}, 0.5, rng=Noise(0, "probe"))
+    later.step.load_state_dict(began.step.state_dict())
+    with pytest.raises(UserError, match="began with a recorded step"):
+        later.step({"x": x}, 0.5, rng=Noise(0, "probe"))
+
+
+def training(algo: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Training:
+    from rlcore.train import training as room
+
+    made = room.Compiler
+    monkeypatch.setattr(room, "Compiler", lambda *a, **more: made(*a, **(more | {"records": True})))
+    values = {"total_steps": 10_000, ("hidden_size" if algo == "sac" else "dense_units"): 8} | settings
+    env = EnvConfig(id="Pendulum-v1" if algo == "sac" else "CartPole-v1", num_envs=3, max_episode_steps=7)
+    return Training(RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0), compiled=recorded)
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": ("ppo", {"rollout_steps": 8, "per_rank_batch_size": 8, "normalize_obs": True}),
+    "a step that is not taken": ("ppo", {"rollout_steps": 8, "per_rank_batch_size": 8, "target_kl": 1e-9}),
+    "a2c": ("a2c", {"rollout_steps": 5}),
+    "sac": ("sac", {"learning_starts": 6, "per_rank_batch_size": 4}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_runs_are_recorded_and_go_on_to_the_same_bits(
+    case: str, monkeypatch: pytest.MonkeyPatch, recordings: list[Any]
+) -> None:
+    algo, settings = CASES[case]
+    written, whole, first, second = (training(algo, n > 0, monkeypatch, **settings) for n in range(4))
+    for each, iterations in ((written, 6), (whole, 6), (first, 4)):
+        for _ in range(iterations):
+            each.collect()
+            each.update()
+    second.load_state_dict(first.state_dict())
+    for _ in range(2):
+        second.collect()
+        second.update()
+    assert len(recordings) == 3 and whole.learner.updates
+    for one, other, third in zip(*(each.learner.agent.parameters() for each in (written, whole, second)), strict=True):
+        assert torch.equal(one, other) and torch.equal(other, third)
