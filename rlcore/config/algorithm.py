@@ -27,7 +27,7 @@ class AlgorithmConfig:
     run_test: bool = arg(True, "the last evaluation (evaluation.final_episodes)")
     compile: Any = arg(
         "auto",
-        "compile optimizer steps ahead of time (CPU): true, false, or auto, where that pays",
+        "compile steps ahead of time (on a GPU: record them): true, false, or auto, where that pays",
         choices=("auto", True, False),
     )
 
