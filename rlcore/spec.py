@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+ACTION = "past_action"  # key of an agent's own actions before, in its history
+
 
 @dataclass(frozen=True)
 class Window:
@@ -101,6 +103,11 @@ class ActionSpec:
     def size(self) -> int:
         """A: number of columns of an action as the agent sees it."""
         return len(self.low) if self.continuous else len(self.nvec)
+
+    @property
+    def flat_size(self) -> int:
+        """Numbers of an action laid flat: A of a Box; of the others all choices, one-hot a sub-action."""
+        return self.size if self.continuous else sum(self.nvec)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The past that an agent sees beside the newest observation: kept, gathered and carried on in one place.
 
 An agent declares `history`, a `Window` for each key whose past it is shown: one of its observation keys, or ACTION, its
-own actions before. `act` and the losses then find [frames, *shape] there. Of row t, frame j (of n, the newest last) is
+own actions before, as it said them. `act` and the losses then find [frames, *shape] there, [frames, A] of actions. Of
+row t, frame j (of n, the newest last) is
 
     row  t - min((n-1-j) · dilation, age[t])        age: rows since the one that opened the episode
 
@@ -23,10 +24,9 @@ from torch import Tensor, nn
 
 from rlcore.functional.noise import Noise
 from rlcore.protocols import Agent
-from rlcore.spec import EnvSpec, Window
+from rlcore.spec import ACTION, EnvSpec, Window
 from rlcore.types import Batch, Carry
 
-ACTION = "past_action"  # [B, frames, A], as the agent said them
 History = Mapping[str, Window]
 Rows = dict[str, Tensor]  # obs/<key>, action and is_first, [rows, B, ...]
 

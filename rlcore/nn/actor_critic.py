@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.protocols import Ranks
-from rlcore.spec import EnvSpec
+from rlcore.spec import EnvSpec, Window
 
 if TYPE_CHECKING:
     from rlcore.algorithms.on_policy import OnPolicyConfig
@@ -27,29 +28,38 @@ class ActorCritic(nn.Module):
         spec: of the environment.
         distribution: `distribution.type`.
         rng: CPU generator for the initialisation.
+        history: windows beside those that `spec` asks for, of observation keys and of past actions.
     """
 
-    def __init__(self, config: OnPolicyConfig, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+    def __init__(
+        self,
+        config: OnPolicyConfig,
+        spec: EnvSpec,
+        distribution: str,
+        rng: torch.Generator,
+        history: Mapping[str, Window] | None = None,
+    ) -> None:
         super().__init__()
         vectors, images = config.mlp_keys.encoder, config.cnn_keys.encoder
         self.keys = (*vectors, *images)
-        self.history = spec.windows(self.keys)
+        self.history = spec.windows(self.keys) | dict(history or {})
         clip = config.obs_clip if config.normalize_obs else None
-        self.encoder = MultiEncoder(spec, vectors, images, config.encoder, rng, clip)
+        self.encoder = MultiEncoder(spec, vectors, images, config.encoder, rng, clip, self.history)
         self.register_load_state_dict_pre_hook(_move_normalizer)
         self.actor = MLP(self.encoder.output_size, config.actor, rng)
         self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
         self.critic = MLP(self.encoder.output_size, config.critic, rng, outputs=1)
 
     def observe(self, obs: dict[str, Tensor], ranks: Ranks) -> None:
-        """Let observations key -> [T, B, ...], and those of the other ranks, count in the normaliser, if there is one.
+        """Let observations key -> [T, B, *shape], and those of the other ranks, count in the normaliser, if any.
 
-        It changes here and nowhere else, so that a rollout and the losses on it see the same numbers.
+        They are as the environment gave them, without frames. It changes here and nowhere else, so that a rollout and
+        the losses on it see the same numbers.
         """
         self.encoder.observe(obs, ranks)
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[Policy, Tensor]:
-        """Observations key -> [N, ...], as the environment gave them -> the policy over [N, A], and values [N]."""
+        """Observations key -> [N, ...], with a window [N, frames, ...] -> the policy over [N, A], and values [N]."""
         encoded = self.encoder(obs)
         return self.head.policy(self.head(self.actor(encoded))), self.critic(encoded).squeeze(-1)
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rlcore.data.history import ACTION, Recalling, gather, look, past_of, recall, recalling, rows_before, shown
+from rlcore.data.history import Recalling, gather, look, past_of, recall, recalling, rows_before, shown
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sequences
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit
-from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.train.collect import Collector
 from rlcore.types import Batch, Steps
 from tests.rlcore.data.test_replay import context_of

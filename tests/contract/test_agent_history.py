@@ -1,0 +1,61 @@
+"""An agent with a history of its own is trained, resumed and served like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore import conformance
+from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.a2c import learner as a2c
+from rlcore.algorithms.ppo import learner as ppo
+from rlcore.config.build import build
+from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.conformance.trainings import FEW, fresh, run
+from rlcore.nn.actor_critic import ActorCritic
+from rlcore.spec import ACTION, EnvSpec, Window
+from tests.contract.test_registry import SETTINGS
+
+HISTORY = {"reward": Window(4), "state": Window(2, 2), ACTION: Window(3)}
+
+
+class Remembering(ActorCritic):
+    def __init__(self, config: Any, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        super().__init__(config, spec, distribution, rng, HISTORY)
+
+
+@pytest.fixture(params=["ppo CartPole-v1", "ppo Pendulum-v1", "a2c CartPole-v1"])
+def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    algo, env_id = request.param.split()
+    monkeypatch.setattr({"ppo": ppo, "a2c": a2c}[algo], "Agent", Remembering)
+    keys = {"mlp_keys": {"encoder": ["state", "reward"]}, "normalize_obs": True, "compile": False}
+    settings = build(ALGORITHMS[algo].Config, SETTINGS[algo] | keys, "algo.")
+    env = EnvConfig(id=env_id, num_envs=3, max_episode_steps=12, reward_as_observation=True)
+    return RunConfig(algo=settings, env=env, seed=0)
+
+
+def test_rows_are_counted_once_and_the_encoder_is_as_wide_as_what_it_is_shown(config: RunConfig) -> None:
+    training = fresh(config)
+    run(training)
+    encoder, spec = training.learner.agent.encoder, training.envs.spec
+    states, actions = spec.obs["state"].size, 1 if spec.action.continuous else 2
+    assert encoder.size == 2 * states + 4 + 3 * actions
+    moments = encoder.normalizer.moments
+    assert moments.mean.shape == (states + 1,) and moments.count == FEW * 24 * 3
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        conformance.interrupted_equals_uninterrupted,
+        conformance.state_survives_a_checkpoint,
+        conformance.a_loaded_policy_acts_alike,
+        conformance.an_episodes_start_forgets,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_it_keeps_what_every_algorithm_promises(check: Callable[[RunConfig], None], config: RunConfig) -> None:
+    check(config)
