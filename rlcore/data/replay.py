@@ -176,15 +176,20 @@ class Replay(Buffer):
 
         Args:
             places: `Batch.places` [L, N]; of a row that is there twice, the last counts.
-            extras: name -> [L, N, ...], of the memory's `extras`.
+            extras: name -> [L, N, ...]; a ValueError where the memory's `extras` lack one.
         """
+        known = self._forms["said"].keys()
+        if unknown := extras.keys() - known:
+            raise ValueError(
+                f"{', '.join(sorted(unknown))}: rows have no such extras, only {', '.join(known) or 'none'}"
+            )
         flat = places.ravel()
-        known, newest = np.unique(flat[::-1], return_index=True)
-        there = known >= self.oldest * self.width
+        rows, newest = np.unique(flat[::-1], return_index=True)
+        there = rows >= self.oldest * self.width
         index = torch.from_numpy(flat.size - 1 - newest[there])
-        rows = {name: value.detach().flatten(0, 1) for name, value in extras.items()}
-        values = {name: value[to_device(index, value.device)] for name, value in rows.items()}
-        self._rings["said"].change(known[there], values)
+        said = {name: value.detach().flatten(0, 1) for name, value in extras.items()}
+        values = {name: value[to_device(index, value.device)] for name, value in said.items()}
+        self._rings["said"].change(rows[there], values)
 
     # Batches ----------------------------------------------------------------------------------------------------------
 

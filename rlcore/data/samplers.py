@@ -6,9 +6,14 @@ are classes like these.
 
 from __future__ import annotations
 
+import itertools
 from typing import Protocol
 
 import numpy as np
+
+from rlcore.errors import RunError
+
+MANY = 64  # rounds of drawing again, after which it is asked whether there is a step at all
 
 
 class Remembered(Protocol):
@@ -59,10 +64,17 @@ class Transitions:
         self.length = n_step
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
-        """See `Sampler`; what only resets is drawn again."""
+        """See `Sampler`; what only resets is drawn again. A RunError where all rows do."""
         low, high = _bounds(memory, self.length)
         places = rng.integers(low, high, count)
-        while (resets := memory.only_resets(places)).any():
+        for rounds in itertools.count(1):
+            if not (resets := memory.only_resets(places)).any():
+                break
+            if rounds % MANY == 0 and memory.only_resets(np.arange(low, high)).all():
+                raise RunError(
+                    f"no step to learn from: each of the {high - low} rows that may be drawn only resets; let the "
+                    "memory remember more, or learning start later"
+                )
             places[resets] = rng.integers(low, high, int(resets.sum()))
         return places
 

@@ -23,10 +23,11 @@ class Target:
         context: whose device and precision the copy is brought to.
     """
 
+    # followed: the module that it is a copy of, for who gives both their weights
     # module: the copy; a loss that passes through it finds no parameter to train
 
     def __init__(self, module: nn.Module, context: Context) -> None:
-        fabric = context.fabric
+        fabric, self.followed = context.fabric, module
         self.module: Any = fabric.to_device(fabric.strategy.precision.convert_module(copy.deepcopy(module)))
         self.parameters = FlatParameters(self.module)
         self.parameters.trained = False
@@ -52,6 +53,10 @@ class Target:
             for key, value in theirs._buffers.items():  # pyright: ignore[reportPrivateUsage]
                 if value is not None:
                     mine._buffers[key] = torch.where(share > 0, value, mine._buffers[key])
+
+    def copy(self) -> None:
+        """Become what is followed, as it is now: when it has been given other weights."""
+        self.load_state_dict(dict(self.followed.named_buffers()) | self.followed.state_dict())
 
     def _in_order(self, trained: FlatParameters) -> Tensor:
         """The vector of what is followed, its parameters where the copy has them: an optimizer's groups order its."""

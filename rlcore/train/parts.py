@@ -21,7 +21,7 @@ def parameters(learner: Learner) -> dict[str, nn.Parameter]:
     """Every parameter of a learner's parts once, by the part that has it first: `agent.head.weight`."""
     found: dict[int, tuple[str, nn.Parameter]] = {}
     for at, part in learner.parts().items():
-        module = part.module if isinstance(part, (Optimizer, Target)) else part
+        module = _module(part)
         if isinstance(module, nn.Module):
             for name, parameter in module.named_parameters():
                 found.setdefault(id(parameter), (f"{at}.{name}", parameter))
@@ -40,6 +40,8 @@ def check_finite(state: State, policy_steps: int) -> None:
 def start_from(learner: Learner, state: Mapping[str, Any], source: str) -> str:
     """Take the weights of another run: every part of `passed_on` that is there in the same shapes.
 
+    A target that is not there becomes a copy of what it follows, where that is taken.
+
     Args:
         learner: that takes them; its optimizers and streams start anew.
         state: part -> its state, of another learner.
@@ -51,11 +53,12 @@ def start_from(learner: Learner, state: Mapping[str, Any], source: str) -> str:
     Raises:
         UserError: the agent is of other shapes; nothing was taken.
     """
-    taken, left = list[str](), list[str]()
+    taken, left = list[str](), dict[str, str]()
+    parts = learner.parts()
     for name in sorted(learner.passed_on, key=lambda name: name != "agent"):
-        part = learner.parts()[name]
+        part = parts[name]
         if name not in state:
-            left.append(f"{name} (it has none)")
+            left[name] = "it has none"
             continue
         wrong = misfit(state[name], part.state_dict())
         if wrong is None:
@@ -64,6 +67,18 @@ def start_from(learner: Learner, state: Mapping[str, Any], source: str) -> str:
         elif name == "agent":
             raise UserError(f"init_from={source}: {wrong}; use its algo and env keys")
         else:
-            left.append(f"{name} ({wrong})")
-    rest = f"; drawn anew: {', '.join(left)}" if left else ""
-    return f"init_from={source}: starts with its {', '.join(taken)}{rest}"
+            left[name] = wrong
+    copies = list[str]()
+    for name, part in parts.items():
+        if name in taken or not isinstance(part, Target):
+            continue
+        if whose := [at for at in taken if _module(parts[at]) is part.followed]:
+            part.copy()
+            left.pop(name, None)
+            copies.append(f"; {name}: a copy of {whose[0]}")
+    rest = f"; drawn anew: {', '.join(f'{name} ({why})' for name, why in left.items())}" if left else ""
+    return f"init_from={source}: starts with its {', '.join(taken)}{''.join(copies)}{rest}"
+
+
+def _module(part: Any) -> Any:
+    return part.module if isinstance(part, (Optimizer, Target)) else part

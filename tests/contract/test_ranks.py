@@ -92,3 +92,21 @@ def test_actions_of_two_ranks_agree_at_chance_level() -> None:
     noises = [streams.generator(0, "policy", rank).standard_exponential((4000, 5), dtype=np.float32) for rank in (0, 1)]
     first, second = (uniform.sample(torch.from_numpy(noise)) for noise in noises)
     assert (first == second).float().mean().item() == pytest.approx(0.2, abs=0.03)
+
+
+def test_what_sac_logs_is_the_mean_over_ranks() -> None:
+    training = small("sac", "Pendulum-v1")
+    given, meeting, found = Batch(None, None, 0), Meeting(2), {}
+
+    def rank(number: int) -> None:
+        made = context(SETTINGS["sac"], training.envs.spec, 3, ranks=InThread(meeting, number))
+        learner, _, _ = ALGORITHMS["sac"].build(made)
+        learner.step = lambda *args, **kwargs: {"Info/q": torch.tensor(2.0 + number)}
+        found[number] = learner.update(given, np.random.default_rng(0))
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: {"Info/q": 2.5}, 1: {"Info/q": 2.5}}

@@ -31,7 +31,7 @@ from rlcore.data.samplers import Transitions
 from rlcore.data.steps import Transition, n_step
 from rlcore.functional.distributions import TanhNormal
 from rlcore.functional.noise import Noise
-from rlcore.functional.stats import reduce_loss
+from rlcore.functional.stats import mean_metrics, reduce_loss
 from rlcore.nn.config import ActorConfig
 from rlcore.nn.critics import Critics
 from rlcore.nn.encoder import flatten
@@ -165,7 +165,8 @@ class Learner(protocols.Learner):
         config = self.config
         self.updates += 1
         moves = self.updates % config.critic.target_network_frequency == 0
-        return self.step(batch.steps, batch.last, config.tau if moves else 0.0, rng=self.noise)
+        metrics = self.step(batch.steps, batch.last, config.tau if moves else 0.0, rng=self.noise)
+        return mean_metrics([metrics], self.ranks)
 
     def gradient_step(self, steps: Steps, last: Steps, tau: float, rng: Noise) -> Metrics:
         """Algorithm 1, "for each gradient step": critics, policy, temperature, target."""

@@ -16,7 +16,7 @@ from rlcore.config.groups import BufferConfig
 from rlcore.data.replay import Replay
 from rlcore.data.ring import DeviceRing
 from rlcore.data.samplers import Sampler, Sequences, Transitions
-from rlcore.errors import DiskFault
+from rlcore.errors import DiskFault, RunError
 from rlcore.protocols import Alone
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store import checkpoint
@@ -298,3 +298,23 @@ def test_the_ratio_is_exact_for_any_number_of_ranks_and_the_same_on_each(ratio: 
             assert every[0].metrics() == {"Params/replay_ratio": owed * size / steps}
         batches = [drawn(replay, 1)[0] for replay in every]
         assert all(not np.array_equal(batches[0].places, other.places) for other in batches[1:])
+
+
+@pytest.mark.parametrize(("extras", "only"), [(None, "none"), (EXTRAS, "latent, logprob")], ids=["none", "others"])
+def test_what_rows_do_not_have_is_not_written_back(extras: Any, only: str) -> None:
+    oracle, replay = Oracle(0), memory(Sequences(2), extras=extras)
+    replay.extend(*oracle.steps(5))
+    (batch,) = drawn(replay, 1)
+    with pytest.raises(ValueError, match=f"^z: rows have no such extras, only {only}$"):
+        batch.write_back({"z": torch.zeros(batch.places.shape)})
+
+
+def test_a_memory_of_which_every_row_only_resets_is_refused() -> None:
+    class Resets:
+        oldest, written, width = 0, 3, 2
+
+        def only_resets(self, places: np.ndarray) -> np.ndarray:
+            return np.ones(len(places), bool)
+
+    with pytest.raises(RunError, match="no step to learn from: each of the 6 rows"):
+        Transitions().draw(Resets(), 4, np.random.default_rng(0))

@@ -247,3 +247,14 @@ def test_buffer_and_plan_report_into_the_log_of_each_iteration(monkeypatch: pyte
     assert random.count(1.0) * 3 >= SETTINGS["sac"]["learning_starts"] > (random.count(1.0) - 1) * 3
     ppo = fresh(config("ppo"))
     assert not any(name.startswith("Params/") for name in next(iter(ppo)).metrics)
+
+
+def test_a_target_that_the_source_lacks_is_a_copy_of_the_critics_that_are_taken() -> None:
+    state = run(fresh(config("sac"))).learner.state_dict()
+    del state["target"]
+    other = fresh(dataclasses.replace(config("sac"), seed=1))
+    said = start_from(other.learner, state, "a")
+    assert said == "init_from=a: starts with its agent, critics; target: a copy of critics"
+    mine = other.learner.state_dict()
+    assert mine["target"].keys() == state["critics"].keys()
+    assert all(torch.equal(value, state["critics"][name]) for name, value in mine["target"].items())
