@@ -10,7 +10,8 @@ from flows.report.command_lines import short_path
 from rlcore.errors import UserError
 from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory
-from rlcore.train import fingerprint
+from rlcore.train.fingerprint import differences
+from rlcore.train.resume_rules import other_learning
 
 MEANING = {  # of a difference in one half of the fingerprint
     "learning": "they learn different things",
@@ -76,8 +77,7 @@ def _fingerprints(*places: Path) -> list[dict[str, Any]]:
 
 
 def _differing(half: str, left: dict[str, Any], right: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for key, before, after in fingerprint.differences(left[half], right[half]):
-        yield key.removeprefix("config."), before, after
+    return (other_learning if half == "learning" else differences)(left[half], right[half])
 
 
 def _reasons(first: Path, second: Path) -> list[str]:

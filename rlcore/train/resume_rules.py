@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Mapping
+import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import defaults
-from rlcore.config.values import at, plain, spell
+from rlcore.config.schema import defaults, nested_class
+from rlcore.config.values import at, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import learning_half
@@ -17,8 +20,6 @@ from rlcore.train.fingerprint import differences
 
 log = logging.getLogger(__name__)
 _GONE = object()
-
-NEUTRAL = ("env.vectorization",)  # keys of which older fingerprints say that they decide what is learned
 
 
 def may_extend(config: RunConfig, tier: str) -> bool:
@@ -72,19 +73,55 @@ def refuse_other_learning(
             f"serve it as ever, or start a new run from its weights with init_from={checkpoint}"
         )
     extensible = may_extend(config, now["tier"])
-    known = {"config": defaults(RunConfig) | {"algo": defaults(type(config.algo))}}
-    for key, old, new in differences(before, now):
-        if at(before, key, _GONE) is _GONE and new == at(known, key, _GONE):
-            continue  # a key that is younger than the checkpoint, which learned as its default has it
-        name = key.removeprefix("config.").removeprefix("boundary.")
-        if name == "init_from" or name in NEUTRAL or (extensible and name == "algo.total_steps"):
+    for name, old, new in other_learning(before, now):
+        if name == "init_from" or (extensible and name == "algo.total_steps"):
             continue
-        if at(now, key, _GONE) is _GONE and at(plain(config), name, _GONE) is not _GONE:
-            continue  # a key that has decided something once, and no longer does
         raise UserError(
             f"{name}={spell(new)}: {checkpoint} was trained with {spell(old)}; set it back, "
             f"or start a new run from its weights with init_from={checkpoint}"
         )
+
+
+def other_learning(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Differences of two learning halves of fingerprints that have the runs learn something else.
+
+    Left out is what decides nothing: a key of which only an older version said that it does, and one that is younger
+    than one of the halves where the other has its default.
+
+    Args:
+        one: a learning half.
+        other: another.
+
+    Yields:
+        (key, value of the one, value of the other).
+    """
+    names = {at(half, "config.algo.name") for half in (one, other)}
+    entry = ALGORITHMS.get(names.pop()) if len(names) == 1 else None
+    classes = (RunConfig, *([entry.Config] if entry else []))
+    known = {"config": defaults(RunConfig) | {"algo": defaults(entry.Config) if entry else {}}}
+    for key, old, new in differences(one, other):
+        name = key.removeprefix("config.").removeprefix("boundary.")
+        if key.startswith("config.") and not _decides(name, classes):
+            continue
+        there = [value for half in (one, other) if (value := at(half, key, _GONE)) is not _GONE]
+        if len(there) == 1 and there[0] == at(known, key, _GONE):
+            continue
+        yield name, old, new
+
+
+def _decides(name: str, classes: tuple[type, ...]) -> bool:
+    """Whether a key of the config decides what is learned; one that no class knows did."""
+    cls: type | None = classes[0]
+    if name.startswith("algo."):
+        cls, name = classes[-1] if len(classes) > 1 else None, name.removeprefix("algo.")
+    for part in name.split("."):
+        field = None if cls is None else {field.name: field for field in dataclasses.fields(cls)}.get(part)
+        if cls is None or field is None:
+            return True
+        if not field.metadata.get("learning", True):
+            return False
+        cls = nested_class(typing.get_type_hints(cls)[part])
+    return True
 
 
 def warn_of_other_machine(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from flows.config.compose import compose
 from rlcore.errors import UserError
 from rlcore.train.fingerprint import what_is_learned
-from rlcore.train.resume_rules import refuse_other_learning
+from rlcore.train.resume_rules import other_learning, refuse_other_learning
 
 
 def test_a_key_that_decides_nothing_any_more_is_no_reason_to_refuse() -> None:
@@ -22,3 +23,22 @@ def test_a_key_that_decides_nothing_any_more_is_no_reason_to_refuse() -> None:
         other = before | {"config": before["config"] | {"algo": before["config"]["algo"] | change}}
         with pytest.raises(UserError, match=f"^algo.{next(iter(change))}=.*: mine was trained with "):
             refuse_other_learning(other, now, config, Path("mine"))
+
+
+def test_two_runs_of_other_versions_learn_otherwise_by_nothing_that_is_younger_or_decides_nothing() -> None:
+    now = what_is_learned(compose(["exp=ppo"])[0], "snapshot", "off")
+    before = copy.deepcopy(now)
+    for key in ("warmup", "groups", "clip_norm"):
+        del before["config"]["algo"]["optimizer"][key]
+    before["config"]["buffer"]["memmap"] = False
+    before["config"]["env"]["vectorization"] = "single"
+    older = copy.deepcopy(before)
+    older["config"]["env"]["vectorization"] = "native"
+    for one, other in ((before, now), (now, before), (before, older)):
+        assert list(other_learning(one, other)) == []
+    now["config"]["algo"]["optimizer"]["clip_norm"] = "tensor"
+    before["config"]["algo"]["gamma"] = 0.5
+    gamma = now["config"]["algo"]["gamma"]
+    expected = [("algo.gamma", 0.5, gamma), ("algo.optimizer.clip_norm", None, "tensor")]
+    assert list(other_learning(before, now)) == expected
+    assert list(other_learning(now, before)) == [(name, new, old) for name, old, new in expected]
