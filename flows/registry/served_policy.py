@@ -29,8 +29,8 @@ class Answering:
         """Arrays by name, as the signature lists them: action, logprob and value where the agent says them, carry.
 
         Takes an array [N, ...] where the agent sees one observation key, else key -> [N, ...]; a policy that remembers
-        also `is_first` [N] and its carry, zeros at first. The parameter `deterministic` is true (default) for the most
-        likely actions, false to sample.
+        also `is_first` [N] and its carry, at first that of `initial`. The parameter `deterministic` is true (default)
+        for the most likely actions, false to sample.
         """
         from rlcore.errors import UserError  # of the rlcore that lies with the model
 
