@@ -97,7 +97,6 @@ class Case:
     def prepare(self, folder: Path) -> RunDirectory:
         """A run directory ready to be trained; for "flow" nothing yet, the command makes it."""
         importlib.import_module(PLUGIN)
-        importlib.import_module(WORLD)
         if "flow" in self.mode:
             return RunDirectory(folder)
         return prepare(folder, self.env_id, **self.settings())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import hashlib
+import importlib
 import json
 import os
 import platform
@@ -31,7 +32,7 @@ import numpy as np
 
 from flows.settings import state_folder
 from rlcore.store.directory import RunDirectory
-from tests.kills.cases import CASES, Case, ordered
+from tests.kills.cases import CASES, WORLD, Case, ordered
 from tests.kills.killing import Reference, kill_and_resume, run_to_end, same_bits, same_record
 from tests.processes import ROOT
 
@@ -50,6 +51,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="environments or modes whose names hold one of these")
     parser.add_argument("--report", type=Path, default=REPORT)
     options = parser.parse_args()
+    importlib.import_module(WORLD)  # as the processes that are killed know it
     results = state_folder() / "soak.jsonl"
     key = code_key()
     print(f"soak of code {key} · seed {options.seed} · results in {results}", flush=True)
@@ -72,7 +74,7 @@ def main() -> int:
 
 def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
     """Chains of one case until there are enough kills."""
-    done = [r for r in read(results, key) if (r["env_id"], r["mode"]) == (case.env_id, case.mode)]
+    done = [r for r in read(results, key) if of_case(r, case)]
     count = sum(len(r["phases"]) for r in done)
     if count >= kills:
         return
@@ -89,6 +91,11 @@ def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
             )
 
 
+def of_case(record: dict[str, Any], case: Case) -> bool:
+    """Whether a chain was one of this case."""
+    return (record["env_id"], record["mode"], record.get("algo")) == (case.env_id, case.mode, case.algo)
+
+
 def prepared(case: Case, folder: Path) -> RunDirectory:
     """A run directory of a case. One at a time: gymnasium imports environments in a way that two threads break."""
     with _ONE_AT_A_TIME:
@@ -102,7 +109,8 @@ def one_chain(case: Case, seed: int, chain: int, kills: int, reference: Referenc
     run = prepared(case, home / f"chain-{chain}")
     phases = kill_and_resume(run, case, reference, kills, rng, home)
     identical = same_bits(reference.run, run) and same_record(reference.run, run)
-    record = {"env_id": case.env_id, "mode": case.mode, "chain": chain, "seed": seed, "phases": phases}
+    of = {"env_id": case.env_id, "mode": case.mode, "algo": case.algo}
+    record = of | {"chain": chain, "seed": seed, "phases": phases}
     return record | {"identical": identical, "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -167,12 +175,18 @@ def _lines(found: list[dict[str, Any]]) -> Iterator[str]:
     yield f"| environment | mode | kills | {' | '.join(PHASES)} | other | identical |"
     yield f"|---|---|{'---|' * (len(PHASES) + 3)}"
     for case in CASES:
-        chains = [r for r in kills if (r["env_id"], r["mode"]) == (case.env_id, case.mode)]
+        chains = [r for r in kills if of_case(r, case)]
         if chains:
             where = Counter(phase for r in chains for phase in r["phases"])
             cells = [where.pop(phase, 0) or "" for phase in PHASES]
             good = sum(r["identical"] for r in chains)
-            row = [case.env_id, case.mode, sum(len(r["phases"]) for r in chains), *cells, where.total() or ""]
+            row = [
+                case.env_id,
+                case.mode + ("" if case.algo == "ppo" else f" {case.algo}"),
+                sum(len(r["phases"]) for r in chains),
+                *cells,
+                where.total() or "",
+            ]
             yield f"| {' | '.join(map(str, row))} | {good} of {len(chains)} runs |"
     for record in found:
         if record["mode"] == "faults":

@@ -14,12 +14,14 @@ import pytest
 from flows.config.compose import compose
 from flows.runs.create import create_run
 from flows.stages.make_env import make_env
+from rlcore.algorithms import ALGORITHMS
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from tests.kills.cases import TIERS, Case
 from tests.kills.killing import finish, same_bits
 from tests.kills.phases import PLACES
 from tests.kills.sampled import check
+from tests.probes import world
 from tests.processes import ROOT, count, finish_here, kill_all, orphans, processes, start, wait_for
 from tests.soaking import soak
 from tests.stores import furnish
@@ -47,7 +49,8 @@ def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -
     assert any((run.checkpoints / "chunks").iterdir())
 
 
-def test_killed_anywhere_a_world_model_ends_in_the_same_bits(tmp_path: Path) -> None:
+def test_killed_anywhere_a_world_model_ends_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "world", world)
     check("discrete_dummy", ("subprocess",), tmp_path, "world")
 
 
