@@ -68,7 +68,7 @@ class Ranks(Protocol):
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank has, in their order."""
+        """Values that each rank has, in their order."""
         ...
 
 
@@ -169,7 +169,7 @@ class Learner:
             player.load_state_dict(self.player.state_dict())
 
     def state_dict(self) -> State:
-        """What every part gives, by its name, and `updates`."""
+        """State of every part, by its name, and `updates`."""
         return {name: part.state_dict() for name, part in self.parts().items()} | {"updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:

@@ -60,7 +60,7 @@ class Chunk:
     light: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What travels between ranks."""
+        """Form in which a chunk travels between ranks."""
         return _chunk, ({} if self.light else self.columns(), self.stored)
 
 
@@ -70,7 +70,7 @@ def _chunk(held: dict[str, Tensor], stored: dict[str, dict[str, Any]]) -> Chunk:
 
 @dataclass
 class Arrival:
-    """What B environments returned at one moment: all NumPy, or all tensors of one device.
+    """Observations and rewards that B environments returned at one moment: all NumPy, or all tensors of one device.
 
     Attributes:
         obs: key -> [B, ...], the environment's dtype.
@@ -146,7 +146,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Context:
-    """What an algorithm is built from.
+    """Surroundings that an algorithm is built from.
 
     Attributes:
         config: the whole RunConfig; `config.algo` is the algorithm's own.

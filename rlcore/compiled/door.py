@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compiler:
-    """What the functions of one run have in common.
+    """Common ground of the functions of one run.
 
     Attributes:
         config: the whole RunConfig.
@@ -40,7 +40,7 @@ class Compiler:
         return self.counter is None and not self.records
 
     def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:
-        """What the code of one function, or of a thing of that name, is decided by beside the program's own code."""
+        """Facts that decide the code of one function, or of a thing of that name, beside the program's own code."""
         if not isinstance(function, str):
             function = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
         self.made.append(function)

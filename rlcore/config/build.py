@@ -148,7 +148,7 @@ class _Mismatch(UserError):
 
 
 def _a(allowed: str) -> str:
-    """What is allowed, behind its article where it wants one."""
+    """Allowed values in words, behind their article where they want one."""
     word = allowed.partition(" ")[0]
     return (
         f"{'an' if word == 'integer' else 'a'} {allowed}"
