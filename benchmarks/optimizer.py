@@ -109,8 +109,7 @@ def _ours(module: Any, x: Any, rule: str) -> Callable[[], object]:
     from rlcore.config.groups import EnvConfig, RunConfig
     from rlcore.optim.config import OptimizerConfig
     from rlcore.optim.optimizer import Optimizer
-    from rlcore.protocols import Alone
-    from rlcore.types import Context
+    from rlcore.types import Alone, Context
 
     spec: Any = None  # an optimizer reads none
     run = RunConfig(algo=None, env=EnvConfig(id="none"))

@@ -15,9 +15,8 @@ import torch
 
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sampler, Sequences, Transitions
-from rlcore.protocols import Alone
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.types import Steps
+from rlcore.types import Alone, Steps
 
 WIDTH, ACTIONS = 4, 6
 VECTOR, IMAGE = ArraySpec((17,), "float32"), ArraySpec((64, 64, 3), "uint8")

@@ -1,4 +1,4 @@
-"""Roles of rlcore's parts: environments, ranks, an agent, a learner and its parts, a buffer; what each is asked for."""
+"""Roles of rlcore's parts: environments, an agent, a learner and its parts, a buffer; what each is asked for."""
 
 from __future__ import annotations
 
@@ -55,35 +55,6 @@ class VectorEnv(Protocol):
     def close(self) -> None:
         """Release environments and their processes."""
         ...
-
-
-class Ranks(Protocol):
-    """The processes that train one agent together, each with environments of its own."""
-
-    rank: int  # of this one, from 0
-    size: int
-
-    def sum(self, value: Tensor) -> Tensor:
-        """The sum over all ranks of a tensor that each has in the same shape; with one rank the tensor itself."""
-        ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """Values that each rank has, in their order."""
-        ...
-
-
-class Alone:
-    """The one rank of a training in a single process."""
-
-    rank, size = 0, 1
-
-    def sum(self, value: Tensor) -> Tensor:
-        """The tensor itself."""
-        return value
-
-    def gather(self, value: Any) -> list[Any]:
-        """The value alone."""
-        return [value]
 
 
 class Agent(Protocol):

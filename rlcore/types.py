@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlcore import streams
 from rlcore.spec import EnvSpec
@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # environment workers import this file and must stay light
     from torch import Tensor
 
     from rlcore.compiled.door import Compiler
-    from rlcore.protocols import Ranks
 
 
 Metrics = dict[str, Any]  # name -> number or tensor [], read when a point of the log is due
@@ -142,6 +141,35 @@ class Batch:
     policy_steps: int
     places: np.ndarray | None = None
     write_back: Callable[[Mapping[str, Tensor]], None] = lambda extras: None
+
+
+class Ranks(Protocol):
+    """The processes that train one agent together, each with environments of its own."""
+
+    rank: int  # of this one, from 0
+    size: int
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over all ranks of a tensor that each has in the same shape; with one rank the tensor itself."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """Values that each rank has, in their order."""
+        ...
+
+
+class Alone:
+    """The one rank of a training in a single process."""
+
+    rank, size = 0, 1
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The tensor itself."""
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value alone."""
+        return [value]
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ class Meeting:
 
 
 class InThread:
-    """A rank that is a thread, as `rlcore.protocols.Ranks`."""
+    """A rank that is a thread, as `rlcore.types.Ranks`."""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from rlcore.data.steps import Outcomes, transitions
 from rlcore.functional.stats import RunningMoments
-from rlcore.protocols import Alone, Ranks
-from rlcore.types import Batch, State
+from rlcore.types import Alone, Batch, Ranks, State
 
 
 class RewardScaler:

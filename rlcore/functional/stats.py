@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from rlcore.protocols import Ranks
+    from rlcore.types import Ranks
 
 Sum = Callable[[Tensor], Tensor]  # over ranks
 

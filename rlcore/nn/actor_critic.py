@@ -13,8 +13,8 @@ from rlcore.functional.noise import Noise
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import MLP
 from rlcore.nn.policy_head import PolicyHead
-from rlcore.protocols import Ranks
 from rlcore.spec import EnvSpec, Window
+from rlcore.types import Ranks
 
 if TYPE_CHECKING:
     from rlcore.algorithms.on_policy import OnPolicyConfig

@@ -14,8 +14,8 @@ from rlcore.functional.stats import RunningMoments, Sum
 from rlcore.nn.cnn import NatureCNN
 from rlcore.nn.config import EncoderConfig
 from rlcore.nn.mlp import MLP
-from rlcore.protocols import Ranks
 from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.types import Ranks
 
 
 def flatten(obs: Mapping[str, Tensor], spec: EnvSpec, keys: Sequence[str], lead: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlcore.optim.flat import LINE, FlatParameters
 
 if TYPE_CHECKING:
-    from rlcore.protocols import Ranks
+    from rlcore.types import Ranks
 
 
 class Gradient:

@@ -8,12 +8,11 @@ import math
 from rlcore.compiled.cost import Arithmetic, Counter
 from rlcore.compiled.door import Compiler
 from rlcore.config.groups import FabricConfig, RunConfig
-from rlcore.protocols import Alone
 from rlcore.spec import EnvSpec
 from rlcore.train.fabric import make_fabric
 from rlcore.train.loop import Loop
 from rlcore.train.rehearsal import DrawnEnvs, Mute
-from rlcore.types import Context
+from rlcore.types import Alone, Context
 
 log = logging.getLogger(__name__)
 ITERATIONS = 20_000  # until something is learned, at most

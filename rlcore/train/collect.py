@@ -18,8 +18,8 @@ from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves
 from rlcore.judge.random_agent import RandomAgent
-from rlcore.protocols import Agent, Alone, Ranks, VectorEnv
-from rlcore.types import Arrival, State, Steps
+from rlcore.protocols import Agent, VectorEnv
+from rlcore.types import Alone, Arrival, Ranks, State, Steps
 
 # Observations and is_first -> what the agent says, [B, A], what the environments are to do, extras.
 Act = Callable[[dict[str, Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]

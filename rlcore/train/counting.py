@@ -14,10 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.protocols import Alone
 from rlcore.spec import EnvSpec
 from rlcore.train.need import BEYOND, Counted
-from rlcore.types import Context
+from rlcore.types import Alone, Context
 
 log = logging.getLogger(__name__)
 NOWHERE = torch.device("meta")

@@ -37,7 +37,7 @@ def set_switches(config: RunConfig) -> None:
 
 
 class FabricRanks:
-    """The ranks of a Fabric, as `rlcore.protocols.Ranks`."""
+    """The ranks of a Fabric, as `rlcore.types.Ranks`."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric, self.rank, self.size = fabric, fabric.global_rank, fabric.world_size

@@ -28,6 +28,11 @@ def parameters(learner: Learner) -> dict[str, nn.Parameter]:
     return dict(found.values())
 
 
+def as_today(state: State) -> State:
+    """A learner's state in today's form: in earlier versions the optimizer's said how steps were computed."""
+    return {"step": {"compiled": state.get("optimizer", {}).get("compiled")}} | state
+
+
 def check_finite(state: State, policy_steps: int) -> None:
     """Refuse a learner's state with NaN or infinity, which the update after this one would find to be broken."""
     for name, leaf in name_leaves(state, "").items():  # numbers and words among them

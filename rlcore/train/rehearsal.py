@@ -13,10 +13,10 @@ from torch import Tensor
 
 from rlcore.compiled import machine_code
 from rlcore.data.arrivals import FLAGS, from_columns
-from rlcore.protocols import Ranks, VectorEnv
+from rlcore.protocols import VectorEnv
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.train.loop import Loop
-from rlcore.types import Arrival, Context, Episode, State
+from rlcore.types import Arrival, Context, Episode, Ranks, State
 
 log = logging.getLogger(__name__)
 EPISODE = 20  # steps

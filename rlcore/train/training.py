@@ -32,18 +32,19 @@ from rlcore.errors import RunError, UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import describe_agent, differing_shapes
-from rlcore.protocols import Ranks, VectorEnv
+from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.patience import patiently
 from rlcore.train.boundary import budget
 from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
 from rlcore.train.loop import Loop
+from rlcore.train.parts import as_today
 from rlcore.train.rank_state import Part, digests, parts_that_differ, with_parts
 from rlcore.train.rehearsal import rehearse
 from rlcore.train.resume import reading_state
 from rlcore.train.room import check_room
-from rlcore.types import Context, Episode, Metrics, State
+from rlcore.types import Context, Episode, Metrics, Ranks, State
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -233,7 +234,7 @@ class Training(Loop):
         if len(state["ranks"]) != self.ranks.size:
             raise ValueError(f"a state of {len(state['ranks'])} ranks where {self.ranks.size} train")
         own = state["ranks"][str(self.ranks.rank)]
-        self.learner.load_state_dict(with_parts(state["learner"], own["learner"]))
+        self.learner.load_state_dict(as_today(with_parts(state["learner"], own["learner"])))
         self.learner.publish(self.player)
         self.buffer.load_state_dict(own["buffer"])
         self.collector.load_state_dict(own["collector"])

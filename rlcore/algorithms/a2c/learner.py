@@ -35,7 +35,7 @@ from rlcore.functional.tree import map_leaves
 from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.types import Batch, Context, Metrics, Plan, State, Steps
+from rlcore.types import Batch, Context, Metrics, Plan, Steps
 
 __all__ = ["Agent", "Learner", "build"]
 
@@ -147,10 +147,6 @@ class Learner(protocols.Learner):
             "step": self.step,
             "reward_scaler": self.reward_scaler,
         }
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`; the optimizers of earlier versions said how steps were computed."""
-        super().load_state_dict({"step": {"compiled": state.get("optimizer", {}).get("compiled")}} | state)
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:

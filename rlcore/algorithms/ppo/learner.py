@@ -34,7 +34,7 @@ from rlcore.functional.stats import mean_metrics, mean_over, reduce_loss, standa
 from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.types import Batch, Context, Metrics, Plan, State
+from rlcore.types import Batch, Context, Metrics, Plan
 
 __all__ = ["Agent", "Learner", "build"]
 
@@ -174,10 +174,6 @@ class Learner(protocols.Learner):
             "step": self.step,
             "reward_scaler": self.reward_scaler,
         }
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a `state_dict`; the optimizers of earlier versions said how steps were computed."""
-        super().load_state_dict({"step": {"compiled": state.get("optimizer", {}).get("compiled")}} | state)
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:

@@ -18,12 +18,11 @@ from rlcore.data.samplers import Sampler, Sequences, Transitions
 from rlcore.data.steps import transitions
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
-from rlcore.protocols import Alone
 from rlcore.spec import ArraySpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
-from rlcore.types import Context
+from rlcore.types import Alone, Context
 from tests.probes import q_learning
 from tests.rlcore.envs.counting_envs import CountingEnvs
 from tests.rlcore.train.test_collect import Counter

@@ -17,11 +17,10 @@ from rlcore.data.replay import Replay
 from rlcore.data.ring import DeviceRing
 from rlcore.data.samplers import Sampler, Sequences, Transitions
 from rlcore.errors import DiskFault, RunError
-from rlcore.protocols import Alone
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
-from rlcore.types import Steps
+from rlcore.types import Alone, Steps
 from tests.rlcore.data.test_replay import context_of
 
 WIDTH = 3

@@ -7,8 +7,8 @@ import torch
 from rlcore.algorithms.ppo.config import Config
 from rlcore.nn.actor_critic import ActorCritic
 from rlcore.nn.config import EncoderConfig, KeysConfig
-from rlcore.protocols import Alone
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.types import Alone
 
 SPEC = EnvSpec(
     "Some-v0",

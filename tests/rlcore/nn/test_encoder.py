@@ -11,8 +11,8 @@ from rlcore.config.algorithm import VECTORS
 from rlcore.errors import UserError
 from rlcore.nn.config import EncoderConfig, check_keys
 from rlcore.nn.encoder import MultiEncoder, Normalizer, flatten
-from rlcore.protocols import Alone
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.types import Alone
 
 SPEC = EnvSpec(
     "Some-v0",

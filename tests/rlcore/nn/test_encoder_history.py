@@ -11,8 +11,8 @@ from rlcore.algorithms.ppo.config import Config
 from rlcore.nn.actor_critic import ActorCritic
 from rlcore.nn.config import EncoderConfig, KeysConfig
 from rlcore.nn.encoder import MultiEncoder
-from rlcore.protocols import Alone
 from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.types import Alone
 
 PARTS = {
     "speed": ArraySpec((2,), "float64"),
