@@ -18,7 +18,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.conformance.trainings import FEW, bits, check_budget, fresh, run
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
-from rlcore.optim.groups import GroupedRule
+from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.parts import parameters
 from rlcore.train.training import Training
@@ -117,14 +117,14 @@ def _one_length() -> Iterator[None]:
     lengths: list[Tensor] = []
     taken: dict[int, int] = {}  # steps of each thread
 
-    def update(_: Any, vector: Tensor, gradient: Tensor, *__: Any) -> None:
+    def move(optimizer: Optimizer, gradient: Tensor) -> None:
         thread = threading.get_ident()
         at = taken[thread] = taken.get(thread, -1) + 1
         if len(taken) == 1:
             lengths.append(gradient.norm().clamp(min=1e-12))
-        vector.sub_(STEP * gradient / lengths[min(at, len(lengths) - 1)])
+        optimizer.parameters.vector.sub_(STEP * gradient / lengths[min(at, len(lengths) - 1)])
 
-    with mock.patch.object(GroupedRule, "update_in_place", update):
+    with mock.patch.object(Optimizer, "move", move):
         yield
 
 

@@ -11,28 +11,21 @@ SCALE, GROWTH = 2.0**16, 2000  # as in torch.amp.GradScaler: first scale, steps 
 
 
 class LossScale:
-    """A factor of losses, halved where a gradient overflows and doubled after a while without.
+    """A factor of losses, halved where a gradient overflows and doubled after a while without."""
 
-    Args:
-        on: false = always 1, and no overflow is looked for.
-    """
-
-    def __init__(self, on: bool) -> None:
-        self.on, self.value, self.growing = on, torch.tensor(SCALE if on else 1.0), 0
+    def __init__(self) -> None:
+        self.value, self.growing = torch.tensor(SCALE), 0
 
     def multiply(self, total: Tensor) -> Tensor:
         """A loss, scaled."""
-        return total.float() * self.value.to(total.device) if self.on else total
+        return total.float() * self.value.to(total.device)
 
     def divide(self, gradient: Tensor) -> None:
         """Make a gradient that of the loss itself."""
-        if self.on:
-            gradient.div_(self.value.to(gradient))
+        gradient.div_(self.value.to(gradient))
 
     def adapt(self, norm: Tensor) -> bool:
         """Adapt it to a gradient's norm; whether the step may be taken, for an overflow is no fault."""
-        if not self.on:
-            return True
         finite = bool(norm.isfinite())
         self.growing = self.growing + 1 if finite else 0
         if not finite:
@@ -42,10 +35,9 @@ class LossScale:
         return finite
 
     def state_dict(self) -> dict[str, Any]:
-        """Value and the steps since the last overflow; nothing where it is off."""
-        return {"scale": self.value, "growing": self.growing} if self.on else {}
+        """Value and the steps since the last overflow."""
+        return {"scale": self.value, "growing": self.growing}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        if self.on:
-            self.value, self.growing = state["scale"].clone(), state["growing"]
+        self.value, self.growing = state["scale"].clone(), state["growing"]

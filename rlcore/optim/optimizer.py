@@ -14,8 +14,7 @@ from rlcore.compiled.gradient import CompiledGradient
 from rlcore.errors import UserError
 from rlcore.optim import rules
 from rlcore.optim.config import OptimizerConfig
-from rlcore.optim.flat import FlatParameters
-from rlcore.optim.gradient import Gradient, clip_factors
+from rlcore.optim.flat import FlatParameters, Gradient, clip_factors
 from rlcore.optim.groups import GroupedRule, group_of
 from rlcore.optim.loss_scale import LossScale
 
@@ -76,9 +75,9 @@ class Optimizer:
         self.module, *self.uses = (fabric.to_device(precision.convert_module(each)) for each in (module, *uses))
         # Of true precision it would only make new tensors coarse.
         self.autocast: Any = fabric.autocast if precision.precision.endswith("mixed") else nullcontext
-        self.scale = LossScale(getattr(precision, "scaler", None) is not None)
+        self.scale = LossScale() if getattr(precision, "scaler", None) is not None else None
         self.parameters = FlatParameters(self.module, lambda name: group_of(config, name))
-        self.rule = GroupedRule(config, self.parameters)
+        self.groups = GroupedRule(config, self.parameters) if config.groups else None
         self.slots = rules.slots(config, self.parameters.vector)
         self.count, self.lr = (self.parameters.vector.new_zeros((), dtype=torch.float64) for _ in range(2))
         self._lr = math.nan
@@ -115,7 +114,7 @@ class Optimizer:
             parts = torch.autograd.grad(total, self.parameters.tensors, materialize_grads=True)
             self._traced.append((self.parameters.join(parts), weight))
         else:
-            self._gradient.add_loss(self.scale.multiply(total), weight)
+            self._gradient.add_loss(self.scale.multiply(total) if self.scale else total, weight)
         return metrics
 
     def minimize(self, *inputs: Any) -> Found:
@@ -158,23 +157,32 @@ class Optimizer:
         self._gradient.sum_over_ranks(self.ranks)
         gradient, weight = self._gradient.vector, self._gradient.weight
         assert weight is not None, "no minibatch yet"
-        self.scale.divide(gradient)
+        if self.scale:
+            self.scale.divide(gradient)
         if self.reduction == "mean":
             gradient.div_(weight.to(gradient))
         norm = gradient.norm()
         for part, factor in self._clip(gradient):
             part.mul_(factor)
         self.drop()
-        if not self.scale.adapt(norm):
+        if self.scale and not self.scale.adapt(norm):
             return norm
         own = self._state()[:-1]
         before = [] if unless is None else [tensor.clone() for tensor in own]
         self.count.add_(1)
-        self.rule.update_in_place(self.parameters.vector, gradient, self.slots, self.count, self.lr)
+        self.move(gradient)
         for tensor, old in zip(own, before, strict=False):
             tensor.copy_(torch.where(cast("Tensor", unless), old, tensor))
         self.parameters.give()
         return norm
+
+    def move(self, gradient: Tensor) -> None:
+        """Let the rule write its step along a gradient [P] into the parameters and its memory."""
+        state = (self.parameters.vector, gradient, self.slots, self.count, self.lr)
+        if self.groups:
+            self.groups.update_in_place(*state)
+        else:
+            rules.update_in_place(self.config, *state)
 
     def _step(self, state: Sequence[Tensor], gradient: Tensor, weight: Tensor) -> list[Tensor]:
         """Parameters, slots and count after the step, and the norm before clipping; no side effect."""
@@ -185,7 +193,10 @@ class Optimizer:
         clipped = [part * factor for part, factor in self._clip(gradient)]
         gradient = clipped[0] if len(clipped) == 1 else self.parameters.join(clipped) if clipped else gradient
         count, held = count + 1, dict(zip(self.slots, slots, strict=True))
-        vector, held = self.rule.update(vector, gradient, held, count, lr)
+        if self.groups:
+            vector, held = self.groups.update(vector, gradient, held, count, lr)
+        else:
+            vector, held = rules.update(self.config, vector, gradient, held, count, lr)
         return [vector, *(held[name] for name in self.slots), count, norm]
 
     def _clip(self, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -214,7 +225,7 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Memory of the rule, how many steps it has taken and in which way; and float16's scale."""
         state = {"slots": dict(self.slots), "count": self.count.clone(), "lr": self.lr.clone(), "compiled": self._began}
-        return state | self.scale.state_dict()
+        return state | (self.scale.state_dict() if self.scale else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
@@ -224,7 +235,8 @@ class Optimizer:
         self.set_lr(float(state["lr"]))
         if self.compiled and state["compiled"] is not None:  # it goes on as it began
             self._began = self.compiled = state["compiled"]
-        self.scale.load_state_dict(state)
+        if self.scale:
+            self.scale.load_state_dict(state)
 
 
 def _sum(values: Sequence[Tensor]) -> Tensor:

@@ -10,7 +10,6 @@ from rlcore.errors import RunError, UserError
 from rlcore.functional.noise import Noise
 from rlcore.protocols import Buffer, Learner, VectorEnv
 from rlcore.train.collect import Collector
-from rlcore.train.metrics import check_metrics
 from rlcore.types import Context, Metrics, Plan
 
 
@@ -78,6 +77,19 @@ class Loop:
     def metrics(self) -> Metrics:
         """Numbers that buffer and plan give about an iteration after its updates."""
         return check_metrics({**self.buffer.metrics(), **self.plan.metrics(self._due)})
+
+
+def check_metrics(metrics: Metrics) -> Metrics:
+    """An update's metrics as they are; a RunError where one is not a single number, naming it.
+
+    Whether a number lies on a device does not matter: only its shape is looked at, so nothing waits.
+    """
+    for name, value in metrics.items():
+        shape = [*getattr(value, "shape", ())]
+        if shape or not hasattr(value, "__float__"):
+            what = f"a {type(value).__name__} of shape {shape}" if shape else repr(value)
+            raise RunError(f"metric {name!r} is {what}; an update gives one number a metric, or a tensor []")
+    return metrics
 
 
 def _build(context: Context) -> tuple[Learner, Buffer, Plan]:

@@ -27,19 +27,6 @@ REDUCTIONS = {
 log = logging.getLogger(__name__)
 
 
-def check_metrics(metrics: Metrics) -> Metrics:
-    """An update's metrics as they are; a RunError where one is not a single number, naming it.
-
-    Whether a number lies on a device does not matter: only its shape is looked at, so nothing waits.
-    """
-    for name, value in metrics.items():
-        shape = [*getattr(value, "shape", ())]
-        if shape or not hasattr(value, "__float__"):
-            what = f"a {type(value).__name__} of shape {shape}" if shape else repr(value)
-            raise RunError(f"metric {name!r} is {what}; an update gives one number a metric, or a tensor []")
-    return metrics
-
-
 class MetricsWindow:
     """Collects until `metric.log_every` policy steps are full. Its content is bookkeeping: it changes no weight.
 

@@ -10,7 +10,8 @@ import torch
 
 from rlcore.config.groups import AggregatorConfig, MetricConfig
 from rlcore.errors import RunError, UserError
-from rlcore.train.metrics import MetricsWindow, Stopwatch, check_metrics
+from rlcore.train.loop import check_metrics
+from rlcore.train.metrics import MetricsWindow, Stopwatch
 from rlcore.types import Episode
 
 
