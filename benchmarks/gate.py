@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flows.registry.contest import LOOK_EVERY
-from flows.registry.gate import EPISODES, FEWEST_SEEN, compare_pairs, foreseen
+from flows.registry.gate import EPISODES, FEWEST_SEEN, compare_pairs, foresee
 
 Returns = NDArray[Any]
 Draw = Callable[[np.random.Generator], tuple[Returns, Returns, float]]  # new, champion, the random policy's mean
@@ -79,7 +79,7 @@ KINDS: dict[str, tuple[str, Draw]] = {
 def ended_early(new: list[float], old: list[float], random: float) -> tuple[bool, int]:
     """The verdict of a gate that looks every so many episodes, and after how many it ends."""
     for count in range(FEWEST_SEEN, EPISODES, LOOK_EVERY):
-        found = foreseen(new[:count], old[:count], EPISODES, random)
+        found = foresee(new[:count], old[:count], EPISODES, random)
         if found is not None:
             return found, count
     return compare_pairs(new, old, "champion", EPISODES).better, EPISODES

@@ -107,8 +107,8 @@ def _ours(module: Any, x: Any, rule: str) -> Callable[[], object]:
     from lightning_fabric import Fabric
 
     from rlcore.config.groups import EnvConfig, RunConfig
-    from rlcore.optim.config import OptimizerConfig
     from rlcore.optim.optimizer import Optimizer
+    from rlcore.optim.optimizer_keys import OptimizerConfig
     from rlcore.types import Alone, Context
 
     spec: Any = None  # an optimizer reads none

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlcore.judge.loaded_policy import Policy
+    from rlcore.judge.loaded_policy import LoadedPolicy
 
 
-def load_policy(path_or_uri: str | Path) -> Policy:
+def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
     """A trained policy, ready for `predict(obs)`, or `step(obs, carry)` where it remembers.
 
     Args:

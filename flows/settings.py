@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from rlcore.errors import UserError
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 LOOPBACK = "127.0.0.1"
 DOTENV_PREFIXES = ("SHEPHERD_", "MLFLOW_", "PREFECT_")
@@ -80,7 +80,7 @@ def database_url(of: str, driver: str) -> str | None:
         return None
     if parts.scheme.partition("+")[0] not in ("postgres", "postgresql") or not parts.hostname:
         raise UserError(
-            f"{DATABASE}={redacted(parts.geturl())}: not the address of a PostgreSQL server; write it as "
+            f"{DATABASE}={redact(parts.geturl())}: not the address of a PostgreSQL server; write it as "
             "postgresql://USER:PASSWORD@HOST:PORT/NAME"
         )
     name, query = parts.path.strip("/") or "shepherd", parts.query

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # no fault of code sends these
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -18,7 +18,7 @@ class Sentence(Exception):
     """An error that is told in one sentence, without the passwords that a quoted address may hold."""
 
     def __str__(self) -> str:
-        return redacted(super().__str__())
+        return redact(super().__str__())
 
 
 class UserError(Sentence):
@@ -50,7 +50,7 @@ class Mistakes:
         self._found += mistakes
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def catch(self) -> Iterator[None]:
         """Inside the `with`, a `UserError` ends the block and is added."""
         try:
             yield

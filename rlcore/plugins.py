@@ -22,17 +22,17 @@ from rlcore.errors import UserError, first_line
 VARIABLE = "SHEPHERD_PLUGINS"
 
 
-def named() -> list[str]:
+def list_named() -> list[str]:
     """The modules that the user has named, in this process and for its children."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
 def name(modules: Iterable[str]) -> None:
     """Name more of them."""
-    os.environ[VARIABLE] = ",".join(dict.fromkeys([*named(), *modules]))
+    os.environ[VARIABLE] = ",".join(dict.fromkeys([*list_named(), *modules]))
 
 
-def taken(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def take_from(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The plugins among what a user typed, as `plugins=[a,b]`, and the other words."""
     typed = [word for word in words if word.lstrip("+").startswith("plugins=")]
     modules = [part.strip(" '\"[]") for word in typed for part in word.partition("=")[2].split(",")]
@@ -41,19 +41,19 @@ def taken(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def as_typed(modules: Sequence[str] | None = None) -> list[str]:
     """Argument that names modules behind a command; None = those that the user has named."""
-    modules = named() if modules is None else modules
+    modules = list_named() if modules is None else modules
     return [f"plugins=[{','.join(modules)}]"] if modules else []
 
 
 def load() -> list[str]:
     """Import them, from the working directory too; their names. A UserError where one cannot be imported."""
-    names = named()
+    names = list_named()
     for module in names:
-        imported(module)
+        import_plugin(module)
     return names
 
 
-def imported(module: str, key: str = "plugins") -> ModuleType:
+def import_plugin(module: str, key: str = "plugins") -> ModuleType:
     """A plugin, or a module in one, from the working directory too; a UserError where `key` names what cannot be."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -77,7 +77,7 @@ def member(key: str, target: str) -> object:
     """Meaning of a dotted name in a config, in a plugin; nothing else is imported, and no other plugin."""
     refuse_foreign(key, target)
     module, _, name = target.rpartition(".")
-    found = getattr(imported(module, key), name, None)
+    found = getattr(import_plugin(module, key), name, None)
     if found is None:
         raise UserError(f"{key}={target}: {module} has no {name}")
     return found
@@ -85,7 +85,7 @@ def member(key: str, target: str) -> object:
 
 def refuse_foreign(key: str, target: str) -> None:
     """Refuse a dotted name in a config that lies in no plugin; the UserError says what to type."""
-    if not any(target.startswith(f"{plugin}.") for plugin in named()):
+    if not any(target.startswith(f"{plugin}.") for plugin in list_named()):
         package = target.partition(".")[0]
         if not _is_there(package):
             raise UserError(
@@ -111,13 +111,13 @@ def bringing(module: str) -> list[str]:
     """The plugins that a module lies in; all of them where it lies in none, and none where it is one of ours."""
     if module.partition(".")[0] == __name__.partition(".")[0]:
         return []
-    return [plugin for plugin in named() if f"{module}.".startswith(f"{plugin}.")] or named()
+    return [plugin for plugin in list_named() if f"{module}.".startswith(f"{plugin}.")] or list_named()
 
 
 def require(modules: Iterable[str] | str) -> None:
     """Refuse what was made with plugins that nobody has named now: no file makes this program import anything."""
     given = [modules] if isinstance(modules, str) else modules
-    if missing := [str(module) for module in given if module not in named()]:
+    if missing := [str(module) for module in given if module not in list_named()]:
         names = ",".join(missing)
         raise UserError(
             f"plugins=[{names}]: this was made with it, and nothing is imported because a file names it; "

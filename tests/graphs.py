@@ -10,7 +10,7 @@ from rlcore.compiled.package import Compiled, Traced
 
 
 def run_graphs(functions: Sequence[Traced]) -> list[Compiled]:
-    """As `rlcore.compiled.package.built`, without a compiler."""
+    """As `rlcore.compiled.package.build`, without a compiler."""
     return [_run(each.graph) for each in functions]
 
 

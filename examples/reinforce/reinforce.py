@@ -27,12 +27,12 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.returns import discounted_sum
 from rlcore.functional.stats import reduce_loss
 from rlcore.functional.tree import map_leaves
-from rlcore.nn.config import ActorConfig, KeysConfig, MLPConfig, check_keys
 from rlcore.nn.encoder import flatten
 from rlcore.nn.mlp import MLP
+from rlcore.nn.network_keys import ActorConfig, KeysConfig, MLPConfig, check_keys
 from rlcore.nn.policy_head import PolicyHead
-from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Plan

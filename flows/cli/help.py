@@ -73,7 +73,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def rewritten(text: str) -> str:
+def rewrite(text: str) -> str:
     """A document with the table of keys between its two marks made anew; ValueError where a mark is missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -181,4 +181,4 @@ def _text(value: Any) -> str:
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        path.write_text(rewritten(path.read_text()))
+        path.write_text(rewrite(path.read_text()))

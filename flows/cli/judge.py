@@ -69,7 +69,7 @@ def locate(source: str, checkpoint: str | None = None) -> tuple[RunDirectory, Pa
         path = run_of(source)
     if not (path / "manifest.json").exists():
         run = RunDirectory.existing(path)
-        return run, checkpoints.chosen(run) if checkpoint is None else checkpoints.resolve(run, checkpoint)
+        return run, checkpoints.choose(run) if checkpoint is None else checkpoints.resolve(run, checkpoint)
     if wrong := checkpoints.damage(path):
         raise UserError(f"checkpoint {source}: {wrong}")
     return RunDirectory.existing(path.parents[1]), path

@@ -19,7 +19,7 @@ from flows.process.exits import run_and_tell
 from flows.process.signals import CODE, farewell, terminable
 from flows.settings import configure_environment, read_dotenv
 from rlcore import plugins
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,13 +50,13 @@ def _warn_in_sentences() -> None:
 
 def _run(arguments: list[str]) -> int:
     """Run one command: a function that returns its exit code, or text to be printed, or nothing."""
-    modules, words = plugins.taken(arguments)  # with every command; what it starts has them too
+    modules, words = plugins.take_from(arguments)  # with every command; what it starts has them too
     if not words:
         parser().print_help()
         return 2
     line = translate(words)
     if line.words != words:
-        print(f"shepherd: this stands for: {redacted(str(line))}", *plugins.as_typed(modules), file=sys.stderr)
+        print(f"shepherd: this stands for: {redact(str(line))}", *plugins.as_typed(modules), file=sys.stderr)
     if line.search_path:
         variable = VARIABLES[0]
         os.environ[variable] = ";".join(filter(None, (line.search_path, os.environ.get(variable))))

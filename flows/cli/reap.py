@@ -11,7 +11,7 @@ from typing import Any
 from flows.cli.train_command import resume
 from flows.report.command_lines import going_on_command, short_path
 from flows.report.terminal import console, show, table
-from flows.runs.gone import Gone, find_other_machine, gone, mark
+from flows.runs.gone import Gone, find_gone, find_other_machine, mark
 from flows.settings import run_root
 from flows.tracking.mirror import bring_or_note
 from flows.workers.servers import check_servers
@@ -34,7 +34,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
     check_servers()
     runs = [run for folder in folders for run in RunDirectory.below(Path(folder).absolute())]
     found, away = [], {}
-    for one in filter(None, map(gone, runs)):
+    for one in filter(None, map(find_gone, runs)):
         host = None if elsewhere else find_other_machine(one.run)
         if host is not None:
             away[one.run] = host
@@ -44,7 +44,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
         told = []
         for number, one in enumerate(found, 1):
             status.update(f"{number} of {len(found)}: {short_path(one.run.path)}")
-            told.append(_brought(one))
+            told.append(_bring(one))
         _mark_sweeps([one.run for one in found])
     if as_json:
         others = [{"run_dir": str(run.path), "host": host} for run, host in away.items()]
@@ -54,7 +54,7 @@ def reap(folders: Sequence[str], elsewhere: bool = False, go_on: bool = False, a
     return max([_goes_on(one.run) for one in found], default=0) if go_on else 0
 
 
-def _brought(one: Gone) -> dict[str, Any]:
+def _bring(one: Gone) -> dict[str, Any]:
     """Bring the summary and MLflow up to date with what was marked; what is printed of it."""
     from flows.stages.summary import summarise  # numpy
     from rlcore.store import checkpoint  # numpy

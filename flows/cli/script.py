@@ -20,10 +20,10 @@ def main(function: Callable[[Any], Any]) -> Callable[[], Any]:
     from omegaconf import OmegaConf
 
     @functools.wraps(function)
-    def started() -> Any:
+    def start() -> Any:
         return function(OmegaConf.create(compose(_from_command_line())[1]))
 
-    return started
+    return start
 
 
 def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _timeless(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_command_line() -> list[str]:
     read_dotenv()
-    modules, words = plugins.taken(sys.argv[1:])
+    modules, words = plugins.take_from(sys.argv[1:])
     plugins.name(modules)
     _typed[:] = translate(["train", *words]).words[1:]
     return _typed

@@ -19,7 +19,7 @@ from rlcore import plugins
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 
 def train(overrides: Sequence[str], workers: int | None = None) -> None:
@@ -107,11 +107,11 @@ def next_commands(run: RunDirectory) -> list[str]:
     where, behind = shlex.quote(short_path(run.path)), "".join(f" {shlex.quote(word)}" for word in plugins.as_typed())
     store = tracking_uri()
     # The address of a database with a password in it is left to the shell, which has it from the environment or `.env`.
-    typed = shlex.quote(store) if redacted(store) == store else '"$MLFLOW_TRACKING_URI"'
+    typed = shlex.quote(store) if redact(store) == store else '"$MLFLOW_TRACKING_URI"'
     return [
         f"{bin_folder()}shepherd enjoy {where}{behind}",
         f"{bin_folder()}shepherd evaluate {where} --episodes 100 --video{behind}",
-        redacted(store)
+        redact(store)
         if is_server(store)
         else f"{bin_folder()}mlflow ui --app-name shepherd --backend-store-uri {typed}",
     ]

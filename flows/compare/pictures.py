@@ -101,7 +101,7 @@ def _improvement(made: Comparison) -> Picture:
 
 def _profile(made: Comparison) -> Picture:
     several = len(made.tasks) > 1
-    values = {side: made.normalised(side) if several else [made.values[side][made.tasks[0]]] for side in made.values}
+    values = {side: made.normalise(side) if several else [made.values[side][made.tasks[0]]] for side in made.values}
     ends = [f(one) for of in values.values() for one in of for f in (np.min, np.max)]
     margin = 0.03 * (max(ends) - min(ends)) or 1.0
     levels = np.linspace(min(ends) - margin, max(ends) + margin, LEVELS)

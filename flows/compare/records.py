@@ -167,7 +167,7 @@ def _status(run: RunDirectory, events: list[dict[str, Any]]) -> str:
     """How a run stands: as its log says, and where that says nothing, whether a process leads it."""
     if ended := ending(events):
         return ended["status"]
-    return "training" if run.taken() else "broken off"
+    return "training" if run.is_taken() else "broken off"
 
 
 def _judge(status: str, found: Mapping[str, Line], final: float | None) -> str:

@@ -66,7 +66,7 @@ class Comparison:
         """The environments compared on."""
         return self.selection.tasks
 
-    def normalised(self, side: str) -> list[NDArray[np.float64]]:
+    def normalise(self, side: str) -> list[NDArray[np.float64]]:
         """A side's scores, an array [N] for each environment."""
         return [self.scales[task].score(self.values[side][task]) for task in self.tasks]
 

@@ -26,7 +26,7 @@ from rlcore.config.schema import defaults
 from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
 from rlcore.store.run_config import build_config
-from rlcore.system.secrets import is_secret, redacted
+from rlcore.system.secrets import is_secret, redact
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -96,7 +96,7 @@ def dump(tree: Mapping[str, Any]) -> str:
 def _tell_at_once() -> Iterator[Mistakes]:
     """Gather what is wrong with a config inside the `with`, and tell it at its end."""
     mistakes = Mistakes()
-    with mistakes.noted():
+    with mistakes.catch():
         yield mistakes
     mistakes.tell(FIRST)
 
@@ -105,7 +105,7 @@ def _compose_files(overrides: Sequence[str], mistakes: Mistakes) -> DictConfig:
     """Files, built-in defaults and settings together; interpolations are not resolved."""
     groups = yaml_files.groups()
     typed = parse(without_plugins(overrides), groups, mistakes)
-    with mistakes.noted():
+    with mistakes.catch():
         typed.refuse_sweeps()
     if typed.refused & {"exp", "algo"} or not any(choice.startswith("exp=") for choice in typed.choices):
         mistakes.tell(FIRST)  # which keys there are is not known
@@ -135,7 +135,7 @@ def _compose_from(
 
 def without_plugins(overrides: Sequence[str]) -> list[str]:
     """Name and import the modules that the user has typed, for children of this process too; the other overrides."""
-    modules, others = plugins.taken(overrides)
+    modules, others = plugins.take_from(overrides)
     plugins.name(modules)
     plugins.load()
     return others
@@ -161,7 +161,7 @@ def _merge(config: DictConfig, typed: Typed, mistakes: Mistakes) -> DictConfig:
     for setting in typed.settings:
         key, value = setting.key_or_group, setting.value()
         taken_back = setting.is_delete() or (key in names and value in (None, ""))
-        with mistakes.noted():
+        with mistakes.catch():
             _set(merged, key, at(built_in, key) if taken_back else value, merge=not taken_back)
     return merged
 
@@ -188,12 +188,12 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
         tree: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(sentences.of_interpolation(error, config)) from None
-    tree["plugins"] = plugins.named()  # those of a file among them
+    tree["plugins"] = plugins.list_named()  # those of a file among them
     checked = None
     for check in (refuse_absent_keys, name_classes):
-        with mistakes.noted():
+        with mistakes.catch():
             check(tree)
-    with mistakes.noted():
+    with mistakes.catch():
         checked = build_config(tree)
     if checked is None or mistakes:
         mistakes.leave_out(lambda sentence: _is_interpolated(config, sentence.partition("=")[0]))
@@ -219,7 +219,7 @@ def _refuse_absent_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> N
 
     env_id = at(tree, "env.id")
     if isinstance(env_id, str) and env_id != "???" and "_target_" not in (at(tree, "env.wrapper") or {}):
-        with mistakes.noted():
+        with mistakes.catch():
             known_id(env_id)
 
 
@@ -232,7 +232,7 @@ def _refuse_secrets(value: Any, key: str = "") -> None:
     elif isinstance(value, list):
         for part in value:
             _refuse_secrets(part, key)
-    elif isinstance(value, str) and (redacted(value) != value or (value and is_secret(key))):
+    elif isinstance(value, str) and (redact(value) != value or (value and is_secret(key))):
         read = "have what needs it read it from the environment"
         fix = ELSEWHERE.get(key, read if is_secret(key) else "write the address without it")
         raise UserError(f"{key}={value}: a config is stored with its run, so no password may stand in it; {fix}")

@@ -72,7 +72,7 @@ def parse(overrides: Sequence[str], groups: Mapping[str, Collection[str]], mista
     typed, keys, found = Typed(), _known_keys(), Mistakes() if mistakes is None else mistakes
     seen: dict[str, str] = {}
     for line in overrides:
-        with found.noted():
+        with found.catch():
             _take(line, typed, seen, groups, keys)
     if mistakes is None:
         found.tell()

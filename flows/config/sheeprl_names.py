@@ -17,8 +17,8 @@ from rlcore.config.groups import REDUCTIONS
 from rlcore.config.schema import arguments, groups
 from rlcore.config.values import at, nearest, spell
 from rlcore.errors import Mistakes, UserError
-from rlcore.nn.config import ACTIVATIONS as NAMED_ACTIVATIONS
-from rlcore.optim.config import OptimizerConfig
+from rlcore.nn.network_keys import ACTIVATIONS as NAMED_ACTIVATIONS
+from rlcore.optim.optimizer_keys import OptimizerConfig
 
 Tree = dict[str, Any]
 
@@ -77,12 +77,12 @@ def name_classes(tree: Tree) -> None:
     mistakes = Mistakes()
     for place, rewrite in _REWRITES.items():
         if isinstance(node := at(tree, place), dict):
-            with mistakes.noted():
+            with mistakes.catch():
                 rewrite(node, place)
     for place, (table, dropped) in (CLASSES | _optimizers(tree)).items():
         if isinstance(node := at(tree, place), dict) and not (place == "env.wrapper" and _is_own(node.get("_target_"))):
             if "_target_" in node:
-                with mistakes.noted():
+                with mistakes.catch():
                     name = _look_up(f"{place}._target_", node.pop("_target_"), table)
                     node |= {"name": name} if isinstance(table, Mapping) else {}
             for key in dropped:
@@ -90,7 +90,7 @@ def name_classes(tree: Tree) -> None:
     if isinstance(tree.get("metric"), dict) and tree["metric"].get("logger", "") is None:
         tree["metric"]["logger"] = {"name": "none"}
     for key, node in [*_targets(tree)]:
-        with mistakes.noted():
+        with mistakes.catch():
             if key == "env.wrapper._target_":  # the user's own, with its arguments
                 plugins.refuse_foreign(key, node["_target_"])
                 continue

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from flows.process.signals import farewell
 from rlcore.errors import DISK_FAULTS, DiskFault, MachineFault, RunError, UserError
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 
 def run_and_tell(command: Callable[[], int]) -> int:
@@ -27,7 +27,7 @@ def run_and_tell(command: Callable[[], int]) -> int:
         return 0
     except Exception as error:
         if type(error).__module__.startswith("mlflow."):  # a store or a server that refuses; importing it takes seconds
-            reason = redacted((str(error).splitlines() or ["no reason given"])[0])
+            reason = redact((str(error).splitlines() or ["no reason given"])[0])
             print(f"shepherd: failed: MLflow: {reason}", file=sys.stderr)
             return 1
         if not isinstance(error, OSError) or error.errno not in DISK_FAULTS:

@@ -29,11 +29,11 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as handle:
         way = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        if refusal and not _got(handle, way):
+        if refusal and not _get(handle, way):
             raise UserError(f"{_name(path)} {refusal}")
         if waiting:
             until = time.monotonic() + SILENT
-            while not (got := _got(handle, way)) and time.monotonic() < until:
+            while not (got := _get(handle, way)) and time.monotonic() < until:
                 time.sleep(LOOK_EVERY)
             if not got:
                 log.warning("%s %s; waiting for it", _name(path), waiting)
@@ -51,7 +51,7 @@ def is_taken(path: Path) -> bool:
     return False
 
 
-def _got(handle: IO[str], way: int) -> bool:
+def _get(handle: IO[str], way: int) -> bool:
     try:
         fcntl.flock(handle, way | fcntl.LOCK_NB)
     except BlockingIOError:

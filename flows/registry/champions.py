@@ -97,17 +97,17 @@ def _reigns(moves: Sequence[Move], present: str | None) -> list[str]:
     """
     reigns: list[str] = []
 
-    def found_at(version: str | None) -> None:
+    def add(version: str | None) -> None:
         if version is not None and reigns[-1:] != [version]:
             reigns.append(version)
 
     for move in moves:
-        found_at(move.before)
+        add(move.before)
         if move.how == "rollback" and move.version in reigns:
             while reigns[-1] != move.version:
                 reigns.pop()
-        found_at(move.version)
-    found_at(present)
+        add(move.version)
+    add(present)
     return reigns
 
 

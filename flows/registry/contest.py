@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry import models as registry
-from flows.registry.gate import EPISODES, GateVerdict, compare_pairs, foreseen
+from flows.registry.gate import EPISODES, GateVerdict, compare_pairs, foresee
 from flows.report.command_lines import bin_folder, short_path
 from flows.report.sentences import duration
 from rlcore.judge import final
@@ -95,7 +95,7 @@ def _clear(total: int, random: float | None, limit: float | None) -> Callable[[l
         if len(returns[0]) // LOOK_EVERY == looks:
             return False
         looks = len(returns[0]) // LOOK_EVERY
-        return foreseen(returns[0], returns[1], total, random) is not None
+        return foresee(returns[0], returns[1], total, random) is not None
 
     return clear
 

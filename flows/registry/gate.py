@@ -43,7 +43,7 @@ def against_baseline(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) 
     return _verdict(difference, half, f"the random baseline ({number(baseline['mean'])})", candidate["episodes"])
 
 
-def foreseen(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
+def foresee(candidate: Sequence[float], champion: Sequence[float], total: int, random: float | None) -> bool | None:
     """Foresee what `compare_pairs` would say of `total` episodes where the first N leave no doubt; None where they do.
 
     The rest is taken to go on average as badly, or as well, as the 99.9 % interval of its mean allows, as far as it can
@@ -87,7 +87,7 @@ def compare_pairs(
 ) -> GateVerdict:
     """Compare returns on the same episodes, [N] each: the interval is of the mean of the pairs' differences.
 
-    Where N is below `total` the verdict is what can be `foreseen`; where that is nothing it is not decided.
+    Where N is below `total` the verdict is what can be foreseen; where that is nothing it is not decided.
     """
     count = len(candidate)
     if count < 2:
@@ -99,7 +99,7 @@ def compare_pairs(
     found = _verdict(statistics.fmean(differences), half, other, count)
     if count == total:
         return found
-    known = foreseen(candidate, champion, total, random)
+    known = foresee(candidate, champion, total, random)
     what = "not decided against" if known is None else "beats" if known else "does not beat"
     more = "" if known is None else f"; {total - count} more would not change that"
     figures = f"difference {sign(found.difference)}, 95 % interval {between(found.low, found.high)}"

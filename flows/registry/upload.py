@@ -18,7 +18,7 @@ import numpy as np
 
 from flows.tracking.mlflow_store import pages
 from rlcore import plugins
-from rlcore.judge.loaded_policy import Policy
+from rlcore.judge.loaded_policy import LoadedPolicy
 from rlcore.judge.policy import load_policy
 from rlcore.judge.signature import Column, Signature
 
@@ -97,16 +97,16 @@ def mlflow_signature(signature: Signature) -> ModelSignature:
         return Schema([TensorSpec(np.dtype(c.dtype), (-1, *c.shape), c.name if named else None) for c in columns])
 
     deterministic = ParamSpec("deterministic", DataType.boolean, True)
-    inputs, outputs = schema(signature.inputs, signature.named), schema(signature.outputs, True)
+    inputs, outputs = schema(signature.inputs, signature.by_name), schema(signature.outputs, True)
     return ModelSignature(inputs, outputs, ParamSchema([deterministic]))
 
 
-def example_of(policy: Policy) -> Any:
+def example_of(policy: LoadedPolicy) -> Any:
     """A batch of one observation in the form that the policy's signature names."""
     arrays = policy.example()
-    if carry := policy.remembered(1):
+    if carry := policy.initial_carry(1):
         arrays |= {"is_first": np.ones(1, bool)} | carry
-    return arrays if policy.signature.named else next(iter(arrays.values()))
+    return arrays if policy.signature.by_name else next(iter(arrays.values()))
 
 
 def _find_logged_models(client: MlflowClient, run_id: str) -> list[LoggedModel]:
@@ -121,7 +121,7 @@ def _is_made_of(version: ModelVersion, logged: LoggedModel) -> bool:
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 
-def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, policy: Policy) -> None:
+def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, policy: LoadedPolicy) -> None:
     """Write a logged model's files and call it ready.
 
     `mlflow.pyfunc.log_model` does this in one call, but always makes or links another logged model.

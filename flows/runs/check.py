@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from flows.registry.models import agent_settings, model_name, resolve_uri
 from rlcore.compiled.when_to_compile import check_compiler
 from rlcore.errors import Mistakes, UserError
-from rlcore.nn.config import kind_of
+from rlcore.nn.network_keys import kind_of
 from rlcore.store.directory import RunDirectory
 from rlcore.train.device import check_device
 from rlcore.train.room import check_room
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
-    from rlcore.judge.loaded_policy import Policy
+    from rlcore.judge.loaded_policy import LoadedPolicy
     from rlcore.spec import EnvSpec
 
 
@@ -33,14 +33,14 @@ def prepare(
     trained `here`, no device and no room are looked for.
     """
     mistakes, spec = Mistakes(), None
-    with mistakes.noted():
+    with mistakes.catch():
         spec = _spec(config)
-    with mistakes.noted():
+    with mistakes.catch():
         if here:
             check_device(config.fabric)
-    with mistakes.noted():
+    with mistakes.catch():
         check_compiler(config)
-    with mistakes.noted():
+    with mistakes.catch():
         _check_model(config)
     mistakes.tell()
     assert spec is not None  # else there was a mistake
@@ -64,7 +64,7 @@ def _spec(config: RunConfig) -> EnvSpec:
     """The spec of the environment, once that fits the algorithm and the policy's distribution."""
     from rlcore.envs.make import make
     from rlcore.envs.spaces import spec_of
-    from rlcore.envs.vector.make import check_vector_env
+    from rlcore.envs.vector.choose import check_vector_env
 
     env = make(config.env)
     try:
@@ -84,17 +84,17 @@ def _check_model(config: RunConfig) -> None:
         agent_settings(config)
 
 
-def _source(uri: str) -> tuple[dict[str, Any], Policy]:
+def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:
     """Where weights come from, as it is kept, and the policy that lies there: an alias may point elsewhere tomorrow."""
     from rlcore.judge.policy import load_policy
-    from rlcore.store.checkpoint import chosen
+    from rlcore.store.checkpoint import choose
 
     registered = uri.startswith("models:/")
     try:
         path = str(resolve_uri(uri)) if registered else uri
         if RunDirectory(path).config.exists():
             # One checkpoint of it: tomorrow another one may be its best, and this run may have to start again.
-            path = str(chosen(RunDirectory(path)).absolute())
+            path = str(choose(RunDirectory(path)).absolute())
         policy = load_policy(path)
     except UserError as error:
         raise UserError(f"init_from={uri}: {str(error).removeprefix(f'{uri}: ')}") from None

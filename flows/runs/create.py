@@ -66,7 +66,7 @@ def create_run(
     }
     run = RunDirectory.new(config.run_dir)
     try:
-        typed = [*plugins.taken(overrides)[1], *plugins.as_typed()]
+        typed = [*plugins.take_from(overrides)[1], *plugins.as_typed()]
         run.make("".join(f"{override}\n" for override in typed), identity | origin, dump(values), code_diff())
     except OSError as error:
         raise UserError(f"run_dir={config.run_dir}: cannot be written ({error.strerror})") from error

@@ -28,12 +28,16 @@ class Gone:
     marked: bool
 
 
-def gone(run: RunDirectory) -> Gone | None:
+def find_gone(run: RunDirectory) -> Gone | None:
     """End of a run whose process is gone; None where one leads it, or it ended with a word."""
     ended = ending(read_events(run.events))
     status = ended["status"] if ended else "died"
     complete = status in COMPLETE
-    if status not in (*COMPLETE, "died") or (complete and run.read_summary().get("status") in COMPLETE) or run.taken():
+    if (
+        status not in (*COMPLETE, "died")
+        or (complete and run.read_summary().get("status") in COMPLETE)
+        or run.is_taken()
+    ):
         return None
     return Gone(run, "not judged" if complete else "died", marked=complete or ended is not None)
 

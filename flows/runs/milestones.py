@@ -55,13 +55,13 @@ def is_judged(run: RunDirectory) -> bool:
 
     A resumed run may have trained on, and may want other episodes than before.
     """
-    from rlcore.store.checkpoint import chosen  # numpy
+    from rlcore.store.checkpoint import choose  # numpy
 
     config = config_of(run)
     final = last_event(read_events(run.events), "evaluation", final=True)
     if not config.algo.run_test:
         return True
-    if final is None or final.get("checkpoint") != str(chosen(run).relative_to(run.path)):
+    if final is None or final.get("checkpoint") != str(choose(run).relative_to(run.path)):
         return False
     return final["greedy"]["episodes"] == config.evaluation.final_episodes
 

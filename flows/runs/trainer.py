@@ -17,7 +17,7 @@ from flows.runs.listeners import tell
 from flows.runs.warm import start_trainer
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, RunError, UserError, death
 from rlcore.store.directory import RunDirectory
-from rlcore.system.lifeline import stopped
+from rlcore.system.lifeline import is_stopped
 from rlcore.train.boundary import Boundary
 
 GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
@@ -149,7 +149,7 @@ class TrainerProcess:
                 if not heard:
                     return None
                 self._heard += heard
-            elif not stopped(self.process.pid):  # nor do the seconds count in which this process was paused
+            elif not is_stopped(self.process.pid):  # nor do the seconds count in which this process was paused
                 silent += LOOK_EVERY
             if silent > limit:
                 self.process.kill()

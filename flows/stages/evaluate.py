@@ -38,9 +38,9 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
 def _finally(run: RunDirectory) -> dict[str, Any]:
     """The last evaluation, by the trainer where one is alive: an environment that hangs is ended there."""
     from rlcore.judge.final import final_evaluation  # torch
-    from rlcore.store.checkpoint import chosen  # numpy
+    from rlcore.store.checkpoint import choose  # numpy
 
-    chosen(run)  # refuses a run without one before anything is said
+    choose(run)  # refuses a run without one before anything is said
     episodes = run.read_config()["evaluation"]["final_episodes"]
     tell("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
     trainer = live(run)

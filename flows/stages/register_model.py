@@ -23,11 +23,11 @@ from flows.tracking.mlflow_store import connect
 from rlcore.config.values import spell
 from rlcore.judge import final
 from rlcore.judge.policy import export_policy
-from rlcore.store.checkpoint import chosen, manifest
+from rlcore.store.checkpoint import choose, manifest
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, last_event, read_events
 from rlcore.store.run_config import config_of
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,7 +50,7 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
         write_model(run, result)  # DVC asks for it
         tell("registered", result)
         return result
-    checkpoint, name = chosen(run), registry.model_name(config)
+    checkpoint, name = choose(run), registry.model_name(config)
     digest, mlflow_run = manifest(checkpoint)["digest"], bring(run)
     client = connect(store_of(run))
     with registry.deciding(client.tracking_uri):
@@ -82,7 +82,7 @@ def _create_version(
     """The checkpoint as a version with all that it was made from in its tags, which MLflow shows in this order."""
     config, facts = config_of(run), manifest(checkpoint)
     chosen_tags = registry.agent_settings(config).get("tags") or {}
-    tags = {key: redacted(spell(value)) for key, value in chosen_tags.items()}
+    tags = {key: redact(spell(value)) for key, value in chosen_tags.items()}
     tags |= {"policy_steps": str(facts["policy_steps"]), "seed": str(config.seed)}
     tags |= {key: spell(value) for key, value in lineage(run).items()}
     tags |= {"checkpoint_digest": facts["digest"]}

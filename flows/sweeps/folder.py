@@ -22,7 +22,7 @@ from rlcore.config.build import build
 from rlcore.config.values import nearest
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json, write_text
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 STORAGE = "SHEPHERD_SWEEP_STORAGE"
 
@@ -62,7 +62,7 @@ class SweepFolder:
         identity = self.id if self.plan_file.exists() else secrets.token_hex(8)
         self.storage(plan)  # refuses another one than before
         noted: dict[str, Any] = {"copies": self.copies} if self.copies else {}
-        noted |= {"id": identity, "runs": str(runs), "storage": redacted(self._chosen_storage(plan))}
+        noted |= {"id": identity, "runs": str(runs), "storage": redact(self._choose_storage(plan))}
         noted |= dataclasses.asdict(plan)
         for place in (self.plan_file, runs / "sweep.json"):
             write_json(place, noted)
@@ -148,18 +148,18 @@ class SweepFolder:
 
         A `UserError` where the sweep has been begun in another one, whose trials would be missed.
         """
-        address = self._chosen_storage(plan)
-        noted = self._read_note().get("storage", "") if self.plan_file.exists() else redacted(address)
-        if noted != redacted(address):
+        address = self._choose_storage(plan)
+        noted = self._read_note().get("storage", "") if self.plan_file.exists() else redact(address)
+        if noted != redact(address):
             raise UserError(
                 f"sweep {self.name}: its trials are in {noted or 'the file of its own'}, and {STORAGE}, {DATABASE} and "
-                f"sweep.storage mean {redacted(address) or 'that file'} now; load .env, or set {STORAGE}"
+                f"sweep.storage mean {redact(address) or 'that file'} now; load .env, or set {STORAGE}"
             )
         return address or f"sqlite:///{self.path / 'study.db'}"
 
     def study_name(self, plan: SweepPlan, copies: int | None = None) -> str:
         """Name of the study, or of its n-th copy: by more than the name in a database of several checkouts."""
-        name = f"{self.name} {self.id}" if self._chosen_storage(plan) else self.name
+        name = f"{self.name} {self.id}" if self._choose_storage(plan) else self.name
         copies = self.copies if copies is None else copies
         return f"{name} ({copies + 1})" if copies else name
 
@@ -175,7 +175,7 @@ class SweepFolder:
             write_json(place, noted)
 
     @staticmethod
-    def _chosen_storage(plan: SweepPlan) -> str:
+    def _choose_storage(plan: SweepPlan) -> str:
         return plan.config.storage or os.environ.get(STORAGE) or database_url("optuna", "psycopg2") or ""
 
     @contextmanager
@@ -185,7 +185,7 @@ class SweepFolder:
             yield
 
     @property
-    def driven(self) -> bool:
+    def is_driven(self) -> bool:
         """Whether some process drives it just now, or did last on another machine, as far as can be seen here."""
         return is_taken(self.path / "lock") or is_held_elsewhere(self.lease)
 
@@ -196,7 +196,7 @@ class SweepFolder:
 def refuse_password(plan: SweepPlan) -> None:
     """Refuse an address with a password among the settings: they are stored."""
     storage = plan.config.storage or ""
-    if redacted(storage) != storage:
+    if redact(storage) != storage:
         raise UserError(
             f"sweep.storage={storage}: settings are stored with the sweep, so no password may stand in them; put the "
             f"whole address into {STORAGE}, in the environment or in .env"

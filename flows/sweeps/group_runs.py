@@ -116,7 +116,7 @@ def _points(overrides: Sequence[str]) -> Iterator[Params]:
                 f"{dimension.key}={dimension.written}: a group wants values that can be counted; `shepherd sweep` "
                 "searches an interval"
             )
-    values = [[dimension.meant(value) for value in dimension.grid or ()] for dimension in dimensions]
+    values = [[dimension.to_config(value) for value in dimension.grid or ()] for dimension in dimensions]
     for chosen in itertools.product(*values):
         yield dict(zip((dimension.key for dimension in dimensions), chosen, strict=True))
 

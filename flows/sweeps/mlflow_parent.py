@@ -74,7 +74,7 @@ def bring(
 
 def note_killed(folder: SweepFolder, tree: Mapping[str, Any]) -> None:
     """Have a sweep that runs, as MLflow says, and that nobody drives, count as killed there."""
-    if not folder.driven:
+    if not folder.is_driven:
         _try(lambda: _end(folder, tree, "KILLED"))
 
 

@@ -25,7 +25,7 @@ from flows.sweeps.plan import LATER, SweepPlan, change, plan
 from flows.sweeps.refusals import check_plan, default_of, first_config
 from flows.sweeps.study import Study
 from flows.sweeps.trial import otherwise
-from flows.workers.artifacts import share_shown
+from flows.workers.artifacts import show_share
 from flows.workers.flow_run import call, on_worker, supervise
 from rlcore.config.values import plain, spell
 from rlcore.errors import UserError
@@ -97,7 +97,7 @@ def leading(algo: str, overrides: list[str], name: str, accelerator: str = "") -
             ended = sum(trial.state.is_finished() for trial in sweep.study.trials)
             tell("stage", {"doing": amount(sweep.plan, sweep.pace, ended, speed_of(first, folder.runs))})
             with (
-                share_shown(f"sweep-{folder.name}", trials, sweep.plan.size),
+                show_share(f"sweep-{folder.name}", trials, sweep.plan.size),
                 show(folder, plain(first)),
                 growing(sweep),
             ):

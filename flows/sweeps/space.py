@@ -68,7 +68,7 @@ class Dimension:
     @property
     def extremes(self) -> tuple[Any, ...]:
         """Points tried before the first trial: both ends, or every choice."""
-        return self.choices if self.type == "categorical" else (self._typed(self.low), self._typed(self.high))
+        return self.choices if self.type == "categorical" else (self._cast(self.low), self._cast(self.high))
 
     @property
     def grid(self) -> list[Any] | None:
@@ -79,7 +79,7 @@ class Dimension:
             return None
         step = self.step or 1
         count = int((self.high - self.low) / step + 1e-9) + 1
-        return [self._typed(self.low + i * step) for i in range(count)]
+        return [self._cast(self.low + i * step) for i in range(count)]
 
     def present(self, params: Params) -> bool:
         """Whether it is there beside the values of the keys before it."""
@@ -88,7 +88,7 @@ class Dimension:
     def suggest(self, trial: Trial) -> Any:
         """A value from the sampler."""
         if self.type == "categorical":
-            return self.meant(trial.suggest_categorical(self.key, [to_stored(choice) for choice in self.choices]))
+            return self.to_config(trial.suggest_categorical(self.key, [to_stored(choice) for choice in self.choices]))
         if self.type == "int":
             low, high = round(self.low), round(self.high)
             return trial.suggest_int(self.key, low, high, step=round(self.step or 1), log=self.log)
@@ -110,11 +110,11 @@ class Dimension:
             return any(value == choice and type(value) is type(choice) for choice in self.choices)
         return isinstance(value, int | float) and self.distribution()._contains(value)
 
-    def meant(self, value: Any) -> Any:
+    def to_config(self, value: Any) -> Any:
         """The value for the config, of one that Optuna has stored."""
         return next((choice for choice in self.choices if to_stored(choice) == value), value)
 
-    def _typed(self, value: float) -> Any:
+    def _cast(self, value: float) -> Any:
         return round(value) if self.type == "int" else float(value)
 
 
@@ -125,7 +125,7 @@ def to_stored(value: Any) -> Any:
 
 def to_overrides(params: Params) -> list[str]:
     """Values as overrides that one would type."""
-    return [f"{key}={_typed(value)}" for key, value in params.items()]
+    return [f"{key}={_spell(value)}" for key, value in params.items()]
 
 
 def of_overrides(sweeps: Sequence[Override]) -> list[Dimension]:
@@ -264,11 +264,11 @@ def _plain(choice: Any) -> Any:
     return {key: _plain(item) for key, item in choice.items()} if isinstance(choice, dict) else choice
 
 
-def _typed(value: Any) -> str:
+def _spell(value: Any) -> str:
     if isinstance(value, list):
-        return "[" + ",".join(map(_typed, value)) + "]"
+        return "[" + ",".join(map(_spell, value)) + "]"
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_typed(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_spell(item)}" for key, item in value.items()) + "}"
     if isinstance(value, str) and not BARE.fullmatch(value):
         return "'" + value.replace("'", r"\'") + "'"
     return spell(value)

@@ -114,7 +114,7 @@ class Study:
 
     def params(self, number: int) -> Params:
         """The values of a trial, in the order of the space."""
-        return meant(self.space, self.trials[number])
+        return params_of(self.space, self.trials[number])
 
     def ask(self) -> int | None:
         """The next trial; None where all were asked, or where its batch waits for the one before."""
@@ -244,6 +244,6 @@ class Study:
         return view
 
 
-def meant(space: Sequence[Dimension], trial: FrozenTrial) -> Params:
+def params_of(space: Sequence[Dimension], trial: FrozenTrial) -> Params:
     """A trial's values for the config, in the order of the space."""
-    return {d.key: d.meant(trial.params[d.key]) for d in space if d.key in trial.params}
+    return {d.key: d.to_config(trial.params[d.key]) for d in space if d.key in trial.params}

@@ -23,14 +23,14 @@ from flows.sweeps.mlflow_parent import bring
 from flows.sweeps.plan import SweepConfig, SweepPlan
 from flows.sweeps.preset import train_command
 from flows.sweeps.refusals import first_config
-from flows.sweeps.study import Study, meant
+from flows.sweeps.study import Study, params_of
 from flows.sweeps.sweep_page import markdown, page
 from flows.sweeps.trial import TrialRun
 from flows.workers.artifacts import show_sweep
 from rlcore.config.values import plain
 from rlcore.errors import RunError, UserError, first_line
 from rlcore.store.directory import RunDirectory, write_text
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 log = logging.getLogger(__name__)
 ENDED = ("complete", "pruned", "fail")
@@ -49,7 +49,7 @@ def status(folder: SweepFolder) -> dict[str, Any]:
     found = _status(folder, plan, study)
     ended = sum(trial["state"] in ENDED for trial in found["trials"]) == found["wanted"]
     over = ended and (found["best"] is None or not plan.config.confirm_seeds or found["confirmed"] is not None)
-    return found | {"go_on": None if over or folder.driven else folder.resume_command}
+    return found | {"go_on": None if over or folder.is_driven else folder.resume_command}
 
 
 def report(sweep: Sweep) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _status(folder: SweepFolder, plan: SweepPlan, study: Study | None) -> dict[s
         {
             "number": trial.number,
             "state": trial.state.name.lower(),
-            "params": meant(plan.space, trial),
+            "params": params_of(plan.space, trial),
             "value": trial.value,
             "policy_steps": trial.user_attrs.get("policy_steps") or _so_far(folder, trial.number),
             **{name: trial.user_attrs[name] for name in ("sentence", DEFAULT) if name in trial.user_attrs},
@@ -199,7 +199,7 @@ def _tell_rest(folder: SweepFolder, plan: SweepPlan) -> str | None:
         return None
     again = "the same trials" if plan.config.mode == "batch" else "trials, which in async mode need not be the same,"
     return (
-        f"gone from {redacted(folder.storage(plan))}; {there} trials have folders in {short_path(folder.runs)}. "
+        f"gone from {redact(folder.storage(plan))}; {there} trials have folders in {short_path(folder.runs)}. "
         f"{folder.resume_command} asks for {again} again, and takes what a folder holds where it was trained with its "
         "trial's values"
     )

@@ -88,7 +88,7 @@ def _go_on(run: RunDirectory, at: Boundary) -> bool:
 def _wait_until_free(run: RunDirectory) -> None:
     """Wait for the processes of a worker that was killed just now; they end with it."""
     deadline = time.monotonic() + FREE_WITHIN
-    while run.taken() and time.monotonic() < deadline:
+    while run.is_taken() and time.monotonic() < deadline:
         time.sleep(0.1)
 
 

@@ -21,7 +21,7 @@ from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import COMPLETE
 from rlcore.store.series import Event
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -84,7 +84,7 @@ def find_run(client: MlflowClient, run: RunDirectory) -> Run | None:
     from mlflow.exceptions import MlflowException
 
     noted = _uploads(run)["store"]
-    if noted.get("uri") == redacted(client.tracking_uri):
+    if noted.get("uri") == redact(client.tracking_uri):
         try:
             return client.get_run(noted["run"])
         except MlflowException as error:
@@ -105,7 +105,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping) and value:
             params |= flat(value, f"{prefix}{key}.")
         else:
-            params[f"{prefix}{key}"] = redacted(spell(value))[:500]
+            params[f"{prefix}{key}"] = redact(spell(value))[:500]
     return params
 
 
@@ -152,7 +152,7 @@ def _out_of_reach(artifacts: str, uri: str) -> bool:
 def _tags(run: RunDirectory, tree: Mapping[str, Any]) -> dict[str, str]:
     identity = run.read_identity()
     commit, chosen = spell(identity.get("commit", "unknown")), tree["metric"]["logger"].get("tags") or {}
-    return {str(key): redacted(spell(value)) for key, value in chosen.items()} | {  # MLflow shows them in this order
+    return {str(key): redact(spell(value)) for key, value in chosen.items()} | {  # MLflow shows them in this order
         "algo": tree["algo"]["name"],
         "env_id": tree["env"]["id"],
         "seed": spell(tree["seed"]),
@@ -192,7 +192,7 @@ def _uploads(run: RunDirectory) -> dict[str, Any]:
 
 def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None:
     """Upload files that are new or changed."""
-    noted, store = _uploads(run), {"uri": redacted(client.tracking_uri), "run": run_id}
+    noted, store = _uploads(run), {"uri": redact(client.tracking_uri), "run": run_id}
     if noted["store"] != store:
         noted = {"store": store, "files": {}}
         write_json(run.path / UPLOADS, noted)
@@ -202,7 +202,7 @@ def _log_artifacts(client: MlflowClient, run: RunDirectory, run_id: str) -> None
         if not path.is_file() or noted["files"].get(name) == (digest := hashlib.sha256(path.read_bytes()).hexdigest()):
             continue
         if path in texts:
-            client.log_text(run_id, redacted(path.read_text(errors="replace")), name)
+            client.log_text(run_id, redact(path.read_text(errors="replace")), name)
         else:
             client.log_artifact(run_id, str(path), path.parent.name)
         noted["files"][name] = digest

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def progress_shown(run: RunDirectory) -> Iterator[None]:
+def show_progress(run: RunDirectory) -> Iterator[None]:
     """Show training as a progress artifact, from a thread: while a server is away a call takes a minute to give up.
 
     An update that comes while the last is still on its way is left out.
@@ -54,16 +54,16 @@ def progress_shown(run: RunDirectory) -> Iterator[None]:
 
 
 @contextmanager
-def run_shown(run: RunDirectory) -> Iterator[None]:
+def show_run(run: RunDirectory) -> Iterator[None]:
     """Show a run's progress while it trains, and its results when it has some."""
-    with progress_shown(run):
+    with show_progress(run):
         yield
     if run.summary.exists() and run.curve.exists():
         show_results(run, run.read_summary(), run.curve)
 
 
 @contextmanager
-def share_shown(key: str, description: str, total: int) -> Iterator[None]:
+def show_share(key: str, description: str, total: int) -> Iterator[None]:
     """Show how many of so many jobs have ended as a progress artifact."""
     artifact = _try(prefect.artifacts.create_progress_artifact, 0.0, _slug(key), description)
     done = 0

@@ -31,11 +31,11 @@ from flows.runs.trainer import expect_trainer, release_after, resumes
 from flows.settings import WARM, configure_environment, home
 from flows.tracking.mirror import finish_mirror, mirror_in_background
 from flows.tracking.mlflow_store import store_uri
-from flows.workers.artifacts import run_shown
+from flows.workers.artifacts import show_run
 from rlcore.errors import MachineFault, RunError, UserError
 from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import import_soon
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 configure_environment()  # Prefect reads its settings when it is imported
 
@@ -78,7 +78,7 @@ def leading(
             shown = nullcontext()
             if flow_run:
                 _name(flow_run, run)
-                shown = run_shown(run)
+                shown = show_run(run)
             with _mirror(run, flow_run, log), shown, release_after(run):
                 expect_trainer(run)
                 config = run.read_config()
@@ -204,7 +204,7 @@ def _mirror(run: RunDirectory, flow_run: FlowRun | None, log: Log | None) -> Ite
             yield
     except BaseException as error:
         failed = isinstance(error, Exception) and not is_interrupted()
-        note_broken_off(run, *(("failed", redacted(str(error))) if failed else ("interrupted", type(error).__name__)))
+        note_broken_off(run, *(("failed", redact(str(error))) if failed else ("interrupted", type(error).__name__)))
         mirror_in_background(run, every=0.0)
         if log and flow_run and not failed:  # what Prefect writes itself reads like a crash
             log.info(f"interrupted; `prefect flow-run retry {flow_run.id}` goes on {resumes(run)}")

@@ -16,7 +16,7 @@ from flows.settings import home
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 # Earlier versions had Prefect call silent flow runs crashed; flows.workers.worker does it now.
 OLD_RULE = "shepherd: a flow run that gives no sign of life has crashed"
@@ -81,8 +81,8 @@ def pull_steps() -> list[dict[str, Any]]:
 
 def _pin(repository: str) -> str:
     """The commit of this checkout, which is in the repository."""
-    given = f"{REPOSITORY}={redacted(repository)}"
-    if redacted(repository) != repository:
+    given = f"{REPOSITORY}={redact(repository)}"
+    if redact(repository) != repository:
         raise UserError(f"{given}: deployments are stored, so no password may stand in it; git asks its own helpers")
     code = code_version()
     if code["commit"] == UNKNOWN or code["dirty"] is not False:

@@ -24,7 +24,7 @@ from flows.workers.dotenv import USER
 from flows.workers.servers import Server
 from rlcore.errors import RunError, UserError
 from rlcore.system.lifeline import alive
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 SYSTEM_USER = "postgres"
 DEBIAN = Path("/usr/lib/postgresql")  # VERSION/bin, which is on nobody's PATH
@@ -61,15 +61,15 @@ def make_databases(private: bool) -> None:
     did not start.
     """
     began = time.monotonic()
-    while reason := _missing_made():
+    while reason := _make_missing():
         if not private:
-            raise UserError(f"{DATABASE}={redacted(os.environ[DATABASE])}: {reason}")
+            raise UserError(f"{DATABASE}={redact(os.environ[DATABASE])}: {reason}")
         if "postgres" not in servers.running() or time.monotonic() - began > servers.START_TIMEOUT:
             raise RunError(f"PostgreSQL did not start ({reason}); what it said is in {servers.folder()}/postgres.log")
         time.sleep(0.2)
 
 
-def _missing_made() -> str | None:
+def _make_missing() -> str | None:
     """Make what is missing; the reason why that cannot be done."""
     import psycopg2  # of an extra
 
@@ -105,7 +105,7 @@ def _create(url: str, name: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return redacted((str(error).strip().splitlines() or [type(error).__name__])[0])
+    return redact((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def _programs() -> Path:

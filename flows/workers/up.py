@@ -40,7 +40,7 @@ from flows.workers.pools import deploy
 from flows.workers.servers import Server
 from rlcore.errors import UserError
 from rlcore.system.lifeline import import_path
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 PORTS = {
     "prefect": ("SHEPHERD_PREFECT_PORT", 4200),
@@ -104,7 +104,7 @@ def down() -> None:
         servers.forget_ended()
         write_dotenv({})
         for run in trained:
-            if not run.taken() and run.read_summary().get("status") != "finished":
+            if not run.is_taken() and run.read_summary().get("status") != "finished":
                 command = going_on_command(run.path, run.read_config().get("plugins"))
                 print(f"interrupted: `{command}` goes on {resumes(run)}")
         print("everything that `make up` started has ended; in a terminal that loaded .env:")
@@ -196,7 +196,7 @@ def _check_kept() -> None:
     for name, (key, database) in wanted.items():
         has = servers.variable_of(name, key)
         if has is not None and (has if has.startswith("postgresql") else None) != database:
-            raise UserError(f"{name} is running on another database ({redacted(has) or 'SQLite'}); `make down` first")
+            raise UserError(f"{name} is running on another database ({redact(has) or 'SQLite'}); `make down` first")
 
 
 def _url(name: str) -> str:

@@ -10,8 +10,8 @@ from rlcore.config.algorithm import VECTORS, AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.errors import UserError
 from rlcore.functional.schedules import Points, anneal, check_points, piecewise
-from rlcore.nn.config import ACTIVATIONS, ActorConfig, EncoderConfig, KeysConfig, MLPConfig, check_keys
-from rlcore.optim.config import OptimizerConfig
+from rlcore.nn.network_keys import ACTIVATIONS, ActorConfig, EncoderConfig, KeysConfig, MLPConfig, check_keys
+from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
@@ -62,7 +62,7 @@ class OnPolicyConfig(AlgorithmConfig):
     def check(self, prefix: str) -> None:
         """Refuse schedules that contradict each other; `prefix` is the dotted place of this group, for messages."""
         super().check(prefix)
-        for name in self.scheduled():
+        for name in self.schedulable():
             points = getattr(self, f"{name}_schedule")
             if points is None:
                 continue
@@ -93,18 +93,18 @@ class OnPolicyConfig(AlgorithmConfig):
 
     @classmethod
     @functools.cache
-    def scheduled(cls) -> tuple[str, ...]:
+    def schedulable(cls) -> tuple[str, ...]:
         """Names of the coefficients that may change with policy steps: those with a key `anneal_<name>`."""
         return tuple(f.name.removeprefix("anneal_") for f in fields(cls) if f.name.startswith("anneal_"))
 
     @property
-    def annealed(self) -> tuple[str, ...]:
+    def annealing_keys(self) -> tuple[str, ...]:
         """The keys that make a coefficient depend on how long the run is to be."""
-        return tuple(key for key in (f"anneal_{name}" for name in self.scheduled()) if getattr(self, key))
+        return tuple(key for key in (f"anneal_{name}" for name in self.schedulable()) if getattr(self, key))
 
     def coefficients(self, policy_steps: int) -> dict[str, float]:
         """The values of all scheduled coefficients after `policy_steps`; `lr` is the optimizer's."""
-        return {name: self.coefficient(name, policy_steps) for name in self.scheduled()}
+        return {name: self.coefficient(name, policy_steps) for name in self.schedulable()}
 
     def coefficient(self, name: str, policy_steps: int) -> float:
         """The value of a scheduled coefficient after `policy_steps`."""

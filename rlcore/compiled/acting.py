@@ -26,7 +26,7 @@ from rlcore.protocols import Agent
 from rlcore.types import Carry
 
 
-def compiled_acting(
+def compile_acting(
     agent: Agent,
     carry: Carry,
     obs: dict[str, Tensor],
@@ -83,7 +83,7 @@ class CompiledActing:
         decides = compiler.facts("acting") | {"agent": repr(agent)}
         seed, prepare = compiler.config.seed, compiler.prepare
         facts = machine_code.Facts(decides, seed, lambda: self._names, [agent], _plain(agent), prepare)
-        self._function, self._names = machine_code.made_once("acting", self._traced(), example, facts)
+        self._function, self._names = machine_code.make_once("acting", self._trace(), example, facts)
 
     def begin(self, rng: Noise, length: int) -> None:
         """Before `length` calls: read parameters and buffers, which an update may have replaced; draw their noise."""
@@ -116,7 +116,7 @@ class CompiledActing:
         yield is_first
         yield from noise
 
-    def _traced(self) -> Any:
+    def _trace(self) -> Any:
         reading, names = Reading(nn.ModuleList([self.agent]), self._act), self._places.names
 
         def function(*given: Tensor) -> tuple[Tensor, ...]:

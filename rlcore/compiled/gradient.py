@@ -62,7 +62,7 @@ class CompiledGradient:
 
     def __call__(self, inputs: Sequence[Any]) -> Made:
         """Compute it for these inputs of the loss; `build` comes first."""
-        given = self._given(inputs)
+        given = self._gather(inputs)
         assert layout(given[len(given) - len(self._layout) :]) == self._layout, "the step was compiled for other shapes"
         assert self._function is not None
         gradient, weight, *found = self._function(given)
@@ -82,14 +82,14 @@ class CompiledGradient:
         Raises:
             UserError: a run that began compiled cannot be traced here, as by another torch.
         """
-        example = self._given(inputs)
+        example = self._gather(inputs)
         self._layout = layout(example[1 + len(self._held.names) :])
         seed, prepare = self._compiler.config.seed, self._compiler.prepare
         facts = machine_code.Facts(
             self._decides, seed, lambda: self._names, (self.loss, *self.modules), prepare=prepare
         )
         try:
-            self._function, self._names = machine_code.made_once(
+            self._function, self._names = machine_code.make_once(
                 "the gradient", self._function_of(inputs), example, facts
             )
         except RunError:
@@ -98,7 +98,7 @@ class CompiledGradient:
             machine_code.leave_as_written("the gradient", "a compiled step", began, error)
         return self.built
 
-    def _given(self, inputs: Sequence[Any]) -> list[Tensor]:
+    def _gather(self, inputs: Sequence[Any]) -> list[Tensor]:
         return [self.parameters.vector, *self._held.tensors(), *inputs_of(inputs)]
 
     def _function_of(self, inputs: Sequence[Any]) -> Callable[..., tuple[Tensor, ...]]:

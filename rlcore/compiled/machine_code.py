@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled import scan
-from rlcore.compiled.package import Compiled, Traced, built, cache_folder, constants, find, load, machine, shape
+from rlcore.compiled.package import Compiled, Traced, build, cache_folder, constants, find, load, machine, shape
 from rlcore.errors import RunError, UserError, first_line
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
 
 
 @_not_training()
-def made_once(
+def make_once(
     what: str, function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor], facts: Facts
 ) -> tuple[Compiled, Any]:
     """Machine code for a function of tensors: list of inputs -> list of outputs; traced where the cache has it not.
@@ -83,10 +83,10 @@ def made_once(
     """
     example = _distinct(example)
     names = facts.names(example)
-    known = _known(names)
+    known = _find_known(names)
     if known is None and _waiting is None:
         facts.prepare()
-        known = _known(names)
+        known = _find_known(names)
     if known is not None:
         return known
     graph = trace(function, example)
@@ -99,7 +99,7 @@ def made_once(
         )
     traced = Traced(what, graph, example, names[1 if held else 0] if names else None, facts.notes())
     if _waiting is None:
-        return built([traced])[0], traced.notes
+        return build([traced])[0], traced.notes
     _waiting.append(traced)
     return lambda inputs: list(graph(*inputs)), traced.notes
 
@@ -120,7 +120,7 @@ def side_by_side() -> Iterator[None]:
     _waiting = []
     try:
         yield
-        built(_waiting)
+        build(_waiting)
     finally:
         _waiting = None
 
@@ -198,7 +198,7 @@ def code_digest() -> str:
 CODE = code_digest()  # at the import: what is edited later does not run in this process
 
 
-def _known(names: Sequence[str]) -> tuple[Compiled, Any] | None:
+def _find_known(names: Sequence[str]) -> tuple[Compiled, Any] | None:
     """The function that an earlier start traced, where its package is whole."""
     folder = cache_folder()
     for name in names:

@@ -65,7 +65,7 @@ class Traced:
         return content_key(self.graph, self.example)
 
 
-def built(functions: Sequence[Traced]) -> list[Compiled]:
+def build(functions: Sequence[Traced]) -> list[Compiled]:
     """Machine code for traced functions, from the cache or built now: list of inputs -> list of outputs.
 
     A RunError where the compiler failed or the cache cannot be written.
@@ -75,7 +75,7 @@ def built(functions: Sequence[Traced]) -> list[Compiled]:
         make_directory(folder)
         with ExitStack() as locks:
             for key in sorted(wanted):
-                locks.enter_context(_locked(folder / f"{key}.lock"))
+                locks.enter_context(_lock(folder / f"{key}.lock"))
             packages = {key: found for key in wanted if (found := find(folder, key)) is not None}
             if missing := {key: each for key, each in wanted.items() if key not in packages}:
                 names = ", ".join(dict.fromkeys(each.what for each in missing.values()))
@@ -142,7 +142,7 @@ def _digest(tensor: Tensor) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """One builder at a time for each key: the second one finds the package of the first."""
     with open(path, "a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -56,7 +56,7 @@ def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
     if _tracing[0] is False:
         raise Met
     if _tracing[0]:
-        return _traced(step, carry, xs, params)
+        return _trace(step, carry, xs, params)
     found: list[Any] = []
     for t in range(length):
         carry, y = step(carry, map_leaves(lambda x, t=t: x[t], xs), params)
@@ -67,7 +67,7 @@ def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
 # As one operation -----------------------------------------------------------------------------------------------------
 
 
-def _traced(step: Step, carry: Any, xs: Any, params: Any) -> tuple[Any, Any]:
+def _trace(step: Step, carry: Any, xs: Any, params: Any) -> tuple[Any, Any]:
     groups = [leaves(carry), leaves(xs), leaves(params)]
     forms: list[Any] = []
 

@@ -103,7 +103,7 @@ class WholeStep:
         self._layout = layout(given)
         seed, prepare = self._compiler.config.seed, self._compiler.prepare
         facts = machine_code.Facts(self._decides, seed, lambda: self._found, self._made_of, prepare=prepare)
-        self._code, self._found = machine_code.made_once("the gradient step", function, example, facts)
+        self._code, self._found = machine_code.make_once("the gradient step", function, example, facts)
 
     def _apart(self, tensors: Sequence[Tensor], inputs: Sequence[Any], rng: Any) -> tuple[Tensor, ...]:
         """Take the step with these tensors in the place of its own; gives what changed, replaced buffers and means.

@@ -54,12 +54,12 @@ class AlgorithmConfig:
         """T: rows of every environment between updates."""
         return 1
 
-    def undivided(self) -> Self:
+    def merge_minibatches(self) -> Self:
         """Config with every batch as one minibatch: only then do two ranks learn exactly what one does."""
         return self
 
     @property
-    def annealed(self) -> tuple[str, ...]:
+    def annealing_keys(self) -> tuple[str, ...]:
         """The keys that make something depend on how long the run is to be."""
         return ()
 

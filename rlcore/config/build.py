@@ -42,7 +42,7 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
     ready: dict[str, Any] = {}
     for name, field in fields.items():
         full_key = prefix + name
-        with mistakes.noted():
+        with mistakes.catch():
             if name not in values or values[name] is REQUIRED or values[name] == "???":
                 if default_of(field) is REQUIRED:
                     raise Unset(f"{full_key} is required: {field.metadata.get('help', '')}")

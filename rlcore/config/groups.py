@@ -15,7 +15,7 @@ ALL_RANKS = "ranks always learn from all of their steps together"
 
 
 @dataclass(frozen=True)
-class ActionsAsObservation:
+class ActionsAsObservationConfig:
     """The last actions as an observation key `action_stack`."""
 
     num_stack: int = arg(-1, "how many past actions; -1 = off", low=-1)
@@ -49,7 +49,9 @@ class EnvConfig:
     action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
     clip_rewards: bool = arg(False, "the learner sees tanh(reward)")
     capture_video: bool = arg(True, "record one greedy episode at the last evaluation", learning=False)
-    actions_as_observation: ActionsAsObservation = arg(ActionsAsObservation(), "past actions as an observation")
+    actions_as_observation: ActionsAsObservationConfig = arg(
+        ActionsAsObservationConfig(), "past actions as an observation"
+    )
     max_episode_steps: int | None = arg(None, "cut episodes after this many steps; null = the id's own limit", low=1)
     reward_as_observation: bool = arg(False, "the last reward as observation key `reward`")
     mask_velocities: bool = arg(

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from rlcore.config.groups import RunConfig
 from rlcore.config.values import plain
-from rlcore.conformance.trainings import bits, fresh, held, run, trained
+from rlcore.conformance.trainings import bits, find_all, fresh, run, train_a_while
 from rlcore.data.arrivals import tensor
 from rlcore.data.history import recalling
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves, name_leaves
-from rlcore.judge.loaded_policy import Policy
+from rlcore.judge.loaded_policy import LoadedPolicy
 from rlcore.judge.signature import SAID
 from rlcore.optim.optimizer import Optimizer
 from rlcore.protocols import Part
@@ -31,7 +31,7 @@ from rlcore.train.training import Training
 def same_seed_gives_the_same_bits(config: RunConfig) -> None:
     """Two trainings end in the same state; one of another seed does not."""
     first, second, other = (
-        bits(trained(each)) for each in (config, config, dataclasses.replace(config, seed=config.seed + 1))
+        bits(train_a_while(each)) for each in (config, config, dataclasses.replace(config, seed=config.seed + 1))
     )
     assert first == second, "two trainings of the same config end in different bits"
     assert first != other, "another seed changes nothing"
@@ -39,18 +39,18 @@ def same_seed_gives_the_same_bits(config: RunConfig) -> None:
 
 def interrupted_equals_uninterrupted(config: RunConfig) -> None:
     """Saved, thrown away and loaded in the middle: the bits of never stopping."""
-    training = trained(config)
+    training = train_a_while(config)
     training.state_dict()  # where an environment cannot be saved, saving cuts its episode
     whole = bits(run(training))
     with tempfile.TemporaryDirectory() as folder:
-        path = trained(config).save(folder)
+        path = train_a_while(config).save(folder)
         again = fresh(config).load(path)
     assert bits(run(again)) == whole, "what was saved and loaded goes on to other bits"
 
 
 def state_survives_a_checkpoint(config: RunConfig) -> None:
     """A learner that loads another's state has exactly that state."""
-    stored = nested_state.encode(trained(config).learner.state_dict())
+    stored = nested_state.encode(train_a_while(config).learner.state_dict())
     other = fresh(dataclasses.replace(config, seed=config.seed + 1)).learner
     other.load_state_dict(nested_state.decode(*stored))
     assert nested_state.encode(other.state_dict()) == stored, "a state that was loaded is another one when saved"
@@ -73,9 +73,9 @@ def parts_are_complete(config: RunConfig) -> None:
 def _contents(training: Training) -> dict[str, Any]:
     """Bits of everything with a state that a learner and its player hold: by place, of modules tensor by tensor."""
     found: dict[str, Any] = {}
-    places = held(training.learner, Part)
+    places = find_all(training.learner, Part)
     if all(part is not training.player for part in places.values()):
-        places |= held({"player": training.player}, Part)
+        places |= find_all({"player": training.player}, Part)
     for at, part in places.items():
         if isinstance(part, nn.Module):  # also buffers that its state leaves out
             tensors = [*part.named_parameters(), *part.named_buffers()]
@@ -88,10 +88,10 @@ def _contents(training: Training) -> dict[str, Any]:
 def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
     """A step changes parameters of its own optimizer, all of them in time, and leaves no gradient anywhere."""
     training = fresh(config)
-    named, optimizers = parameters(training.learner), held(training.learner, Optimizer)
+    named, optimizers = parameters(training.learner), find_all(training.learner, Optimizer)
     moved: dict[str, set[str]] = {name: set() for name in optimizers}
 
-    def watched(name: str, apply: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def watch(name: str, apply: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def step(*given: Any, **more: Any) -> Tensor:
             before = {key: parameter.detach().clone() for key, parameter in named.items()}
             norm = apply(*given, **more)
@@ -102,7 +102,7 @@ def each_loss_reaches_only_its_parameters(config: RunConfig) -> None:
 
     assert optimizers, "the learner holds no rlcore.optim.optimizer.Optimizer"
     for name, optimizer in optimizers.items():
-        optimizer.apply = watched(name, optimizer.apply)
+        optimizer.apply = watch(name, optimizer.apply)
     run(training)
     for name, optimizer in optimizers.items():
         ids = {id(parameter) for parameter in optimizer.parameters.tensors}
@@ -126,13 +126,13 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
 
     For two steps, between which what is remembered goes through JSON, as a server's client hands it back.
     """
-    training = trained(config)
+    training = train_a_while(config)
     agent, spec = recalling(training.learner.agent, training.envs.spec), training.envs.spec
     description = {"algo": plain(config.algo), "distribution": config.distribution.type, "spec": spec.to_json()}
     state = nested_state.decode(*nested_state.encode(training.learner.state_dict()))
-    policy = Policy(description, state["agent"])
+    policy = LoadedPolicy(description, state["agent"])
     count, device = config.env.num_envs, training.fabric.device
-    form, held = map_leaves(lambda part: part.to(device), agent.initial(count)), policy.remembered(count)
+    form, held = map_leaves(lambda part: part.to(device), agent.initial(count)), policy.initial_carry(count)
     carry, obs = form, _obs(training)
     for opens in (np.ones(count, bool), np.zeros(count, bool)):
         with torch.no_grad():
@@ -151,7 +151,7 @@ def a_loaded_policy_acts_alike(config: RunConfig) -> None:
 
 def greedy_is_deterministic(config: RunConfig) -> None:
     """Greedy actions need no noise and are the same every time; sampled ones are not all the same."""
-    training = trained(config)
+    training = train_a_while(config)
     agent, obs, count = recalling(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
 
@@ -167,7 +167,7 @@ def greedy_is_deterministic(config: RunConfig) -> None:
 
 def an_episodes_start_forgets(config: RunConfig) -> None:
     """Where `is_first` says so, the carry that came in has no influence."""
-    training = trained(config)
+    training = train_a_while(config)
     agent, obs, count = recalling(training.learner.agent, training.envs.spec), _obs(training), config.env.num_envs
     opens = torch.ones(count, dtype=torch.bool, device=training.fabric.device)
     with torch.no_grad():
@@ -186,7 +186,7 @@ def no_global_generator_is_used(config: RunConfig) -> None:
         np.random.seed(seed)
         random.seed(seed)
         before = _generators()
-        results.append(bits(trained(config)))
+        results.append(bits(train_a_while(config)))
         assert _generators() == before, "a global generator was moved"
     assert results[0] == results[1], "a global generator was read"
 

@@ -37,18 +37,18 @@ def ranks_stay_one(config: RunConfig) -> None:
 def interrupted_ranks_equal_uninterrupted(config: RunConfig) -> None:
     """State that rank 0 saves for two ranks is all that both need to go on to the bits of never stopping."""
 
-    def saved(**how: Any) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    def save(**how: Any) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
         training = run(fresh(config, **how))
         state = nested_state.encode(training.state_dict())
         return state, bits(run(training))
 
-    def continued(state: tuple[bytes, bytes], **how: Any) -> tuple[bytes, bytes]:
+    def go_on(state: tuple[bytes, bytes], **how: Any) -> tuple[bytes, bytes]:
         training = fresh(config, **how)
         training.load_state_dict(nested_state.decode(*state))
         return bits(run(training))
 
-    (state, whole), _ = on_two_ranks(saved)
-    assert on_two_ranks(lambda **how: continued(state, **how))[0] == whole, (
+    (state, whole), _ = on_two_ranks(save)
+    assert on_two_ranks(lambda **how: go_on(state, **how))[0] == whole, (
         "two ranks that were saved and loaded go on to other bits"
     )
 
@@ -58,24 +58,24 @@ def two_ranks_learn_as_one(config: RunConfig) -> None:
 
     So everything that is over samples is over those of all ranks (`context.ranks.sum`): what a loss is divided by,
     advantages' mean and std, statistics of observations and rewards, thresholds. Held against each other are gradients,
-    not optimizers' rules, which make rounding as large as a step; each batch is one minibatch (`Config.undivided`), and
-    what an update draws is the same for every sample.
+    not optimizers' rules, which make rounding as large as a step; each batch is one minibatch
+    (`Config.merge_minibatches`), and what an update draws is the same for every sample.
     """
     fabric = dataclasses.replace(config.fabric, precision="32-true")
-    config = dataclasses.replace(config, algo=config.algo.undivided(), fabric=fabric)
+    config = dataclasses.replace(config, algo=config.algo.merge_minibatches(), fabric=fabric)
     wide = dataclasses.replace(config, env=dataclasses.replace(config.env, num_envs=2 * config.env.num_envs))
     given = _batches(fresh(wide))
 
-    def learned(config: RunConfig, halves: tuple[int, ...], **how: Any) -> Any:
+    def learn(config: RunConfig, halves: tuple[int, ...], **how: Any) -> Any:
         learner = fresh(config, **how).learner
         for batch in given:
             learner.update(_part(batch, halves), Even())
         return learner
 
     with _one_length(), _even_draws():
-        one = learned(wide, (0, 1))
-        ranks = on_two_ranks(lambda ranks: learned(config, (ranks.rank,), ranks=ranks))
-    hint = "is every sum over samples one over ranks, and a batch one minibatch (Config.undivided)?"
+        one = learn(wide, (0, 1))
+        ranks = on_two_ranks(lambda ranks: learn(config, (ranks.rank,), ranks=ranks))
+    hint = "is every sum over samples one over ranks, and a batch one minibatch (Config.merge_minibatches)?"
     for learner in ranks:
         assert learner.updates == one.updates, f"two ranks make {learner.updates} updates, one {one.updates}: {hint}"
         held = parameters(learner)

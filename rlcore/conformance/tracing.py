@@ -35,7 +35,7 @@ def compiled_equals_eager(config: RunConfig) -> None:
         learned = 0
         while learned < FEW:
             check_budget(eager)
-            rows = [_collected(training) for training in (eager, compiled)]
+            rows = [_collect(training) for training in (eager, compiled)]
             for name, one in rows[0].items():
                 assert _agree(one, rows[1][name]), f"{name} of a rollout is another when acting is compiled"
             learned += bool(eager.update())
@@ -53,7 +53,7 @@ def compiled_equals_eager(config: RunConfig) -> None:
         )
 
 
-def _collected(training: Training) -> dict[str, Tensor]:
+def _collect(training: Training) -> dict[str, Tensor]:
     """Rows that a rollout brings into the buffer, by name."""
     rows: dict[str, Tensor] = {}
 
@@ -79,7 +79,7 @@ def _graphs(traced: list[Traced]) -> Iterator[None]:
     """In place of machine code the graphs it would be made of, never one of an earlier start; each is noted."""
     trace, functions = machine_code.trace, []
 
-    def noted(function: Callable[..., Any], example: list[Tensor]) -> Any:
+    def note(function: Callable[..., Any], example: list[Tensor]) -> Any:
         functions.append(function)
         return trace(function, example)
 
@@ -89,7 +89,7 @@ def _graphs(traced: list[Traced]) -> Iterator[None]:
         traced.append((one.what, functions[-1], example, _key(functions[-1], example, trace)))
         return [lambda inputs: list(one.graph(*inputs))]
 
-    in_place = mock.patch.multiple(machine_code, trace=noted, built=as_graphs, _known=lambda *_: None)
+    in_place = mock.patch.multiple(machine_code, trace=note, build=as_graphs, _find_known=lambda *_: None)
     with in_place, mock.patch("rlcore.train.training.rehearse", lambda *_: None):
         yield
 

@@ -30,7 +30,7 @@ _CARDS: dict[str, dict[str, Any]] = {}
 _BUILDING = threading.Lock()
 
 
-def trained(config: RunConfig) -> Training:
+def train_a_while(config: RunConfig) -> Training:
     """One after some iterations."""
     return run(fresh(config))
 
@@ -58,7 +58,7 @@ def bits(training: Training) -> tuple[bytes, bytes]:
     return nested_state.encode(training.state_dict())
 
 
-def held(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
+def find_all(learner: Any, kind: type[Kind]) -> dict[str, Kind]:
     """All of a kind that a learner holds, by place: its attributes, what is in lists and dicts, and in its own objects.
 
     Its own are those whose class comes from its package or from this one.

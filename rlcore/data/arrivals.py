@@ -47,7 +47,7 @@ def _obs(stored: Mapping[str, Rows]) -> dict[str, Rows]:
     return {key[4:]: value for key, value in stored.items() if key.startswith("obs/")}
 
 
-def copied(arrival: Arrival) -> Arrival:
+def copy_arrival(arrival: Arrival) -> Arrival:
     """One that shares no memory with it."""
     return from_columns({k: v.copy() if isinstance(v, np.ndarray) else v.clone() for k, v in columns(arrival).items()})
 
@@ -103,12 +103,12 @@ class Room:
             for key, value in columns(arrival).items():
                 self.rows[key][t] = value
 
-    def seen(self, t: int) -> tuple[dict[str, Tensor], Tensor]:
+    def show(self, t: int) -> tuple[dict[str, Tensor], Tensor]:
         """Observations key -> [B, ...] and is_first [B] of row t on the device; rows are asked for in their order."""
         if t in self._shown:
             return self._shown[t]
         if self._packed:
-            rows = {key: column[t] for key, column in self._sent_to(t).items()}
+            rows = {key: column[t] for key, column in self._send_to(t).items()}
             return _obs(rows), rows["is_first"]
         arrival = self.arrivals[t]
         obs = {key: tensor(rows, self.device) for key, rows in arrival.obs.items()}
@@ -117,7 +117,7 @@ class Room:
             self._shown[t] = shown
         return shown
 
-    def _sent_to(self, t: int) -> dict[str, Tensor]:
+    def _send_to(self, t: int) -> dict[str, Tensor]:
         """All columns on the device, up to row t as they are now."""
         if self._packed is None:
             return {key: tensor(rows, self.device) for key, rows in self.rows.items()}
@@ -126,7 +126,7 @@ class Room:
         self._sent = max(self._sent, t + 1)
         return self._packed.there
 
-    def ended(self) -> int:
+    def count_ended(self) -> int:
         """How many rows but the last ended an episode."""
         terminated, truncated = self.rows["terminated"][:-1], self.rows["truncated"][:-1]
         ended: Rows = terminated | truncated
@@ -135,6 +135,6 @@ class Room:
     def split(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Rows 0..T-1 and row T, as `columns`, on the device."""
         if self._parts is None or not self._shared:
-            rows = self._sent_to(len(self) - 1)
+            rows = self._send_to(len(self) - 1)
             self._parts = {k: v[:-1] for k, v in rows.items()}, {k: v[-1] for k, v in rows.items()}
         return self._parts

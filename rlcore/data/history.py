@@ -48,7 +48,7 @@ def gather(rows: Tensor, is_first: Tensor, window: Window, count: int) -> Tensor
     Returns:
         [T, B, frames, ...], the newest frame last.
     """
-    return _taken(rows.flatten(0, 1), _places(is_first, window, count))
+    return _take(rows.flatten(0, 1), _places(is_first, window, count))
 
 
 def _places(is_first: Tensor, window: Window, count: int) -> Tensor:
@@ -92,10 +92,10 @@ class Recalled(NamedTuple):
 def look(obs: Recalled | dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:
     """Observations key -> [*M, ...], or [*M, frames, ...] of one with a window, of the rows `index` [*M] int64."""
     rows, places = obs if isinstance(obs, Recalled) else (obs, dict[str, Tensor]())
-    return {key: _taken(row, _taken(places[key], index) if key in places else index) for key, row in rows.items()}
+    return {key: _take(row, _take(places[key], index) if key in places else index) for key, row in rows.items()}
 
 
-def _taken(rows: Tensor, places: Tensor) -> Tensor:
+def _take(rows: Tensor, places: Tensor) -> Tensor:
     return rows.index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
@@ -121,11 +121,11 @@ def recall(
         column, opens = _column(key, window, batch.steps.past, new)
         flat, where = column.flatten(0, 1), _places(opens, window, len(new["is_first"]))
         rows[key], places[key] = flat, where[:-1].flatten(0, 1)
-        last[key] = _taken(flat, where[-1])
+        last[key] = _take(flat, where[-1])
     return Recalled(rows, places) if history else rows, last
 
 
-def shown(batch: Batch, history: History) -> Batch:
+def show_past(batch: Batch, history: History) -> Batch:
     """The batch with observations as an agent sees them: [T, B, frames, ...] of a key with a window.
 
     Frames are copied here: for batches drawn from a memory, not for rollouts.
@@ -182,12 +182,12 @@ class Recalling(nn.Module):
         for key, window in self.history.items():
             seen[key] = gather(*_column(key, window, past, new), window, 1)[0]
         own, action, extras = self.agent.act(carry["agent"], seen, is_first, rng, greedy)
-        return {"agent": own, "past": _moved(past, new | {"action": action.unsqueeze(0)})}, action, extras
+        return {"agent": own, "past": _move_on(past, new | {"action": action.unsqueeze(0)})}, action, extras
 
     def watch(self, carry: Carry, obs: dict[str, Tensor], is_first: Tensor, action: Tensor) -> Carry:
         """The carry after a row that somebody else answered."""
         new = self._new(obs, is_first) | {"action": action.unsqueeze(0)}
-        return {"agent": carry["agent"], "past": _moved(past_of(carry), new)}
+        return {"agent": carry["agent"], "past": _move_on(past_of(carry), new)}
 
     def _new(self, obs: dict[str, Tensor], is_first: Tensor) -> Rows:
         nothing = torch.zeros(0, len(is_first), self.spec.action.size, device=is_first.device)
@@ -209,7 +209,7 @@ def past_of(carry: Carry) -> Rows:
     return {name: rows.transpose(0, 1) for name, rows in carry["past"].items()}
 
 
-def _moved(past: Rows, new: Rows) -> Rows:
+def _move_on(past: Rows, new: Rows) -> Rows:
     """The rows before the next one, batch first; of what an episode's start has left behind, nothing."""
     opens = new["is_first"]
     return {

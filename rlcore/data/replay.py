@@ -226,7 +226,7 @@ class Replay(Buffer):
         taken = self.taken * self.ranks.size
         return {"Params/replay_ratio": taken / self._steps_seen} if self._steps_seen else {}
 
-    def remembered(self) -> TensorDict:
+    def copy_rows(self) -> TensorDict:
         """The rows that may be drawn, in order of time: `rlcore.data.dataset` [rows, B], a copy."""
         rows = {name: ring.ring.between(self.oldest, self.written) for name, ring in self._rings.items()}
         steps = as_steps(rows["given"], rows["given"]["action"])

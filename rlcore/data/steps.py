@@ -32,10 +32,10 @@ def transitions(batch: Batch) -> Outcomes:
     """Outcomes: what the step from each row to the next brought; what arrived with row t+1 belongs to step t."""
     steps, last = batch.steps, batch.last
     # Where rows of one recording follow those of another, no end stands before the row that opens an episode.
-    reset = steps.terminated | steps.truncated | shifted(steps.is_first, last.is_first)
-    done = shifted(reset, last.terminated | last.truncated) & ~reset
-    terminated = shifted(steps.terminated, last.terminated)
-    return Outcomes(shifted(steps.reward, last.reward), terminated, done, (~reset).float())
+    reset = steps.terminated | steps.truncated | shift(steps.is_first, last.is_first)
+    done = shift(reset, last.terminated | last.truncated) & ~reset
+    terminated = shift(steps.terminated, last.terminated)
+    return Outcomes(shift(steps.reward, last.reward), terminated, done, (~reset).float())
 
 
 class Transition(NamedTuple):
@@ -85,6 +85,6 @@ def n_step(batch: Batch, gamma: float) -> Transition:
     )
 
 
-def shifted(rows: Tensor, last: Tensor) -> Tensor:
+def shift(rows: Tensor, last: Tensor) -> Tensor:
     """Rows 1..T of [T, B, ...] followed by the arrival [B, ...] after them: [T, B, ...]."""
     return torch.cat([rows[1:], last.unsqueeze(0)])

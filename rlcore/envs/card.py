@@ -27,7 +27,7 @@ from rlcore.envs.exact.tier import TierReport, measure_tier
 from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.spaces import obs_spaces, spec_of
 from rlcore.envs.suites.registry import suite_with
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
 from rlcore.envs.wrappers import layers, time_limit
 
@@ -59,7 +59,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     """
     settings = EnvSettings.of(config)
     began = time.perf_counter()
-    card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _declared(settings)
+    card: dict[str, Any] = {"format": FORMAT, "settings": dataclasses.asdict(settings)} | _read_claims(settings)
     out_of_bounds = _play_checked(config, seed)
     watchdog = Watchdog(step_limit(config))
     try:
@@ -86,7 +86,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     return json.loads(json.dumps(card, allow_nan=False))  # tuples become lists now, not when it is read back
 
 
-def _declared(settings: EnvSettings) -> dict[str, Any]:
+def _read_claims(settings: EnvSettings) -> dict[str, Any]:
     """Claims of the environment about itself, before any step."""
     with closing(make(settings)) as env:
         spec = spec_of(env)

@@ -56,27 +56,27 @@ class ScreenSize(gymnasium.ObservationWrapper):
                 raise UserError(f"env.grayscale=true: image {key!r} has {channels} channels, neither 3 nor 1")
             self.images[key] = spec.channels_first
             space = parts[key]
-            shape = self.changed(np.zeros(space.shape, space.dtype), spec.channels_first).shape
+            shape = self.change(np.zeros(space.shape, space.dtype), spec.channels_first).shape
             parts[key] = spaces.Box(space.low.min(), space.high.max(), shape, space.dtype.type)
         self.observation_space = spaces.Dict(parts)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
         """The dict with its images as they are to be."""
         for key, channels_first in self.images.items():
-            observation[key] = self.changed(observation[key], channels_first)
+            observation[key] = self.change(observation[key], channels_first)
         return observation
 
-    def changed(self, image: np.ndarray, channels_first: bool) -> np.ndarray:
+    def change(self, image: np.ndarray, channels_first: bool) -> np.ndarray:
         """One image, or frames of one, as an agent is to see it; channels stay where they are."""
         planes = image if channels_first else np.moveaxis(image, -1, -3)
         if self.side is not None and planes.shape[-2:] != (self.side, self.side):
-            planes = resized(planes, self.side)
+            planes = resize(planes, self.side)
         if self.grayscale and planes.shape[-3] == 3:
             planes = luminance(planes)
         return np.ascontiguousarray(planes if channels_first else np.moveaxis(planes, -3, -1))
 
 
-def resized(planes: np.ndarray, side: int) -> np.ndarray:
+def resize(planes: np.ndarray, side: int) -> np.ndarray:
     """Planes [..., height, width] as [..., side, side]; each pixel is the mean of the area it covers."""
     from PIL import Image  # of every worker's start it would be a tenth
 

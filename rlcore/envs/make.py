@@ -130,7 +130,7 @@ def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
     return suite, env_id
 
 
-def evaluated(config: EnvConfig) -> EnvConfig:
+def adapt_to_evaluation(config: EnvConfig) -> EnvConfig:
     """The env group of evaluation episodes, from that of training, as its suite has it."""
     suite, env_id = suite_for(config)
     return dataclasses.replace(config, wrapper=dict(suite.evaluation(env_id, config.wrapper)))

@@ -161,7 +161,7 @@ class ActionsAsObservation(gymnasium.Wrapper):
         action = action_spec(env.action_space)
         self.nvec = None if action.continuous else np.array(action.nvec)
         self.start = None if action.continuous else np.array(action.start)
-        self.noop = self.encode(self._checked_noop(noop, action.size))
+        self.noop = self.encode(self._check_noop(noop, action.size))
         self.history = np.tile(self.noop, (num_stack * dilation, 1))  # row -1 is the newest
         low, high = np.float32(0), np.float32(1)
         if action.continuous:
@@ -169,7 +169,7 @@ class ActionsAsObservation(gymnasium.Wrapper):
         box = spaces.Box(low, high, (self.noop.size * num_stack,), np.float32)
         self.observation_space = _with_key(env.observation_space, "action_stack", box, "actions_as_observation")
 
-    def _checked_noop(self, noop: Any, size: int) -> np.ndarray:
+    def _check_noop(self, noop: Any, size: int) -> np.ndarray:
         try:
             flat = np.asarray(noop, np.float64).reshape(-1)
         except (TypeError, ValueError):
@@ -200,7 +200,7 @@ class ActionsAsObservation(gymnasium.Wrapper):
         """Open an episode with a history of no-ops."""
         obs, info = self.env.reset(seed=seed, options=options)
         self.history[:] = self.noop
-        obs["action_stack"] = self.shown()
+        obs["action_stack"] = self.show()
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -208,10 +208,10 @@ class ActionsAsObservation(gymnasium.Wrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.history[:-1] = self.history[1:]
         self.history[-1] = self.encode(action)
-        obs["action_stack"] = self.shown()
+        obs["action_stack"] = self.show()
         return obs, reward, terminated, truncated, info
 
-    def shown(self) -> np.ndarray:
+    def show(self) -> np.ndarray:
         """The actions that the observation shows, flat."""
         return self.history[self.dilation - 1 :: self.dilation].reshape(-1).copy()
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
-from rlcore.envs.make import evaluated
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.make import adapt_to_evaluation
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.functional.noise import Noise
 from rlcore.judge.play import EvalResult, OnProgress, OnStep, Played, playing
 from rlcore.protocols import Agent
@@ -115,7 +115,7 @@ def play_round(
     Yields:
         The record of episodes after every step. The environments are closed when it ends, or is closed itself.
     """
-    env, limit = dataclasses.replace(evaluated(config.env), sync_env=True), episode_limit(config, card)
+    env, limit = dataclasses.replace(adapt_to_evaluation(config.env), sync_env=True), episode_limit(config, card)
     if limit is not None:
         env = dataclasses.replace(env, max_episode_steps=limit)
     count = min(num_envs or config.evaluation.num_envs, episodes)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlcore import streams
-from rlcore.envs.make import evaluated, make
+from rlcore.envs.make import adapt_to_evaluation, make
 from rlcore.errors import UserError
 from rlcore.judge.evaluation import episode_limit
-from rlcore.judge.loaded_policy import Policy
+from rlcore.judge.loaded_policy import LoadedPolicy
 from rlcore.judge.policy import load_policy
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import config_of
@@ -45,7 +45,7 @@ def film(run: RunDirectory, path: Path, name: str = "policy.mp4") -> str | None:
     config = config_of(run)
     try:
         headless_rendering()
-        env = make(evaluated(config.env), render_mode="rgb_array")
+        env = make(adapt_to_evaluation(config.env), render_mode="rgb_array")
         try:
             seed = streams.integer(config.seed, "env_eval", FILM_ROUND, 0)
             record(greedy(load_policy(path)), env, run.media / name, seed, MAX_STEPS)
@@ -61,7 +61,7 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
     """Play episodes of a checkpoint greedily in a window; gives return and length of each."""
     config = config_of(run)
     limit, policy = episode_limit(config, run.read_card()), load_policy(path)
-    env = make(evaluated(config.env), render_mode="human")
+    env = make(adapt_to_evaluation(config.env), render_mode="human")
     try:
         for episode in range(episodes):
             obs, _ = env.reset(seed=streams.integer(config.seed, "env_eval", FILM_ROUND, episode))
@@ -74,7 +74,7 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
         env.close()
 
 
-def greedy(policy: Policy) -> Act:
+def greedy(policy: LoadedPolicy) -> Act:
     """For one episode: from one observation dict to the most likely action as an environment takes it.
 
     The policy's carry goes from each call to the next. Discrete actions are int.

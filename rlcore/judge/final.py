@@ -10,7 +10,7 @@ from rlcore.judge.evaluation import evaluate_agent, play_round, tell_of_cut
 from rlcore.judge.film import film
 from rlcore.judge.play import OnProgress, Played, part_of
 from rlcore.judge.policy import load_policy
-from rlcore.store.checkpoint import chosen, manifest
+from rlcore.store.checkpoint import choose, manifest
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
 from rlcore.store.patience import patiently
@@ -103,7 +103,7 @@ def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -
     Returns:
         The evaluation event: policy_steps, final, greedy, stochastic, checkpoint, video.
     """
-    config, path = config_of(run), chosen(run)
+    config, path = config_of(run), choose(run)
     episodes, results = config.evaluation.final_episodes, {}
     for index, mode in enumerate(("greedy", "stochastic")):
         told = on_progress and part_of(on_progress, index, 2)

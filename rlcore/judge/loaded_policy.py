@@ -21,7 +21,7 @@ from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.types import Carry
 
 
-class Policy:
+class LoadedPolicy:
     """An agent with the shapes it expects.
 
     Args:
@@ -66,7 +66,7 @@ class Policy:
             UserError: a key is missing, of another shape or not finite; names it and what was expected. Or the policy
                 remembers, and would forget from one call to the next: names `step`.
         """
-        if names := [*self.remembered(1)]:
+        if names := [*self.initial_carry(1)]:
             raise UserError(
                 f"this policy remembers ({', '.join(names)}) and would begin an episode at each call of predict; "
                 "use action, carry = policy.step(obs, carry), with carry=None at an episode's start"
@@ -117,23 +117,23 @@ class Policy:
     def signature(self) -> Signature:
         """Every array that `exchange` takes and gives; found out by asking the agent once."""
         specs = {key: self.spec.obs[key] for key in self.obs_keys}
-        return signature_of(specs, self.remembered(1), self._answer(self.example(), None, None, True)[0])
+        return signature_of(specs, self.initial_carry(1), self._answer(self.example(), None, None, True)[0])
 
     def example(self) -> dict[str, np.ndarray]:
         """A batch of one observation by key: zeros, the smallest value of a Discrete one, a mask that allows all."""
         specs = {key: self.spec.obs[key] for key in self.obs_keys}
         return {key: np.full((1, *s.shape), s.kind == "mask" or s.start, s.dtype) for key, s in specs.items()}
 
-    def remembered(self, batch_size: int) -> dict[str, np.ndarray]:
+    def initial_carry(self, batch_size: int) -> dict[str, np.ndarray]:
         """The carry at the start of so many episodes as arrays [B, ...] named as `carry.lstm.0`; {} where it is ()."""
-        return self._named(self.initial(batch_size))
+        return self._name(self.initial(batch_size))
 
     def exchange(self, given: Any, greedy: bool = True) -> dict[str, np.ndarray]:
         """Everything by name, as `signature` lists it: what a server takes and gives.
 
         Args:
             given: observations by key, or an array alone where there is one key and no carry; of a policy that
-                remembers also `is_first` [B] bool and the carry, as the last call gave it or of `remembered`.
+                remembers also `is_first` [B] bool and the carry, as the last call gave it or of `initial_carry`.
             greedy: the most likely action; False samples.
 
         Returns:
@@ -160,9 +160,9 @@ class Policy:
         left = iter(parts)
         carry = map_leaves(lambda _: next(left), self.initial(len(opens)))
         said, carry = self._answer(obs, carry, opens, greedy)
-        return {**said, **self._named(carry)}
+        return {**said, **self._name(carry)}
 
-    def _named(self, carry: Carry) -> dict[str, np.ndarray]:
+    def _name(self, carry: Carry) -> dict[str, np.ndarray]:
         return {name: part.numpy() for name, part in name_leaves(carry).items()}
 
     def _array(self, given: Mapping[str, Any], key: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.values import plain
 from rlcore.errors import UserError
-from rlcore.judge.loaded_policy import Policy
+from rlcore.judge.loaded_policy import LoadedPolicy
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
@@ -27,7 +27,7 @@ AGENT, BESIDE = (("agent.json", "agent.safetensors"), ("beside.json", "beside.sa
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
-    """Description that `Policy` needs beside the weights, for the checkpoint at `path` of a run."""
+    """Description that `LoadedPolicy` needs beside the weights, for the checkpoint at `path` of a run."""
     config = run.read_config()
     manifest = checkpoint.manifest(path)
     return {
@@ -42,7 +42,7 @@ def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
 
 
 class Source(NamedTuple):
-    """Findings in a checkpoint or an exported folder: a description as `Policy` takes it, parts by name; for errors."""
+    """Findings in a checkpoint or an exported folder: description for `LoadedPolicy`, parts by name; for errors."""
 
     description: dict[str, Any]
     parts: dict[str, Any]
@@ -50,7 +50,7 @@ class Source(NamedTuple):
     files: str = "its files"
 
 
-def load_policy(path: str | Path, seed: int = 0) -> Policy:
+def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
     """The policy of a run (its best checkpoint, else the latest), a checkpoint, a folder of them, or an exported one.
 
     Args:
@@ -58,28 +58,28 @@ def load_policy(path: str | Path, seed: int = 0) -> Policy:
         seed: of the noise of sampled actions.
 
     Returns:
-        A `Policy` on the CPU in float32.
+        A `LoadedPolicy` on the CPU in float32.
 
     Raises:
         UserError: there is none there, or it is damaged.
     """
     source = read_source(path)
-    with _told_in(source.place, source.files):
-        return Policy(source.description, source.parts["agent"], seed)
+    with _tell_errors_in(source.place, source.files):
+        return LoadedPolicy(source.description, source.parts["agent"], seed)
 
 
 def read_source(path: str | Path) -> Source:
     """Parts of a learner, the agent's among them, from where `load_policy` finds a policy; raises what it raises."""
     path = Path(path)
     if (path / "policy.json").exists():
-        return _exported(path)
+        return _read_exported(path)
     path = _checkpoint_at(path)
     learning, bookkeeping = checkpoint.load(path)
     if "policy" not in bookkeeping:  # it lies in a run, which knows
         run = RunDirectory.existing(path.resolve().parents[1])
         return Source(describe(run, path), learning["learner"], f"checkpoint {path}")
     moment = {key: checkpoint.manifest(path)[key] for key in ("policy_steps", "digest")}
-    with _told_in(f"checkpoint {path}", "its files"):
+    with _tell_errors_in(f"checkpoint {path}", "its files"):
         return Source(bookkeeping["policy"] | moment, learning["learner"], f"checkpoint {path}")
 
 
@@ -88,7 +88,7 @@ def _checkpoint_at(path: Path) -> Path:
     if (path / "manifest.json").exists():
         return path
     if (run := RunDirectory(path)).config.exists():
-        return checkpoint.chosen(run)
+        return checkpoint.choose(run)
     newest = checkpoint.newest_good(path)
     if newest is None:
         raise UserError(
@@ -98,7 +98,7 @@ def _checkpoint_at(path: Path) -> Path:
 
 
 @contextmanager
-def _told_in(source: str, files: str) -> Iterator[None]:
+def _tell_errors_in(source: str, files: str) -> Iterator[None]:
     """Turn every way in which files, which may be anybody's, can describe no policy into a `UserError`."""
     try:
         yield
@@ -110,10 +110,10 @@ def _told_in(source: str, files: str) -> Iterator[None]:
         raise UserError(f"{source}: {files} describe no policy ({type(error).__name__})") from error
 
 
-def _exported(path: Path) -> Source:
+def _read_exported(path: Path) -> Source:
     """The parts of an exported folder, which may be anybody's."""
     files = f"policy.json and {AGENT[0]}"
-    with _told_in(str(path), files):
+    with _tell_errors_in(str(path), files):
         description = nested_state.read_json((path / "policy.json").read_bytes(), "policy.json")
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise UserError(f"policy.json is of another format than {FORMAT}, which this version reads")
@@ -133,7 +133,7 @@ def _write(path: Path, names: tuple[str, str], state: Any) -> None:
         (path / name).write_bytes(data)
 
 
-def refuse_other_shapes(policy: Policy, config: RunConfig, spec: EnvSpec) -> None:
+def refuse_other_shapes(policy: LoadedPolicy, config: RunConfig, spec: EnvSpec) -> None:
     """Hold the weights that a run is to start from against the agent that is to take them: a `UserError` names both."""
     agent = ALGORITHMS[config.algo.name].Agent(config.algo, spec, config.distribution.type, torch.Generator())
     if wrong := misfit(policy.agent.state_dict(), agent.state_dict()):

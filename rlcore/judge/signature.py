@@ -40,7 +40,7 @@ class Signature:
     outputs: tuple[Column, ...]
 
     @property
-    def named(self) -> bool:
+    def by_name(self) -> bool:
         """Whether it takes arrays by name: a single observation key, without a carry, is an array alone."""
         return len(self.inputs) > 1
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlcore.nn.config import NATURE_LAYERS
 from rlcore.nn.mlp import initialise, linear
+from rlcore.nn.network_keys import NATURE_LAYERS
 from rlcore.spec import ArraySpec
 
 
@@ -19,7 +19,7 @@ def pixels(x: Tensor, spec: ArraySpec, lead: int) -> Tensor:
     return x.reshape(-1, *x.shape[lead:]).flatten(1, -3)
 
 
-def scaled(x: Tensor) -> Tensor:
+def scale_pixels(x: Tensor) -> Tensor:
     """Pixels 0 to 255 of integers as float32 from -½ to ½; those of floats as they are, float32."""
     return x.float() if x.is_floating_point() else x.float() / 255 - 0.5
 
@@ -51,5 +51,5 @@ class NatureCNN(nn.Module):
         """Images [*lead, (frames,) *shape], in the order of `specs`, -> [*lead, outputs] float32."""
         first: Any = self.layers[0]
         parts = [pixels(x, spec, lead) for x, spec in zip(images, self.specs, strict=True)]
-        x = torch.cat([scaled(part) for part in parts], 1) if len(parts) > 1 else scaled(parts[0])
+        x = torch.cat([scale_pixels(part) for part in parts], 1) if len(parts) > 1 else scale_pixels(parts[0])
         return self.layers(x.to(first.weight.dtype)).float().unflatten(0, images[0].shape[:lead])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rlcore.nn.config import MLPConfig
 from rlcore.nn.mlp import MLP
+from rlcore.nn.network_keys import MLPConfig
 
 
 class Critics(nn.Module):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from rlcore.functional.stats import RunningMoments, Sum
 from rlcore.nn.cnn import NatureCNN
-from rlcore.nn.config import EncoderConfig
 from rlcore.nn.mlp import MLP
+from rlcore.nn.network_keys import EncoderConfig
 from rlcore.spec import ACTION, ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.types import Ranks
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rlcore.nn.config import ACTIVATIONS, MLPConfig
+from rlcore.nn.network_keys import ACTIVATIONS, MLPConfig
 
 
 def linear(inputs: int, outputs: int, rng: torch.Generator, gain: float | None = None) -> nn.Linear:

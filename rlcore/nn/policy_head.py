@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from rlcore.functional.distributions import Categoricals, Normal, Policy, TanhNormal
 from rlcore.functional.noise import Noise
-from rlcore.nn.config import ActorConfig, kind_of
 from rlcore.nn.mlp import linear
+from rlcore.nn.network_keys import ActorConfig, kind_of
 from rlcore.spec import ActionSpec
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from rlcore.compiled.gradient import CompiledGradient
 from rlcore.errors import UserError
 from rlcore.optim import rules
-from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.flat import FlatParameters, Gradient, clip_factors
-from rlcore.optim.groups import GroupedRule, group_of
 from rlcore.optim.loss_scale import LossScale
+from rlcore.optim.optimizer_keys import OptimizerConfig
+from rlcore.optim.parameter_groups import GroupedRule, group_of
 
 if TYPE_CHECKING:
     from rlcore.types import Context

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rlcore.errors import UserError
-from rlcore.optim.config import SETTINGS, OptimizerConfig
+from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
 
 Slots = dict[str, Tensor]  # what a rule remembers: name -> vector [P]
 BLOCK = 2**16  # bytes of a vector that stay in a core's cache, and in memory that malloc gives again and again
@@ -85,7 +85,7 @@ def update(
     Returns:
         θ and the state after the step.
     """
-    rule, lr = RULES[config.name], warmed_up(config, count, lr)
+    rule, lr = RULES[config.name], warm_up(config, count, lr)
     if rule.decoupled:
         vector = vector * (1 - lr * config.weight_decay).to(vector.dtype)
     elif config.weight_decay:
@@ -99,7 +99,7 @@ def update_in_place(
     """Write what `update` gives into `vector` and `state`, without memory for another of them."""
     rule = RULES[config.name]
     if rule.fused is not None:
-        rule.fused(config, vector, gradient, state, count, warmed_up(config, count, lr))
+        rule.fused(config, vector, gradient, state, count, warm_up(config, count, lr))
         return
     numbers = BLOCK // vector.element_size() if vector.device.type == "cpu" else vector.numel()
     blocks = (part.split(numbers) for part in (vector, gradient, *state.values()))
@@ -110,7 +110,7 @@ def update_in_place(
             part.copy_(remembered[name])
 
 
-def warmed_up(config: OptimizerConfig, count: Tensor, lr: Tensor) -> Tensor:
+def warm_up(config: OptimizerConfig, count: Tensor, lr: Tensor) -> Tensor:
     """α min(1, t / n) of n steps of warm-up, [] float64; count and lr as in `update`."""
     return lr * (count / config.warmup).clamp(max=1.0) if config.warmup else lr
 

@@ -165,7 +165,7 @@ class RunDirectory:
                 with contextlib.suppress(PermissionError), open(path, "rb") as handle:
                     self._lock(handle.fileno())
 
-    def taken(self) -> bool:
+    def is_taken(self) -> bool:
         """Whether some process leads or writes this run just now; changes nothing, and does not wait."""
         for path in (self.driver, self.lock):
             with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:

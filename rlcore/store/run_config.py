@@ -36,12 +36,12 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     module, mistakes = ALGORITHMS[name], Mistakes()
     config: Any = None
     keys: Any = None
-    with mistakes.noted():
+    with mistakes.catch():
         config = build(RunConfig, dict(values) | {"algo": None})
-    owned = _owned_by_others(name, algo)
+    owned = _find_foreign(name, algo)
     for key, owners in owned.items():
         mistakes.note(UserError(f"algo.{key}={spell(algo[key])}: a key of {', '.join(owners)}; {name} has no such key"))
-    with mistakes.noted():
+    with mistakes.catch():
         keys = build(module.Config, {key: value for key, value in algo.items() if key not in owned}, "algo.")
     mistakes.tell()
     config = dataclasses.replace(config, algo=keys)
@@ -49,7 +49,7 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _owned_by_others(name: str, algo: Mapping[str, Any]) -> dict[str, list[str]]:
+def _find_foreign(name: str, algo: Mapping[str, Any]) -> dict[str, list[str]]:
     """Keys that the algorithm does not have and others here have, no slips of the pen: key -> whose."""
     keys = {other: {field.name for field in dataclasses.fields(module.Config)} for other, module in ALGORITHMS.items()}
     owners = {key: [other for other, known in keys.items() if key in known] for key in algo}

@@ -62,10 +62,10 @@ class Forked:
                 raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
             with self._lock:  # not while it waits: another thread may have less patience
                 if self.returncode is None and watched is self._watched:
-                    self.returncode = self._reaped() if isinstance(watched, int) else self._told(watched)
+                    self.returncode = self._reap() if isinstance(watched, int) else self._read_code(watched)
         return self.returncode
 
-    def _told(self, server: socket.socket) -> int | None:
+    def _read_code(self, server: socket.socket) -> int | None:
         """The code that the server tells; None where it has ended, and whoever waits sees by the pidfd."""
         code = b""
         with contextlib.suppress(ConnectionError):
@@ -73,7 +73,7 @@ class Forked:
         self._watched = self._pidfd
         return int(code) if code else None
 
-    def _reaped(self) -> int:
+    def _reap(self) -> int:
         try:
             return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         except ChildProcessError:  # it was the server's

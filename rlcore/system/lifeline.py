@@ -70,7 +70,7 @@ def die_with_parent(lifeline: int) -> None:
         os._exit(1)
 
 
-def stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Whether a process is paused (SIGSTOP, a debugger): what it does not do now is not its fault."""
     return _status(pid) in ("stopped", "tracing-stop")
 

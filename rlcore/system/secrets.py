@@ -29,7 +29,7 @@ def is_secret(key: str) -> bool:
     return NAMED.search(key) is not None
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """A text with `***` for every password and token of addresses and of keys that are called so.
 
     As postgresql://me:***@host/db, or env.wrapper.password=***.

@@ -55,11 +55,11 @@ def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str |
     """
     after = max(policy_steps, config.algo.total_steps) if reason == "finished" else policy_steps
 
-    def passed(every: int) -> bool:
+    def passes(every: int) -> bool:
         return after // every > before // every
 
-    evaluate = passed(config.evaluation_every)
-    save = evaluate or passed(config.checkpoint_every)
+    evaluate = passes(config.evaluation_every)
+    save = evaluate or passes(config.checkpoint_every)
     if reason is not None:
         save, evaluate = config.checkpoint.save_last or evaluate, evaluate and reason != "dry_run"
     due = tuple(name for name, is_due in (("checkpoint", save), ("evaluate", evaluate)) if is_due)
@@ -83,10 +83,10 @@ def why_over(config: RunConfig, iterations: int, policy_steps: int, scores: Mapp
     if config.dry_run and iterations:
         return "dry_run"
     # A log may reach beyond the checkpoint that was resumed.
-    return _stopped_early(config.early_stop, [scores[at] for at in sorted(scores) if at <= policy_steps])
+    return _why_stop_early(config.early_stop, [scores[at] for at in sorted(scores) if at <= policy_steps])
 
 
-def _stopped_early(rule: EarlyStopConfig, scores: list[float]) -> str | None:
+def _why_stop_early(rule: EarlyStopConfig, scores: list[float]) -> str | None:
     if rule.target_return is not None and any(score >= rule.target_return for score in scores):
         return "target_return"
     best, stale = -math.inf, 0

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcore.compiled.acting import CompiledActing, compiled_acting
+from rlcore.compiled.acting import CompiledActing, compile_acting
 from rlcore.compiled.door import Compiler
 from rlcore.compiled.machine_code import clock
-from rlcore.data.arrivals import Room, answer, as_steps, columns, copied, from_columns
+from rlcore.data.arrivals import Room, answer, as_steps, columns, copy_arrival, from_columns
 from rlcore.data.history import Recalling, past_of, recalling
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.functional.noise import Noise
@@ -94,7 +94,7 @@ class Collector:
         act = self._at_random if random else self._acts(room, length)
         said: list[tuple[Tensor, dict[str, Tensor]]] = []
         for t in range(length):
-            action, taken, extras = act(*room.seen(t))
+            action, taken, extras = act(*room.show(t))
             said.append((action, extras))
             if self._in_place is not None and t + 1 < length:  # the last one outlives the rollout
                 arrival = self._in_place.step(answer(taken, arrival), room.arrivals[t + 1])
@@ -102,19 +102,19 @@ class Collector:
                 arrival = self.envs.step(answer(taken, arrival))
                 room.put(t + 1, arrival)
         width = len(arrival.is_first)
-        actions = length * width - room.ended()
+        actions = length * width - room.count_ended()
         if self.ranks.size > 1:
             actions, width = int(self.ranks.sum(torch.tensor(actions))), width * self.ranks.size
         self.env_steps, self.policy_steps = self.env_steps + actions, self.policy_steps + length * width
-        self.arrival = room.last = arrival if self._in_place is not None else copied(arrival)
+        self.arrival = room.last = arrival if self._in_place is not None else copy_arrival(arrival)
         self.seconds = clock()[0] - began
         return self._steps(room, said, carry)
 
     def _acts(self, room: Room, length: int) -> Act:
         """How the agent answers in a rollout: compiled where the config asks for it and its code can be traced."""
         if self._compiler is not None and self._acting is None and self.compiled is not False:
-            (obs, _), again = room.seen(0), bool(self.compiled)  # a run that goes on acts as it began
-            self._acting = compiled_acting(self.agent, self.carry, obs, self._compiler, self.autocast, again)
+            (obs, _), again = room.show(0), bool(self.compiled)  # a run that goes on acts as it began
+            self._acting = compile_acting(self.agent, self.carry, obs, self._compiler, self.autocast, again)
             self.compiled = self._acting is not None
         if self._acting is None:
             return self._act

@@ -71,10 +71,10 @@ def _numbers(config: RunConfig) -> Iterator[_Number]:
 
 def _with(group: Any, keys: tuple[str, ...], value: int) -> Any:
     for key in keys:
-        group = _replaced(group, key.split("."), value)
+        group = _replace(group, key.split("."), value)
     return group
 
 
-def _replaced(group: Any, path: list[str], value: int) -> Any:
+def _replace(group: Any, path: list[str], value: int) -> Any:
     name, *rest = path
-    return dataclasses.replace(group, **{name: _replaced(getattr(group, name), rest, value) if rest else value})
+    return dataclasses.replace(group, **{name: _replace(getattr(group, name), rest, value) if rest else value})

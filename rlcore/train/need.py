@@ -71,7 +71,7 @@ class Need:
         """Name what there is too little of, in words; None where all fits."""
         for name, parts, there in self._beside(free):
             if (wanted := sum(parts.values())) > there:
-                return f"{size(wanted)} of {name} ({_listed(parts)}), and {size(there)} are free here"
+                return f"{size(wanted)} of {name} ({_list(parts)}), and {size(there)} are free here"
         if not self.countable:
             return "networks of more layers than can be counted in a second"
         if self.threads > free.threads:
@@ -83,7 +83,7 @@ class Need:
     def sentence(self, free: Free) -> str:
         """The sum beside what is free."""
         told = (
-            f"{size(sum(parts.values()))} of {size(there)} free {name} ({_listed(parts)})"
+            f"{size(sum(parts.values()))} of {size(there)} free {name} ({_list(parts)})"
             for name, parts, there in self._beside(free)
         )
         return f"needs about {', '.join(told)}"
@@ -115,7 +115,7 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     host = {"rollout": arriving, "a chunk that is written": 2 * chunk} | ({} if counted.on_device else remembered)
     for parts in (host,) if gpu else (host, device):
         memory |= {name: memory.get(name, 0) + ranks * count for name, count in parts.items()}
-    kept, each = _kept(config), counted.agent + counted.beside + width * (row + STATE)
+    kept, each = _count_kept(config), counted.agent + counted.beside + width * (row + STATE)
     new = min(replay, config.checkpoint_every // width * held)
     # A chunk that fills is written in pieces first; the newest rows, less than a piece, are in every checkpoint again.
     chunks = replay + chunk + kept * (new + min(new, chunk) + min(new, chunk // PIECES + held))
@@ -145,7 +145,7 @@ def size(count: int) -> str:
     return f"{number:.{1 if number < 10 and unit else 0}f} {UNITS[unit]}"
 
 
-def _listed(parts: dict[str, int]) -> str:
+def _list(parts: dict[str, int]) -> str:
     """The parts that make a difference, largest first."""
     worth = [part for part in parts.items() if part[1] * 100 >= sum(parts.values())]
     return ", ".join(f"{name} {size(count)}" for name, count in sorted(worth, key=lambda part: -part[1]))
@@ -155,7 +155,7 @@ def _there(parts: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in parts.items() if count}
 
 
-def _kept(config: RunConfig) -> int:
+def _count_kept(config: RunConfig) -> int:
     """The most checkpoints that lie there at once: those kept, the best, and the one that is being written."""
     every, keep = config.checkpoint_every, config.checkpoint.keep_last
     made = math.ceil(config.algo.total_steps / min(every, config.evaluation_every)) + 1

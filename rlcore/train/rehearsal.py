@@ -100,14 +100,14 @@ class DrawnEnvs:
         opens, rng = self._step == 0, self._rng
         reward = rng.standard_normal(self.num_envs, np.float32) * (not opens)
         flags = (reward, every(False), every(self._step == EPISODE), every(opens))
-        rows = {f"obs/{key}": self._drawn(part) for key, part in self.spec.obs.items()} | dict(
+        rows = {f"obs/{key}": self._draw(part) for key, part in self.spec.obs.items()} | dict(
             zip(FLAGS, flags, strict=True)
         )
         return from_columns(
             {key: torch.from_numpy(value).to(self.device) for key, value in rows.items()} if self.device else rows
         )
 
-    def _drawn(self, part: ArraySpec) -> np.ndarray:
+    def _draw(self, part: ArraySpec) -> np.ndarray:
         """Observations [B, *shape] of a key's dtype."""
         shape, dtype = (self.num_envs, *part.shape), np.dtype(part.dtype)
         if part.n is not None or dtype.kind in "iub":

@@ -27,7 +27,7 @@ def may_extend(config: RunConfig, tier: str) -> bool:
 
     Annealed coefficients do; and where checkpoints cut open episodes, so does the last one.
     """
-    return not config.algo.annealed and tier != "boundary"
+    return not config.algo.annealing_keys and tier != "boundary"
 
 
 def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig) -> None:
@@ -45,7 +45,7 @@ def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig)
     for key, old, new in differences(learning_half(before), learning_half(config)):
         if extensible and key == "algo.total_steps":
             continue
-        annealed = ", ".join(f"algo.{name}" for name in before.algo.annealed) if key == "algo.total_steps" else ""
+        annealed = ", ".join(f"algo.{name}" for name in before.algo.annealing_keys) if key == "algo.total_steps" else ""
         why = f" ({annealed}: the coefficient falls until there)" if annealed else ""
         raise UserError(
             f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "

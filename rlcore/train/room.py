@@ -35,14 +35,14 @@ def check_room(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool = Fal
     free = Free.at(folder)
     if begun:
         free = _of_running(free, config, folder)
-    whole = _refused_beyond(free, config, spec, counts=False)  # first what is known at once
+    whole = _refuse_beyond(free, config, spec, counts=False)  # first what is known at once
     if begun or _may_be_large(config, free):
-        whole = _refused_beyond(free, config, spec, counts=True)
+        whole = _refuse_beyond(free, config, spec, counts=True)
     if begun:
         log.info("%s", whole.sentence(free))
 
 
-def _refused_beyond(free: Free, config: RunConfig, spec: EnvSpec, counts: bool) -> Need:
+def _refuse_beyond(free: Free, config: RunConfig, spec: EnvSpec, counts: bool) -> Need:
     whole = _sum(config, spec, counts)
     short = whole.beyond(free)
     if short is None:

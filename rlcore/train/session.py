@@ -132,7 +132,7 @@ class Session:
 
         def on_iteration(metrics: list[Metrics]) -> bool:
             nonlocal mark
-            episodes, stop = self._exchanged()
+            episodes, stop = self._exchange()
             self._account(metrics, episodes, clock()[0] - mark, on_progress)
             mark = clock()[0]
             return stop if self.training.ranks.size > 1 else self.interrupted or self.config.dry_run
@@ -150,11 +150,11 @@ class Session:
         """On another rank than the first: train along, and let the first rank write."""
 
         def on_iteration(metrics: list[Metrics]) -> bool:
-            return self._exchanged()[1]
+            return self._exchange()[1]
 
         self.training.advance(until, on_iteration)
 
-    def _exchanged(self) -> tuple[list[Episode], bool]:
+    def _exchange(self) -> tuple[list[Episode], bool]:
         """The episodes that ended on any rank, and whether a signal or `dry_run` is to end the loop on all alike."""
         own = self.envs.pop_episodes(), self.interrupted or self.config.dry_run
         given = self.training.ranks.gather(own)

@@ -114,7 +114,7 @@ class Trainer:
         if self.interrupted:
             raise Interrupted
 
-    def awaited(self) -> bool:
+    def wait_for_begin(self) -> bool:
         """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
         load()
         if self.commands.get() == "begin":
@@ -197,10 +197,10 @@ class Trainer:
             threading.Thread(target=job, daemon=True).start()
         try:
             try:
-                if not self.awaited():
+                if not self.wait_for_begin():
                     return 0
                 with self.run.writing():
-                    return self._guarded()
+                    return self._guard()
             except Interrupted:  # before the session was there
                 return self.interrupt()
         except UserError as error:
@@ -221,7 +221,7 @@ class Trainer:
         told = f"{type(error).__name__}: {first_line(error)}"
         return f"{told} ({Path(last.filename).name}, line {last.lineno}; the traceback is in {self.run.log})"
 
-    def _guarded(self) -> int:
+    def _guard(self) -> int:
         try:
             return self.serve()
         except Interrupted:

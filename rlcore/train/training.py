@@ -27,7 +27,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected, load_dataset
 from rlcore.data.rollout import Rollout
 from rlcore.envs.card import environment_card
-from rlcore.envs.vector.make import make_vector_env, refuse_foreign_vector
+from rlcore.envs.vector.choose import make_vector_env, refuse_foreign_vector
 from rlcore.errors import RunError, UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.play import OnProgress

@@ -18,7 +18,7 @@ from rlcore.algorithms.a2c import learner as a2c
 from rlcore.algorithms.ppo import learner as ppo
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.conformance.trainings import fresh, held
+from rlcore.conformance.trainings import find_all, fresh
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import RunningMoments, standardize
@@ -214,7 +214,7 @@ def test_optimizers_and_modules_are_found_in_lists_dicts_and_objects_too(monkeyp
     count = len(parameters(fresh(q_learning_config()).learner))
     monkeypatch.setattr(q_learning, "Learner", Nested)
     learner = fresh(q_learning_config()).learner
-    assert list(held(learner, Optimizer)) == ["first", "more[0]['critic']"]
+    assert list(find_all(learner, Optimizer)) == ["first", "more[0]['critic']"]
     assert len(parameters(learner)) == count
     conformance.each_loss_reaches_only_its_parameters(q_learning_config())
     conformance.two_ranks_learn_as_one(q_learning_config())
@@ -245,12 +245,12 @@ def test_layers_that_nobody_fills_are_drawn_by_the_seed(monkeypatch: pytest.Monk
 def test_serving_that_puts_a_carry_under_another_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when what `act` gives is named in another order than it stands in."""
 
-    def in_another_order(self: loaded_policy.Policy, carry: Any) -> dict[str, np.ndarray]:
+    def in_another_order(self: loaded_policy.LoadedPolicy, carry: Any) -> dict[str, np.ndarray]:
         return dict(zip(name_leaves(self.initial(1)), [part.numpy() for part in leaves(carry)[::-1]], strict=True))
 
     recurrent.use(monkeypatch, recurrent.TwoCounts)
     conformance.a_loaded_policy_acts_alike(q_learning_config())
-    monkeypatch.setattr(loaded_policy.Policy, "_named", in_another_order)
+    monkeypatch.setattr(loaded_policy.LoadedPolicy, "_name", in_another_order)
     with pytest.raises(AssertionError, match=r"a policy that was loaded has another carry\.[ch]"):
         conformance.a_loaded_policy_acts_alike(q_learning_config())
 
@@ -276,8 +276,8 @@ def test_a_metric_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_minibatches_that_ranks_draw_by_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo.Config, "undivided", lambda self: self)
-    with pytest.raises(AssertionError, match=r"two ranks make 24 updates, one 48: .* \(Config.undivided\)"):
+    monkeypatch.setattr(ppo.Config, "merge_minibatches", lambda self: self)
+    with pytest.raises(AssertionError, match=r"two ranks make 24 updates, one 48: .* \(Config.merge_minibatches\)"):
         conformance.two_ranks_learn_as_one(config("ppo", "CartPole-v1"))
 
 

@@ -11,7 +11,7 @@ from rlcore import conformance
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
-from rlcore.conformance.trainings import trained
+from rlcore.conformance.trainings import train_a_while
 from tests.contract.test_registry import SETTINGS
 from tests.probes import envs  # noqa: F401  registers known/Picture-v0
 
@@ -48,7 +48,7 @@ def test_a2c_too(check: Callable[[RunConfig], None]) -> None:
 
 
 def test_a_rollout_holds_what_the_environment_gave_and_each_frame_once() -> None:
-    training = trained(config("ppo"))
+    training = train_a_while(config("ppo"))
     steps, last = training.collector.collect(7)
     assert steps.obs["image"].dtype == last.obs["image"].dtype == steps.past["obs/image"].dtype
     assert str(steps.obs["image"].dtype) == "torch.uint8"

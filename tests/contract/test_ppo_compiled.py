@@ -25,8 +25,8 @@ from rlcore.compiled import compiler, machine_code, package
 from rlcore.config.groups import DistributionConfig, MetricConfig
 from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
-from rlcore.nn.config import ActorConfig, MLPConfig
-from rlcore.optim.config import OptimizerConfig
+from rlcore.nn.network_keys import ActorConfig, MLPConfig
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.run_config import build_config
@@ -105,7 +105,7 @@ def assert_agree(one: ppo.Learner, other: ppo.Learner) -> None:
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr(machine_code, "build", run_graphs)
 
 
 @pytest.fixture(scope="module")
@@ -308,8 +308,8 @@ def traced() -> package.Traced:
     """The step of the discrete case."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine_code, "built", lambda functions: seen.extend(functions) or run_graphs(functions))
-        patch.setattr(machine_code, "_known", lambda *_: None)
+        patch.setattr(machine_code, "build", lambda functions: seen.extend(functions) or run_graphs(functions))
+        patch.setattr(machine_code, "_find_known", lambda *_: None)
         compiled("discrete")
     return seen[0]
 
@@ -319,7 +319,7 @@ def test_of_two_builders_at_once_the_second_waits_and_takes_what_the_first_built
 ) -> None:
     packages(tmp_path)[0].unlink()
     step, steps = traced(), []
-    threads = [threading.Thread(target=lambda: steps.extend(package.built([step]))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: steps.extend(package.build([step]))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -12,7 +12,7 @@ import torch
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy import OnPolicyConfig
-from rlcore.conformance.trainings import held
+from rlcore.conformance.trainings import find_all
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.session import Session
@@ -141,7 +141,7 @@ def test_half_precision_updates_and_keeps_losses_in_float32(algo: str, env_id: s
 
         return loss
 
-    for optimizer in held(training.learner, Optimizer).values():
+    for optimizer in find_all(training.learner, Optimizer).values():
         optimizer.loss = watched(optimizer.loss)
     training.run(100)
     assert {part.dtype for total, weight, means, *_ in seen for part in (total, weight, *means.values())} == {

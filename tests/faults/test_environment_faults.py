@@ -12,7 +12,7 @@ import pytest
 
 from flows.stages.make_env import make_env
 from rlcore.config.groups import EnvConfig
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent

@@ -18,7 +18,7 @@ from flows.runs.listeners import listening
 from flows.runs.trainer import release
 from flows.stages.train import train
 from rlcore.config.groups import EnvConfig
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.errors import EnvironmentFault, EnvironmentLost
 from rlcore.store import checkpoint

@@ -250,7 +250,7 @@ def test_a_pickle_bomb_in_any_file_of_a_run_executes_nothing(run: RunDirectory, 
     run.names.write_bytes(bomb)
     run.events.write_bytes(bomb + b"\n")
     assert list(read_events(run.events)) == []
-    assert checkpoint.chosen(run) == checkpoint.resolve(run, "latest") == path
+    assert checkpoint.choose(run) == checkpoint.resolve(run, "latest") == path
     checkpoint.prune(run, 1, path)
     assert outside(tmp_path) == before
     assert not canary.exists()
@@ -389,7 +389,7 @@ def test_names_that_lead_elsewhere_are_not_followed(
 ) -> None:
     path = save(run)
     run.names.write_bytes(seal({"best": best, "latest": "64"}))
-    assert checkpoint.chosen(run) == path
+    assert checkpoint.choose(run) == path
     assert "names.json is damaged" in caplog.text
 
 

@@ -116,7 +116,7 @@ def test_the_flow_makes_a_version_again_from_mlflow_alone_up_to_its_checkpoint(
 ) -> None:
     from flows.reproduce import reproduce
 
-    version = int(checkpoint.chosen(original).name)
+    version = int(checkpoint.choose(original).name)
     hidden = original.path.with_name("hidden")
     original.path.rename(hidden)
     try:

@@ -341,7 +341,7 @@ def test_without_the_final_test_a_run_is_registered_and_says_that_it_was_not_eva
     table = capsys.readouterr().out
     assert "random baseline" in table
     assert "greedy" not in table
-    assert summary["checkpoint"] == str(checkpoint.chosen(run).relative_to(run.path))
+    assert summary["checkpoint"] == str(checkpoint.choose(run).relative_to(run.path))
 
 
 def test_a_killed_trainer_is_started_again_and_learns_the_same_bits(

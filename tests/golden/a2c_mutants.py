@@ -85,7 +85,7 @@ MUTANTS = (
     Mutant("truncation as termination", ADVANTAGES, swap("A.terminated", "A.done"), ROLLOUT),
     Mutant("termination as truncation", ADVANTAGES, swap("gamma * B", "gamma * torch.ones_like(B)"), ROLLOUT),
     Mutant("no bootstrap after the last row", ADVANTAGES, given(last_value="0 * last_value"), ROLLOUT),
-    Mutant("reward one row late", "transitions", swap("shifted(A.reward, B)", "A.reward"), ROLLOUT),
+    Mutant("reward one row late", "transitions", swap("shift(A.reward, B)", "A.reward"), ROLLOUT),
     # Annealing.
     Mutant("learning rate not annealed", UPDATE, swap("A.set_lr(B)", "None"), ANNEALING),
     Mutant("entropy bonus not annealed", LOSS, swap('A["ent_coef"]', "self.config.ent_coef"), ANNEALING),

@@ -176,9 +176,9 @@ MUTANTS = (
     Mutant("value of the same observation as the next", "gae", given(next_value="value"), GAE),
     Mutant("γ missing from the trace", "gae", swap("discounted_sum(A, B * C)", "discounted_sum(A, C)"), GAE),
     Mutant("log_scan one round short", "discounted_scan", swap("A < B", "2 * A < B"), SCAN),
-    Mutant("reward one row late", "transitions", swap("shifted(A.reward, B)", "A.reward"), GAE),
-    Mutant("termination one row late", "transitions", swap("shifted(A.terminated, B)", "A.terminated"), GAE),
-    Mutant("end of an episode one row late", "transitions", swap("shifted(reset, B)", "reset"), GAE),
+    Mutant("reward one row late", "transitions", swap("shift(A.reward, B)", "A.reward"), GAE),
+    Mutant("termination one row late", "transitions", swap("shift(A.terminated, B)", "A.terminated"), GAE),
+    Mutant("end of an episode one row late", "transitions", swap("shift(reset, B)", "reset"), GAE),
     Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
     # Annealing.
     Mutant("learning rate not annealed", UPDATE, swap("A.set_lr(B)", "None"), ANNEALING),

@@ -19,13 +19,13 @@ from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
-from rlcore.data.steps import shifted, transitions
+from rlcore.data.steps import shift, transitions
 from rlcore.functional.noise import Noise
-from rlcore.nn.config import KeysConfig, MLPConfig, check_keys
 from rlcore.nn.encoder import flatten
 from rlcore.nn.mlp import MLP
-from rlcore.optim.config import OptimizerConfig
+from rlcore.nn.network_keys import KeysConfig, MLPConfig, check_keys
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Plan
 
@@ -109,7 +109,7 @@ class Learner(protocols.Learner):
 
     def update(self, batch: Batch, rng: np.random.Generator) -> dict[str, Any]:
         step, x = transitions(batch), self.agent.features(batch.steps.obs, lead=2)
-        then = shifted(x, self.agent.features(batch.last.obs))
+        then = shift(x, self.agent.features(batch.last.obs))
         discount = self.config.gamma * (~step.terminated).float()
         columns = [c.flatten(0, 1) for c in (x, batch.steps.action, step.reward, discount, then)]
         metrics = self.first.accumulate(*columns) | self.second.accumulate(*columns)

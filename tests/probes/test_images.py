@@ -35,7 +35,7 @@ def test_an_image_that_the_encoder_loses_is_not_answered(monkeypatch: pytest.Mon
     def blank(x: Tensor) -> Tensor:
         return torch.zeros_like(x, dtype=torch.float32)
 
-    monkeypatch.setattr(cnn, "scaled", blank)
+    monkeypatch.setattr(cnn, "scale_pixels", blank)
     assert picture() < 0.85
 
 

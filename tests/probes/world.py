@@ -25,12 +25,12 @@ from rlcore.data.samplers import Sequences
 from rlcore.data.steps import transitions
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import reduce_loss
-from rlcore.nn.config import EncoderConfig, KeysConfig, check_keys
 from rlcore.nn.dropout import Dropout
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import linear
-from rlcore.optim.config import OptimizerConfig
+from rlcore.nn.network_keys import EncoderConfig, KeysConfig, check_keys
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from rlcore.spec import ArraySpec, EnvSpec

@@ -45,13 +45,13 @@ def write(**files: str) -> None:
     ],
 )
 def test_what_is_typed_is_taken_apart(words: list[str], modules: list[str], others: list[str]) -> None:
-    assert plugins.taken(words) == (modules, others)
+    assert plugins.take_from(words) == (modules, others)
 
 
 def test_what_is_told_to_be_typed_names_the_same_again() -> None:
     plugins.name(["a", "b.c"])
     plugins.name(["b.c"])
-    assert plugins.taken(plugins.as_typed()) == (["a", "b.c"], [])
+    assert plugins.take_from(plugins.as_typed()) == (["a", "b.c"], [])
     assert plugins.as_typed([]) == []
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlcore.algorithms.on_policy import OnPolicyConfig
 from rlcore.config.schema import arg
-from rlcore.optim.config import OptimizerConfig
+from rlcore.optim.optimizer_keys import OptimizerConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from rlcore import protocols, streams
 from rlcore.algorithms.a2c.config import Config
-from rlcore.data.history import shown
+from rlcore.data.history import show_past
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.data.rollout import Rollout, split
 from rlcore.data.steps import transitions
@@ -105,7 +105,7 @@ class Learner(protocols.Learner):
 
     def gradient_step(self, steps: Steps, last: Steps, coefs: Mapping[str, float]) -> Metrics:
         """Algorithm S3 for all actors: one step on the gradient of all samples, computed in parts."""
-        samples = self.samples(shown(Batch(steps, last, 0), self.agent.history))
+        samples = self.samples(show_past(Batch(steps, last, 0), self.agent.history))
         if self.config.normalize_advantages:
             samples = samples._replace(advantage=standardize(samples.advantage, samples.weight, self.ranks.sum))
         count = len(samples.weight)

@@ -37,6 +37,6 @@ class Config(OnPolicyConfig):
                 f"(env.num_envs={run.env.num_envs} × algo.rollout_steps={self.rollout_steps})"
             )
 
-    def undivided(self) -> Config:
+    def merge_minibatches(self) -> Config:
         """A minibatch is never larger than the rollout."""
         return replace(self, per_rank_batch_size=1 << 30)

@@ -9,8 +9,8 @@ from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.config.values import spell
 from rlcore.errors import UserError
-from rlcore.nn.config import ACTIVATIONS, KeysConfig, MLPConfig, check_keys, kind_of
-from rlcore.optim.config import OptimizerConfig
+from rlcore.nn.network_keys import ACTIVATIONS, KeysConfig, MLPConfig, check_keys, kind_of
+from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
@@ -36,7 +36,7 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorConfig(NetworkConfig):
+class SquashedActorConfig(NetworkConfig):
     """The actor."""
 
     log_std_min: float = arg(-5.0, "lowest log std of the normal before the tanh", low=-20, high=2)
@@ -82,7 +82,7 @@ class Config(AlgorithmConfig):
     n_step: int = arg(1, "n: rewards of a target before the critic's own estimate", low=1)
     mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
     cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
-    actor: ActorConfig = arg(ActorConfig(), "the policy's network")
+    actor: SquashedActorConfig = arg(SquashedActorConfig(), "the policy's network")
     critic: CriticConfig = arg(CriticConfig(), "the Q networks")
     alpha: AlphaConfig = arg(AlphaConfig(), "weight of the entropy")
 

@@ -32,10 +32,10 @@ from rlcore.data.steps import Transition, n_step
 from rlcore.functional.distributions import TanhNormal
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import mean_metrics, reduce_loss
-from rlcore.nn.config import ActorConfig
 from rlcore.nn.critics import Critics
 from rlcore.nn.encoder import flatten
 from rlcore.nn.mlp import MLP
+from rlcore.nn.network_keys import ActorConfig
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step

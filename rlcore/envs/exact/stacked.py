@@ -32,9 +32,9 @@ def stack(values: Sequence[Any]) -> State:
     for form, value in zip(forms, values, strict=True):
         groups.setdefault(form, []).append(value)
     if len(groups) == 1:
-        return _stacked(values)
+        return _stack(values)
     numbers = {form: number for number, form in enumerate(groups)}
-    entries = {str(numbers[form]): _stacked(members) for form, members in groups.items()}
+    entries = {str(numbers[form]): _stack(members) for form, members in groups.items()}
     return {"groups": entries, "of": np.array([numbers[form] for form in forms])}
 
 
@@ -47,7 +47,7 @@ def unstack(entry: State, count: int) -> list[Any]:
     if kind == "fields":
         columns = {key: unstack(inner, count) for key, inner in content.items()}
         return [{key: column[i] for key, column in columns.items()} for i in range(count)]
-    found = _regrouped(entry) if kind == "groups" else _values(entry, kind)
+    found = _regroup(entry) if kind == "groups" else _values(entry, kind)
     if len(found) != count:
         raise ValueError(f"a state of {len(found)} environments where {count} are")
     return found
@@ -64,7 +64,7 @@ def _form(value: Any) -> Hashable:
     return type(value) if type(value) in NUMBERS else (type(value), value)
 
 
-def _stacked(values: Sequence[Any]) -> State:
+def _stack(values: Sequence[Any]) -> State:
     """One entry of values of one form."""
     first = values[0]
     if isinstance(first, dict):
@@ -97,7 +97,7 @@ def _values(entry: State, kind: str) -> list[Any]:
     raise ValueError(f"no such entry of a state: {kind!r}")
 
 
-def _regrouped(entry: State) -> list[Any]:
+def _regroup(entry: State) -> list[Any]:
     of = entry["of"].tolist()
     members = {int(number): iter(unstack(inner, of.count(int(number)))) for number, inner in entry["groups"].items()}
     return [next(members[number]) for number in of]

@@ -43,7 +43,7 @@ def known_id(env_id: str) -> str:
     plugins.load()
     if ":" in env_id:
         module, _, env_id_only = env_id.partition(":")
-        if module not in plugins.named():
+        if module not in plugins.list_named():
             raise UserError(
                 f"env.id={env_id}: a config may not import code; name the module in the environment variable "
                 f"SHEPHERD_PLUGINS={module} and the id as env.id={env_id_only}"

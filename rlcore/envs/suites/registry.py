@@ -11,7 +11,7 @@ import gymnasium
 from rlcore.envs.suites.dummy import DummySuite
 from rlcore.envs.suites.gym import GYMNASIUM, REGISTERED
 from rlcore.envs.suites.own import OwnClass
-from rlcore.envs.suites.suite import Suite, installed, why_not
+from rlcore.envs.suites.suite import Suite, is_installed, why_not
 from rlcore.errors import UserError
 
 SUITES: dict[str, Suite] = {suite.name: suite for suite in (*GYMNASIUM, DummySuite(), REGISTERED)}
@@ -69,7 +69,7 @@ def list_suites() -> list[Listed]:
     for suite in SUITES.values():
         if not suite.listed():
             continue
-        here, ids = installed(suite), tuple(suite.ids())
+        here, ids = is_installed(suite), tuple(suite.ids())
         # What plugins registered is not tried: it may be large.
         tried = ids if here and suite is not REGISTERED else ()
         refused = {env_id: why for env_id in tried if (why := why_not(suite, env_id)) is not None}

@@ -138,7 +138,7 @@ class Suite(Protocol):
         return f"env.id={env_id}"
 
 
-def installed(suite: Suite) -> bool:
+def is_installed(suite: Suite) -> bool:
     """Whether the package that a suite needs can be imported (found, not imported)."""
     try:
         return not suite.requires or importlib.util.find_spec(suite.requires) is not None
@@ -161,11 +161,11 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
     Raises:
         UserError: the suite's extra is missing (and named), or the arguments do not fit.
     """
-    arguments = checked_arguments(suite, env_id, wrapper)
+    arguments = check_arguments(suite, env_id, wrapper)
     try:
         env = suite.make(env_id, arguments, render_mode)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        if suite.extra and not installed(suite):
+        if suite.extra and not is_installed(suite):
             raise UserError(
                 f"{suite.place(env_id)}: the package for {suite.name} is not installed; "
                 f"run: pip install -e '.[{suite.extra}]'"
@@ -180,7 +180,7 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
     return env
 
 
-def checked_arguments(suite: Suite, env_id: str, wrapper: Mapping[str, Any]) -> dict[str, Any]:
+def check_arguments(suite: Suite, env_id: str, wrapper: Mapping[str, Any]) -> dict[str, Any]:
     """`env.wrapper` as arguments of an environment; a UserError for one that it is known not to take."""
     arguments = {key: value for key, value in wrapper.items() if key not in suite.decided}
     known = suite.parameters(env_id)

@@ -21,7 +21,7 @@ from rlcore.envs.exact.state import capture, restore
 from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.spaces import obs_bounds, spec_of
 from rlcore.envs.suites.registry import SUITES
-from rlcore.envs.suites.suite import checked_arguments
+from rlcore.envs.suites.suite import check_arguments
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.wrappers import FlatDictObservation, layers, time_limit
@@ -50,7 +50,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
         first = self._single[0]
         self._limit = time_limit(first)
         suite, env_id = suite_for(settings)
-        code = suite.vector(env_id, checked_arguments(suite, env_id, settings.wrapper))
+        code = suite.vector(env_id, check_arguments(suite, env_id, settings.wrapper))
         assert code is not None
         self._lanes = code(num_envs)
         super().__init__(num_envs, spec_of(first), obs_bounds(first), episode_seed, "snapshot", False)

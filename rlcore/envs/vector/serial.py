@@ -35,7 +35,7 @@ class SerialVectorEnv(EpisodicVectorEnv):
         step_timeout: float = STEP_TIMEOUT,
     ) -> None:
         self._watchdog = Watchdog(step_timeout)
-        with self._watchdog.limited_to(first_limit(step_timeout)):
+        with self._watchdog.limit_to(first_limit(step_timeout)):
             self._envs: list[SingleEnv] = [
                 self._watchdog.call(partial(SingleEnv, build, i, fresh_instance)) for i in range(num_envs)
             ]
@@ -44,7 +44,7 @@ class SerialVectorEnv(EpisodicVectorEnv):
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
         if not self._builds(action, seeds):
             return self._step_or_reset(action, seeds, rows)
-        with self._watchdog.limited_to(first_limit(self._watchdog.limit)):
+        with self._watchdog.limit_to(first_limit(self._watchdog.limit)):
             return self._step_or_reset(action, seeds, rows)
 
     def _step_or_reset(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
@@ -71,14 +71,14 @@ class SerialVectorEnv(EpisodicVectorEnv):
         return [env.capture() for env in self._envs]
 
     def _restore(self, states: list[State]) -> None:
-        with self._watchdog.limited_to(first_limit(self._watchdog.limit)):
+        with self._watchdog.limit_to(first_limit(self._watchdog.limit)):
             for env, state in zip(self._envs, states, strict=True):
                 self._watchdog.call(partial(env.restore, state))
 
     def _replay(self, episodes: dict[int, tuple[int | None, np.ndarray]], obs: dict[str, np.ndarray]) -> None:
         for index, (seed, actions) in episodes.items():
             # Re-simulating may take as long as it took to play: each step may use its limit.
-            with self._watchdog.limited_to(first_limit(self._watchdog.limit) + len(actions) * self._watchdog.limit):
+            with self._watchdog.limit_to(first_limit(self._watchdog.limit) + len(actions) * self._watchdog.limit):
                 self._watchdog.call(partial(self._envs[index].replay, seed, env_actions(actions), obs, index))
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from rlcore.envs.vector.watchdog import START_LIMIT, STEP_TIMEOUT, first_limit
 from rlcore.envs.vector.worker import Request, Status, record_dtype
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
 from rlcore.spec import EnvSpec
-from rlcore.system.lifeline import spawn, stopped
+from rlcore.system.lifeline import is_stopped, spawn
 from rlcore.types import State
 
 POLL_EVERY = 1.0  # seconds
@@ -98,7 +98,7 @@ class Deadline:
         while not worker.connection.poll(slice := min(POLL_EVERY, max(0.0, self.left))):
             if self.left <= 0:
                 return False
-            if not stopped(worker.process.pid):
+            if not is_stopped(worker.process.pid):
                 self.left -= slice
         return True
 

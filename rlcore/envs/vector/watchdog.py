@@ -60,7 +60,7 @@ class Watchdog:
             threading.Thread(target=_check_repeatedly, args=arguments, daemon=True).start()
 
     @contextmanager
-    def limited_to(self, seconds: float) -> Iterator[None]:
+    def limit_to(self, seconds: float) -> Iterator[None]:
         """Another limit for the calls inside the `with`."""
         self.checks_allowed = max(1, round(CHECKS * seconds / self.limit))
         try:

@@ -14,7 +14,7 @@ TMPDIR.
 
 from rlcore.store.checkpoint.chunks import chunks_of as chunks_of
 from rlcore.store.checkpoint.chunks import write_chunks as write_chunks
-from rlcore.store.checkpoint.names import chosen as chosen
+from rlcore.store.checkpoint.names import choose as choose
 from rlcore.store.checkpoint.names import find as find
 from rlcore.store.checkpoint.names import load_newest as load_newest
 from rlcore.store.checkpoint.names import name_best as name_best

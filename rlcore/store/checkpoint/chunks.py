@@ -51,7 +51,7 @@ def write_chunks(directory: Path, state: Any) -> None:
         if new:
             make_directory(folder)
         for chunk in new:
-            chunk.stored[str(folder.absolute())] = _written(chunk, folder)
+            chunk.stored[str(folder.absolute())] = _write(chunk, folder)
         if new:
             sync_directory(folder)
     except OSError as error:
@@ -76,7 +76,7 @@ def _content(chunk: Chunk) -> bytes:
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in chunk.columns().items()})
 
 
-def _written(chunk: Chunk, folder: Path) -> dict[str, Any]:
+def _write(chunk: Chunk, folder: Path) -> dict[str, Any]:
     content = _content(chunk)
     sha256 = hashlib.sha256(content).hexdigest()
     path = folder / f"{sha256[:32]}.safetensors"
@@ -92,7 +92,7 @@ def entry_of(chunk: Chunk, directory: Path) -> dict[str, Any]:
     return chunk.stored[str((directory / FOLDER).absolute())]
 
 
-def stored(entry: Any, directory: Path) -> Chunk:
+def chunk_of(entry: Any, directory: Path) -> Chunk:
     """The chunk that an entry of a checkpoint speaks of; its file is read, and verified, when it is asked for.
 
     A `UserError` names the file then, where it is damaged. `ValueError` where `write_chunks` never made such an entry,

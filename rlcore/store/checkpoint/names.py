@@ -24,11 +24,11 @@ def newest_first(directory: Path) -> Iterator[Path]:
 
     Those of earlier versions are called by env steps, a few in a hundred less: the order is the same.
     """
-    names = [p for p in directory.iterdir() if _numbered(p.name)] if directory.is_dir() else []
+    names = [p for p in directory.iterdir() if _is_numbered(p.name)] if directory.is_dir() else []
     yield from sorted(names, key=lambda p: -int(p.name))
 
 
-def _numbered(name: Any) -> bool:
+def _is_numbered(name: Any) -> bool:
     return isinstance(name, str) and name.isascii() and name.isdigit() and len(name) < 20
 
 
@@ -99,7 +99,7 @@ def resolve(run: RunDirectory, name: str | int = "latest") -> Path:
     return run.checkpoints / str(name)
 
 
-def chosen(run: RunDirectory) -> Path:
+def choose(run: RunDirectory) -> Path:
     """The checkpoint whose policy stands for a run: the best by the evaluations while training, else the latest."""
     try:
         path = resolve(run, "best")
@@ -151,7 +151,7 @@ def _names(run: RunDirectory) -> dict[str, str]:
     """`latest` and `best` as far as there are any; a damaged file is made good from the event log, and it is said."""
     try:
         names = unseal(run.names.read_bytes())
-        if all(_numbered(name) for name in names.values()):
+        if all(_is_numbered(name) for name in names.values()):
             return names
         wrong = "it names no checkpoint"
     except FileNotFoundError:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlcore.errors import UserError
 from rlcore.store.checkpoint.chunks import FOLDER as CHUNKS
-from rlcore.store.checkpoint.chunks import stored
+from rlcore.store.checkpoint.chunks import chunk_of
 from rlcore.store.checkpoint.files import TRANSIENT, Damage, Unreadable, read, read_whole
 from rlcore.store.checkpoint.sealed_json import unseal
 
@@ -45,7 +45,7 @@ def decode(files: Mapping[str, bytes], path: Path) -> tuple[dict[str, Any], dict
         files["learning/state.json"],
         files["learning/tensors.safetensors"],
         names=("learning/state.json", "learning/tensors.safetensors"),
-        chunk=functools.partial(stored, directory=path.absolute().parent),
+        chunk=functools.partial(chunk_of, directory=path.absolute().parent),
     )
     bookkeeping = nested_state.read_json(files["bookkeeping/state.json"], "bookkeeping/state.json")
     for name, state in (("learning", learning), ("bookkeeping", bookkeeping)):
@@ -68,12 +68,12 @@ def manifest(path: Path) -> dict[str, Any]:
     with in_a_sentence(path):
         content = read_manifest(path)
         if "policy_steps" not in content:
-            content["policy_steps"] = _learned_from(path, content)
+            content["policy_steps"] = _read_policy_steps(path, content)
     learned = {name: entry["sha256"] for name, entry in content["files"].items() if name.startswith("learning/")}
     return content | {"digest": hashlib.sha256(json.dumps(learned, sort_keys=True).encode()).hexdigest()}
 
 
-def _learned_from(path: Path, content: Mapping[str, Any]) -> int:
+def _read_policy_steps(path: Path, content: Mapping[str, Any]) -> int:
     """The policy steps of a checkpoint that an earlier version called by its env steps."""
     name = "learning/state.json"
     state = json.loads(read_whole(path, name, content["files"][name]))

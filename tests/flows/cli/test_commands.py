@@ -211,7 +211,7 @@ def test_weights_of_a_registered_model_start_a_run_that_keeps_where_they_came_fr
     for name, *rest in (("make-env", *TINY, f"init_from={uri}"), ("checkpoint",)):
         done = here("stage", name, "runs/warm", *rest)
         assert done.returncode == 0, done.stderr
-    warm, source = RunDirectory(home / "runs/warm"), checkpoint.chosen(trained.run)
+    warm, source = RunDirectory(home / "runs/warm"), checkpoint.choose(trained.run)
     ours, theirs = (checkpoint.load(path)[0] for path in (checkpoint.resolve(warm), source))
     name = "actor.layers.0.weight"
     assert (ours["learner"]["agent"][name] == theirs["learner"]["agent"][name]).all()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.help import rewritten, train_help
+from flows.cli.help import rewrite, train_help
 from flows.config.yaml_files import presets
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
@@ -82,12 +82,12 @@ def test_help_names_a_users_own_preset_and_its_file(tmp_path, monkeypatch):
 
 def test_the_documented_table_is_the_typed_config():
     text = (DOCS / "configuration.md").read_text()
-    assert rewritten(text) == text, "run: python -m flows.cli.help docs/configuration.md"
+    assert rewrite(text) == text, "run: python -m flows.cli.help docs/configuration.md"
 
 
 def test_a_document_without_marks_is_refused():
     with pytest.raises(ValueError, match="must hold"):
-        rewritten("no marks")
+        rewrite("no marks")
 
 
 def test_every_preset_is_documented():

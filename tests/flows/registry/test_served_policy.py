@@ -165,7 +165,7 @@ def test_a_policy_that_remembers_is_called_with_what_it_answered(
     policy = flows.load_policy(champion(tmp_path, "lstm", algo="q_learning").path)
     server = TestClient(scoring_server.init(load_model("models:/lstm@champion")))
     obs = np.random.default_rng(6).normal(size=(4, 2, 4))
-    answered, carry = {key: value.tolist() for key, value in policy.remembered(2).items()}, None
+    answered, carry = {key: value.tolist() for key, value in policy.initial_carry(2).items()}, None
     for row, opens in zip(obs, [[True, True], [False, False], [False, True], [False, False]], strict=True):
         given = {"state": row.tolist(), "is_first": opens} | answered
         response = server.post("/invocations", json={"inputs": given})

@@ -203,7 +203,7 @@ def test_init_from_starts_with_the_weights_of_another_run(undisturbed: RunDirect
     session.save()
     session.close()
     started, _ = checkpoint.load(checkpoint.resolve(run, "latest"))
-    source, _ = checkpoint.load(checkpoint.chosen(undisturbed))
+    source, _ = checkpoint.load(checkpoint.choose(undisturbed))
     name = "actor.layers.0.weight"
     assert (started["learner"]["agent"][name] == source["learner"]["agent"][name]).all()
     assert started["learner"]["updates"] == 0

@@ -106,7 +106,7 @@ def test_a_list_is_stored_as_text_and_meant_as_a_list() -> None:
     value = dimension.suggest(trial)
     assert value in (["a"], ["a", "b"])
     assert isinstance(trial.params[dimension.key], str)
-    assert dimension.meant(trial.params[dimension.key]) == value
+    assert dimension.to_config(trial.params[dimension.key]) == value
 
 
 @pytest.mark.parametrize(

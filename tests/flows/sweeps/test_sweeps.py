@@ -71,7 +71,7 @@ def after_a_checkpoint(home: Path, file: str) -> int:
 
     def holder() -> int | None:
         for name, run in runs(home, KILLED).items():
-            if count(run, "checkpoint") > before.get(name, 0) and not count(run, "end") and run.taken():
+            if count(run, "checkpoint") > before.get(name, 0) and not count(run, "end") and run.is_taken():
                 noted = re.match(r"pid (\d+)", (run.path / file).read_text())
                 if noted and psutil.pid_exists(int(noted[1])):
                     return int(noted[1])

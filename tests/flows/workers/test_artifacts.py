@@ -66,6 +66,6 @@ def test_a_server_that_is_away_costs_a_warning_and_no_training(
 
     (run.path / "config.yaml").write_text("algo: {total_steps: 100}\n")
     monkeypatch.setattr("prefect.artifacts.create_progress_artifact", away)
-    with caplog.at_level(logging.WARNING), artifacts.progress_shown(run):
+    with caplog.at_level(logging.WARNING), artifacts.show_progress(run):
         tell("progress", {"policy_steps": 100})
     assert "not shown in Prefect: ConnectionError: nobody answers" in caplog.text

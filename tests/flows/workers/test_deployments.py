@@ -241,7 +241,7 @@ def test_a_cancelled_sweep_ends_when_its_trials_have(site: Site) -> None:
     assert site.ended(flow_run, 60)[0] == "CANCELLED"
     assert [run["state_type"] for run in workers.trials_of(site, "cancelled")] == ["CANCELLED"]
     runs = [RunDirectory(path.parent) for path in (site.home / "runs/sweeps/cancelled").rglob("run.json")]
-    assert [run.taken() for run in runs] == [False]
+    assert [run.is_taken() for run in runs] == [False]
 
 
 def test_a_cancelled_flow_run_keeps_a_checkpoint_and_another_beside_it_goes_on(site: Site, pair: Pair) -> None:
@@ -309,7 +309,7 @@ def test_a_training_can_be_cancelled_after_the_server_was_away(site: Site) -> No
     site.servers("up")
     site.prefect("flow-run", "cancel", flow_run)
     assert site.ended(flow_run, 60)[0] == "CANCELLED"
-    assert not run.taken()
+    assert not run.is_taken()
 
 
 @soak

@@ -27,7 +27,7 @@ from tests.probes import q_learning, recurrent
 @pytest.fixture(autouse=True)
 def as_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The traced graph itself in the place of its machine code, whose numbers tests/contract holds against it."""
-    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr(machine_code, "build", run_graphs)
     monkeypatch.setattr("rlcore.train.training.rehearse", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
 

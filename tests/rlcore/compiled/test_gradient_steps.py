@@ -27,7 +27,7 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         names.extend(each.what for each in functions)
         return run_graphs(functions)
 
-    monkeypatch.setattr(machine_code, "built", build_graphs)
+    monkeypatch.setattr(machine_code, "build", build_graphs)
     monkeypatch.setattr("rlcore.train.training.rehearse", lambda *_: None)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     return names

@@ -135,11 +135,11 @@ def test_two_steps_that_differ_have_two_keys() -> None:
 
 def test_an_input_that_is_one_object_twice_stays_two_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same number twice is one tensor; the next time they may be two numbers."""
-    monkeypatch.setattr(machine_code, "built", lambda functions: [lambda given: [*functions[0].graph(*given)]])
-    monkeypatch.setattr(machine_code, "_known", lambda *_: None)
+    monkeypatch.setattr(machine_code, "build", lambda functions: [lambda given: [*functions[0].graph(*given)]])
+    monkeypatch.setattr(machine_code, "_find_known", lambda *_: None)
     facts = machine_code.Facts({}, 0, list, [])
     half = torch.tensor(0.5)
-    code, _ = machine_code.made_once("it", lambda a, b: (a - 2 * b,), [half, half], facts)
+    code, _ = machine_code.make_once("it", lambda a, b: (a - 2 * b,), [half, half], facts)
     assert code([torch.tensor(1.0), torch.tensor(0.25)])[0].item() == 0.5
 
 
@@ -158,7 +158,7 @@ def test_machine_code_has_the_numbers_of_the_loop(tmp_path: Path, monkeypatch: p
         return gradients(partial(twice, loss), *rebuild(form, iter(flat)))
 
     example = leaves(form)
-    (code,) = package.built([package.Traced("a scan", machine_code.trace(function, example), example)])
+    (code,) = package.build([package.Traced("a scan", machine_code.trace(function, example), example)])
     given = map_leaves(lambda t: t.flip(0) if t.dim() > 1 else t, problem())
     flat, wanted = leaves(given), gradients(partial(twice, unrolled), *given)
     before = [tensor.clone() for tensor in flat]

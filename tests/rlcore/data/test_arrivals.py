@@ -66,8 +66,8 @@ def test_every_arrival_goes_to_the_device_in_one_copy_and_none_goes_twice() -> N
         sent = list[int]()
         for t in range(5):
             with Copies() as copies:
-                room.seen(t)
-                room.seen(t)
+                room.show(t)
+                room.show(t)
             sent.append(copies.count)
             arrival = envs.step(torch.zeros(3, dtype=torch.int64).numpy())
             room.put(t + 1, arrival)
@@ -84,7 +84,7 @@ def test_columns_of_every_type_lie_where_their_numbers_can_be_read() -> None:
     arrival = envs.reset()
     room = Room(2, arrival, torch.device("cpu"), packed=True)
     room.begin(arrival)
-    obs, is_first = room.seen(0)
+    obs, is_first = room.show(0)
     assert is_first.dtype == torch.bool and is_first.tolist() == [True] * 3
     for key, rows in arrival.obs.items():
         assert obs[key].tolist() == rows.tolist() and not obs[key].numpy().flags.owndata

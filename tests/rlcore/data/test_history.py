@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rlcore.data.history import Recalling, gather, look, past_of, recall, recalling, rows_before, shown
+from rlcore.data.history import Recalling, gather, look, past_of, recall, recalling, rows_before, show_past
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sequences
 from rlcore.functional.noise import Noise
@@ -134,7 +134,7 @@ def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
     batch = Batch(steps, last, 0)
     found, arrival = recall(batch, history, ["x"])
     order = torch.randperm(second * width, generator=torch.Generator().manual_seed(seed % 1000)).reshape(width, second)
-    stacked, seen = look(found, order), shown(batch, history)
+    stacked, seen = look(found, order), show_past(batch, history)
     for key, values in expected.items():
         flat = values[first:-1].reshape(second * width, *values.shape[2:])
         np.testing.assert_array_equal(stacked[key].numpy(), flat[order.numpy()])
@@ -167,7 +167,7 @@ def test_without_a_history_an_agent_is_itself_and_no_row_is_copied() -> None:
     batch = Batch(steps, last, 0)
     found, arrival = recall(batch, {}, ["x"])
     assert isinstance(found, dict) and found["x"].data_ptr() == obs.data_ptr() and arrival["x"] is last.obs["x"]
-    assert shown(batch, {}) is batch
+    assert show_past(batch, {}) is batch
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_a_memory_draws_is_shown_with_the_rows_before_it() -> None:
     for _ in range(15):
         replay.extend(*collector.collect(4))
     batch = next(replay.batches(1_000_000))
-    seen = shown(batch, history)
+    seen = show_past(batch, history)
     for raw, frames, earlier in (
         (batch.steps.obs["state"], seen.steps.obs["state"], seen.steps.obs[ACTION]),
         (batch.last.obs["state"], seen.last.obs["state"], seen.last.obs[ACTION]),

@@ -222,7 +222,7 @@ def test_a_dataset_of_another_environment_is_refused_by_what_differs() -> None:
 def test_rows_are_seen_as_a_tensordict_in_the_order_of_time() -> None:
     replay = memory(size=9)
     filled(replay, 5)
-    rows = replay.remembered()
+    rows = replay.copy_rows()
     assert rows.batch_size == (9, 3)
     age, first = rows["obs", "state"][..., 2], rows["is_first"]
     assert torch.equal(age[1:], torch.where(first[1:], 0.0, age[:-1] + 1))
@@ -250,7 +250,7 @@ def test_no_row_lies_among_the_numbers_that_every_reader_of_a_checkpoint_reads(t
     replay = memory(size=128)
     filled(replay, 30)
     path = checkpoint.save(tmp_path, 1, {"buffer": replay.state_dict()}, {})
-    rows = replay.remembered()["obs", "state"].nbytes
+    rows = replay.copy_rows()["obs", "state"].nbytes
     assert (path / "learning" / "tensors.safetensors").stat().st_size < 100 < rows
 
 

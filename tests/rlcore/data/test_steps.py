@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from rlcore.data.steps import shifted, transitions
+from rlcore.data.steps import shift, transitions
 from rlcore.types import Batch, Steps
 
 
@@ -51,4 +51,4 @@ def test_a_row_before_one_that_opens_an_episode_is_a_reset_whether_or_not_an_end
 
 
 def test_shifted_appends_the_arrival() -> None:
-    assert shifted(torch.tensor([[1], [2], [3]]), torch.tensor([4])).tolist() == [[2], [3], [4]]
+    assert shift(torch.tensor([[1], [2], [3]]), torch.tensor([4])).tolist() == [[2], [3], [4]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlcore.envs.images import luminance, resized
+from rlcore.envs.images import luminance, resize
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import kind_of, spec_of
 from rlcore.errors import UserError
@@ -80,8 +80,8 @@ def test_a_spec_from_before_there_were_kinds_is_read():
 def test_pixels_are_the_mean_of_the_area_that_they_cover():
     planes = np.random.default_rng(0).integers(0, 256, (3, 96, 128), np.uint8)
     areas = planes.reshape(3, 32, 3, 32, 4).astype(np.float64).mean((2, 4))
-    assert np.abs(resized(planes, 32) - areas).max() <= 1.0  # Pillow rounds after each direction
-    floats = resized(planes.astype(np.float32) / 255, 32)
+    assert np.abs(resize(planes, 32) - areas).max() <= 1.0  # Pillow rounds after each direction
+    floats = resize(planes.astype(np.float32) / 255, 32)
     np.testing.assert_allclose(floats, areas / 255, atol=1e-5)
 
 

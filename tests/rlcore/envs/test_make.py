@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rlcore import plugins
-from rlcore.config.groups import ActionsAsObservation, EnvConfig
+from rlcore.config.groups import ActionsAsObservationConfig, EnvConfig
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import obs_bounds, spec_of
 from rlcore.envs.suites.ids import known_id
@@ -132,7 +132,7 @@ def test_the_users_env_group_gives_the_same_settings():
     config = EnvConfig(
         id="CartPole-v1",
         action_repeat=2,
-        actions_as_observation=ActionsAsObservation(num_stack=3, noop=1, dilation=2),
+        actions_as_observation=ActionsAsObservationConfig(num_stack=3, noop=1, dilation=2),
         max_episode_steps=9,
     )
     assert EnvSettings.of(config) == EnvSettings(

@@ -83,7 +83,7 @@ def test_a_policy_that_remembers_does_so_within_an_episode_and_not_beyond(
     spec = {"id": "Painter", "obs": {"state": state}, "action": action}
     run, envs = checkpointed_run(tmp_path / "run", "run", 1, spec, "q_learning"), [Painter(), Painter()]
     path, made = checkpoint.resolve(run, "latest"), iter(envs)
-    monkeypatch.setattr(film, "evaluated", lambda config: config)
+    monkeypatch.setattr(film, "adapt_to_evaluation", lambda config: config)
     monkeypatch.setattr(film, "make", lambda config, render_mode: next(made))
     assert film.film(run, path) == "media/policy.mp4"
     # each action is how many came before it in its episode, modulo 5

@@ -91,7 +91,7 @@ def test_observations_that_do_not_fit_are_refused_by_name(run: RunDirectory, obs
 def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
     from rlcore.algorithms.ppo import learner as ppo
     from rlcore.config.values import plain
-    from rlcore.judge.loaded_policy import Policy
+    from rlcore.judge.loaded_policy import LoadedPolicy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
     action = ActionSpec("Discrete", (), "int64", (4,), (0,))
@@ -99,7 +99,7 @@ def test_a_discrete_observation_is_one_whole_number_within_its_range() -> None:
     config = ppo.Config(total_steps=1)
     agent = ppo.Agent(config, spec, "auto", torch.Generator().manual_seed(0))
     description = {"algo": plain(config), "distribution": "auto", "spec": spec.to_json()}
-    policy = Policy(description, agent.state_dict())
+    policy = LoadedPolicy(description, agent.state_dict())
     assert policy.predict(3).ndim == 0  # one observation, one action: not a batch of one
     assert policy.predict(np.array([3, 15])).shape == (2,)
     for wrong in (16, -1, 1.5):
@@ -128,13 +128,15 @@ def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(m
     from rlcore.algorithms import ALGORITHMS
     from rlcore.algorithms.ppo import learner as ppo
     from rlcore.config.values import plain
-    from rlcore.judge.loaded_policy import Policy
+    from rlcore.judge.loaded_policy import LoadedPolicy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
     monkeypatch.setitem(ALGORITHMS, "ppo", SimpleNamespace(Config=ppo.Config, Agent=Pixels))
     keys = {"rgb": ArraySpec((3, 2, 2), "uint8"), "speed": ArraySpec((1,), "float32")}
     spec = EnvSpec("screen", keys, ActionSpec("Discrete", (), "int64", (9,), (0,)))
-    policy = Policy({"algo": plain(ppo.Config(total_steps=1)), "distribution": "auto", "spec": spec.to_json()}, {})
+    policy = LoadedPolicy(
+        {"algo": plain(ppo.Config(total_steps=1)), "distribution": "auto", "spec": spec.to_json()}, {}
+    )
     image = np.full((3, 2, 2), 250)  # JSON knows no uint8
     assert policy.predict({"rgb": image, "speed": [0.5]}) == 3000
     with pytest.raises(UserError, match="key 'speed' is missing; expected rgb, speed"):
@@ -149,7 +151,7 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
     from rlcore.algorithms import ALGORITHMS
     from rlcore.config.build import build
     from rlcore.config.values import plain
-    from rlcore.judge.loaded_policy import Policy
+    from rlcore.judge.loaded_policy import LoadedPolicy
     from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
     from tests.probes import q_learning
 
@@ -157,8 +159,8 @@ def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeyp
     config = build(q_learning.Config, {"total_steps": 1}, "algo.")
     spec = EnvSpec("way", {"state": ArraySpec((4,), "float32")}, ActionSpec("Discrete", (), "int64", (2,), (0,)))
     agent = q_learning.Agent(config, spec, "auto", torch.Generator().manual_seed(0))
-    policy = Policy({"algo": plain(config), "distribution": "auto", "spec": spec.to_json()}, agent.state_dict())
-    held, carry = policy.remembered(3), None
+    policy = LoadedPolicy({"algo": plain(config), "distribution": "auto", "spec": spec.to_json()}, agent.state_dict())
+    held, carry = policy.initial_carry(3), None
     assert list(held) == ["carry.age.0"] and not held["carry.age.0"].any()
     for opens in ([1, 1, 1], [0, 0, 0], [0, 1, 0]):
         first = np.array(opens, bool)

@@ -6,7 +6,7 @@ import torch
 
 from rlcore.algorithms.ppo.config import Config
 from rlcore.nn.actor_critic import ActorCritic
-from rlcore.nn.config import EncoderConfig, KeysConfig
+from rlcore.nn.network_keys import EncoderConfig, KeysConfig
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.types import Alone
 

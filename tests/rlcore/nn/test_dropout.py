@@ -62,7 +62,7 @@ class Small:
 
 
 def test_compiled_it_draws_the_masks_of_the_code_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr(machine_code, "build", run_graphs)
     eager, compiled = Small(False).run(5), Small(True).run(5)
     assert compiled == pytest.approx(eager, rel=1e-5) and len(set(eager)) > 1
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from rlcore.config.algorithm import VECTORS
 from rlcore.errors import UserError
-from rlcore.nn.config import EncoderConfig, check_keys
 from rlcore.nn.encoder import MultiEncoder, Normalizer, flatten
+from rlcore.nn.network_keys import EncoderConfig, check_keys
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.types import Alone
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlcore.nn.config import ACTIVATIONS, MLPConfig
 from rlcore.nn.mlp import MLP, linear
+from rlcore.nn.network_keys import ACTIVATIONS, MLPConfig
 
 
 def rng(seed: int = 0) -> torch.Generator:

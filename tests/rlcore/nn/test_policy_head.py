@@ -10,7 +10,7 @@ from rlcore.errors import UserError
 from rlcore.functional.distributions import Categoricals, Normal, TanhNormal
 from rlcore.functional.noise import Noise
 from rlcore.judge.random_agent import RandomAgent
-from rlcore.nn.config import ActorConfig, kind_of
+from rlcore.nn.network_keys import ActorConfig, kind_of
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.spec import ActionSpec, EnvSpec
 

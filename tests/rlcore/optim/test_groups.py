@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from rlcore.compiled import machine_code
 from rlcore.config.build import build
 from rlcore.errors import UserError
-from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from tests.graphs import run_graphs
 from tests.rlcore.optim.test_optimizer import PLAIN, context
 
@@ -21,7 +21,7 @@ from tests.rlcore.optim.test_optimizer import PLAIN, context
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The very graph that would be compiled."""
-    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr(machine_code, "build", run_graphs)
 
 
 def network() -> Any:

@@ -21,10 +21,10 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.errors import RunError, UserError
 from rlcore.functional.distributions import Normal
 from rlcore.functional.returns import gae
-from rlcore.nn.config import MLPConfig
 from rlcore.nn.mlp import MLP
-from rlcore.optim.config import SETTINGS, OptimizerConfig
+from rlcore.nn.network_keys import MLPConfig
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
 from rlcore.spec import EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.fabric import FabricRanks
@@ -70,7 +70,7 @@ def stepped(optimizer: Optimizer, slope: Sequence[float], samples: float = 1.0) 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The very graph that would be compiled."""
-    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr(machine_code, "build", run_graphs)
 
 
 def test_sgd_step_is_the_hand_calculation() -> None:

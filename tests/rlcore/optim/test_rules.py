@@ -15,8 +15,8 @@ from rlcore.compiled import machine_code
 from rlcore.config.build import build
 from rlcore.errors import UserError
 from rlcore.optim import rules
-from rlcore.optim.config import SETTINGS, OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
 from rlcore.optim.rules import BLOCK, Rule, Slots
 from tests.graphs import run_graphs
 from tests.rlcore.optim.test_optimizer import context, made, stepped
@@ -103,7 +103,7 @@ def test_rmsprop_tf_is_tensorflows_formula(centered: bool) -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_warm_up_grows_linearly_to_the_learning_rate(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Slope 1, α = 0.1, 4 steps: ¼ + ½ + ¾ + 1 + 1 of α; a schedule's other α is warmed up likewise, where it still is.
-    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr(machine_code, "build", run_graphs)
     config = OptimizerConfig(name="sgd", lr=0.1, betas=None, eps=None, warmup=4)
     module, optimizer = made(config, context(compiled=compiled))
     for expected in (0.975, 0.925, 0.85, 0.75, 0.65):
@@ -182,7 +182,7 @@ def sign(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_plugin_adds_a_rule(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Averages of the slopes (1, -3), then (-2, -2), by halves: (½, -1½) and (-¾, -1¾).
-    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr(machine_code, "build", run_graphs)
     config = build(OptimizerConfig, {"name": "sign", "lr": 0.1, "betas": None, "eps": None}, "algo.optimizer.")
     module, optimizer = made(config, context(compiled=compiled))
     for slope, expected in (([1, -3], [[0.9, -0.9]]), ([-2, -2], [[1.0, -0.8]])):

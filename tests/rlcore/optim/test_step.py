@@ -15,8 +15,8 @@ from rlcore.compiled.scan import scan
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
 from rlcore.nn.encoder import Normalizer
-from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from tests.graphs import run_graphs
@@ -28,7 +28,7 @@ ONE = torch.tensor(1.0)
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The very graph that would be compiled."""
-    monkeypatch.setattr(machine_code, "built", run_graphs)
+    monkeypatch.setattr(machine_code, "build", run_graphs)
 
 
 class Critic(nn.Module):

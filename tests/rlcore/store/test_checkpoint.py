@@ -177,7 +177,7 @@ def test_damaged_names_are_found_anew_from_the_event_log(
     run.names.unlink() if content is None else run.names.write_bytes(content)
     checkpoint.prune(run, 1, path)
     assert [p.name for p in checkpoint.newest_first(run.checkpoints)] == ["512", "256"]
-    assert checkpoint.chosen(run).name == "256"
+    assert checkpoint.choose(run).name == "256"
     assert ("names.json is damaged" in caplog.text) == (content is not None)
 
 

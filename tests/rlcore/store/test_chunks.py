@@ -100,7 +100,7 @@ def test_what_asks_for_no_chunk_reads_none(tmp_path: Path) -> None:
     checkpoint.name_best(directory, path)
     newest = checkpoint.load_newest(directory.checkpoints)
     assert newest is not None and newest[0] == path
-    assert {checkpoint.resolve(directory), checkpoint.chosen(directory)} == {path}
+    assert {checkpoint.resolve(directory), checkpoint.choose(directory)} == {path}
     learning, _ = checkpoint.load(path)
     with pytest.raises(UserError, match=r"chunks/\w+\.safetensors cannot be read"):
         learning["replay"]["chunks"][0].columns()
@@ -148,11 +148,11 @@ def test_diff_names_the_first_element_in_which_chunks_differ(tmp_path: Path) -> 
 @pytest.mark.parametrize("entry", [{}, {"file": "../x", "size": 1, "sha256": ""}, 3, {"file": None}])
 def test_an_entry_that_nobody_wrote_is_a_sentence(tmp_path: Path, entry: Any) -> None:
     from rlcore.store.checkpoint import nested_state
-    from rlcore.store.checkpoint.chunks import stored
+    from rlcore.store.checkpoint.chunks import chunk_of
 
     shape = json.dumps({"chunk": entry}).encode()
     with pytest.raises(UserError, match="holds what no checkpoint holds"):
-        nested_state.decode(shape, nested_state.encode({})[1], chunk=lambda given: stored(given, tmp_path))
+        nested_state.decode(shape, nested_state.encode({})[1], chunk=lambda given: chunk_of(given, tmp_path))
 
 
 def test_between_processes_travels_where_a_chunk_lies_or_what_it_holds(tmp_path: Path) -> None:

@@ -117,13 +117,13 @@ def test_asking_for_a_second_writer_changes_nothing_and_holds_nothing(tmp_path: 
 
 def test_a_run_is_taken_while_a_process_leads_or_writes_it(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    assert not run.taken()
+    assert not run.is_taken()
     for holding in (run.driving, run.writing):
         with holding():
-            assert run.taken()
+            assert run.is_taken()
             with pytest.raises(UserError, match=f"pid {os.getpid()} on .* is writing this run"):
                 run.refuse_second_writer()
-        assert not run.taken()
+        assert not run.is_taken()
 
 
 def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:

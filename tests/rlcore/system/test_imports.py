@@ -39,7 +39,7 @@ from rlcore.system.imports import COMPILER, large_imports, without_compiler
 
 with large_imports("torch"), without_compiler():
     import lightning_fabric
-from rlcore.optim.config import SETTINGS, OptimizerConfig
+from rlcore.optim.optimizer_keys import SETTINGS, OptimizerConfig
 from tests.rlcore.optim.test_optimizer import made, stepped
 
 for name in SETTINGS:

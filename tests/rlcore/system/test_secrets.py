@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlcore.errors import RunError, UserError
-from rlcore.system.secrets import redacted
+from rlcore.system.secrets import redact
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ from rlcore.system.secrets import redacted
 )
 def test_a_password_is_hidden(text: str, shown: str | None) -> None:
     shown = shown or "API request to https://me:***@h/api: X('https://me:***@h')"
-    assert redacted(text) == shown
-    assert redacted(shown) == shown
+    assert redact(text) == shown
+    assert redact(shown) == shown
     for error in (UserError(text), RunError(text)):
         assert str(error) == shown
 
@@ -49,8 +49,8 @@ def test_a_password_is_hidden(text: str, shown: str | None) -> None:
     ],
 )
 def test_what_a_key_called_so_holds_is_hidden(text: str, shown: str) -> None:
-    assert redacted(text) == shown
-    assert redacted(shown) == shown
+    assert redact(text) == shown
+    assert redact(shown) == shown
     assert str(UserError(text)) == shown
 
 
@@ -67,4 +67,4 @@ def test_what_a_key_called_so_holds_is_hidden(text: str, shown: str) -> None:
     ],
 )
 def test_what_is_no_password_is_shown(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text

@@ -31,7 +31,7 @@ def builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
         asked.append([each.key for each in functions])
         return run_graphs(functions)
 
-    monkeypatch.setattr(machine_code, "built", built)
+    monkeypatch.setattr(machine_code, "build", built)
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     return asked
 
@@ -111,7 +111,7 @@ def test_packages_are_checked_with_observations_that_tell_them_apart(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen: list[Traced] = []
-    monkeypatch.setattr(machine_code, "built", lambda functions: seen.extend(functions) or run_graphs(functions))
+    monkeypatch.setattr(machine_code, "build", lambda functions: seen.extend(functions) or run_graphs(functions))
     monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
     one = training("ppo", rollout_steps=20, dense_units=8)
     one.collect()

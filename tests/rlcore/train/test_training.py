@@ -154,7 +154,7 @@ def test_a_replay_memory_begins_with_the_dataset_that_collect_wrote(
     for _ in range(6):
         one.collect()
         assert len(one.update()) == (4 if one.policy_steps > 8 else 0)  # none is owed for the dataset's rows
-    held = {tuple(row) for row in one.buffer.remembered()["obs", "state"].reshape(-1, 4).tolist()}
+    held = {tuple(row) for row in one.buffer.copy_rows()["obs", "state"].reshape(-1, 4).tolist()}
     assert len(held & {tuple(row) for row in rows.tolist()}) > 100
     with pytest.raises(UserError, match=r"^remember\(dataset\): training has begun; a replay memory begins with it"):
         one.remember(run.dataset)

@@ -15,7 +15,7 @@ from flows.config.compose import compose
 from rlcore import plugins
 from rlcore.envs.card import card_key, environment_card
 from rlcore.envs.make import EnvSettings, make
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import UserError
 
 SOURCE = '''

@@ -17,12 +17,12 @@ from flows.config.compose import compose
 from rlcore import plugins
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.card import card_key, environment_card, package_versions
-from rlcore.envs.make import EnvSettings, evaluated, make
+from rlcore.envs.make import EnvSettings, adapt_to_evaluation, make
 from rlcore.envs.suites import registry
 from rlcore.envs.suites.gym import GYMNASIUM, GymnasiumSuite
 from rlcore.envs.suites.ids import known_id
 from rlcore.envs.suites.registry import SUITES, list_suites, register
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.native import NativeVectorEnv
 from rlcore.errors import UserError
 from rlcore.judge.evaluation import evaluate_agent
@@ -213,7 +213,7 @@ def test_it_steps_in_a_process_of_its_own_and_resumes_there() -> None:
 
 def test_evaluation_has_its_own_side_which_training_does_not_see() -> None:
     config = EnvConfig("arcade_game")
-    assert evaluated(config) == dataclasses.replace(config, wrapper={"life_ends": False})
+    assert adapt_to_evaluation(config) == dataclasses.replace(config, wrapper={"life_ends": False})
     run = dataclasses.replace(build_config(values("CartPole-v1", 64)), env=config)
     card = environment_card(config, seed=1)
     result = evaluate_agent(RandomAgent(EnvSpec.from_json(card["spec"])), run, card, 4, greedy=False)

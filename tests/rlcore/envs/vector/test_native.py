@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore.config.groups import ActionsAsObservation, EnvConfig
+from rlcore.config.groups import ActionsAsObservationConfig, EnvConfig
 from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.suites import gym
 from rlcore.envs.suites.dummy import DummySuite
 from rlcore.envs.suites.gym import CartPoleLanes
 from rlcore.envs.suites.registry import SUITES
 from rlcore.envs.vector import native
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
-from rlcore.envs.vector.make import make_vector_env
 from rlcore.envs.vector.native import NativeVectorEnv, worth_it
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.errors import EnvironmentFault, UserError
@@ -88,7 +88,10 @@ def test_an_action_that_is_none_is_refused():
         ({"action_repeat": 2}, "not together with env.action_repeat"),
         ({"mask_velocities": True}, "not together with env.mask_velocities"),
         ({"reward_as_observation": True}, "not together with env.reward_as_observation"),
-        ({"actions_as_observation": ActionsAsObservation(num_stack=2)}, "not together with env.actions_as_observation"),
+        (
+            {"actions_as_observation": ActionsAsObservationConfig(num_stack=2)},
+            "not together with env.actions_as_observation",
+        ),
         ({"sync_env": False}, "set env.sync_env=true"),
         ({"wrapper": {"_target_": "tests.rlcore.envs.probe_envs.Counter"}}, "has no vectorised code"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from rlcore.envs.exact.recording import random_action
 from rlcore.envs.exact.stacked import unstack
 from rlcore.envs.make import EnvSettings
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import RunError
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.compare import tensor_digests

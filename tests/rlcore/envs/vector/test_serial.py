@@ -9,7 +9,7 @@ import pytest
 
 from rlcore import streams
 from rlcore.envs.make import EnvSettings, make
-from rlcore.envs.vector.make import make_vector_env
+from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.serial import SerialVectorEnv, env_actions
 from rlcore.errors import EnvironmentFault
 from rlcore.types import Episode

@@ -16,7 +16,7 @@ import pytest
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.exact.recording import random_action
 from rlcore.envs.make import EnvSettings
-from rlcore.envs.vector.make import make_vector_env, stream_seeds
+from rlcore.envs.vector.choose import make_vector_env, stream_seeds
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.errors import EnvironmentFault, UserError

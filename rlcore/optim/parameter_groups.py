@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rlcore.errors import UserError
 from rlcore.optim import rules
-from rlcore.optim.config import OptimizerConfig
 from rlcore.optim.flat import FlatParameters
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.rules import Slots
 
 
