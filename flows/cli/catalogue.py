@@ -31,9 +31,11 @@ ACTIONS = {
     "MultiBinary": ActionSpec("MultiBinary", (2,), "int8", (2, 2), (0, 0)),
 }
 VECTOR, CHOICE = ArraySpec((3,), "float32"), ArraySpec((), "int64", n=3)
+IMAGE = ArraySpec((64, 64, 3), "uint8", kind="image")
 OBSERVATIONS = {
     "Box": {"state": VECTOR},
     "Discrete": {"state": CHOICE},
+    "images": {"rgb": IMAGE},
     "Dict of these": {"position": VECTOR, "room": CHOICE},
 }
 
@@ -96,11 +98,15 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
 
     from rlcore.functional.noise import Noise
 
-    # Required keys are sizes and budgets, which an agent's form does not depend on.
-    values = {key: 64 if value == "???" else value for key, value in defaults(module.Config).items()}
+    # Required keys are sizes, which an agent's form does not depend on, and the budget, large enough for all that
+    # an algorithm wants to have begun within it.
+    required = {key: 64 for key, value in defaults(module.Config).items() if value == "???"}
+    values = defaults(module.Config) | required | {"total_steps": 10**9}
+    images = [key for key, part in obs.items() if part.kind == "image"]
+    keys = {"mlp_keys": {"encoder": [key for key in obs if key not in images]}, "cnn_keys": {"encoder": images}}
     try:
-        keys = {"mlp_keys": {"encoder": list(obs)}} if "mlp_keys" in values else {}
-        config, spec = build(module.Config, values | keys, "algo."), EnvSpec("", dict(obs), action)
+        values |= {group: names for group, names in keys.items() if group in values}
+        config, spec = build(module.Config, values, "algo."), EnvSpec("", dict(obs), action)
         config.check_spec(spec)
         agent = module.Agent(config, spec, "auto", torch.Generator())
         zeros = {key: torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for key, spec in obs.items()}

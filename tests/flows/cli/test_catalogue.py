@@ -19,7 +19,8 @@ def test_agents_are_listed_with_paper_actions_and_observations(printed: Printed)
     text = printed(agents_table(ALGORITHMS))
     assert "Proximal Policy Optimization" in text
     assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary\n", text)
-    assert re.search(r"observations +Box, Discrete, Dict of these\n", text)
+    assert re.search(r"observations +Box, Discrete, images, Dict of these\n", text)
+    assert not re.search(r"(actions|observations) *\n", text), "an algorithm that takes nothing is none"
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
@@ -47,7 +48,7 @@ def test_an_agent_that_refuses_a_space_or_fails_there_is_not_said_to_take_it(
     module = SimpleNamespace(__doc__="Another: a paper.", Config=ppo.Config, Agent=continuous_only)
     text = printed(agents_table({"other": module}))
     assert re.search(r"actions +Box\n", text)
-    assert re.search(r"observations +Box, Discrete, Dict of these\n", text)
+    assert re.search(r"observations +Box, Discrete, images, Dict of these\n", text)
 
 
 def test_environments_are_listed_by_suite_with_the_missing_extra(printed: Printed) -> None:
