@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # environment workers import this file and must stay light
     from lightning_fabric import Fabric
     from torch import Tensor
 
-    from rlcore.compiled.door import Compiler
+    from rlcore.door import Compiler
 
 
 Metrics = dict[str, Any]  # name -> number or tensor [], read when a point of the log is due

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.door import Compiler
 from rlcore.compiled.held import Held, Reading, inputs_of
+from rlcore.door import Compiler
 from rlcore.errors import RunError
 from rlcore.functional.noise import Drawn, Noise, Recorder
 from rlcore.functional.tree import fit, leaves, rebuild

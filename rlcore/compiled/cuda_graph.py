@@ -7,7 +7,7 @@ and are written in place; inputs, noise and buffers that somebody has replaced a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +17,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, layout
-from rlcore.compiled.whole_step import StepFunction
+from rlcore.compiled.whole_step import StepFunction, StepTensors
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder
 from rlcore.functional.tree import leaves, rebuild
-
-if TYPE_CHECKING:
-    from rlcore.optim.changed import Changed
 
 WARM_UP = 3  # calls before a recording, as torch asks for: libraries choose their kernels and memory in them
 Recorded = tuple[Callable[[], None], dict[str, Tensor]]  # what starts it again, and where its results lie
@@ -37,7 +34,7 @@ class RecordedStep:
         held: what else it reads: buffers, and modules that it does not train.
     """
 
-    def __init__(self, function: StepFunction, changed: Changed, held: Held) -> None:
+    def __init__(self, function: StepFunction, changed: StepTensors, held: Held) -> None:
         self.function, self._changed, self._held = function, changed, held
         self._recorded: Recorded | None = None
         self._draws: list[Draw] = []

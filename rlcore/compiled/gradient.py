@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, Reading, inputs_of, layout
+from rlcore.door import Compiler
 from rlcore.errors import RunError
 from rlcore.functional.tree import rebuild
 
-if TYPE_CHECKING:
-    from rlcore.compiled.door import Compiler
-    from rlcore.optim.flat import FlatParameters
+
+class ParameterVector(Protocol):
+    """Parameters that lie in one vector [P]: `rlcore.optim.flat` has them."""
+
+    vector: Tensor
+    tensors: list[Tensor]
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """Views of a vector, by parameter name."""
+        ...
+
+    def join(self, parts: Iterable[Tensor]) -> Tensor:
+        """The vector of such parts, in the parameters' order."""
+        ...
 
 
 class Made(NamedTuple):
@@ -42,7 +54,7 @@ class CompiledGradient:
         self,
         loss: Callable[..., tuple[Any, ...]],
         modules: Sequence[nn.Module],
-        parameters: FlatParameters,
+        parameters: ParameterVector,
         autocast: Callable[[], Any],
         compiler: Compiler,
     ) -> None:

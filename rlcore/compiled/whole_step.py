@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.door import Compiler
 from rlcore.compiled.held import Held, inputs_of, layout
+from rlcore.door import Compiler
 from rlcore.errors import RunError
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder
 from rlcore.functional.tree import rebuild
 
-if TYPE_CHECKING:
-    from rlcore.optim.changed import Changed
-
 # Inputs, and a stream of noise or None -> means for the log, name -> [].
 StepFunction = Callable[[Sequence[Any], Any], dict[str, Tensor]]
+
+
+class StepTensors(Protocol):
+    """The tensors that a step changes, and the learning rates that it reads: `rlcore.optim.changed` has them."""
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, learning rates last."""
+        ...
+
+    def take(self, tensors: Iterator[Tensor]) -> None:
+        """Make these what is read next; learning rates are not among them."""
+        ...
+
+    def drop(self) -> None:
+        """Forget the gradients of a step that was broken off."""
+        ...
+
+    def apart(self, tensors: Iterator[Tensor]) -> AbstractContextManager[Callable[[], list[Tensor]]]:
+        """Within it these stand in their place; gives what tells those that were changed."""
+        ...
 
 
 class WholeStep:
@@ -36,7 +54,7 @@ class WholeStep:
     def __init__(
         self,
         function: StepFunction,
-        changed: Changed,
+        changed: StepTensors,
         held: Held,
         compiler: Compiler,
         decides: dict[str, Any],

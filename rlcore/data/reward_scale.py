@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlcore.data.steps import Outcomes, transitions
+from rlcore.data.steps import transitions
+from rlcore.functional.returns import Outcomes
 from rlcore.functional.stats import RunningMoments
 from rlcore.types import Alone, Batch, Ranks, State
 

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlcore.functional.returns import Outcomes
 from rlcore.types import Batch
-
-
-@dataclass
-class Outcomes:
-    """The T steps t → t+1 of a batch.
-
-    Attributes:
-        reward: [T, B] float32, of the step.
-        terminated: [T, B] bool; the step ended in an absorbing state.
-        done: [T, B] bool; the step ended its episode in any way.
-        weight: [T, B] float32; 0 for the step that only resets (to a row that opens an episode), else 1.
-    """
-
-    reward: Tensor
-    terminated: Tensor
-    done: Tensor
-    weight: Tensor
 
 
 def transitions(batch: Batch) -> Outcomes:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from rlcore.data.steps import Outcomes
-
 SHORT = 16  # rows that "auto" goes through one by one: of more, a compiler needs minutes for the loop
+
+
+@dataclass
+class Outcomes:
+    """The T steps t → t+1 of a batch.
+
+    Attributes:
+        reward: [T, B] float32, of the step.
+        terminated: [T, B] bool; the step ended in an absorbing state.
+        done: [T, B] bool; the step ended its episode in any way.
+        weight: [T, B] float32; 0 for the step that only resets (to a row that opens an episode), else 1.
+    """
+
+    reward: Tensor
+    terminated: Tensor
+    done: Tensor
+    weight: Tensor
 
 
 def advantages(

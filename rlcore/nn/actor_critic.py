@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +13,30 @@ from rlcore.functional.distributions import Policy
 from rlcore.functional.noise import Noise
 from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.mlp import MLP
+from rlcore.nn.network_keys import ActorConfig, EncoderConfig, KeysConfig, MLPConfig
 from rlcore.nn.policy_head import PolicyHead
 from rlcore.spec import EnvSpec, Window
 from rlcore.types import Ranks
 
-if TYPE_CHECKING:
-    from rlcore.algorithms.on_policy import OnPolicyConfig
+
+@dataclass(frozen=True)  # as configs are: a protocol's attributes would have to be writable
+class ActorCriticKeys(Protocol):
+    """Keys of an algorithm that this agent reads: its observations, their normalisation, the layers."""
+
+    mlp_keys: KeysConfig
+    cnn_keys: KeysConfig
+    normalize_obs: bool
+    obs_clip: float
+    encoder: EncoderConfig
+    actor: ActorConfig
+    critic: MLPConfig
 
 
 class ActorCritic(nn.Module):
     """Encoder shared by actor and critic; their own perceptrons; a policy head for the action space.
 
     Args:
-        config: keys of the observations, their normalisation, and the layers.
+        config: of the algorithm.
         spec: of the environment.
         distribution: `distribution.type`.
         rng: CPU generator for the initialisation.
@@ -33,7 +45,7 @@ class ActorCritic(nn.Module):
 
     def __init__(
         self,
-        config: OnPolicyConfig,
+        config: ActorCriticKeys,
         spec: EnvSpec,
         distribution: str,
         rng: torch.Generator,

@@ -35,7 +35,7 @@ class FlatParameters:
         self.trained = True
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.named = dict(sorted(trained, key=lambda item: order(item[0])))
-        self.tensors = list(self.named.values())
+        self.tensors: list[Tensor] = list(self.named.values())
         self.places: dict[str, tuple[int, torch.Size]] = {}
         size = 0
         for name, parameter in self.named.items():

@@ -86,7 +86,7 @@ class Optimizer:
         self._traced: list[tuple[Tensor, Tensor]] = []  # gradients and weights of minibatches, in a trace
         self._aux: dict[str, Tensor] = {}
         compiler, modules = context.compiler, [self.module, *self.uses]
-        self.counter = compiler and compiler.counter
+        self.once = compiler and compiler.once
         self._code: CompiledGradient | None = None
         if compiler is not None and compiler.builds:
             self._code = CompiledGradient(self.loss, modules, self.parameters, self.autocast, compiler)
@@ -95,7 +95,7 @@ class Optimizer:
 
     def accumulate(self, *inputs: Any) -> dict[str, Tensor]:
         """Add the gradient of the loss of these inputs to what the next `apply` uses; returns the loss's means."""
-        return self.counter.once((self, "loss"), lambda: self._add(inputs)) if self.counter else self._add(inputs)
+        return self.once((self, "loss"), lambda: self._add(inputs)) if self.once else self._add(inputs)
 
     def _add(self, inputs: Sequence[Any]) -> dict[str, Tensor]:
         self.parameters.gather()
@@ -128,8 +128,8 @@ class Optimizer:
 
         Returns the gradient's global norm before clipping, [] on the device; nobody waits for it.
         """
-        if self.counter:
-            return self.counter.once((self, "step"), lambda: self._advance(unless))
+        if self.once:
+            return self.once((self, "step"), lambda: self._advance(unless))
         return self._advance(unless)
 
     def _advance(self, unless: Tensor | None) -> Tensor:

@@ -46,9 +46,9 @@ class Step:
         modules: Sequence[nn.Module] = (),
     ) -> None:
         self.function, compiler = function, context.compiler
-        self.counter = compiler and compiler.counter
+        self.once = compiler and compiler.once
         self._code: WholeStep | RecordedStep | None = None
-        if compiler is not None and not self.counter and context.ranks.size == 1:
+        if compiler is not None and not self.once and context.ranks.size == 1:
             for optimizer in optimizers:
                 optimizer.compiled = False  # it is a part of this one
             changed = Changed(optimizers, targets)
@@ -65,8 +65,8 @@ class Step:
 
     def __call__(self, *inputs: Any, rng: Noise | None = None) -> Metrics:
         """Take the step; the means for the log."""
-        if self.counter:
-            return {**self.counter.once(self, lambda: self._call(inputs, rng))}  # whose it is may take some out
+        if self.once:
+            return {**self.once(self, lambda: self._call(inputs, rng))}  # whose it is may take some out
         if self.compiled and self._code is not None and not self._code.built:
             self._began = self.compiled = self._code.build(inputs, rng, bool(self._began))
         return self._code(inputs, rng) if self.compiled and self._code is not None else self._call(inputs, rng)

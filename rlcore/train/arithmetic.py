@@ -6,8 +6,8 @@ import logging
 import math
 
 from rlcore.compiled.cost import Arithmetic, Counter
-from rlcore.compiled.door import Compiler
 from rlcore.config.groups import FabricConfig, RunConfig
+from rlcore.door import Compiler
 from rlcore.spec import EnvSpec
 from rlcore.train.fabric import make_fabric
 from rlcore.train.loop import Loop
@@ -27,7 +27,7 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
     ranks = Mute(Alone())
     ranks.size = config.fabric.ranks
     counter = Counter()
-    compiler = Compiler(config, spec, (config.env.num_envs, ranks.size), counter=counter)
+    compiler = Compiler(config, spec, (config.env.num_envs, ranks.size), once=counter.once)
     context = Context(config, spec, make_fabric(FabricConfig()), ranks, config.env.num_envs, compiler)
     try:
         loop = Loop(context, DrawnEnvs(spec, config.env.num_envs, None))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled.acting import CompiledActing, compile_acting
-from rlcore.compiled.door import Compiler
 from rlcore.compiled.machine_code import clock
 from rlcore.data.arrivals import Room, answer, as_steps, columns, copy_arrival, from_columns
 from rlcore.data.history import Recalling, past_of, recalling
+from rlcore.door import Compiler
 from rlcore.envs.vector.episodic import EpisodicVectorEnv
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import fit, map_leaves

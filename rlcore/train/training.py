@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore import streams
-from rlcore.compiled.door import Compiler
 from rlcore.config.groups import RunConfig
 from rlcore.data.dataset import as_collected, load_dataset
 from rlcore.data.rollout import Rollout
+from rlcore.door import Compiler
 from rlcore.envs.card import environment_card
 from rlcore.envs.vector.choose import make_vector_env, refuse_foreign_vector
 from rlcore.errors import RunError, UserError

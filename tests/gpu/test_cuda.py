@@ -10,10 +10,10 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms.ppo import learner as ppo
-from rlcore.compiled.door import Compiler
 from rlcore.config.groups import EnvConfig, FabricConfig, RunConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
+from rlcore.door import Compiler
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import map_leaves
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlcore.data.reward_scale import RewardScaler
-from rlcore.data.steps import Outcomes
+from rlcore.functional.returns import Outcomes
 from rlcore.store.checkpoint import nested_state
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlcore.spec import EnvSpec
-
-if TYPE_CHECKING:
-    from rlcore.compiled.cost import Counter
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,8 @@ class Compiler:
         width: environments of this rank, ranks.
         prepare: called before the first function is built.
         made: the names of those that were asked for, in their order.
-        counter: in whose place nothing is made and everything is counted; None = machine code is made.
+        once: does what is called again and again under a name the first time only, and counts it, where nothing is
+            made; None = machine code is made.
         records: gradient steps are recorded as CUDA graphs, and no machine code is made.
     """
 
@@ -31,13 +29,13 @@ class Compiler:
     width: tuple[int, int]
     prepare: Callable[[], None] = lambda: None
     made: list[str] = field(default_factory=list)
-    counter: Counter | None = None
+    once: Callable[[Hashable, Callable[[], Any]], Any] | None = None
     records: bool = False
 
     @property
     def builds(self) -> bool:
         """Whether machine code is made."""
-        return self.counter is None and not self.records
+        return self.once is None and not self.records
 
     def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:
         """Facts that decide the code of one function, or of a thing of that name, beside the program's own code."""
