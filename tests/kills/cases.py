@@ -1,4 +1,4 @@
-"""The runs that are killed: every family of environments that is promised, in-process, in subprocesses, compiled.
+"""The runs that are killed: every family of environments that is promised, and every algorithm, in all of `MODES`.
 
 `make soak` kills all of them; `make test` one of each mechanism, for how a run is continued follows from the tier of
 its environment (rlcore/envs/exact/tier.py) and from the mode, not from the environment.
@@ -18,6 +18,8 @@ from tests.runs import COMPILED, SMALL, prepare
 
 PLUGIN = "tests.faults.faulty_envs"
 WORLD = "tests.probes.registered"  # a world model, which is none of the registry
+EXAMPLES = ("examples.reinforce.reinforce", "examples.corridor.corridor")
+PLUGINS = (PLUGIN, WORLD, *EXAMPLES)
 ENVIRONMENTS = (
     "CartPole-v1",
     "Acrobot-v1",
@@ -57,6 +59,17 @@ OFF_POLICY = {
 }
 # Sequences, pictures, a carry and a latent that is written back: what world models will need.
 WORLD_MODEL = {"algo": "world", "algo__learning_starts": 100, "algo__size": 200, "env__max_episode_steps": 40}
+ON_POLICY = {key: LEARNING[key] for key in LEARNING if key != "algo__anneal_clip_coef"}
+REINFORCE = {"algo": "reinforce", "env__max_episode_steps": 150}
+ALGORITHMS = {
+    "ppo": LEARNING,
+    "a2c": {"algo": "a2c"} | ON_POLICY,
+    "sac": OFF_POLICY,
+    "world": WORLD_MODEL,
+    "reinforce": REINFORCE,
+}
+# Environments that are a class of somebody's own.
+CLASSES = {"Corridor": {"env__wrapper": {"_target_": "examples.corridor.corridor.Corridor", "length": 8}}}
 SCHEDULE = {"total_steps": 1920, "checkpoint__every": 192, "evaluation__every": 480, "metric__log_every": 64}
 
 
@@ -66,8 +79,8 @@ class Case:
 
     Attributes:
         env_id: the environment.
-        mode: "in-process", "subprocess", "native", "compiled", "flow" (the command `shepherd train` as a whole), or
-            "compiled flow".
+        mode: "in-process", "subprocess", "native", "flow" (the command `shepherd train` as a whole), with "compiled" or
+            "two ranks" among the words or alone.
         algo: the algorithm.
     """
 
@@ -82,17 +95,18 @@ class Case:
     def variables(self) -> dict[str, str]:
         """Of the environment; MLflow is part of "flow" alone, the others would wait for it."""
         shared = {"SHEPHERD_CACHE": f"{os.environ['TESTS_SHARED']}/compiled"} if "TESTS_SHARED" in os.environ else {}
-        return {"SHEPHERD_PLUGINS": f"{PLUGIN},{WORLD}"} | shared | ({} if "flow" in self.mode else NO_STORE)
+        return {"SHEPHERD_PLUGINS": ",".join(PLUGINS)} | shared | ({} if "flow" in self.mode else NO_STORE)
 
     def settings(self) -> dict[str, Any]:
         """Keys of the config."""
-        mode: dict[str, Any] = {"env__sync_env": self.mode != "subprocess", "algo__compile": "compiled" in self.mode}
+        mode: dict[str, Any] = {
+            "env__sync_env": "subprocess" not in self.mode,
+            "algo__compile": "compiled" in self.mode,
+        }
         mode |= {"env__vectorization": "native"} if self.mode == "native" else {}
-        if self.algo == "sac":
-            return OFF_POLICY | SCHEDULE | mode
-        if self.algo == "world":
-            return WORLD_MODEL | SCHEDULE | mode
-        return LEARNING | (COMPILED if "compiled" in self.mode else {}) | SCHEDULE | mode
+        mode |= {"fabric__devices": 2} if "two ranks" in self.mode else {}
+        mode |= COMPILED if "compiled" in self.mode and self.algo == "ppo" else {}
+        return ALGORITHMS[self.algo] | CLASSES.get(self.env_id, {}) | SCHEDULE | mode
 
     def prepare(self, folder: Path) -> RunDirectory:
         """A run directory ready to be trained; for "flow" nothing yet, the command makes it."""
@@ -117,9 +131,12 @@ class Case:
         return ["exp=ppo", *words, f"run_dir={folder}"]
 
 
-CASES = tuple(Case(env_id, mode) for mode in ("in-process", "subprocess", "compiled") for env_id in ENVIRONMENTS)
-CASES += tuple(Case("Pendulum-v1", mode, "sac") for mode in ("in-process", "subprocess", "compiled"))
-CASES += tuple(Case("discrete_dummy", mode, "world") for mode in ("in-process", "subprocess", "compiled"))
+MODES = ("in-process", "subprocess", "compiled", "two ranks")
+CASES = tuple(Case(env_id, mode) for mode in MODES[:3] for env_id in ENVIRONMENTS)
+CASES += (Case("CartPole-v1", "two ranks"), Case("CartPole-v1", "compiled, two ranks"))
+OTHERS = {"a2c": "CartPole-v1", "sac": "Pendulum-v1", "world": "discrete_dummy", "reinforce": "CartPole-v1"}
+CASES += tuple(Case(env_id, mode, algo) for algo, env_id in OTHERS.items() for mode in (*MODES, "compiled, two ranks"))
+CASES += tuple(Case("Corridor", mode) for mode in MODES)
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 
 

@@ -21,7 +21,7 @@ PLACES = (
     ("rlcore/train/session.py", "__init__", "build"),
     ("rlcore/train/collect.py", "collect", "rollout"),
     ("rlcore/data/rollout.py", "", "update"),
-    ("rlcore/algorithms/ppo/learner.py", "update", "update"),
+    ("rlcore/train/loop.py", "update", "update"),
     ("flows/stages/register_model.py", "", "registration"),
     ("flows/registry/", "", "registration"),
     ("flows/stages/make_env.py", "", "make-env"),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -31,8 +30,9 @@ from typing import Any
 import numpy as np
 
 from flows.settings import state_folder
+from rlcore import plugins
 from rlcore.store.directory import RunDirectory
-from tests.kills.cases import CASES, WORLD, Case, ordered
+from tests.kills.cases import CASES, PLUGINS, Case, ordered
 from tests.kills.killing import Reference, kill_and_resume, run_to_end, same_bits, same_record
 from tests.processes import ROOT
 
@@ -51,7 +51,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="environments or modes whose names hold one of these")
     parser.add_argument("--report", type=Path, default=REPORT)
     options = parser.parse_args()
-    importlib.import_module(WORLD)  # as the processes that are killed know it
+    plugins.name(PLUGINS)  # as the processes that are killed know them
+    plugins.load()
     results = state_folder() / "soak.jsonl"
     key = code_key()
     print(f"soak of code {key} · seed {options.seed} · results in {results}", flush=True)
@@ -135,7 +136,7 @@ def code_key() -> str:
     """Hash of all code that the result depends on: another commit that changes none of it needs no new soak."""
     digest = hashlib.sha256()
     paths = [ROOT / "tests/runs.py", ROOT / "tests/processes.py"]
-    for folder in ("rlcore", "flows", "conf", "tests/kills", "tests/faults"):
+    for folder in ("rlcore", "flows", "conf", "examples", "tests/kills", "tests/faults", "tests/probes"):
         paths += sorted(p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".yaml", ".c"))
     for path in paths:
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
