@@ -97,7 +97,9 @@ def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[
     carry, xs, params = _split(tensors, sizes)
     graph = _graph(flat, [*carry, *(x[0] for x in xs), *params])
     with torch._C._AutoDispatchBelowAutograd():  # pyright: ignore[reportPrivateUsage] - the gradient is ours
-        return tuple(scan_op(graph, [c.contiguous() for c in carry], list(xs), tuple(params)))
+        # No two of them may share memory, as parameters do that an optimizer keeps as parts of one tensor.
+        carry, params = ([t.clone(memory_format=torch.contiguous_format) for t in of] for of in (carry, params))
+        return tuple(scan_op(graph, carry, list(xs), tuple(params)))
 
 
 def _graph(function: Flat, example: Sequence[Tensor]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._functorch.aot_autograd import aot_export_module
 from torch.func import functional_call, grad_and_value
 
 from rlcore.compiled import machine_code, package
@@ -131,6 +132,20 @@ def test_two_steps_that_differ_have_two_keys() -> None:
         return package.content_key(machine_code.trace(function, example), example)
 
     assert key(2.0) != key(3.0) and key(2.0) == key(2.0)
+
+
+def test_the_compiler_takes_parameters_that_are_parts_of_one_tensor() -> None:
+    """As an optimizer keeps them."""
+    carry, xs, params = problem()
+    sizes = [p.numel() for p in params.values()]
+
+    def function(whole: Tensor, *flat: Tensor) -> tuple[Tensor, ...]:
+        parts = zip(params.items(), whole.split(sizes), strict=True)
+        views = {name: part.view(p.shape).detach().requires_grad_() for (name, p), part in parts}
+        return torch.autograd.grad(loss(*rebuild((carry, xs), iter(flat)), views), [*views.values()])
+
+    example = [torch.cat([p.flatten() for p in params.values()]), *leaves((carry, xs))]
+    aot_export_module(machine_code.trace(function, example), example, trace_joint=False)
 
 
 def test_an_input_that_is_one_object_twice_stays_two_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
