@@ -9,8 +9,11 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError
 from rlcore.functional.noise import Noise
 from rlcore.protocols import Buffer, Learner, VectorEnv
+from rlcore.system import heap
 from rlcore.train.collect import Collector
 from rlcore.types import Context, Metrics, Plan
+
+TRIMMED = 512  # updates between two looks at the heap
 
 
 class Loop:
@@ -41,7 +44,7 @@ class Loop:
             Noise(config.seed, "prefill", rank),
             context.compiler if context.compiler and context.compiler.builds else None,
         )
-        self.iterations, self._due, self._waiting = 0, 0, False
+        self.iterations, self._due, self._waiting, self._untrimmed = 0, 0, False, 0
 
     @property
     def env_steps(self) -> int:
@@ -72,6 +75,10 @@ class Loop:
         self.iterations, self._waiting = self.iterations + 1, False
         found = [check_metrics(self.learner.update(batch, self.rng)) for batch in self.buffer.batches(self._due)]
         self.learner.publish(self.player)
+        self._untrimmed += len(found)
+        if self._untrimmed >= TRIMMED:
+            heap.trim()
+            self._untrimmed = 0
         return found
 
     def metrics(self) -> Metrics:
