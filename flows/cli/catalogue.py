@@ -67,12 +67,19 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
         facts.add_row("observations", ", ".join(observations))
         behind = plugins.as_typed(plugins.bringing(module.Config.__module__))
         facts.add_row("train", shlex.join(["shepherd", "train", f"exp={name}", *behind]))
-        if tuned := [preset for preset in presets() if preset.startswith(f"{name}_")]:
+        if tuned := _tuned(name):
             facts.add_row("or", ", ".join(f"exp={preset}" for preset in tuned))
         if (results := BUILT_IN.parent / "docs/results" / f"{name}.md").exists():
             facts.add_row("reached", f"{short_path(results)} (make validate)")
         parts += [Text(name, "bold"), Padding.indent(facts, 2)]
     return _narrow(parts)
+
+
+def _tuned(name: str) -> list[str]:
+    """The presets of an algorithm beside the one of its own name; `ppo_recurrent` and those after it are not PPO's."""
+    others = [other for other in ALGORITHMS if other.startswith(f"{name}_")]
+    mine = [preset for preset in presets() if preset.startswith(f"{name}_")]
+    return [preset for preset in mine if not any(f"{preset}_".startswith(f"{other}_") for other in others)]
 
 
 def envs_table(suites: Iterable[Any]) -> RenderableType:
@@ -96,6 +103,7 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
     """Whether the algorithm's agent can be built for these spaces and answers an observation."""
     import torch
 
+    from rlcore.data.history import recalling
     from rlcore.functional.noise import Noise
 
     # Required keys are sizes, which an agent's form does not depend on, and the budget, large enough for all that
@@ -108,7 +116,7 @@ def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> boo
         values |= {group: names for group, names in keys.items() if group in values}
         config, spec = build(module.Config, values, "algo."), EnvSpec("", dict(obs), action)
         config.check_spec(spec)
-        agent = module.Agent(config, spec, "auto", torch.Generator())
+        agent = recalling(module.Agent(config, spec, "auto", torch.Generator()), spec)
         zeros = {key: torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for key, spec in obs.items()}
         agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), Noise(0, "probe"), False)
     except Exception:  # a UserError, or whatever somebody's agent meets in a space that it is not made for

@@ -56,7 +56,7 @@ WHOSE = {
     "algo.device": "rl8's key; here fabric.accelerator=cuda",
     "algo.vf_clip_param": "rl8's key, not there yet; algo.clip_vloss clips the value loss by algo.clip_coef",
     "algo.horizons_per_env_reset": "rl8's key, not there yet: an environment is reset where its episode ends",
-    "algo.seq_len": "rl8's key of its recurrent PPO, not there yet",
+    "algo.seq_len": "rl8's key of its recurrent PPO; exp=ppo_recurrent has algo.per_rank_sequence_length",
     "algo.seqs_per_state_reset": "rl8's key of its recurrent PPO, not there yet",
 }
 

@@ -21,7 +21,6 @@ _LATER = frozenset(
         "dreamer",
         "p2e",
         "ppo_atari",
-        "ppo_recurrent",
         "ppo_super_mario_bros",
         "ppo_decoupled",
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from rlcore.algorithms.a2c import config as a2c
 from rlcore.algorithms.ppo import config as ppo
+from rlcore.algorithms.ppo_recurrent import config as ppo_recurrent
 from rlcore.algorithms.sac import config as sac
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.errors import UserError
@@ -43,6 +44,7 @@ class Algorithm:
 ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
     "ppo": Algorithm(ppo.Config, "rlcore.algorithms.ppo.learner"),
     "a2c": Algorithm(a2c.Config, "rlcore.algorithms.a2c.learner"),
+    "ppo_recurrent": Algorithm(ppo_recurrent.Config, "rlcore.algorithms.ppo_recurrent.learner"),
     "sac": Algorithm(sac.Config, "rlcore.algorithms.sac.learner"),
 }
 

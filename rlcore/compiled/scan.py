@@ -38,8 +38,8 @@ def tracing(by_shapes: bool) -> Iterator[None]:
 def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
     """Go through time: carry, y[t] = step(carry, x[t], params) for t = 0, 1, ...
 
-    As it is written it is that loop. Compiled, it is one operation of the function around it, whatever the number of
-    steps; gradients go to the first carry, xs and params.
+    As it is written it is that loop; of one step, always. Compiled, it is one operation of the function around it,
+    whatever the number of steps; gradients go to the first carry, xs and params.
 
     Args:
         step: of a carry, one row of xs and params; gives the next carry, of the same shapes and types, and y. It may
@@ -53,9 +53,9 @@ def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
     """
     length = len(leaves(xs)[0])
     assert all(len(x) == length for x in leaves(xs)), "xs of several lengths"
-    if _tracing[0] is False:
+    if _tracing[0] is False and length > 1:
         raise Met
-    if _tracing[0]:
+    if _tracing[0] and length > 1:
         return _trace(step, carry, xs, params)
     found: list[Any] = []
     for t in range(length):

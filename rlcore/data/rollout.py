@@ -73,6 +73,26 @@ def minibatches(weight: Tensor, size: int, epochs: int, rng: np.random.Generator
     return torch.from_numpy(rows).to(weight.device), torch.from_numpy(counts.astype(np.float32)).to(weight)
 
 
+def cut_sequences(length: int, width: int, longest: int) -> tuple[Tensor, Tensor]:
+    """A rollout cut into sequences of rows that follow each other, in equal parts as far as its length allows.
+
+    Args:
+        length: T, rows of each environment.
+        width: B, environments.
+        longest: rows of a sequence, at most.
+
+    Returns:
+        rows [S, L] int64 of the S = ceil(T / longest) · B sequences, numbered t·B + b, and own [S, L] bool: False where
+        a sequence that is a row shorter than the others has its last one again.
+    """
+    count = math.ceil(length / longest)
+    first = torch.arange(count + 1) * length // count
+    t = first[:-1, None] + torch.arange(math.ceil(length / count))  # [count, L]
+    own = t < first[1:, None]
+    rows = torch.minimum(t, first[1:, None] - 1).unsqueeze(1) * width + torch.arange(width)[:, None]  # [count, B, L]
+    return rows.flatten(0, 1), own.unsqueeze(1).expand_as(rows).flatten(0, 1)
+
+
 def fill_groups(rows: Tensor, weight: Tensor, size: int, total: Sum) -> tuple[Tensor, Tensor]:
     """The minibatches in which a sample counts, on any rank, as many as whole groups of them need.
 

@@ -55,6 +55,12 @@ SETTINGS["sac"] = {
     "actor": {"hidden_size": 16},
     "critic": {"hidden_size": 16, "target_network_frequency": 2},
 }
+SETTINGS["ppo_recurrent"] = {key: value for key, value in SETTINGS["ppo"].items() if key != "per_rank_batch_size"} | {
+    "name": "ppo_recurrent",
+    "per_rank_sequence_length": 7,  # of 24 rows: some sequences are a row shorter, some hold an episode's end
+    "per_rank_num_batches": 2,
+    "rnn": {"lstm": {"hidden_size": 8}, "post_rnn_mlp": {"apply": True, "dense_units": 8}},
+}
 # Episodes of at most 12 steps: every rollout holds ends and the rows that reset, CartPole's ends of both kinds.
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 CONTINUOUS_ONLY = ("sac",)

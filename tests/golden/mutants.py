@@ -87,8 +87,8 @@ ROLLOUT = ("check_rollout",)
 ANNEALING = ("check_annealing",)
 DECAY = ("check_weight_decay",)
 
-LOSS, UPDATE, STEP = "ppo.Learner.loss", "ppo.Learner.update", "ppo.Learner.gradient_step"
-SAMPLES, ADVANTAGES, VALUE, POLICY = "ppo.Learner.samples", "advantages", "ppo.value_loss", "ppo.policy_loss"
+LOSS, UPDATE, STEP = "ppo.objective", "ppo.Learner.update", "ppo.step_once"
+SAMPLES, ADVANTAGES, VALUE, POLICY = "ppo.make_samples", "advantages", "ppo.value_loss", "ppo.policy_loss"
 ENTROPY = "ppo.entropy_loss"
 MUTANTS = (
     # The surrogate.
@@ -182,8 +182,8 @@ MUTANTS = (
     Mutant("reset rows counted", "transitions", swap("(~A).float()", "torch.ones_like(A).float()"), ROLLOUT),
     # Annealing.
     Mutant("learning rate not annealed", UPDATE, swap("A.set_lr(B)", "None"), ANNEALING),
-    Mutant("clip not annealed", LOSS, swap('A["clip_coef"]', "self.config.clip_coef"), ANNEALING),
-    Mutant("entropy bonus not annealed", LOSS, swap('A["ent_coef"]', "self.config.ent_coef"), ANNEALING),
+    Mutant("clip not annealed", LOSS, swap('A["clip_coef"]', "config.clip_coef"), ANNEALING),
+    Mutant("entropy bonus not annealed", LOSS, swap('A["ent_coef"]', "config.ent_coef"), ANNEALING),
 )
 
 

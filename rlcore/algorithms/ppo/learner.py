@@ -4,9 +4,9 @@ Read with:
     eq. 7, clipped surrogate L^CLIP     policy_loss        (dual clip: Ye et al. 2020, arXiv:1912.09729, eq. 5)
     eq. 9, value term (V - V_targ)²     value_loss         (clipping it is of the authors' code, not of the paper)
     eq. 9, entropy bonus S              entropy_loss
-    eq. 9, whole objective              Learner.loss
-    eq. 11-12, advantages               Learner.samples, rlcore.functional.returns.advantages
-    algorithm 1                         Learner.update, after Training.collect has taken T steps of B actors
+    eq. 9, whole objective              objective
+    eq. 11-12, advantages               make_samples, rlcore.functional.returns.advantages
+    algorithm 1                         Learner.update, take_steps and step_once, after Training.collect
 
 Departs from the paper:
     a truncated episode bootstraps from the value of its true last observation (the paper does not tell the two apart);
@@ -16,8 +16,8 @@ Departs from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,12 +29,13 @@ from rlcore.data.history import Recalled, look, recall
 from rlcore.data.reward_scale import RewardScaler
 from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
 from rlcore.data.steps import transitions
+from rlcore.functional.distributions import Policy
 from rlcore.functional.returns import advantages
 from rlcore.functional.stats import mean_metrics, mean_over, reduce_loss, standardize
 from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.types import Batch, Context, Metrics, Plan
+from rlcore.types import Batch, Context, Metrics, Plan, Ranks
 
 __all__ = ["Agent", "Learner", "build"]
 
@@ -86,6 +87,73 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
     return (log_ratio.exp() - 1) - log_ratio
 
 
+def make_samples(batch: Batch, obs: dict[str, Tensor] | Recalled, last_value: Tensor, config: Config) -> Samples:
+    """Advantages, eq. 11-12, and returns of a rollout [T, B], given the value [B] of what came after it.
+
+    Its N = T·B samples, whose observations are those of `recall`.
+    """
+    steps, step = batch.steps, transitions(batch)
+    logprob, value = steps.extras["logprob"], steps.extras["value"]
+    advantage = advantages(step, value, last_value, config.gamma, config.gae_lambda, config.gae_method)
+    columns = (steps.action, logprob, value, advantage, advantage + value, step.weight)
+    return Samples(obs, *(column.flatten(0, 1) for column in columns))
+
+
+def objective(
+    policy: Policy, value: Tensor, batch: Samples, coefs: Mapping[str, float], config: Config
+) -> tuple[Tensor, Tensor, Metrics]:
+    """Eq. 9 as a loss over samples [M], given the agent's policy and value [M] of each."""
+    clip_coef = coefs["clip_coef"]
+    log_ratio = policy.logprob(batch.action) - batch.old_logprob
+    ratio, clip_value = log_ratio.exp(), clip_coef if config.clip_vloss else None
+    of_policy = policy_loss(ratio, batch.advantage, clip_coef, config.dual_clip)
+    of_value = value_loss(value, batch.old_value, batch.returns, clip_value)
+    of_entropy = entropy_loss(policy.entropy())
+    return reduce_loss(
+        of_policy + config.vf_coef * of_value + coefs["ent_coef"] * of_entropy,
+        batch.weight,
+        Loss__policy_loss=of_policy,
+        Loss__value_loss=of_value,
+        Loss__entropy_loss=of_entropy,
+        Info__approx_kl=approximate_kl(log_ratio.detach()),
+        Info__clip_fraction=((ratio.detach() - 1).abs() > clip_coef).to(batch.weight),
+    )
+
+
+def step_once(
+    optimizer: Optimizer, minibatches: Sequence[Any], coefs: Mapping[str, float], target_kl: float | None, ranks: Ranks
+) -> Metrics:
+    """One step on eq. 9 over minibatches, and their means; none, but `stop`, where their KL passes 1.5 `target_kl`."""
+    found = [optimizer.accumulate(each, coefs) for each in minibatches]
+    counts = [each.weight.sum() for each in minibatches]
+    metrics = mean_over(found, counts)
+    if target_kl is None:
+        return metrics | {"Info/grad_norm": optimizer.apply()}
+    kl = torch.stack([means["Info/approx_kl"] for means in found])
+    count = torch.stack(counts)
+    summed, total = ranks.sum(torch.stack([kl.dot(count), count.sum()])).unbind()  # ranks stop together
+    stop = summed / total > 1.5 * target_kl
+    return metrics | {"Info/grad_norm": optimizer.apply(unless=stop), "stop": stop}
+
+
+def take_steps(learner: Any, epochs: Iterable[Any], coefs: Mapping[str, float]) -> list[Metrics]:
+    """Let a learner take its `step` for each group of minibatches [K, ...] of all epochs, until one says `stop`."""
+    config, logged = learner.config, list[Metrics]()
+    for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
+        logged.append(learner.step(group, {name: coefs[name] for name in ("clip_coef", "ent_coef")}))
+        if config.target_kl is not None and logged[-1].pop("stop"):
+            del logged[-1]["Info/grad_norm"]  # of a step that was not taken
+            break
+        learner.updates += 1
+    return logged
+
+
+def summarize(logged: Sequence[Metrics], coefs: Mapping[str, float], ranks: Ranks) -> Metrics:
+    """Means over an update's steps and all ranks, and the coefficients that schedules gave."""
+    shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
+    return mean_metrics(logged, ranks) | shown | {"Info/learning_rate": coefs["lr"]}
+
+
 class Learner(protocols.Learner):
     """Improves an `Agent` from one rollout at a time: algorithm 1's "optimize surrogate L, K epochs, minibatch M"."""
 
@@ -105,66 +173,33 @@ class Learner(protocols.Learner):
         self.optimizer.set_lr(coefs["lr"])
         if config.normalize_reward:
             batch = self.reward_scaler.scale(batch)
-        samples, logged = self.samples(batch), list[Metrics]()
+        samples = self.samples(batch)
         drawn = minibatches(samples.weight, config.per_rank_batch_size, config.update_epochs, rng)
         rows, weight = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
         advantage = samples.advantage[rows]  # [epochs, minibatches, M]
         if config.normalize_advantages:
             advantage = standardize(advantage, weight.expand_as(advantage), self.ranks.sum)
         epochs = (samples.at(*epoch, weight) for epoch in zip(rows, advantage, strict=True))
-        for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
-            logged.append(self.step(group, {name: coefs[name] for name in ("clip_coef", "ent_coef")}))
-            if config.target_kl is not None and logged[-1].pop("stop"):
-                del logged[-1]["Info/grad_norm"]  # of a step that was not taken
-                break
-            self.updates += 1
+        logged = take_steps(self, epochs, coefs)
         self.agent.observe(batch.steps.obs, self.ranks)
-        shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
-        return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
+        return summarize(logged, coefs, self.ranks)
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> Samples:
-        """Advantages, eq. 11-12, and returns of a rollout [T, B]; its N = T·B samples."""
-        config, steps, step = self.config, batch.steps, transitions(batch)
+        """The N = T·B samples of a rollout [T, B]."""
         obs, last = recall(batch, self.agent.history, self.agent.keys)
         with self.autocast():
             _, last_value = self.agent(last)
-        logprob, value = steps.extras["logprob"], steps.extras["value"]
-        advantage = advantages(step, value, last_value, config.gamma, config.gae_lambda, config.gae_method)
-        columns = (steps.action, logprob, value, advantage, advantage + value, step.weight)
-        return Samples(obs, *(column.flatten(0, 1) for column in columns))
+        return make_samples(batch, obs, last_value, self.config)
 
     def gradient_step(self, minibatches: Sequence[Samples], coefs: Mapping[str, float]) -> Metrics:
         """One step on eq. 9 over minibatches, and their means; none, but `stop`, where their KL passes the target."""
-        found = [self.optimizer.accumulate(each, coefs) for each in minibatches]
-        counts = [each.weight.sum() for each in minibatches]
-        metrics = mean_over(found, counts)
-        if self.config.target_kl is None:
-            return metrics | {"Info/grad_norm": self.optimizer.apply()}
-        kl = torch.stack([means["Info/approx_kl"] for means in found])
-        count = torch.stack(counts)
-        summed, total = self.ranks.sum(torch.stack([kl.dot(count), count.sum()])).unbind()  # ranks stop together
-        stop = summed / total > 1.5 * self.config.target_kl
-        return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
+        return step_once(self.optimizer, minibatches, coefs, self.config.target_kl, self.ranks)
 
     def loss(self, batch: Samples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
         """Eq. 9 as a loss over samples [M]."""
-        config, clip_coef = self.config, coefs["clip_coef"]
         policy, value = self.agent(batch.obs)
-        log_ratio = policy.logprob(batch.action) - batch.old_logprob
-        ratio, clip_value = log_ratio.exp(), clip_coef if config.clip_vloss else None
-        of_policy = policy_loss(ratio, batch.advantage, clip_coef, config.dual_clip)
-        of_value = value_loss(value, batch.old_value, batch.returns, clip_value)
-        of_entropy = entropy_loss(policy.entropy())
-        return reduce_loss(
-            of_policy + config.vf_coef * of_value + coefs["ent_coef"] * of_entropy,
-            batch.weight,
-            Loss__policy_loss=of_policy,
-            Loss__value_loss=of_value,
-            Loss__entropy_loss=of_entropy,
-            Info__approx_kl=approximate_kl(log_ratio.detach()),
-            Info__clip_fraction=((ratio.detach() - 1).abs() > clip_coef).to(batch.weight),
-        )
+        return objective(policy, value, batch, coefs, self.config)
 
     def parts(self) -> dict[str, protocols.Part]:
         """The agent with its normaliser, the optimizer, how steps are computed, the statistics of rewards."""

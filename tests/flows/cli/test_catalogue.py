@@ -28,7 +28,7 @@ def test_agents_are_listed_with_their_presets_and_where_it_stands_what_these_rea
     from rlcore.algorithms import ALGORITHMS
 
     ppo, a2c = (printed(agents_table({name: ALGORITHMS[name]})) for name in ("ppo", "a2c"))
-    assert "exp=ppo_pendulum" in ppo and "exp=a2c_acrobot" not in ppo
+    assert "exp=ppo_pendulum" in ppo and "exp=a2c_acrobot" not in ppo and "exp=ppo_recurrent" not in ppo
     assert "exp=a2c_acrobot" in a2c and "exp=ppo_pendulum" not in a2c
     assert "docs/results/ppo.md" in ppo and "docs/results/a2c.md" in a2c
     assert "docs/results" not in printed(agents_table({"other": ALGORITHMS["ppo"]}))

@@ -246,7 +246,10 @@ def test_a_budget_that_ends_before_sac_learns_is_refused():
 
 def test_no_nearest_match_is_offered_for_a_key_of_another_algorithm(files_read_once):
     assert "did you mean" not in told(["exp=ppo", "algo.replay_ratio=1"])
-    assert told(["exp=a2c", "algo.clip_coef=0.1"]) == "algo.clip_coef=0.1: a key of ppo; a2c has no such key"
+    assert (
+        told(["exp=a2c", "algo.clip_coef=0.1"])
+        == "algo.clip_coef=0.1: a key of ppo, ppo_recurrent; a2c has no such key"
+    )
 
 
 @pytest.mark.parametrize("place", [*" ".join(KEYS.values()).split(), *WHOSE])

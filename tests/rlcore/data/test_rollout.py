@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.data.rollout import Rollout, minibatches
+from rlcore.data.rollout import Rollout, cut_sequences, minibatches
 from rlcore.types import Steps
 
 
@@ -68,3 +68,18 @@ def test_rollout_is_handed_out_once_with_the_steps_it_began_at() -> None:
     (batch,) = buffer.batches(96)
     assert batch.steps is steps and batch.policy_steps == 96
     assert list(buffer.batches(96)) == []
+
+
+@pytest.mark.parametrize(
+    ("length", "longest", "lengths"),
+    [(8, 4, [4, 4]), (10, 4, [3, 3, 4]), (24, 7, [6, 6, 6, 6]), (5, 9, [5]), (3, 1, [1] * 3)],
+)
+def test_a_rollout_is_cut_into_sequences_as_equal_as_they_can_be(length: int, longest: int, lengths: list[int]) -> None:
+    rows, own = cut_sequences(length, 2, longest)
+    assert own.sum(1).tolist() == [each for each in lengths for _ in range(2)]
+    t, env = rows // 2, rows % 2
+    assert (env == env[:, :1]).all()  # each of one environment
+    assert sorted(rows[own].tolist()) == list(range(2 * length))  # every row once
+    for row, counted in zip(t, own, strict=True):
+        assert (row[counted].diff() == 1).all()  # without a gap
+        assert (row[~counted] == row[counted][-1]).all()  # and filled up by its last

@@ -1,0 +1,1 @@
+"""PPO with a recurrent agent."""

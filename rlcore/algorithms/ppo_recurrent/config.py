@@ -1,0 +1,96 @@
+"""The keys of recurrent PPO."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rlcore.algorithms.ppo import config as ppo
+from rlcore.config.schema import arg
+from rlcore.nn.network_keys import ACTIVATIONS, ActorConfig, EncoderConfig, MLPConfig
+from rlcore.optim.optimizer_keys import OptimizerConfig
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
+
+LAYER = MLPConfig(mlp_layers=1, dense_act="relu", layer_norm=True)
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """One layer before or after the recurrent cell."""
+
+    apply: bool = arg(False, "whether it is there")
+    dense_units: int = arg(64, "units", low=1)
+    activation: str = arg("relu", "activation (torch.nn.ReLU and the like are accepted)", choices=tuple(ACTIVATIONS))
+    layer_norm: bool = arg(True, "LayerNorm before the activation")
+    bias: bool = arg(True, "its linear layer has a bias", choices=(True,))
+
+    @property
+    def layers(self) -> MLPConfig:
+        """It as a perceptron, without layers where it is not there."""
+        return MLPConfig(self.dense_units, int(self.apply), self.activation, self.layer_norm)
+
+
+@dataclass(frozen=True)
+class LSTMConfig:
+    """The cell's size, under SheepRL's name."""
+
+    hidden_size: int = arg(64, "H: units of the cell, whichever it is", low=1)
+
+
+@dataclass(frozen=True)
+class RNNConfig:
+    """The recurrent core between encoder and heads."""
+
+    cell: str = arg("lstm", "recurrent cell", choices=("lstm", "gru"))
+    lstm: LSTMConfig = arg(LSTMConfig(), "size")
+    pre_rnn_mlp: LayerConfig = arg(LayerConfig(), "a layer before the cell")
+    post_rnn_mlp: LayerConfig = arg(LayerConfig(), "a layer after the cell")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ppo.Config):
+    """Keys that a recurrent agent adds to PPO's, and the values of PPO's that are others here."""
+
+    name: str = arg("ppo_recurrent", "the algorithm", choices=("ppo_recurrent",))
+    per_rank_sequence_length: int | None = arg(
+        16, "L: rows of one sequence, along which gradients flow; null = the whole rollout of an environment", low=1
+    )
+    per_rank_num_batches: int = arg(8, "minibatches of an epoch, of whole sequences", low=1)
+    per_rank_batch_size: int = arg(
+        64, "samples in one minibatch", low=1, unused="per_rank_num_batches says how many minibatches there are"
+    )
+    reset_recurrent_state_on_done: bool = arg(True, "an episode begins without what the one before it left")
+    vf_coef: float = arg(0.2, "weight of the value loss (no ½ in it)", low=0)
+    ent_coef: float = arg(0.001, "weight of the entropy bonus", low=0)
+    max_grad_norm: float = arg(0.5, "clip the gradient's global norm here; 0 = never", low=0)
+    mlp_layers: int = arg(1, "hidden layers, for the parts that do not say", low=0)
+    dense_act: str = arg("relu", "activation, likewise", choices=tuple(ACTIVATIONS))
+    layer_norm: bool = arg(True, "LayerNorm, likewise")
+    encoder: EncoderConfig = arg(EncoderConfig(64, 1, "relu", True), "shared by actor and critic")
+    rnn: RNNConfig = arg(RNNConfig(), "the recurrent core")
+    actor: ActorConfig = arg(ActorConfig(64, 1, "relu", True), "after the core")
+    critic: MLPConfig = arg(LAYER, "after the core")
+    optimizer: OptimizerConfig = arg(OptimizerConfig("adamw", lr=3e-4), "one for everything")
+
+    @property
+    def sequence_length(self) -> int:
+        """Rows of a sequence, at most."""
+        return min(self.per_rank_sequence_length or self.rollout_steps, self.rollout_steps)
+
+    def notices(self, run: RunConfig) -> Iterator[str]:
+        """Say it where there are fewer sequences than minibatches."""
+        count = math.ceil(self.rollout_steps / self.sequence_length)
+        sequences = count * run.env.num_envs
+        if self.per_rank_num_batches > sequences:
+            yield (
+                f"algo.per_rank_num_batches={self.per_rank_num_batches}: cut to {sequences}, the sequences of one "
+                f"rollout (env.num_envs={run.env.num_envs} × {count} of algo.rollout_steps={self.rollout_steps})"
+            )
+
+    def merge_minibatches(self) -> Config:
+        """One minibatch holds all sequences."""
+        return replace(self, per_rank_num_batches=1)

@@ -1,0 +1,102 @@
+"""Recurrent cells: a carry that each row of time changes, and that an episode's first row finds empty."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlcore.compiled.scan import scan
+from rlcore.nn.mlp import initialise
+
+State = dict[str, Tensor]  # name -> [M, H]
+
+
+class Cell(nn.Module):
+    """A cell over time. The part of its gates that rows alone decide is one product, made before the loop.
+
+    Weights and biases are torch's of the cell of that name: uniform in ±1/√H.
+
+    Args:
+        inputs: F, features of a row.
+        size: H.
+        rng: CPU generator for the initialisation.
+
+    Attributes:
+        gates: G.
+        carried: names of what is carried; `h` is what it gives.
+    """
+
+    gates: ClassVar[int]
+    carried: ClassVar[tuple[str, ...]]
+
+    def __init__(self, inputs: int, size: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.output_size = size
+        with torch.random.fork_rng(devices=[]):  # torch's own values are replaced
+            of_rows, of_carry = (nn.Linear(width, self.gates * size, device="cpu") for width in (inputs, size))
+        self.of_rows, self.of_carry = (initialise(layer, size, rng, None) for layer in (of_rows, of_carry))
+
+    def initial(self, batch_size: int) -> State:
+        """Zeros: the carry before anything was seen."""
+        return {name: torch.zeros(batch_size, self.output_size) for name in self.carried}
+
+    def forward(self, x: Tensor, forget: Tensor, carry: State) -> tuple[Tensor, State]:
+        """Go through L rows of M sequences.
+
+        Args:
+            x: [L·M, F], all of one time before those of the next.
+            forget: [L·M] bool; such a row finds the carry empty.
+            carry: name -> [M, H], before the first row.
+
+        Returns:
+            [L·M, H] after each row, and the carry after the last.
+        """
+        count = len(carry["h"])
+        rows = self.of_rows(x.to(self.of_rows.weight.dtype)).to(x.dtype)
+        xs = {"row": rows.unflatten(0, (-1, count)), "forget": forget.unflatten(0, (-1, count)).unsqueeze(-1)}
+        carry, h = scan(self._step, carry, xs, dict(self.of_carry.named_parameters()))
+        return h.flatten(0, 1), carry
+
+    def _step(self, carry: State, xs: State, params: State) -> tuple[State, Tensor]:
+        carry = {name: part.masked_fill(xs["forget"], 0) for name, part in carry.items()}
+        h = carry["h"]
+        before = functional.linear(h.to(params["weight"].dtype), params["weight"], params["bias"]).to(h.dtype)
+        carry = self.move(carry, xs["row"], before)
+        return carry, carry["h"]
+
+    @staticmethod
+    def move(carry: State, row: Tensor, before: Tensor) -> State:
+        """The carry after a row; `row` and `before` are what the row and the carry bring to its gates, [M, G·H]."""
+        raise NotImplementedError
+
+
+class LSTM(Cell):
+    """Long short-term memory, with a forget gate (Gers, Schmidhuber and Cummins 2000)."""
+
+    gates, carried = 4, ("h", "c")
+
+    @staticmethod
+    def move(carry: State, row: Tensor, before: Tensor) -> State:
+        """c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c')."""
+        i, f, g, o = (row + before).chunk(4, -1)
+        c = f.sigmoid() * carry["c"] + i.sigmoid() * g.tanh()
+        return {"h": o.sigmoid() * c.tanh(), "c": c}
+
+
+class GRU(Cell):
+    """Gated recurrent unit (Cho et al. 2014), whose reset gate acts behind the product, as in cuDNN and torch."""
+
+    gates, carried = 3, ("h",)
+
+    @staticmethod
+    def move(carry: State, row: Tensor, before: Tensor) -> State:
+        """h' = (1 - σ(z)) tanh(n + σ(r) n_h) + σ(z) h."""
+        (r, z, n), (r_h, z_h, n_h) = row.chunk(3, -1), before.chunk(3, -1)
+        new = (n + (r + r_h).sigmoid() * n_h).tanh()
+        return {"h": torch.lerp(new, carry["h"], (z + z_h).sigmoid())}
+
+
+CELLS: dict[str, Any] = {"lstm": LSTM, "gru": GRU}

@@ -1,0 +1,114 @@
+"""Recurrent PPO's losses see each row with what the agent remembered when it acted, whatever lies in a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore.algorithms.ppo_recurrent.learner import Sequences
+from rlcore.types import Batch
+from tests.contract.test_registry import SETTINGS
+from tests.golden.mutants import changed, swap
+from tests.learning.assembly import assemble
+
+SMALL = SETTINGS["ppo_recurrent"]
+PICTURES = {"cnn_keys": {"encoder": ["rgb"]}, "encoder": SMALL["encoder"] | {"cnn_features_dim": 8}}
+GRU = {"rnn": {"cell": "gru", "lstm": {"hidden_size": 8}, "pre_rnn_mlp": {"apply": True}}}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "discrete": ("CartPole-v1", {}),
+    "continuous": ("Pendulum-v1", {}),
+    "gru": ("CartPole-v1", GRU),
+    "whole rollouts": ("CartPole-v1", {"per_rank_sequence_length": None}),
+    "multi-discrete, pictures": ("multidiscrete_dummy", PICTURES),
+}
+
+
+def rollouts(kind: str, count: int = 2) -> Iterator[tuple[Any, Batch]]:
+    """Rollouts of which each was collected after an update on the one before it."""
+    env_id, changes = KINDS[kind]
+    training: Any = assemble(env_id, SMALL | changes, num_envs=3, max_episode_steps=9)
+    for _ in range(count):
+        batch = Batch(*training.collector.collect(24), training.policy_steps)
+        yield training, batch
+        training.learner.update(batch, np.random.default_rng(0))
+
+
+def first_epoch(learner: Any, batch: Batch) -> Iterator[Any]:
+    """The minibatches of an update's first epoch."""
+    rollout = learner.samples(batch)
+    rows, weight = learner.draw(rollout.weight.unflatten(0, batch.steps.reward.shape), np.random.default_rng(1))
+    epoch = rollout.at(rows[0], rollout.samples.advantage[rows[0]].flatten(1), weight[0])
+    for k in range(len(rows[0])):
+        columns = {name: column[k] for name, column in epoch.samples._asdict().items() if name != "obs"}
+        obs: dict[str, Tensor] = {key: column[k] for key, column in dict[str, Tensor](epoch.samples.obs).items()}
+        begin = {name: part[k] for name, part in epoch.begin.items()}
+        yield Sequences(epoch.samples._replace(obs=obs, **columns), epoch.is_first[k], begin)
+
+
+@torch.no_grad()
+def distances(agent: Any, minibatches: Iterator[Any]) -> tuple[Tensor, int]:
+    """|ratio - 1| of every row that counts, and how many of these open an episode within a sequence."""
+    found, inside = list[Tensor](), 0
+    for batch in minibatches:
+        policy, _, _ = agent.unroll(batch.samples.obs, batch.is_first, batch.begin)
+        ratio = (policy.logprob(batch.samples.action) - batch.samples.old_logprob).exp()
+        found.append((ratio - 1).abs()[batch.weight > 0])
+        inside += int((batch.is_first & (batch.weight > 0))[len(batch.begin["h"]) :].sum())
+    return torch.cat(found), inside
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_ratio_is_one_also_behind_a_reset_within_a_sequence(kind: str) -> None:
+    for training, batch in rollouts(kind):
+        gaps, inside = distances(training.learner.agent, first_epoch(training.learner, batch))
+        assert gaps.max() < 1e-6
+        assert len(gaps) == training.learner.samples(batch).weight.sum() < batch.steps.reward.numel()  # each row once
+        assert inside >= 3
+
+
+CELL, AT, UNROLL = "Cell._step", "ppo_recurrent.Sequences.at", "ppo_recurrent.Agent.unroll"
+MISTAKES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "no reset within a sequence": (CELL, swap("A.masked_fill(B, 0)", "A")),
+    "sequences begin empty": (AT, swap("B[A[:, 0]]", "torch.zeros_like(B[A[:, 0]])")),
+    "sequences begin with the carry of their second row": (AT, swap("A[:, 0]", "A[:, 1]")),
+    "environments before time": (AT, swap("A.flatten(1)", "A.transpose(1, 2).flatten(1)")),
+    "no action before": (UNROLL, swap("A.masked_fill(B, 0)", "0 * A.masked_fill(B, 0)")),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_it_is_not_where_the_losses_remember_otherwise(mistake: str) -> None:
+    """Each wrong in the losses alone: the rollout was collected by the right code."""
+    for training, batch in rollouts("discrete", 1):
+        learner = training.learner
+        with changed(*MISTAKES[mistake]):
+            gaps, _ = distances(learner.agent, first_epoch(learner, batch))
+        assert gaps.max() > 1e-4
+
+
+def test_an_agent_remembers_from_one_rollout_to_the_next() -> None:
+    (_, first), (_, second) = rollouts("discrete")
+    assert all(torch.equal(first.last.carry[name], second.steps.carry[name]) for name in ("h", "c"))
+    assert all(torch.equal(part, second.steps.extras[name][0]) for name, part in second.steps.carry.items())
+
+
+def test_a_memory_that_is_not_reset_outlives_the_episode() -> None:
+    kept = assemble("CartPole-v1", SMALL | {"reset_recurrent_state_on_done": False}, num_envs=1).learner.agent
+    obs = {"state": torch.ones(1, 4), "past_action": torch.ones(1, 1, 1, dtype=torch.int64)}
+    opens, full = torch.ones(1, dtype=torch.bool), {name: part + 1 for name, part in kept.initial(1).items()}
+    answers = [kept.act(carry, obs, opens, None, True)[0]["h"] for carry in (full, kept.initial(1))]
+    assert not torch.equal(*answers)
+
+
+def test_minibatches_are_as_many_as_asked_for_of_whole_sequences() -> None:
+    for training, batch in rollouts("discrete", 1):
+        rows, weight = training.learner.draw(
+            training.learner.samples(batch).weight.view(24, 3), np.random.default_rng()
+        )
+        assert rows.shape == (2, 2, 6, 6) and weight.shape == (2, 2, 36)  # 4 · 3 sequences of 6 rows, in halves
+        assert (rows.diff(dim=2) == 3).all()  # the next row of the same of 3 environments
