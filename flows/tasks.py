@@ -20,6 +20,7 @@ from flows.runs.listeners import tell
 from flows.runs.milestones import has_baseline, is_judged
 from flows.runs.pruning import over
 from flows.runs.trainer import SameAgain, standing
+from flows.runs.with_torch import with_torch
 from flows.settings import configure_environment
 from rlcore.envs.card import card_key
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, UserError
@@ -40,7 +41,7 @@ VERSION = f"{rlcore.__version__}+{commit()[:10]}"
 
 
 class Stage:
-    """A stage as a Prefect task; its function is imported when it is first called, for some bring torch.
+    """A stage as a Prefect task; its function is imported when it is first called.
 
     Called without a flow run around it, as by a sweep's worker, it is the function itself, tried again as the task is.
 
@@ -49,6 +50,7 @@ class Stage:
         function: `module.function` below flows.stages, of the run directory and what else the stage is called with.
         done: of the same arguments: the run has it already, and nothing is to be done.
         finish: of the run directory and what the function gave, also where that was cached; gives the result.
+        torch: the function needs torch, and is called in the run's trainer.
         **options: Prefect's, where a stage differs from the others.
     """
 
@@ -59,9 +61,11 @@ class Stage:
         *,
         done: Callable[..., bool] = lambda run, *arguments, **more: False,
         finish: Callable[[RunDirectory, Any], Any] = lambda run, made: made,
+        torch: bool = False,
         **options: Any,
     ) -> None:
-        self.name, self._place, self._done, self._finish, self._options = name, function, done, finish, options
+        self.name, self._place, self._torch = name, f"flows.stages.{function}", torch
+        self._done, self._finish, self._options = done, finish, options
 
     def __call__(self, run: RunDirectory, *arguments: Any, **more: Any) -> Any:
         """Do the stage and give what it gives; None where the run has it already."""
@@ -71,8 +75,10 @@ class Stage:
         return self._finish(run, do(str(run.path), list(arguments), more))
 
     def _function(self, run: str, arguments: list[Any], more: dict[str, Any]) -> Any:
+        if self._torch:
+            return with_torch(RunDirectory(run), self._place, *arguments, **more)
         module, _, name = self._place.rpartition(".")
-        return getattr(import_module(f"flows.stages.{module}"), name)(RunDirectory(run), *arguments, **more)
+        return getattr(import_module(module), name)(RunDirectory(run), *arguments, **more)
 
     @functools.cached_property
     def _task(self) -> Task[..., Any]:
@@ -170,7 +176,7 @@ make_env = Stage(
     persist_result=True,
     result_serializer="json",
 )
-collect = Stage("collect", "collect.collect", done=has_baseline)
+collect = Stage("collect", "collect.collect", done=has_baseline, torch=True)
 advance = Stage("train", "train.to_boundary", done=over)
 checkpoint = Stage("checkpoint", "checkpoint.checkpoint")
 evaluate = Stage(

@@ -20,7 +20,6 @@ from flows.runs.trainer import expect_trainer, release_after
 from flows.workers.local_api import prefect_api
 from flows.workers.pools import flow_called
 from rlcore.store.directory import RunDirectory
-from rlcore.system.imports import import_soon
 
 
 @functools.cache
@@ -83,7 +82,6 @@ def run_flow(run: RunDirectory) -> dict[str, Any]:
     """
     with terminable_flow(), release_after(run):
         expect_trainer(run)  # it gets ready while Prefect does
-        import_soon("flows.stages.collect")  # torch, likewise
         with prefect_api():
             training_flow(run.read_config()["algo"]["name"])(run_dir=str(run.path.absolute()))
     return run.read_summary()

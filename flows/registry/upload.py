@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ import numpy as np
 
 from flows.tracking.mlflow_store import pages
 from rlcore import plugins
-from rlcore.judge.loaded_policy import LoadedPolicy
-from rlcore.judge.policy import load_policy
 from rlcore.judge.signature import Column, Signature
 
 if TYPE_CHECKING:
@@ -32,13 +31,42 @@ LINKED = "mlflow.modelVersions"  # the tag by which a logged model names its ver
 DIGEST = "checkpoint_digest"  # the tag of logged models and versions
 
 
+@dataclass(frozen=True)
+class Exported:
+    """A policy that was exported, as `flows.registry.playing.export` tells of it.
+
+    Attributes:
+        folder: where its files are.
+        description: its policy.json.
+        signature: of it.
+        example: a batch of one observation at an episode's start, an array for each input of the signature.
+    """
+
+    folder: Path
+    description: Mapping[str, Any]
+    signature: Signature
+    example: Mapping[str, np.ndarray]
+
+    @classmethod
+    def from_json(cls, folder: Path, facts: Mapping[str, Any]) -> Exported:
+        """One in a folder, of the facts that are JSON."""
+
+        def columns(listed: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+            return tuple(Column(one["name"], one["kind"], tuple(one["shape"]), one["dtype"]) for one in listed)
+
+        signature = Signature(columns(facts["signature"]["inputs"]), columns(facts["signature"]["outputs"]))
+        example = {
+            one.name: np.array(facts["example"][one.name], one.dtype).reshape(1, *one.shape) for one in signature.inputs
+        }
+        return cls(folder, facts["description"], signature, example)
+
+
 def create_version(
-    client: MlflowClient, name: str, folder: Path, run_id: str, tags: Mapping[str, str], description: str = ""
+    client: MlflowClient, name: str, policy: Exported, run_id: str, tags: Mapping[str, str], description: str = ""
 ) -> ModelVersion:
     """Log an exported policy, of an MLflow run, as a model and register it as the next version of a name."""
     from mlflow.exceptions import MlflowException
 
-    policy = load_policy(folder)
     columns = {"takes": policy.signature.inputs, "gives": policy.signature.outputs}
     tags = {**tags, **{name: ", ".join(map(str, found)) for name, found in columns.items()}}
     digest = policy.description["digest"]
@@ -49,7 +77,7 @@ def create_version(
         experiment = client.get_run(run_id).info.experiment_id
         logged = client.create_logged_model(experiment, "policy", run_id, tags={DIGEST: digest}, model_type="agent")
     if logged.status != "READY":
-        _fill(client, logged, run_id, folder, policy)
+        _fill(client, logged, run_id, policy)
     try:
         client.create_registered_model(name)
     except MlflowException as error:
@@ -101,14 +129,6 @@ def mlflow_signature(signature: Signature) -> ModelSignature:
     return ModelSignature(inputs, outputs, ParamSchema([deterministic]))
 
 
-def example_of(policy: LoadedPolicy) -> Any:
-    """A batch of one observation in the form that the policy's signature names."""
-    arrays = policy.example()
-    if carry := policy.initial_carry(1):
-        arrays |= {"is_first": np.ones(1, bool)} | carry
-    return arrays if policy.signature.by_name else next(iter(arrays.values()))
-
-
 def _find_logged_models(client: MlflowClient, run_id: str) -> list[LoggedModel]:
     """The logged models of a run that were made here."""
     experiment = client.get_run(run_id).info.experiment_id
@@ -121,7 +141,7 @@ def _is_made_of(version: ModelVersion, logged: LoggedModel) -> bool:
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 
-def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, policy: LoadedPolicy) -> None:
+def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, policy: Exported) -> None:
     """Write a logged model's files and call it ready.
 
     `mlflow.pyfunc.log_model` does this in one call, but always makes or links another logged model.
@@ -146,10 +166,10 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, folder: Path, 
             files,
             mlflow_model=Model(artifact_path=location, run_id=run_id, model_uuid=model_id, model_id=model_id),
             python_model=str(here / "served_policy.py"),
-            artifacts={"policy": str(folder)},
+            artifacts={"policy": str(policy.folder)},
             code_paths=[str(here.parents[1] / "rlcore"), *sorted(code)],
             signature=mlflow_signature(policy.signature),
-            input_example=example_of(policy),
+            input_example=policy.example if policy.signature.by_name else next(iter(policy.example.values())),
             pip_requirements=[f"{name}=={version}" for name, version in versions],
         )
         for cache in files.rglob("__pycache__"):

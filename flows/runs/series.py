@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.runs.with_torch import with_torch
 from rlcore.store.directory import RunDirectory, write_json, write_text
 from rlcore.store.events import read_events
 from rlcore.store.series import LENGTH, RETURN, evaluations, lines
@@ -25,8 +26,6 @@ from rlcore.store.series import LENGTH, RETURN, evaluations, lines
 
 def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
     """Write all but model.json from the run's log and its summary (`flows.stages.summary.summary`): the folder."""
-    from rlcore.judge.policy import export_policy
-
     folder = run.path / "results"
     events = list(read_events(run.events))
     series = lines(events)
@@ -36,7 +35,7 @@ def write_results(run: RunDirectory, summary: Mapping[str, Any]) -> Path:
     rows = [[e["policy_steps"], e["greedy"]["mean"], *e["greedy"]["ci95"]] for e in evaluations(events)]
     write_text(folder / "evaluations.csv", _table(["policy_steps", "greedy_mean", "ci95_low", "ci95_high"], rows))
     shutil.rmtree(folder / "policy", ignore_errors=True)  # its files may be links into DVC's cache
-    export_policy(run, run.path / summary["checkpoint"], folder / "policy")
+    with_torch(run, "flows.registry.playing.export", str(run.path / summary["checkpoint"]), str(folder / "policy"))
     figures = {
         name: {"mean": result["mean"], "ci95_low": result["ci95"][0], "ci95_high": result["ci95"][1]}
         for name, result in {**summary["eval"], "random_baseline": summary["baseline"]}.items()

@@ -19,6 +19,7 @@ from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMem
 from rlcore.store.directory import RunDirectory
 from rlcore.system.lifeline import is_stopped
 from rlcore.train.boundary import Boundary
+from rlcore.train.calls import unpack
 
 GRACE = 20.0  # seconds a trainer gets to finish its iteration and write a checkpoint
 LOOK_EVERY = 1.0  # seconds
@@ -74,10 +75,20 @@ class TrainerProcess:
         self._tell("checkpoint")
         return self._until("checkpoint")
 
-    def evaluate(self, final: bool = False) -> dict[str, Any]:
-        """Judge the present policy, or at the end the chosen checkpoint: greedy, stochastic, video."""
-        self._tell("finish" if final else "evaluate")
+    def evaluate(self) -> dict[str, Any]:
+        """Judge the present policy."""
+        self._tell("evaluate")
         return self._until("evaluation")
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Have it call a function, before `begin` too; gives the result, and raises what the function raises.
+
+        Args:
+            function: `module.name`; gets a function that says an event before its arguments.
+            *arguments: JSON, as the result is.
+        """
+        self._tell("call", function=function, arguments=arguments)
+        return self._until("called")["result"]
 
     def stop(self) -> None:
         """End the trainer; what was not checkpointed is lost, and found again bit for bit on resume."""
@@ -106,10 +117,10 @@ class TrainerProcess:
                 with suppress(BrokenPipeError):
                     pipe.close()
 
-    def _tell(self, command: str) -> None:
+    def _tell(self, command: str, **more: Any) -> None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps({"command": command}).encode() + b"\n")
+            self.process.stdin.write(json.dumps({"command": command, **more}).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             self._until("")  # what the trainer said before it ended tells why
@@ -124,6 +135,10 @@ class TrainerProcess:
                 on_progress(said)
             if event == "work":
                 tell("work", said)
+            if event == "told":
+                tell(said["kind"], said["facts"])
+            if event == "failed":
+                raise unpack(said["error"], said["sentence"])
             if event == "doing":
                 tell("stage", {"doing": said["sentence"]})
             if event == "error":
@@ -165,12 +180,6 @@ class TrainerProcess:
 _live: dict[Path, TrainerProcess] = {}
 
 
-def live(run: RunDirectory) -> TrainerProcess | None:
-    """The trainer of a run in this process, if one is alive and at work."""
-    trainer = _live.get(run.path.absolute())
-    return trainer if trainer is not None and trainer.ready and trainer.process.poll() is None else None
-
-
 def standing(run: RunDirectory) -> int:
     """Policy steps at which the run's trainer stands or, where there is none, would go on from its checkpoints."""
     trainer = _live.get(run.path.absolute())
@@ -193,12 +202,17 @@ def resumes(run: RunDirectory) -> str:
 
 def trainer_for(run: RunDirectory) -> TrainerProcess:
     """The live trainer of a run in this process, or a new one from its last checkpoint (so a retried task goes on)."""
+    trainer = running_trainer(run)
+    trainer.begin()
+    return trainer
+
+
+def running_trainer(run: RunDirectory) -> TrainerProcess:
+    """The live trainer of a run in this process, or a new one, which has not begun."""
     trainer = _live.get(run.path.absolute())
     if trainer is not None and trainer.process.poll() is not None:
         release(run)
-    trainer = expect_trainer(run)
-    trainer.begin()
-    return trainer
+    return expect_trainer(run)
 
 
 def expect_trainer(run: RunDirectory) -> TrainerProcess:
@@ -206,6 +220,17 @@ def expect_trainer(run: RunDirectory) -> TrainerProcess:
     if run.path.absolute() not in _live:
         _live[run.path.absolute()] = TrainerProcess(run, begin=False)
     return _live[run.path.absolute()]
+
+
+def live(run: RunDirectory) -> TrainerProcess | None:
+    """The trainer of a run in this process, if one is alive and at work."""
+    trainer = _live.get(run.path.absolute())
+    return trainer if trainer is not None and trainer.ready and trainer.process.poll() is None else None
+
+
+def has_trainer(run: RunDirectory) -> bool:
+    """Whether this process drives a trainer of the run, or did until that died."""
+    return run.path.absolute() in _live
 
 
 def release(run: RunDirectory, *, interrupt: bool = False) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.runs.listeners import tell, working
+from flows.runs.listeners import tell
 from flows.runs.series import write_results
-from flows.runs.trainer import live, trainer_for
+from flows.runs.trainer import trainer_for
+from flows.runs.with_torch import with_torch
 from rlcore.store.directory import RunDirectory
 
 
@@ -36,12 +37,10 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
 
 
 def _finally(run: RunDirectory) -> dict[str, Any]:
-    """The last evaluation, by the trainer where one is alive: an environment that hangs is ended there."""
-    from rlcore.judge.final import final_evaluation  # torch
+    """The last evaluation, by the trainer where this process drives one: an environment that hangs is ended there."""
     from rlcore.store.checkpoint import choose  # numpy
 
     choose(run)  # refuses a run without one before anything is said
     episodes = run.read_config()["evaluation"]["final_episodes"]
     tell("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
-    trainer = live(run)
-    return trainer.evaluate(final=True) if trainer else final_evaluation(run, working("last evaluation"))
+    return with_torch(run, "rlcore.judge.final.final_evaluation", doing="last evaluation")

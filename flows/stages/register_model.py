@@ -14,15 +14,14 @@ from flows.registry.contest import against_champion, play_alone
 from flows.registry.gate import EPISODES, GateVerdict, against_baseline
 from flows.report.sentences import number
 from flows.runs.lineage import lineage
-from flows.runs.listeners import tell, working
+from flows.runs.listeners import tell
 from flows.runs.series import write_model
+from flows.runs.with_torch import with_torch
 from flows.stages.summary import summarise
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_run import store_of
 from flows.tracking.mlflow_store import connect
 from rlcore.config.values import spell
-from rlcore.judge import final
-from rlcore.judge.policy import export_policy
 from rlcore.store.checkpoint import choose, manifest
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, last_event, read_events
@@ -88,7 +87,9 @@ def _create_version(
     tags |= {"checkpoint_digest": facts["digest"]}
     tags |= {"run_dir": str(run.path.absolute()), "checkpoint": checkpoint.relative_to(run.path).as_posix()}
     with tempfile.TemporaryDirectory() as folder:
-        exported = export_policy(run, checkpoint, Path(folder) / "policy")
+        place = Path(folder) / "policy"
+        facts = with_torch(run, "flows.registry.playing.export", str(checkpoint), str(place))
+        exported = upload.Exported.from_json(place, facts)
         return upload.create_version(client, name, exported, mlflow_run, tags, registry.description_of(config))
 
 
@@ -110,7 +111,7 @@ def _decide(client: MlflowClient, run: RunDirectory, checkpoint: Path, version: 
             other, (result, verdict) = "random baseline", _against_baseline(run, checkpoint)
         elif str(champion.version) != this:
             other = f"version {champion.version}"
-            result, verdict = against_champion(client, run, checkpoint, version, champion, working)
+            result, verdict = against_champion(client, run, checkpoint, version, champion, with_torch)
         else:  # a kill cut the last call off after the coronation
             other, result, verdict = "", {}, ""
         with registry.deciding(client.tracking_uri):
@@ -173,5 +174,5 @@ def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, An
         result = judged["greedy"]
     else:
         # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.
-        result = play_alone(run, checkpoint, final.FINAL_ROUND, working("comparing with the random baseline"))
+        result = play_alone(run, checkpoint, with_torch, "comparing with the random baseline")
     return result, against_baseline(result, baseline) if baseline else "no random baseline (run the collect stage)"

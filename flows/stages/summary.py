@@ -23,10 +23,10 @@ def summary(run: RunDirectory) -> dict[str, Any]:
 def summarise(run: RunDirectory) -> dict[str, Any]:
     """Write summary.json and lineage.json; what the run has not come to yet is null."""
     events, identity, baseline = list(read_events(run.events)), run.read_identity(), run.read_baseline()
-    newest = checkpoint.load_newest(run.checkpoints)
+    newest = checkpoint.newest_bookkeeping(run.checkpoints)
     if newest is None:
         raise RunError(f"{run.path}: no checkpoint to summarise (checkpoint.save_last=false?)")
-    path, _, bookkeeping = newest
+    path, bookkeeping = newest
     policy_steps, wall = checkpoint.manifest(path)["policy_steps"], bookkeeping["wall_s"]
     final, model = last_event(events, "evaluation", final=True), last_event(events, "registered")
     judged = json.loads((run.evaluations / f"{final['policy_steps']}.json").read_text()) if final else {}

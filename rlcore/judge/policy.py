@@ -17,6 +17,7 @@ from rlcore.judge.loaded_policy import LoadedPolicy
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
+from rlcore.store.checkpoint.files import read_json
 from rlcore.store.directory import RunDirectory, write_json
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _read_exported(path: Path) -> Source:
     """The parts of an exported folder, which may be anybody's."""
     files = f"policy.json and {AGENT[0]}"
     with _tell_errors_in(str(path), files):
-        description = nested_state.read_json((path / "policy.json").read_bytes(), "policy.json")
+        description = read_json((path / "policy.json").read_bytes(), "policy.json")
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise UserError(f"policy.json is of another format than {FORMAT}, which this version reads")
         beside = (

@@ -2,13 +2,16 @@
 
     python -m rlcore.train.trainer RUN_DIRECTORY
 
-Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" | "finish" | "stop"}
-                    `begin` comes first: until then it has imported what it needs, and read nothing of the run
+Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" | "stop"}
+                    {"command": "call", "function": "module.name", "arguments": [...]}
+                    only `call` may come before `begin`: until then it has imported what it needs, and read nothing of
+                    the run
 Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps, total_steps, return, elapsed}
                     boundary {policy_steps, due, done, reason} · checkpoint {path, policy_steps, digest}
                     evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path}
                     doing {sentence} (before what takes long, and warnings) · error {sentence, kind, exit}
                     work {doing, done, total} (about every second of an evaluation: episodes)
+                    called {result} or failed {error, sentence}, and before them what the function said
                     alive (every few seconds, whatever else goes on)
 
 Boundaries come from the config alone; the caller decides nothing that moves a bit. SIGTERM, SIGINT or SIGHUP: the
@@ -40,6 +43,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError, first_line, machine_fault
 from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import large_imports, without_compiler
+from rlcore.train.calls import call
 
 ALIVE_EVERY = 2.0  # seconds
 WORK_EVERY = 1.0  # seconds
@@ -70,7 +74,7 @@ class Trainer:
 
     def __init__(self, run: RunDirectory, output: Any) -> None:
         self.run, self.output = run, output
-        self.commands: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.session: Any = None
         self.interrupted = False
         self.careful = False  # what is being done must not be cut by an exception: it looks at `interrupted` itself
@@ -86,7 +90,7 @@ class Trainer:
     def listen(self) -> None:
         """Read commands until stdin ends; then the parent is gone and this process must not outlive it."""
         for line in sys.stdin:
-            self.commands.put(json.loads(line)["command"])
+            self.commands.put(json.loads(line))
         os._exit(1)
 
     def live(self) -> None:
@@ -117,7 +121,9 @@ class Trainer:
     def wait_for_begin(self) -> bool:
         """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
         load()
-        if self.commands.get() == "begin":
+        while (asked := self.commands.get())["command"] == "call":
+            call(asked["function"], asked["arguments"], self.say)
+        if asked["command"] == "begin":
             return True
         self.say("stopped")
         return False
@@ -129,7 +135,8 @@ class Trainer:
         self.session = Session(self.run)
         self.say("ready", policy_steps=self.session.policy_steps, total_steps=self.session.training.budget)
         while True:
-            command = self.commands.get()
+            asked = self.commands.get()
+            command = asked["command"]
             if command == "stop":
                 self.session.close()
                 self.say("stopped")
@@ -142,10 +149,8 @@ class Trainer:
                 self.say("checkpoint", **saved)
             elif command == "evaluate":
                 self.say("evaluation", **self.session.evaluate(self._work("evaluation")))
-            elif command == "finish":
-                from rlcore.judge.final import final_evaluation
-
-                self.say("evaluation", **final_evaluation(self.run, self._work("last evaluation")))
+            elif command == "call":
+                call(asked["function"], asked["arguments"], self.say)
 
     def _work(self, doing: str) -> Callable[[int, int], None]:
         """Callback of an evaluation, which takes the number of episodes done and of all; said every now and then."""

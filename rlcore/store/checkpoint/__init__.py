@@ -18,6 +18,7 @@ from rlcore.store.checkpoint.names import choose as choose
 from rlcore.store.checkpoint.names import find as find
 from rlcore.store.checkpoint.names import load_newest as load_newest
 from rlcore.store.checkpoint.names import name_best as name_best
+from rlcore.store.checkpoint.names import newest_bookkeeping as newest_bookkeeping
 from rlcore.store.checkpoint.names import newest_first as newest_first
 from rlcore.store.checkpoint.names import newest_good as newest_good
 from rlcore.store.checkpoint.names import policy_steps as policy_steps

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from rlcore.errors import UserError
 
 TRANSIENT = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 MANIFEST_LIMIT = 1 << 22  # bytes; a manifest has three entries, and one for each chunk
@@ -20,6 +23,14 @@ class Damage(Exception):
 
 class Unreadable(Damage):
     """A checkpoint that may be good and cannot be read by this version, this user or now: never passed over."""
+
+
+def read_json(data: bytes, name: str) -> Any:
+    """The JSON value in a file's bytes; UserError, naming the file, where there is none."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise UserError(f"{name} is not JSON that can be read") from None
 
 
 def read_whole(path: Path, name: str, entry: Mapping[str, Any]) -> bytes:

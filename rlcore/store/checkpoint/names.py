@@ -10,7 +10,15 @@ from typing import Any
 from rlcore.errors import RunError, UserError
 from rlcore.store.checkpoint import chunks
 from rlcore.store.checkpoint.files import Damage, Unreadable
-from rlcore.store.checkpoint.reading import damage, decode, in_a_sentence, manifest, read_files, read_manifest
+from rlcore.store.checkpoint.reading import (
+    damage,
+    decode,
+    decode_bookkeeping,
+    in_a_sentence,
+    manifest,
+    read_files,
+    read_manifest,
+)
 from rlcore.store.checkpoint.sealed_json import seal, unseal
 from rlcore.store.checkpoint.writing import move_aside, remove_leftovers
 from rlcore.store.directory import RunDirectory, write_text
@@ -66,6 +74,16 @@ def load_newest(directory: Path, with_chunks: bool = False) -> tuple[Path, dict[
     path, files = found
     with in_a_sentence(path):
         return path, *decode(files, path)
+
+
+def newest_bookkeeping(directory: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint that verifies, as `newest_good` finds it, and its bookkeeping, which needs no torch."""
+    found = _newest_verified(directory, with_chunks=False)
+    if found is None:
+        return None
+    path, files = found
+    with in_a_sentence(path):
+        return path, decode_bookkeeping(files)
 
 
 def _newest_verified(directory: Path, with_chunks: bool) -> tuple[Path, dict[str, bytes]] | None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from rlcore.errors import UserError
+from rlcore.store.checkpoint.files import read_json
 from rlcore.types import Chunk
 
 
@@ -48,14 +49,6 @@ def decode(
     if numbers:
         raise UserError(f"{names[1]} holds tensors that {names[0]} does not name")
     return state
-
-
-def read_json(data: bytes, name: str) -> Any:
-    """The JSON value in a file's bytes; UserError, naming the file, where there is none."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise UserError(f"{name} is not JSON that can be read") from None
 
 
 def _read_tensors(data: bytes, name: str) -> dict[str, torch.Tensor]:

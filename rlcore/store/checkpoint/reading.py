@@ -15,7 +15,7 @@ from typing import Any
 from rlcore.errors import UserError
 from rlcore.store.checkpoint.chunks import FOLDER as CHUNKS
 from rlcore.store.checkpoint.chunks import chunk_of
-from rlcore.store.checkpoint.files import TRANSIENT, Damage, Unreadable, read, read_whole
+from rlcore.store.checkpoint.files import TRANSIENT, Damage, Unreadable, read, read_json, read_whole
 from rlcore.store.checkpoint.sealed_json import unseal
 
 FORMAT = 2
@@ -47,11 +47,18 @@ def decode(files: Mapping[str, bytes], path: Path) -> tuple[dict[str, Any], dict
         names=("learning/state.json", "learning/tensors.safetensors"),
         chunk=functools.partial(chunk_of, directory=path.absolute().parent),
     )
-    bookkeeping = nested_state.read_json(files["bookkeeping/state.json"], "bookkeeping/state.json")
-    for name, state in (("learning", learning), ("bookkeeping", bookkeeping)):
-        if not isinstance(state, dict):
-            raise Damage(f"{name}/state.json holds no state")
-    return learning, bookkeeping
+    if not isinstance(learning, dict):
+        raise Damage("learning/state.json holds no state")
+    return learning, decode_bookkeeping(files)
+
+
+def decode_bookkeeping(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Bookkeeping alone, for which no torch is needed, from the very bytes of a checkpoint that were verified."""
+    name = "bookkeeping/state.json"
+    bookkeeping = read_json(files[name], name)
+    if not isinstance(bookkeeping, dict):
+        raise Damage(f"{name} holds no state")
+    return bookkeeping
 
 
 @contextmanager

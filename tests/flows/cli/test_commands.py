@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -56,6 +57,11 @@ def shepherd(where: Path, *arguments: str, home: Path | None = None) -> subproce
     )
 
 
+# A command that writes down what it has imported.
+NOTING = (
+    "import sys; from flows.cli.main import main; code = main();"
+    "open('imported', 'w').write('\\n'.join(sys.modules)); sys.exit(code)"
+)
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -98,7 +104,9 @@ def trained(home: Path) -> Trained:
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
     said = output_of(process)[1]
     assert not processes.orphans(home)
-    return Trained(run, process.returncode, said, shepherd(home, "resume", "runs/one"))
+    command = [sys.executable, "-c", NOTING, "resume", "runs/one"]
+    resumed = run_command(command, cwd=home, env=processes.environment(home, **standing_api()), text=True)
+    return Trained(run, process.returncode, said, resumed)
 
 
 pytestmark = [
@@ -107,6 +115,14 @@ pytestmark = [
     # MLflow warns about itself while it is used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
 ]
+
+
+def test_the_command_of_a_training_imports_no_torch(home: Path, trained: Trained) -> None:
+    assert trained.resumed.returncode == 0, trained.resumed.stderr
+    assert trained.run.read_summary()["model"]  # it has registered one
+    imported = set((home / "imported").read_text().split())
+    assert "mlflow" in imported
+    assert not {"torch", "lightning_fabric"} & imported
 
 
 def test_ctrl_c_ends_training_with_a_checkpoint_and_says_how_to_go_on(trained: Trained) -> None:

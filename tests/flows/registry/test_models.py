@@ -337,7 +337,7 @@ def test_a_gate_takes_no_longer_than_training_unless_it_may(
     model = f"time-{timer}"
     first, second = (named(checkpointed_run(tmp_path / str(i), f"{model}-{i}", weights=85 + i), model) for i in (0, 1))
     clock = [0.0]
-    monkeypatch.setattr("flows.registry.contest.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("flows.registry.playing.time.monotonic", lambda: clock[0])
     noise = np.random.default_rng(0).normal(scale=20.0, size=(2, 100))
 
     def played(digest: str, episode: int) -> float:

@@ -147,7 +147,8 @@ def test_an_image_comes_to_the_agent_as_in_training_and_all_keys_are_asked_for(m
 
 
 def test_a_policy_that_remembers_exchanges_its_carry_by_name_as_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.registry.upload import example_of, mlflow_signature
+    from flows.registry.playing import example_of
+    from flows.registry.upload import mlflow_signature
     from rlcore.algorithms import ALGORITHMS
     from rlcore.config.build import build
     from rlcore.config.values import plain

@@ -1,0 +1,88 @@
+"""What registering a policy needs of torch: its export, and episodes beside the champion. Small JSON in and out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlcore.judge import final
+from rlcore.judge.loaded_policy import LoadedPolicy
+from rlcore.judge.play import OnProgress
+from rlcore.judge.policy import export_policy, load_policy
+from rlcore.store.directory import RunDirectory
+
+LOOK_EVERY = 10  # episodes of both
+
+
+def export(run: RunDirectory, checkpoint: str, folder: str) -> dict[str, Any]:
+    """Write a checkpoint's policy into a folder; what `flows.registry.upload.Exported` has beside that."""
+    policy = load_policy(export_policy(run, Path(checkpoint), Path(folder)))
+    return {
+        "description": policy.description,
+        "signature": asdict(policy.signature),
+        "example": {name: array.tolist() for name, array in example_of(policy).items()},
+    }
+
+
+def example_of(policy: LoadedPolicy) -> dict[str, np.ndarray]:
+    """A batch of one observation at an episode's start, by the names of the policy's signature."""
+    arrays = policy.example()
+    if carry := policy.initial_carry(1):
+        arrays |= {"is_first": np.ones(1, bool)} | carry
+    return arrays
+
+
+def play_beside(
+    run: RunDirectory,
+    ours: str,
+    theirs: str,
+    total: int,
+    random: float | None,
+    limit: float | None,
+    seeds: int,
+    on_progress: OnProgress,
+) -> list[dict[str, Any]] | None:
+    """Play the same episodes with two policies in turns, until the verdict is foreseen or the time is over.
+
+    Args:
+        run: whose environment.
+        ours: the new policy, a checkpoint or an exported folder.
+        theirs: the champion.
+        total: episodes of each at most.
+        random: the random policy's mean return.
+        limit: seconds; None = no limit.
+        seeds: the round of environment seeds.
+        on_progress: as for `side_by_side`.
+
+    Returns:
+        Of each policy what `side_by_side` gives; None where the champion is of other spaces.
+    """
+    new, old = load_policy(ours), load_policy(theirs)
+    same_obs = {k: new.spec.obs.get(k) for k in old.obs_keys} == {k: old.spec.obs[k] for k in old.obs_keys}
+    if not same_obs or new.spec.action != old.spec.action:
+        return None
+    enough = _clear(total, random, limit)
+    return final.side_by_side(run, [Path(ours), Path(theirs)], total, enough, round=seeds, on_progress=on_progress)
+
+
+def _clear(total: int, random: float | None, limit: float | None) -> Callable[[list[list[float]]], bool]:
+    """Whether to end: the verdict is foreseen, or the time is over."""
+    from flows.registry.gate import foresee  # scipy
+
+    began, looks = time.monotonic(), 0
+
+    def clear(returns: list[list[float]]) -> bool:
+        nonlocal looks
+        if limit is not None and time.monotonic() - began > limit:
+            return True
+        if len(returns[0]) // LOOK_EVERY == looks:
+            return False
+        looks = len(returns[0]) // LOOK_EVERY
+        return foresee(returns[0], returns[1], total, random) is not None
+
+    return clear

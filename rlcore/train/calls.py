@@ -1,0 +1,50 @@
+"""Functions that a trainer calls for its driver, which need torch; an exception goes back to the driver as it is."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+from rlcore.errors import RunError, first_line
+
+Say = Callable[..., None]
+
+
+def call(function: str, arguments: Sequence[Any], say: Say) -> None:
+    """Call a function and say its result, or the exception that it ended with, which ends nothing here.
+
+    Args:
+        function: `module.name`; gets `say` before its arguments, for what it has to tell while it works.
+        arguments: JSON, as the result is.
+        say: writes one event.
+    """
+    module, _, name = function.rpartition(".")
+    try:
+        result = getattr(import_module(module), name)(say, *arguments)
+    except Exception as error:
+        traceback.print_exc()
+        say("failed", error=pack(error), sentence=f"{type(error).__name__}: {first_line(error)}")
+    else:
+        say("called", result=result)
+
+
+def pack(error: Exception) -> str:
+    """An exception as text for `unpack`, with the traceback among its notes; "" of one that cannot be pickled."""
+    error.add_note("".join(["in the trainer's process:\n", *traceback.format_exception(error)]))
+    try:
+        return base64.b64encode(pickle.dumps(error)).decode()
+    except Exception:  # a class may hold anything
+        return ""
+
+
+def unpack(text: str, sentence: str) -> Exception:
+    """The exception that a child of this process packed; a `RunError` of the sentence where it cannot be had."""
+    try:
+        error = pickle.loads(base64.b64decode(text))
+    except Exception:  # its class may want other arguments, or be of a module that is not here
+        return RunError(sentence)
+    return error if isinstance(error, Exception) else RunError(sentence)

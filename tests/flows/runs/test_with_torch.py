@@ -1,0 +1,133 @@
+"""What the stages have their run's trainer do, which has torch: its errors and words come back, and it lives on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.runs.listeners import listening, tell
+from flows.runs.trainer import expect_trainer, release, trainer_for
+from flows.runs.with_torch import with_torch
+from rlcore.errors import DiskFault, RunError, UserError
+from rlcore.store.directory import RunDirectory
+from rlcore.train.calls import call, pack, unpack
+from tests.runs import prepare
+
+HERE = __name__
+
+
+class Strange(Exception):
+    """An exception of a function, which is no class of ours and wants two arguments."""
+
+    def __init__(self, what: str, number: int) -> None:
+        super().__init__(f"{what} {number}")
+
+
+def pid(run: RunDirectory) -> int:
+    tell("stage", {"doing": f"in {run.path.name}"})
+    return os.getpid()
+
+
+def fail(run: RunDirectory, kind: str) -> None:
+    raise {"UserError": UserError, "DiskFault": DiskFault, "KeyError": KeyError}[kind]("the reason")
+
+
+def play(run: RunDirectory, episodes: int, on_progress: Any = None, doubled: bool = False) -> list[int]:
+    on_progress(episodes, episodes)
+    return [episodes * (2 if doubled else 1)]
+
+
+def leave(run: RunDirectory) -> None:
+    os._exit(3)
+
+
+def test_without_a_trainer_it_is_done_here(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    heard: list[tuple[str, Any]] = []
+    with listening(lambda kind, facts: heard.append((kind, facts))):
+        assert with_torch(run, f"{HERE}.pid") == os.getpid()
+        assert with_torch(run, f"{HERE}.play", 3, doing="playing", doubled=True) == [6]
+    assert heard[1] == ("work", {"doing": "playing", "done": 3, "total": 3})
+    with pytest.raises(DiskFault, match="the reason"):
+        with_torch(run, f"{HERE}.fail", "DiskFault")
+
+
+def test_an_exception_comes_back_as_it_was() -> None:
+    both = UserError("a\nb", mistakes=(UserError("a"), UserError("b")))
+    back = unpack(pack(both), "unused")
+    assert isinstance(back, UserError)
+    assert str(back) == "a\nb"
+    assert [str(mistake) for mistake in back.mistakes] == ["a", "b"]
+    assert "in the trainer's process" in back.__notes__[0]
+    alone = unpack(pack(UserError("one")), "unused")
+    assert isinstance(alone, UserError)
+    assert alone.mistakes == (alone,)
+
+
+def test_an_exception_that_cannot_come_back_is_a_sentence() -> None:
+    class Local(Exception):
+        pass
+
+    said: list[dict[str, Any]] = []
+    for error in (Strange("a", 1), Local("it failed\nbadly")):
+        assert type(unpack(pack(error), "what it was")) is RunError
+    call("rlcore.nowhere.at_all", [], lambda event, **fields: said.append({"event": event, **fields}))
+    assert said[0]["event"] == "failed"
+    assert said[0]["sentence"].startswith("ModuleNotFoundError: No module named 'rlcore.nowhere'")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
+    """A run whose trainer has not begun."""
+    prepared = prepare(tmp_path_factory.mktemp("called") / "run")
+    expect_trainer(prepared)
+    yield prepared
+    release(prepared)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm")
+def test_a_trainer_is_asked_before_it_begins_and_after_and_an_error_does_not_end_it(run: RunDirectory) -> None:
+    trainer = expect_trainer(run)
+    heard: list[tuple[str, Any]] = []
+    with listening(lambda kind, facts: heard.append((kind, facts))):
+        assert with_torch(run, f"{HERE}.pid") == trainer.process.pid
+    assert heard == [("stage", {"doing": "in run"})]
+    for kind, expected in (("UserError", UserError), ("DiskFault", DiskFault), ("KeyError", KeyError)):
+        with pytest.raises(expected, match="the reason"):
+            with_torch(run, f"{HERE}.fail", kind)
+    assert not trainer.ready
+    assert trainer_for(run) is trainer
+    trainer.advance()
+    with pytest.raises(UserError, match="the reason"):
+        with_torch(run, f"{HERE}.fail", "UserError")
+    assert with_torch(run, f"{HERE}.pid") == trainer.process.pid
+    assert "the reason" in run.log.read_text()  # with its traceback
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm")
+def test_a_trainer_that_dies_while_asked_is_told_and_another_answers(run: RunDirectory) -> None:
+    first = expect_trainer(run)
+    with pytest.raises(RunError, match="the trainer ended with code 3"):
+        with_torch(run, f"{HERE}.leave")
+    answering = with_torch(run, f"{HERE}.pid")
+    assert answering not in (first.process.pid, os.getpid())
+    expect_trainer(run).process.kill()
+    expect_trainer(run).process.wait(20)
+    assert with_torch(run, f"{HERE}.pid") not in (answering, os.getpid())
+
+
+@pytest.mark.slow
+def test_what_the_stages_ask_for_brings_a_trainer_no_prefect_mlflow_or_hydra() -> None:
+    script = (
+        "import sys, rlcore.train.trainer, flows.runs.with_torch, flows.stages.collect, flows.registry.playing;"
+        "assert not {'prefect', 'mlflow', 'hydra', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
