@@ -1,4 +1,4 @@
-"""What every test needs: nothing of the user's machine settings, and no run written into the checkout."""
+"""Ground of every test: nothing of the user's machine settings, and no run written into the checkout."""
 
 from __future__ import annotations
 

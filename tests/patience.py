@@ -62,7 +62,7 @@ def _look() -> tuple[dict[int, float], bool]:
 
 
 def wait_for(condition: Callable[[], Any], what: str, idle: float = 120.0, every: float = 0.01) -> Any:
-    """What a condition gives once it is true; an AssertionError where nothing works towards it any more."""
+    """Wait until a condition is true, and give its value; an AssertionError where nothing works towards it any more."""
     patience = Patience(idle)
     while not (found := condition()):
         assert not patience.over, f"{what} did not come, and no process has done anything for {idle:g} s"
@@ -71,7 +71,7 @@ def wait_for(condition: Callable[[], Any], what: str, idle: float = 120.0, every
 
 
 def output_of(process: subprocess.Popen[Any], idle: float = 120.0) -> tuple[Any, Any]:
-    """What a process says on stdout and stderr until it ends."""
+    """Read what a process says on stdout and stderr until it ends."""
     patience = Patience(idle)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):

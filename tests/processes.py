@@ -121,7 +121,7 @@ def one(home: Path, kind: str) -> int:
 
 
 def orphans(home: Path, within: float = 2.0) -> list[Process]:
-    """What is still alive when nothing has happened for so many seconds; what works on and on has had a minute."""
+    """Processes still alive when nothing has happened for so many seconds; those that work on have had a minute."""
     patience = Patience(within, limit=60.0)
     while (found := processes(home)) and not patience.over:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What tests share because it takes seconds: a home's empty databases, a Prefect API; and a look into its database."""
+"""Things that tests share, for they take seconds: a home's empty databases, a Prefect API; a look into its database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What A2C's update promises beyond its numbers."""
+"""Promises of A2C's update beyond its numbers."""
 
 from __future__ import annotations
 

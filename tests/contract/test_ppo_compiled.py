@@ -95,7 +95,7 @@ def trained(one: ppo.Learner, updates: int = 2) -> tuple[dict[str, torch.Tensor]
 
 
 def assert_agree(one: ppo.Learner, other: ppo.Learner) -> None:
-    """The same weights but for rounding, and the same log, after two updates."""
+    """Two updates lead both to equal weights, but for rounding, and to one log."""
     (weights, metrics), (expected, logged) = trained(one), trained(other)
     for name, weight in weights.items():
         torch.testing.assert_close(weight, expected[name], rtol=1e-4, atol=1e-5, msg=name)

@@ -1,4 +1,4 @@
-"""What PPO's update promises beyond its numbers: which parameters a term reaches, and that it starts at ratio 1."""
+"""Promises of PPO's update beyond its numbers: which parameters a term reaches, and that it starts at ratio 1."""
 
 from __future__ import annotations
 

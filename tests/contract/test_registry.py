@@ -1,4 +1,4 @@
-"""What every algorithm of the registry promises, whatever it computes."""
+"""Promises of every algorithm of the registry, whatever it computes."""
 
 from __future__ import annotations
 

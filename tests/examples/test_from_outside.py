@@ -61,7 +61,7 @@ def folder(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
 
 @pytest.fixture(autouse=True)
 def user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirectory]:
-    """Who comes into the folder and has named nothing yet; the run in it."""
+    """Somebody in the folder who has named nothing yet; the run in it."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("SHEPHERD_SEARCH_PATH", "conf")

@@ -49,7 +49,7 @@ def environment(library: Path, folder: Path | None = None, at: int = 0, fault: F
 
 
 class Disk:
-    """This process's disk, where the library is preloaded."""
+    """Disk of this process, where the library is preloaded."""
 
     @functools.cached_property
     def _library(self) -> ctypes.CDLL:

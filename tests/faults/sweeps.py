@@ -43,7 +43,7 @@ Acknowledge = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """What is known outside of a process whose disk failed: what it acknowledged, and how it ended."""
+    """Facts known outside of a process whose disk failed: what it acknowledged, and how it ended."""
 
     acknowledged: list[str] = field(default_factory=list)
     ending: str = "killed"  # or done, refused, or a traceback
@@ -51,7 +51,7 @@ class Outcome:
 
 
 class Procedure:
-    """What is swept. `folder` is as `prepare` left it before each N."""
+    """Procedure that is swept. `folder` is as `prepare` left it before each N."""
 
     faults = tuple(FAULTS)
 
@@ -78,7 +78,7 @@ def content(policy_steps: int) -> dict[str, Any]:
 
 
 def good_checkpoints(run: RunDirectory) -> list[int]:
-    """Their policy steps; each must hold what was saved at them, and nothing half-written may have a name."""
+    """Policy steps of the checkpoints; each must hold what was saved then, and nothing half-written may have a name."""
     found = list(checkpoint.newest_first(run.checkpoints))
     for path in found:
         wrong = checkpoint.damage(path)
@@ -130,7 +130,7 @@ class Checkpoints(Procedure):
 
 
 class OverDamaged(Checkpoints):
-    """The same where a damaged checkpoint has the name already."""
+    """Saving where a damaged checkpoint has the name already."""
 
     faults = ("ENOSPC from then on", "SIGKILL")
 

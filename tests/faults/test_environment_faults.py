@@ -1,4 +1,4 @@
-"""What an environment in this process must not do: found at once, named, and nothing learned from it."""
+"""Faults of an environment in this process: found at once, named, and nothing learned from it."""
 
 from __future__ import annotations
 

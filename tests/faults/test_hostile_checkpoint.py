@@ -44,7 +44,7 @@ def save(run: RunDirectory, policy_steps: int = 64) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """What loading is refused with; `damage` must say the same before."""
+    """Sentence that loading is refused with; `damage` must say the same before."""
     wrong = checkpoint.damage(path)
     with pytest.raises(UserError) as refused:
         checkpoint.load(path)

@@ -1,4 +1,4 @@
-"""What a run may not go on with, and what it may: nothing is touched where it may not."""
+"""Changes that a run may not go on with, and those that it may: nothing is touched where it may not."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_whichever_operation_fails_nothing_acknowledged_is_lost(swept: list[dict
 
 @pytest.fixture
 def durable(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is made durable (by its last name) and renamed (old > new), in order."""
+    """Order in which files are made durable (by their last name) and renamed (old > new)."""
     trace: list[str] = []
     fsync, rename = os.fsync, os.rename
 

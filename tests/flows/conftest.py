@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
-    """What `show` prints: into a file, or on a terminal of so many columns."""
+    """Print by `show`: into a file, or on a terminal of so many columns."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
 

@@ -116,7 +116,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 @pytest.fixture
 def again(repository: Repository) -> Repository:
-    """The same with the parameters and results as committed."""
+    """DVC's project with the parameters and results as committed."""
     yield repository
     repository.git("checkout -q params.yaml")
 

@@ -60,7 +60,7 @@ def given(**values: str) -> Change:
 
 
 def returned(value: str) -> Change:
-    """What the function returns, called `it`, becomes something else."""
+    """A function's return value, called `it`, becomes something else."""
 
     def change(function: ast.FunctionDef) -> None:
         returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]

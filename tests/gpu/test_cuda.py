@@ -1,4 +1,4 @@
-"""The same learning on a GPU. Skipped, with the reason, where there is none."""
+"""Learning on a GPU, held against that on the CPU. Skipped, with the reason, where there is none."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def learner_on(accelerator: str, precision: str = "32-true", records: bool = Fal
 
 
 def rollout(length: int = 32, envs: int = 4) -> Batch:
-    """What the learner of the CPU collects from noise as observations."""
+    """Rollout that the learner of the CPU collects from noise as observations."""
     learner, rng = learner_on("cpu"), Noise(0, "policy")
     obs = torch.from_numpy(np.random.default_rng(1).standard_normal((length + 1, envs, 4), dtype=np.float32))
     with torch.no_grad():

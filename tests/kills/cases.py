@@ -116,7 +116,7 @@ class Case:
         return prepare(folder, self.env_id, **self.settings())
 
     def command(self, run: RunDirectory) -> list[str]:
-        """What starts the run and what goes on with it."""
+        """Commands that start the run and go on with it."""
         if "flow" not in self.mode:
             return shepherd("stage", "train", str(run.path))
         if run.config.exists():

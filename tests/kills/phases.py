@@ -38,7 +38,7 @@ PLACES = (
 
 
 def phase_of(stack: str) -> str:
-    """What a process's main thread did: "import" while modules are loaded, "start" when nothing says more."""
+    """Phase that a process's main thread was in: "import" while modules are loaded, "start" when nothing says more."""
     main = stack.rpartition("Current thread")[2]
     frames = [(match["file"], match["function"]) for match in FRAME.finditer(main)]
     loading = next((i for i, (file, _) in enumerate(frames) if file.startswith("<frozen importlib")), None)

@@ -1,4 +1,4 @@
-"""What `make test` does of the soak: a few kills for each mechanism, at moments of a seed of its own."""
+"""Part of the soak that `make test` does: a few kills for each mechanism, at moments of a seed of its own."""
 
 from __future__ import annotations
 

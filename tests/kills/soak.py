@@ -144,7 +144,7 @@ def code_key() -> str:
 
 
 def read(results: Path, key: str) -> list[dict[str, Any]]:
-    """What was found for this code so far."""
+    """Findings for this code so far."""
     lines = results.read_text().splitlines() if results.exists() else []
     return [record for record in map(json.loads, lines) if record["key"] == key]
 

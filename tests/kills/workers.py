@@ -125,7 +125,7 @@ def trials_of(site: Site, name: str) -> list[dict[str, Any]]:
 
 
 def wrong(site: Site, name: str) -> list[str]:
-    """What is not as it is to be: every trial trained to its end, each piece of it once, by one flow run."""
+    """Faults, where all is to be well: every trial trained to its end, each piece of it once, by one flow run."""
     found = []
     flow_runs = trials_of(site, name)
     if len(flow_runs) != TRIALS or {run["state_type"] for run in flow_runs} != {"COMPLETED"}:

@@ -41,7 +41,7 @@ def context(
     compiled: bool = False,
     ranks: Any = None,
 ) -> Context:
-    """What an algorithm is built from, with `algo` as plain values."""
+    """Context that an algorithm is built from, with `algo` as plain values."""
     config = RunConfig(
         algo=build(ALGORITHMS[algo["name"]].Config, algo, "algo."),
         env=EnvConfig(id=spec.id, num_envs=num_envs),

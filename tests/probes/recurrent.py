@@ -17,7 +17,7 @@ UNITS = 3
 
 
 class Agent(q_learning.Agent):
-    """Its actions count the rows of an episode, 0 at the first, modulo the number of actions."""
+    """An agent whose actions count the rows of an episode, 0 at the first, modulo the number of actions."""
 
     def __init__(self, config: q_learning.Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         super().__init__(config, spec, distribution, rng)

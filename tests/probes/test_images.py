@@ -1,4 +1,4 @@
-"""What an image shows is learned, beside a vector and over time, through the real loop."""
+"""Images are learned from, beside a vector and over time, through the real loop."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Config(AlgorithmConfig):
 
 
 class State(NamedTuple):
-    """What the model knows of now: h [..., UNITS], z [..., LATENTS]."""
+    """State of the model, of now: h [..., UNITS], z [..., LATENTS]."""
 
     h: Tensor
     z: Tensor

@@ -1,4 +1,4 @@
-"""What the benchmarks measure."""
+"""Benchmarks measure what they say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents name is there: modules, files, links."""
+"""Modules, files and links that the documents name are there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `shepherd agents` and `shepherd envs` list."""
+"""Lists of `shepherd agents` and `shepherd envs`."""
 
 from __future__ import annotations
 

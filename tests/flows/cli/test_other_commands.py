@@ -1,4 +1,4 @@
-"""What users of SheepRL, Hydra and Lightning type, and the line that it stands for here."""
+"""Lines that users of SheepRL, Hydra and Lightning type, and what they stand for here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be typed: commands reach their functions, and what other programs would take is told in one sentence."""
+"""Typed lines: commands reach their functions, and what other programs would take is told in one sentence."""
 
 from __future__ import annotations
 

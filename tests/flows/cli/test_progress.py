@@ -1,4 +1,4 @@
-"""What the progress line shows, read back as a terminal would draw it."""
+"""Progress as its line shows it, read back as a terminal would draw it."""
 
 from __future__ import annotations
 

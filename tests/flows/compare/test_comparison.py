@@ -1,4 +1,4 @@
-"""What counts, what is measured, what is said, on runs of made-up returns."""
+"""Comparisons of made-up returns: what counts, what is measured, what is said."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HIGH = [value + 60 + 3 * (-1) ** seed for seed, value in enumerate(LOW)]
 
 
 def reasons(made, *parts: str) -> None:
-    """It is not ranked, and each part stands in a reason of its own."""
+    """Reasons why a comparison is not ranked, in which each part stands."""
     found = verdict(made)
     assert not found.ranked and found.best is None
     for part in parts:

@@ -100,7 +100,7 @@ def test_without_any_group_it_is_said_how_to_make_one(root: Path) -> None:
 
 
 def test_a_sweep_that_was_not_confirmed_is_no_side(root: Path) -> None:
-    """Its trials are a group of its name, each of another configuration."""
+    """Trials of a sweep are a group of its name, each of another configuration."""
     group_of(root / "sweeps/first", "first", [1.0, 2.0])
     (root / "sweeps/first/sweep.json").write_text("{}")
     group_of(root, "other", [1.0, 2.0])

@@ -1,4 +1,4 @@
-"""What is written and printed: one page that needs nothing else, pictures, tables, JSON."""
+"""Reports as they are written and printed: one page that needs nothing else, pictures, tables, JSON."""
 
 from __future__ import annotations
 

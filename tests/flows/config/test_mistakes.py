@@ -22,7 +22,7 @@ def loaded():
 
 @pytest.fixture
 def files_read_once(loaded, monkeypatch):
-    """The same built-in files for every row of a table: Hydra reads them the first time only."""
+    """Built-in files for every row of a table: Hydra reads them the first time only."""
     load = yaml_files.load
 
     def remembered(choices, groups):

@@ -1,4 +1,4 @@
-"""What is said once at the start of a run: keys without effect, a batch that is cut."""
+"""Notices, said once at the start of a run: keys without effect, a batch that is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a SheepRL 0.8.4 user brings: commands, defaults, class strings and whole config folders."""
+"""Luggage of a SheepRL 0.8.4 user: commands, defaults, class strings and whole config folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run came to, in a line."""
+"""Result of a run, in a line."""
 
 from __future__ import annotations
 

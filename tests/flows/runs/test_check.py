@@ -1,4 +1,4 @@
-"""What this machine has no room for is refused before a folder is made."""
+"""A run that this machine has no room for is refused before a folder is made."""
 
 from __future__ import annotations
 

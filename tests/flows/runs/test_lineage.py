@@ -1,4 +1,4 @@
-"""What is kept of the code at work: enough to have it again."""
+"""Lineage keeps enough of the code at work to have it again."""
 
 from __future__ import annotations
 

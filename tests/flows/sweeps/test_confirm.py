@@ -56,7 +56,7 @@ def test_fewer_than_ten_seeds_decide_nothing() -> None:
 
 
 def test_seeds_are_drawn_in_pairs() -> None:
-    """What both sides share in a seed is no noise of their difference: it cancels exactly here."""
+    """Noise that both sides share in a seed is none of their difference: it cancels exactly here."""
     shared = np.random.default_rng(3).normal(0, 100, 12)
     low, high = interval((shared + 5).tolist(), shared.tolist())
     assert low == pytest.approx(5) and high == pytest.approx(5)

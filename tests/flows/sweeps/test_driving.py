@@ -1,4 +1,4 @@
-"""What trials there are: by the seed alone in batch mode, whatever workers and kills do; none lost, none repeated."""
+"""Trials are decided by the seed alone in batch mode, whatever workers and kills do; none lost, none repeated."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_pruner_is_asked_at_every_evaluation_but_the_last_of_a_training_that_i
 
 
 def test_a_trial_of_two_seeds_may_be_ended_in_the_second(tmp_path: Path) -> None:
-    """What both trainings have said by then is compared with other trials at the same evaluation."""
+    """Evaluations of both trainings until then are compared with those of other trials at that point."""
     few = [*BATCHES, "sweep.seeds=2"]
     trials = drive(made(tmp_path, "two", *few)[0]).study.trials
     pruned = [len(trial.intermediate_values) for trial in trials if trial.state.name == "PRUNED"]

@@ -47,7 +47,7 @@ def typed(home: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def status(home: Path, name: str) -> dict[str, Any]:
-    """What `shepherd sweep status NAME --json` prints."""
+    """Status as `shepherd sweep status NAME --json` prints it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHEPHERD_HOME", str(home))
         printed = command.status(name, as_json=True)

@@ -104,5 +104,5 @@ class Site:
         return run
 
     def processes(self, word: str) -> list[int]:
-        """Those of this home that have the word in their command line."""
+        """Processes of this home that have the word in their command line."""
         return [p.pid for p in processes.processes(self.home) if word in " ".join(p.words)]

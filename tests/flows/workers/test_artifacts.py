@@ -1,4 +1,4 @@
-"""What is shown of a run in Prefect."""
+"""Artifacts that show a run in Prefect."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_a_flow_run_has_each_tag_once_at_every_attempt(monkeypatch: pytest.Monke
 def test_a_flow_that_a_killed_worker_had_started_ends_though_nobody_is_above_it(
     monkeypatch: pytest.MonkeyPatch, by_worker: bool
 ) -> None:
-    """It takes seconds to start, in which its worker may be killed; it would train on, watched by nobody."""
+    """A flow takes seconds to start, in which its worker may be killed; it would train on, watched by nobody."""
     told: list[int] = []
     monkeypatch.setattr(parents, "_above", lambda programs: [])
     monkeypatch.setattr(parents, "LOOK_EVERY", 0.01)

@@ -1,4 +1,4 @@
-"""What killed workers left: given back, gone on with, cancelled; not what lives, nor what crashes again and again."""
+"""Runs of killed workers: given back, gone on with, cancelled; not what lives, nor what crashes again and again."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.graphs import run_graphs
 
 @pytest.fixture(autouse=True)
 def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What was built: the traced graph in the place of machine code, whose numbers tests/contract holds against it."""
+    """Names of what was built: traced graphs here; tests/contract holds machine code against them."""
     names: list[str] = []
 
     def build_graphs(functions: list[Traced]) -> list[Compiled]:

@@ -149,7 +149,7 @@ def test_the_compiler_takes_parameters_that_are_parts_of_one_tensor() -> None:
 
 
 def test_an_input_that_is_one_object_twice_stays_two_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same number twice is one tensor; the next time they may be two numbers."""
+    """One number given twice is one tensor; the next time they may be two numbers."""
     monkeypatch.setattr(machine_code, "build", lambda functions: [lambda given: [*functions[0].graph(*given)]])
     monkeypatch.setattr(machine_code, "_find_known", lambda *_: None)
     facts = machine_code.Facts({}, 0, list, [])

@@ -374,7 +374,7 @@ def test_whatever_can_be_called_is_a_loss_and_what_cannot_be_traced_runs_as_it_i
 
 
 def test_a_function_of_somebody_elses_is_traced_at_every_start(uncompiled: None) -> None:
-    """What it reads beside its inputs, a number or another file, may be another one by then."""
+    """A number or a file that it reads beside its inputs may be another one by then."""
 
     class Mine(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:

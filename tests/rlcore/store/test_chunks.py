@@ -1,4 +1,4 @@
-"""What never changes again is written once, verified like the rest, and removed when nothing refers to it."""
+"""Chunks, which never change again, are written once, verified like the rest, and removed when nothing needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison of checkpoints finds, and that it finds every bit."""
+"""A comparison of checkpoints finds every bit, and names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is free is what the machine has, or less where a control group allows less."""
+"""Free is what the machine has, or less where a control group allows less."""
 
 from __future__ import annotations
 

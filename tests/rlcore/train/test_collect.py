@@ -125,7 +125,7 @@ def test_a_state_before_the_first_row_can_be_saved_too() -> None:
 
 
 class OnADevice(CountingEnvs):
-    """The same environments as tensors: stands for those that compute in batches on a GPU."""
+    """Environments that answer in tensors: stands for those that compute in batches on a GPU."""
 
     def reset(self) -> Any:
         return self._as_tensors(super().reset())

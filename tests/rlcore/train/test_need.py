@@ -1,4 +1,4 @@
-"""What a run will need is one sum, made without making anything of it, and held against what is free."""
+"""The need of a run is one sum, made without making anything of it, and held against what is free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of several ranks' learners: all that differs, each rank's own, and nothing twice."""
+"""State stored of several ranks' learners: all that differs, each rank's own, and nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run may change when it goes on."""
+"""Changes that a run may make when it goes on."""
 
 from __future__ import annotations
 

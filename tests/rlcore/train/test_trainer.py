@@ -1,4 +1,4 @@
-"""What a trainer says over its protocol while something takes long."""
+"""A trainer's words over its protocol while something takes long."""
 
 from __future__ import annotations
 
