@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flows.registry.contest import LOOK_EVERY
 from flows.registry.gate import EPISODES, FEWEST_SEEN, compare_pairs, foresee
+from flows.registry.playing import LOOK_EVERY
 
 Returns = NDArray[Any]
 Draw = Callable[[np.random.Generator], tuple[Returns, Returns, float]]  # new, champion, the random policy's mean

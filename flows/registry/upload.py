@@ -160,6 +160,7 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, policy: Export
         libraries.append("gymnasium")
     code = {str(plugins.source(module.partition(".")[0])) for module in needed}  # whoever serves it names them again
     versions = [(name, importlib.metadata.version(name).split("+")[0]) for name in libraries]
+    example: Any = policy.example if policy.signature.by_name else next(iter(policy.example.values()))
     with tempfile.TemporaryDirectory() as temporary:
         files = Path(temporary) / "model"
         mlflow.pyfunc.save_model(
@@ -169,7 +170,7 @@ def _fill(client: MlflowClient, logged: LoggedModel, run_id: str, policy: Export
             artifacts={"policy": str(policy.folder)},
             code_paths=[str(here.parents[1] / "rlcore"), *sorted(code)],
             signature=mlflow_signature(policy.signature),
-            input_example=policy.example if policy.signature.by_name else next(iter(policy.example.values())),
+            input_example=example,
             pip_requirements=[f"{name}=={version}" for name, version in versions],
         )
         for cache in files.rglob("__pycache__"):

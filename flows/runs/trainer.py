@@ -81,11 +81,14 @@ class TrainerProcess:
         return self._until("evaluation")
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Have it call a function, before `begin` too; gives the result, and raises what the function raises.
+        """Have it call a function, before `begin` too; raises what the function raises.
 
         Args:
             function: `module.name`; gets a function that says an event before its arguments.
             *arguments: JSON, as the result is.
+
+        Returns:
+            The function's result.
         """
         self._tell("call", function=function, arguments=arguments)
         return self._until("called")["result"]

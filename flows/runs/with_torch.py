@@ -24,6 +24,9 @@ def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "
         *arguments: for it; JSON, as the result is.
         doing: what long work is called as it is told; the function then takes `on_progress`.
         **more: for it, by name.
+
+    Returns:
+        The function's result.
     """
     if not trainer.has_trainer(run):
         return _call(function, run, arguments, doing, more)
@@ -32,7 +35,7 @@ def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "
 
 
 def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, more: dict[str, Any]) -> Any:
-    """In the trainer: do what `with_torch` asks for, and say what is told meanwhile, of long work a line a second and its end."""
+    """In the trainer: do what `with_torch` asks for, say what is told meanwhile, a line a second, and how it ended."""
     said = time.monotonic()
 
     def listener(kind: str, facts: dict[str, Any]) -> None:

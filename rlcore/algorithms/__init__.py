@@ -14,16 +14,24 @@ from rlcore.algorithms.a2c import config as a2c
 from rlcore.algorithms.ppo import config as ppo
 from rlcore.algorithms.ppo_recurrent import config as ppo_recurrent
 from rlcore.algorithms.sac import config as sac
+from rlcore.algorithms.sac import crossq, droq, simba
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.errors import UserError
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A built-in algorithm: its keys, and by `learner` the module with its mathematics, which brings torch."""
+    """A built-in algorithm.
+
+    Attributes:
+        Config: its keys.
+        learner: the module with its mathematics, which brings torch.
+        preset: the module that says by which keys it is that algorithm, where others have this learner too.
+    """
 
     Config: type[AlgorithmConfig]
     learner: str
+    preset: str = ""
 
     @cached_property
     def module(self) -> Any:
@@ -41,11 +49,15 @@ class Algorithm:
         return self.module.build
 
 
+SAC = "rlcore.algorithms.sac.learner"
 ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
     "ppo": Algorithm(ppo.Config, "rlcore.algorithms.ppo.learner"),
     "a2c": Algorithm(a2c.Config, "rlcore.algorithms.a2c.learner"),
     "ppo_recurrent": Algorithm(ppo_recurrent.Config, "rlcore.algorithms.ppo_recurrent.learner"),
-    "sac": Algorithm(sac.Config, "rlcore.algorithms.sac.learner"),
+    "sac": Algorithm(sac.Config, SAC),
+    "droq": Algorithm(droq.Config, SAC, droq.__name__),
+    "crossq": Algorithm(crossq.Config, SAC, crossq.__name__),
+    "simba": Algorithm(simba.Config, SAC, simba.__name__),
 }
 
 
@@ -53,7 +65,7 @@ def paper(algorithm: Any) -> str:
     """Title, authors, year and place of publication: the first line of its module, which is not imported for that."""
     text = algorithm.__doc__
     if isinstance(algorithm, Algorithm):
-        spec = find_spec(algorithm.learner)
+        spec = find_spec(algorithm.preset or algorithm.learner)
         assert spec is not None and spec.origin is not None
         text = ast.get_docstring(ast.parse(Path(spec.origin).read_text()))
     return (text or "").strip().partition("\n")[0]

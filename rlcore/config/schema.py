@@ -53,6 +53,14 @@ def arg(
     return dataclasses.field(default=default, metadata=meta)
 
 
+def other_default(cls: type, name: str, default: Any) -> Any:
+    """The field of that name of a config dataclass with another default, for a class derived from it."""
+    (field,) = (field for field in dataclasses.fields(cls) if field.name == name)
+    if dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=lambda: default, metadata=field.metadata)
+    return dataclasses.field(default=default, metadata=field.metadata)
+
+
 def _copy(value: Any) -> Any:
     return value if dataclasses.is_dataclass(value) else type(value)(value)
 

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
-from rlcore.nn.mlp import MLP
-from rlcore.nn.network_keys import MLPConfig
+from rlcore.functional.noise import Drawn, Noise
+from rlcore.nn.encoder import MultiEncoder
+from rlcore.nn.network import Network
+from rlcore.nn.network_keys import NetworkConfig
+from rlcore.types import Ranks
 
 
 class Critics(nn.Module):
-    """N perceptrons Q(s, a), each with weights of its own.
+    """N estimates Q(s, a), each by a network with weights of its own, of what one encoder makes of the observation.
 
     Args:
-        inputs: features of an observation.
+        encoder: theirs, which their loss trains.
         actions: A.
         config: hidden layers of each.
         count: N.
         rng: CPU generator for the initialisation.
     """
 
-    def __init__(self, inputs: int, actions: int, config: MLPConfig, count: int, rng: torch.Generator) -> None:
+    def __init__(
+        self, encoder: MultiEncoder, actions: int, config: NetworkConfig, count: int, rng: torch.Generator
+    ) -> None:
         super().__init__()
-        self.members = nn.ModuleList([MLP(inputs + actions, config, rng, outputs=1) for _ in range(count)])
+        self.encoder, inputs, self.units = encoder, encoder.output_size + actions, config.hidden_size
+        self.members = nn.ModuleList([Network(inputs, config, rng, outputs=1) for _ in range(count)])
 
-    def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        """[B, F] and [B, A] -> [N, B]."""
-        together = torch.cat([features, action], -1)
-        return torch.stack([member(together).squeeze(-1) for member in self.members])
+    def forward(
+        self, obs: dict[str, Tensor], action: Tensor, masks: Iterable[Tensor] = (), ranks: Ranks | None = None
+    ) -> Tensor:
+        """Observations key -> [B, ...] and actions [B, A] in ±1 -> [N, B].
+
+        `masks`, as `noise` draws them, is what dropout goes by, and `ranks` as a `Network` takes them.
+        """
+        together, drawn = torch.cat([self.encoder(obs), action], -1), Drawn(iter(masks))
+        return torch.stack([member(together, drawn, ranks).squeeze(-1) for member in self.members])
+
+    def noise(self, batch: int, rng: Noise) -> Tensor | tuple[()]:
+        """Uniform noise [layers, B, units] of all the critics' dropout on one batch; () where they have none."""
+        count = sum(member.dropouts for member in self.members)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return rng.uniform(count, batch, self.units) if count else ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rlcore.config.algorithm import VECTORS
 from rlcore.config.schema import arg
-from rlcore.config.values import nearest
+from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, EnvSpec
 
@@ -65,6 +65,27 @@ class ActorConfig(MLPConfig):
         True, "Box: log std predicted from the observation; false: one parameter a dimension"
     )
     log_std_init: float = arg(0.0, "first log std of a normal", low=-20, high=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Hidden layers of an off-policy actor or critic (`rlcore.nn.network`)."""
+
+    hidden_size: int = arg(256, "units of each hidden layer", low=1)
+    mlp_layers: int = arg(2, "hidden layers, or residual blocks; 0 = none", low=0)
+    dense_act: str = arg("relu", "activation (torch.nn.ReLU and the like are accepted)", choices=tuple(ACTIVATIONS))
+    layer_norm: bool = arg(False, "LayerNorm after each hidden linear layer")
+    dropout: float = arg(0.0, "share that is dropped after each hidden linear layer", low=0, high=0.9)
+    batch_norm: bool = arg(False, "batch normalisation of the inputs and after each activation")
+    renorm_warmup: int = arg(100_000, "batches after which it is renormalised by the running statistics", low=0)
+    residual: bool = arg(False, "SimBa's blocks x + MLP(LayerNorm(x)) in place of hidden layers")
+
+    def check(self, prefix: str) -> None:
+        """Refuse what residual blocks do not have; `prefix` is the place of this group, for messages."""
+        for name in ("layer_norm", "dropout", "batch_norm"):
+            if self.residual and (value := getattr(self, name)):
+                nothing = spell(type(value)())
+                raise UserError(f"{prefix}{name}={spell(value)}: not beside {prefix}residual=true; set it to {nothing}")
 
 
 def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str], kinds: frozenset[str] = VECTORS) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def batches(training: Training, count: int) -> list[Batch]:
 
 
 def settings(algo: str, **changes: Any) -> dict[str, Any]:
-    whole = {"per_rank_batch_size": 10_000} if algo == "ppo" else {}
+    whole = {"ppo": {"per_rank_batch_size": 10_000}, "ppo_recurrent": {"per_rank_num_batches": 1}}.get(algo, {})
     return SETTINGS[algo] | {"optimizer": {"name": "sgd", "lr": 0.05, "eps": None, "betas": None}} | whole | changes
 
 
@@ -96,7 +97,7 @@ def test_actions_of_two_ranks_agree_at_chance_level() -> None:
 
 def test_what_sac_logs_is_the_mean_over_ranks() -> None:
     training = small("sac", "Pendulum-v1")
-    given, meeting, found = Batch(None, None, 0), Meeting(2), {}
+    given, meeting, found = Batch(SimpleNamespace(obs={}), None, 0), Meeting(2), {}
 
     def rank(number: int) -> None:
         made = context(SETTINGS["sac"], training.envs.spec, 3, ranks=InThread(meeting, number))

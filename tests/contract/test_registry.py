@@ -61,9 +61,23 @@ SETTINGS["ppo_recurrent"] = {key: value for key, value in SETTINGS["ppo"].items(
     "per_rank_num_batches": 2,
     "rnn": {"lstm": {"hidden_size": 8}, "post_rnn_mlp": {"apply": True, "dense_units": 8}},
 }
+SETTINGS["droq"] = SETTINGS["sac"] | {
+    "name": "droq",
+    "n_step": 1,
+    "replay_ratio": 2,
+    "critic": {"hidden_size": 16, "dropout": 0.1},
+}
+SETTINGS["crossq"] = SETTINGS["sac"] | {
+    "name": "crossq",
+    "n_step": 1,
+    "policy_delay": 2,
+    "actor": {"hidden_size": 16, "renorm_warmup": 2},
+    "critic": {"hidden_size": 16, "renorm_warmup": 4},
+}
+SETTINGS["simba"] = SETTINGS["sac"] | {"name": "simba", "critic": {"hidden_size": 16, "mlp_layers": 1}}
 # Episodes of at most 12 steps: every rollout holds ends and the rows that reset, CartPole's ends of both kinds.
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
-CONTINUOUS_ONLY = ("sac",)
+CONTINUOUS_ONLY = ("sac", "droq", "crossq", "simba")
 PAIRS = [
     pytest.param(algo, env_id, id=f"{algo}-{kind}")
     for algo in ALGORITHMS

@@ -13,7 +13,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.conformance.several_ranks import on_two_ranks
 from rlcore.train.arithmetic import count
 from rlcore.train.training import Training
-from tests.contract.test_registry import SETTINGS, on_policy
+from tests.contract.test_registry import SETTINGS
 from tests.learning.assembly import assemble
 
 
@@ -34,7 +34,7 @@ def counted(config: RunConfig, training: Training) -> int:
     return found.steps
 
 
-@on_policy
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])  # of recurrent PPO: test_ppo_recurrent.py
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("total", "rollout", "batch"),

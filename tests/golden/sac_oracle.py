@@ -67,7 +67,8 @@ def check_update(module: ModuleType, variant: str) -> None:
     """Weights of all networks and α after several gradient steps in float64, and the losses of the last."""
     content = fixture("sac")
     learner = make_learner(module, variant)
-    learner.agent.features = lambda obs: obs["state"]  # in float64, where networks are given float32
+    for module in (learner.agent, learner.critics, learner.target.module):
+        module.encoder._vector = lambda obs, lead: obs["state"]  # in float64, where networks are given float32
     initial, final = (part(content, f"{when}/{variant}/") for when in ("initial", "final"))
     for name, target in (
         ("actor", learner.agent),

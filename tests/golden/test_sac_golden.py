@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         "next action without its tanh",
         f"{LEARNER}.critic_objective",
-        swap("A(features, action.tanh())", "A(features, action)"),
+        swap("self.target.module(A, next_action.tanh(), B)", "self.target.module(A, next_action, B)"),
         BASE,
     ),
     Mutant("action without its tanh", f"{LEARNER}.critic_objective", swap("batch.action.tanh()", "batch.action"), BASE),
@@ -52,7 +52,7 @@ MUTANTS = (
     # The temperature.
     Mutant("α of the wrong sign", "alpha_loss", returned("-it"), BASE),
     Mutant("target entropy of the wrong sign", "alpha_loss", swap("A + target_entropy", "A - target_entropy"), BASE),
-    Mutant("target entropy ignored", f"{LEARNER}.__init__", swap("config.alpha.target_entropy", "None"), ENTROPY),
+    Mutant("target entropy ignored", "config.Config.target_entropy", swap("A.target_entropy", "None"), ENTROPY),
     Mutant("α never learned", STEP, swap("self.config.alpha.fixed", "True"), BASE),
     # Targets, and the order of things.
     Mutant("targets never move", "Target.follow", given(tau="0.0"), BASE),

@@ -12,80 +12,42 @@ Departs from the paper:
     actions are kept before the tanh, and the range of the environment's Box is left out of the log-probability;
     the loss of α is linear in log α, as the authors' code has it; rewards of n steps are those of `n_step` > 1;
     a truncated episode bootstraps from its true last observation (the paper does not tell the two apart).
+
+DroQ, CrossQ and SimBa are this file with other keys: `droq.py`, `crossq.py`, `simba.py` say which, and why.
 """
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlcore import protocols, streams
 from rlcore.algorithms.sac.config import Config
+from rlcore.data.history import rows_before, show_past
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
 from rlcore.data.steps import Transition, n_step
-from rlcore.functional.distributions import TanhNormal
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import mean_metrics, reduce_loss
 from rlcore.nn.critics import Critics
-from rlcore.nn.encoder import flatten
-from rlcore.nn.mlp import MLP
-from rlcore.nn.network_keys import ActorConfig
-from rlcore.nn.policy_head import PolicyHead
+from rlcore.nn.squashed_actor import SquashedActor as Agent
+from rlcore.nn.squashed_actor import make_encoder
+from rlcore.nn.temperature import Temperature
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
-from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Metrics, Plan, Steps
 
+__all__ = ["Agent", "Learner", "build"]
+PASSED_ON = ("agent", "critics", "target")
 PARTS = (
-    *("agent", "critics", "target", "temperature", "noise", "step"),
+    *(*PASSED_ON, "temperature", "noise", "step", "critic_step"),
     *("critic_optimizer", "actor_optimizer", "alpha_optimizer"),
 )
-
-
-class Agent(nn.Module):
-    """The policy: a perceptron's normal, squashed by tanh; an action is kept before the tanh."""
-
-    def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
-        super().__init__()
-        self.spec, self.keys, self.log_std_min = spec, tuple(config.mlp_keys.encoder), config.actor.log_std_min
-        self.size = sum(spec.obs[key].size for key in self.keys)
-        self.actor = MLP(self.size, config.actor.layers, rng)
-        self.head = PolicyHead(self.actor.output_size, spec.action, "tanh_normal", ActorConfig(), rng)
-
-    def features(self, obs: dict[str, Tensor]) -> Tensor:
-        """Flat observations [N, F] float32 of obs key -> [N, ...]."""
-        return flatten(obs, self.spec, self.keys, 1)
-
-    def forward(self, features: Tensor) -> TanhNormal:
-        """[N, F] -> the distribution of actions [N, A]."""
-        mean, log_std = self.head(self.actor(features)).chunk(2, -1)
-        return TanhNormal(mean, log_std.clamp(min=self.log_std_min))
-
-    def initial(self, batch_size: int) -> tuple[()]:
-        """No carry: this agent remembers nothing."""
-        return ()
-
-    def act(
-        self, carry: tuple[()], obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
-    ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
-        """obs key -> [B, ...] -> actions [B, A]."""
-        policy = self(self.features(obs))
-        return (), policy.mode() if greedy else policy.sample(self.head.noise(len(is_first), rng)), {}
-
-    def to_env(self, action: Tensor) -> Tensor:
-        """[B, A] -> [B, *shape] in the environment's own form and bounds."""
-        return self.head.to_env(action)
-
-    def from_env(self, action: Tensor) -> Tensor:
-        """[B, *shape] of the environment -> [B, A] as this agent says it."""
-        return self.head.from_env(action)
 
 
 def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_logprob: Tensor, alpha: Tensor) -> Tensor:
@@ -100,10 +62,13 @@ def critic_loss(q: Tensor, target: Tensor) -> Tensor:
     return 0.5 * (q - target).square().sum(0)
 
 
-def actor_loss(q: Tensor, logprob: Tensor, alpha: Tensor) -> Tensor:
-    """J_π, eq. 7: α log π(a|s) - minᵢ Qᵢ(s, a), the gradient through a. q [N, B], logprob [B] -> [B]."""
+def actor_loss(q: Tensor, logprob: Tensor, alpha: Tensor, kind: str = "min") -> Tensor:
+    """J_π, eq. 7: α log π(a|s) - minᵢ Qᵢ(s, a), the gradient through a. q [N, B], logprob [B] -> [B].
+
+    Of the kind "mean", the mean of the critics stands for the lowest (DroQ, algorithm 2, line 10).
+    """
     assert q.shape[1:] == logprob.shape, (q.shape, logprob.shape)
-    return alpha * logprob - q.amin(0)
+    return alpha * logprob - (q.amin(0) if kind == "min" else q.mean(0))
 
 
 def alpha_loss(log_alpha: Tensor, logprob: Tensor, target_entropy: float) -> Tensor:
@@ -111,44 +76,21 @@ def alpha_loss(log_alpha: Tensor, logprob: Tensor, target_entropy: float) -> Ten
     return -log_alpha * (logprob.detach() + target_entropy)
 
 
-class Temperature(nn.Module):
-    """α, positive as the exponential of its only parameter."""
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha)))
-
-    @property
-    def alpha(self) -> Tensor:
-        """α [], without gradient."""
-        return self.log_alpha.detach().exp()
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Temperature:
-        """Moved to another precision, log α stays float32 or better: bfloat16 would round away its steps."""
-        kept = self.log_alpha.data
-        super()._apply(fn, recurse)
-        if self.log_alpha.dtype not in (torch.float32, torch.float64):
-            self.log_alpha.data = kept.to(self.log_alpha.device)
-        return self
-
-
 class Learner(protocols.Learner):
     """Improves an `Agent` by one batch of transitions at a time."""
 
-    passed_on = ("agent", "critics", "target")
-
     def __init__(self, context: Context) -> None:
         config = self.config = context.config.algo
-        self.ranks, self.updates = context.ranks, 0
+        self.ranks, self.updates, self.delay = context.ranks, 0, config.delay(context.num_envs)
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
         self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
-        self.critics = Critics(self.agent.size, context.spec.action.size, config.critic.layers, config.critic.n, rng)
-        self.temperature = Temperature(config.alpha.alpha)
-        entropy = config.alpha.target_entropy
-        self.target_entropy = -float(context.spec.action.size) if entropy is None else entropy
-        self.target = Target(self.critics, context)
-        uses = [self.agent, self.target.module, self.temperature]
+        encoder, size = make_encoder(config, context.spec, rng), context.spec.action.size
+        self.critics = Critics(encoder, size, config.critic, config.critic.n, rng)
+        self.temperature, self.target_entropy = Temperature(config.alpha.alpha), config.target_entropy(size)
+        self.target = Target(self.critics, context) if config.critic.target == "ema" else None
+        targets = [self.target] if self.target else []
+        uses = [self.agent, *(target.module for target in targets), self.temperature]
         self.critic_optimizer = Optimizer(
             self.critics, self.critic_objective, config.critic.optimizer, context, uses=uses
         )
@@ -158,46 +100,69 @@ class Learner(protocols.Learner):
         if not config.alpha.fixed:
             self.alpha_optimizer = Optimizer(self.temperature, self.alpha_objective, config.alpha.optimizer, context)
             optimizers.append(self.alpha_optimizer)
-        self.step = Step(self.gradient_step, optimizers, [self.target], context)
+        if self.delay > 1:
+            self.critic_step = Step(self.gradient_step_of_critics, optimizers[:1], targets, context)
+        self.step = Step(self.gradient_step, optimizers, targets, context)
+        self.passed_on = tuple(name for name in PASSED_ON if name in self.parts())
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """One gradient step on transitions [n, N]."""
+        """One gradient step on transitions [n, N]; of `delay` steps, the last one is the policy's too."""
         config = self.config
         self.updates += 1
+        for module in (self.agent, self.critics):
+            module.encoder.observe(batch.steps.obs, self.ranks)
         moves = self.updates % config.critic.target_network_frequency == 0
-        metrics = self.step(batch.steps, batch.last, config.tau if moves else 0.0, rng=self.noise)
+        step = self.critic_step if self.updates % self.delay else self.step
+        metrics = step(batch.steps, batch.last, config.tau if moves else 0.0, rng=self.noise)
         return mean_metrics([metrics], self.ranks)
 
-    def gradient_step(self, steps: Steps, last: Steps, tau: float, rng: Noise) -> Metrics:
+    def gradient_step(self, steps: Steps, last: Steps, tau: float, rng: Noise, policy: bool = True) -> Metrics:
         """Algorithm 1, "for each gradient step": critics, policy, temperature, target."""
-        batch = n_step(Batch(steps, last, 0), self.config.gamma)
-        critic = self.critic_optimizer.minimize(batch, rng.normal(*batch.action.shape))
-        actor = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape))
-        metrics = critic.metrics | actor.metrics
-        if not self.config.alpha.fixed:
-            metrics |= self.alpha_optimizer.minimize(actor.aux["logprob"], batch.weight).metrics
-        self.target.follow(self.critic_optimizer, tau)
-        return metrics | {"Info/critic_grad_norm": critic.norm, "Info/actor_grad_norm": actor.norm}
+        batch = n_step(show_past(Batch(steps, last, 0), self.agent.history), self.config.gamma)
+        count = len(batch.weight)
+        masks = self.critics.noise(count, rng), self.critics.noise(count, rng)
+        critic = self.critic_optimizer.minimize(batch, rng.normal(*batch.action.shape), *masks)
+        metrics = critic.metrics | {"Info/critic_grad_norm": critic.norm}
+        if policy:
+            masks = self.critics.noise(count, rng)
+            actor = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape), masks)
+            metrics |= actor.metrics | {"Info/actor_grad_norm": actor.norm}
+            if not self.config.alpha.fixed:
+                metrics |= self.alpha_optimizer.minimize(actor.aux["logprob"], batch.weight).metrics
+        if self.target:
+            self.target.follow(self.critic_optimizer, tau)
+        return metrics
 
-    def critic_objective(self, batch: Transition, noise: Tensor) -> Any:
+    def gradient_step_of_critics(self, steps: Steps, last: Steps, tau: float, rng: Noise) -> Metrics:
+        """A gradient step without policy and temperature (DroQ, algorithm 2, lines 5 to 9)."""
+        return self.gradient_step(steps, last, tau, rng, policy=False)
+
+    def critic_objective(self, batch: Transition, noise: Tensor, masks: Any, target_masks: Any) -> Any:
         """J_Q over a batch; the policy answers the next observations as it is now."""
+        action = batch.action.tanh()
         with torch.no_grad():
-            features = self.agent.features(batch.next_obs)
-            policy = self.agent(features)
-            action = policy.sample(noise)
-            next_q, logprob = self.target.module(features, action.tanh()), policy.logprob(action)
-            target = soft_target(batch.reward, batch.discount, next_q, logprob, self.temperature.alpha)
-        q = self.critics(self.agent.features(batch.obs), batch.action.tanh())
+            policy = self.agent(batch.next_obs)
+            next_action = policy.sample(noise)
+            logprob = policy.logprob(next_action)
+        if self.target:
+            q = self.critics(batch.obs, action, masks, self.ranks)
+            with torch.no_grad():
+                next_q = self.target.module(batch.next_obs, next_action.tanh(), target_masks)
+        else:  # CrossQ, section 4.1: both through the critics in one batch, whose statistics are those of both
+            obs = {key: torch.cat([batch.obs[key], batch.next_obs[key]]) for key in batch.obs}
+            masks = [torch.cat(pair) for pair in zip(masks, target_masks, strict=True)]
+            q, next_q = self.critics(obs, torch.cat([action, next_action.tanh()]), masks, self.ranks).chunk(2, 1)
+        target = soft_target(batch.reward, batch.discount, next_q.detach(), logprob, self.temperature.alpha)
         loss = critic_loss(q, target)
         return reduce_loss(loss, batch.weight, Loss__value_loss=loss, Info__q=q.mean(0))
 
-    def actor_objective(self, batch: Transition, noise: Tensor) -> Any:
+    def actor_objective(self, batch: Transition, noise: Tensor, masks: Any) -> Any:
         """J_π over a batch; the log-probabilities [N] are kept for J(α)."""
-        features = self.agent.features(batch.obs)
-        policy = self.agent(features)
+        policy = self.agent(batch.obs, self.ranks)
         action = policy.sample(noise)
         logprob = policy.logprob(action)
-        loss = actor_loss(self.critics(features, action.tanh()), logprob, self.temperature.alpha)
+        q = self.critics(batch.obs, action.tanh(), masks)
+        loss = actor_loss(q, logprob, self.temperature.alpha, self.config.actor.q)
         found = reduce_loss(loss, batch.weight, Loss__policy_loss=loss, Info__entropy=-logprob)
         return *found, {"logprob": logprob.detach()}
 
@@ -208,14 +173,15 @@ class Learner(protocols.Learner):
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=log_alpha.exp().expand_as(loss))
 
     def parts(self) -> dict[str, protocols.Part]:
-        """Parameters, targets, optimizers, stream, and how steps are computed."""
-        return {name: getattr(self, name) for name in PARTS if hasattr(self, name)}  # a fixed α has no optimizer
+        """Parameters, targets, optimizers, stream, and how steps are computed; of these, what this config has."""
+        return {name: part for name in PARTS if (part := getattr(self, name, None)) is not None}
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
     config: Config = context.config.algo
     width = context.num_envs * context.ranks.size
+    learner = Learner(context)
     replay = Replay(
         context,
         Transitions(config.n_step),
@@ -224,5 +190,6 @@ def build(context: Context) -> tuple[Learner, Replay, Plan]:
         ratio=Fraction(str(config.replay_ratio)) / context.ranks.size,
         starts=config.quiet_steps(width),
         pretrain=config.per_rank_pretrain_steps,
+        before=rows_before(learner.agent.history),
     )
-    return Learner(context), replay, Plan(config.total_steps, config.collect_length, config.random_steps(width))
+    return learner, replay, Plan(config.total_steps, config.collect_length, config.random_steps(width))

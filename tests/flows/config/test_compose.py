@@ -15,6 +15,7 @@ from flows.config.compose import compose, compose_existing, dump
 from flows.config.overrides import parse
 from flows.config.search_path import BUILT_IN
 from flows.config.yaml_files import available, groups, presets
+from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy import OnPolicyConfig
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
@@ -27,6 +28,12 @@ PRESETS = (
     "a2c",
     "a2c_acrobot",
     "a2c_benchmarks",
+    "crossq",
+    "crossq_inverted_pendulum",
+    "crossq_mujoco",
+    "droq",
+    "droq_mujoco",
+    "droq_pendulum",
     "ppo",
     "ppo_acrobot",
     "ppo_benchmarks",
@@ -40,7 +47,13 @@ PRESETS = (
     "ppo_recurrent_cartpole",
     "sac",
     "sac_benchmarks",
+    "sac_half_cheetah",
+    "sac_hopper",
+    "sac_lunar_lander",
+    "sac_mujoco",
     "sac_pendulum",
+    "simba",
+    "simba_mujoco",
 )
 
 
@@ -73,7 +86,7 @@ def test_presets_are_those_that_are_promised():
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_composes_and_validates(name):
     config, tree = compose([f"exp={name}"])
-    assert config.algo.name == name.partition("_")[0]
+    assert config.algo.name == max((algo for algo in ALGORITHMS if name.startswith(algo)), key=len)
     assert build_config(tree) == config
     if isinstance(config.algo, OnPolicyConfig):  # every minibatch is full: the batch divides the rollout
         assert config.env.num_envs * config.algo.rollout_steps % (config.algo.per_rank_batch_size or 1) == 0
@@ -120,7 +133,6 @@ def test_preset_carries_its_published_settings(preset, expected):
 
 
 def test_tree_holds_every_key_of_the_config():
-    from rlcore.algorithms import ALGORITHMS
     from rlcore.config.groups import RunConfig
 
     _, tree = compose(["exp=ppo"])

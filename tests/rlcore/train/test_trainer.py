@@ -17,7 +17,7 @@ def test_an_evaluation_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mo
     output = io.StringIO()
     process = trainer.Trainer(prepare(tmp_path / "run"), output)
     for command in ("evaluate", "stop"):
-        process.commands.put(command)
+        process.commands.put({"command": command})
     assert process.serve() == 0
     said = [json.loads(line) for line in output.getvalue().splitlines()]
     work = [{key: e[key] for key in ("doing", "done", "total")} for e in said if e["event"] == "work"]

@@ -1,0 +1,86 @@
+"""Keys that off-policy actor-critics share: the memory and how often it is learned from, networks with optimizers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlcore.config.algorithm import AlgorithmConfig
+from rlcore.config.schema import arg
+from rlcore.config.values import spell
+from rlcore.errors import UserError
+from rlcore.nn.network_keys import KeysConfig, NetworkConfig, check_keys
+from rlcore.optim.optimizer_keys import OptimizerConfig
+
+if TYPE_CHECKING:
+    from rlcore.config.groups import RunConfig
+    from rlcore.spec import EnvSpec
+
+ROWS = 1_000_000  # of all environments together, where `buffer.size` does not say
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedConfig(NetworkConfig):
+    """A network and its optimizer."""
+
+    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4), "its own")
+
+
+@dataclass(frozen=True)
+class DecodedKeysConfig(KeysConfig):
+    """Keys, with those of a decoder that SheepRL's files name."""
+
+    decoder: tuple[str, ...] = arg((), "keys that are decoded", unused="nothing is decoded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(AlgorithmConfig):
+    """Keys of every off-policy algorithm."""
+
+    gamma: float = arg(0.99, "discount of one step", low=0, high=1)
+    tau: float = arg(0.005, "τ: share of the way that target critics move", above=0, high=1)
+    hidden_size: int = arg(256, "units of hidden layers, for the parts that do not say", low=1)
+    per_rank_batch_size: int = arg(256, "N: transitions of one gradient step", low=1)
+    replay_ratio: float = arg(1.0, "gradient steps of each rank for every policy step of its own", above=0)
+    learning_starts: int = arg(100, "policy steps at random before the first gradient step", low=0)
+    per_rank_pretrain_steps: int = arg(0, "gradient steps more when learning starts", low=0)
+    n_step: int = arg(1, "n: rewards of a target before the critic's own estimate", low=1)
+    mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
+    cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
+
+    def check(self, prefix: str) -> None:
+        """Refuse a budget that ends before anything is learned; `prefix` is the place of this group, for messages."""
+        super().check(prefix)
+        if self.learning_starts >= self.total_steps:
+            raise UserError(
+                f"{prefix}learning_starts={self.learning_starts}: nothing would be learned; "
+                f"must be below {prefix}total_steps ({self.total_steps})"
+            )
+
+    def check_with(self, run: RunConfig) -> None:
+        """Refuse a memory that holds no batch."""
+        if self.rows(run.buffer.size, run.width) <= self.n_step:
+            key = f"buffer.size={spell(run.buffer.size)}"
+            raise UserError(f"{key}: of {run.width} environments; at least {run.width * (self.n_step + 1)} rows")
+        held = self.rows(run.buffer.size, run.width) * run.env.num_envs
+        if held < self.per_rank_batch_size:
+            raise UserError(
+                f"buffer.size={spell(run.buffer.size)}: the {held} rows of a rank are fewer than one batch; must be at "
+                f"least algo.per_rank_batch_size ({self.per_rank_batch_size}) for each rank"
+            )
+
+    def check_spec(self, spec: EnvSpec) -> None:
+        """Refuse observation keys that the environment does not have."""
+        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
+
+    def rows(self, size: int | None, width: int) -> int:
+        """Rows of each environment that are remembered; `buffer.size` is of all together, as SheepRL counts."""
+        return (size or ROWS) // width
+
+    def random_steps(self, width: int) -> int:
+        """Policy steps of the iterations whose actions are random: `learning_starts` in whole ones."""
+        return self.learning_starts // width * width
+
+    def quiet_steps(self, width: int) -> int:
+        """Policy steps that no gradient step is owed for: all before the last random iteration."""
+        return max(0, self.random_steps(width) - width)

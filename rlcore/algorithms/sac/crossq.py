@@ -1,0 +1,56 @@
+"""CrossQ: Batch Normalization in Deep RL for Greater Sample Efficiency. Bhatt et al. 2024, arXiv:1902.05605.
+
+SAC's learner with these keys:
+    section 4.1, no target networks         critic.target none: (s, a) and (s', a') in one pass of the critics
+    section 4.1, batch normalisation        batch_norm of actor and critics (rlcore.nn.batch_norm, renormalised)
+    appendix, table of hyperparameters      policy_delay 3; Adam with β₁ 0.5 and a learning rate of 1e-3
+
+Departs from the paper:
+    critics are 256 units wide where the paper has 2048: what a CPU pays for, and enough for small tasks; set
+    critic.hidden_size. Renormalisation is the formula of Ioffe 2017, with its ε in both places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlcore.algorithms.sac import config as sac
+from rlcore.config.schema import arg, other_default
+from rlcore.optim.optimizer_keys import OptimizerConfig
+
+OPTIMIZER = OptimizerConfig(lr=1e-3, betas=(0.5, 0.999), eps=1e-8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorConfig(sac.SquashedActorConfig):
+    """The actor."""
+
+    batch_norm: bool = other_default(sac.SquashedActorConfig, "batch_norm", True)
+    optimizer: OptimizerConfig = other_default(sac.SquashedActorConfig, "optimizer", OPTIMIZER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig(sac.CriticConfig):
+    """The critics."""
+
+    batch_norm: bool = other_default(sac.CriticConfig, "batch_norm", True)
+    target: str = other_default(sac.CriticConfig, "target", "none")
+    optimizer: OptimizerConfig = other_default(sac.CriticConfig, "optimizer", OPTIMIZER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlphaConfig(sac.AlphaConfig):
+    """The temperature α."""
+
+    optimizer: OptimizerConfig = other_default(sac.AlphaConfig, "optimizer", OptimizerConfig(lr=1e-3, eps=1e-8))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(sac.Config):
+    """Keys of CrossQ."""
+
+    name: str = arg("crossq", "the algorithm", choices=("crossq",))
+    policy_delay: int | None = other_default(sac.Config, "policy_delay", 3)
+    actor: ActorConfig = other_default(sac.Config, "actor", ActorConfig())
+    critic: CriticConfig = other_default(sac.Config, "critic", CriticConfig())
+    alpha: AlphaConfig = other_default(sac.Config, "alpha", AlphaConfig())

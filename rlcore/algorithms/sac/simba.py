@@ -1,0 +1,64 @@
+"""SimBa: Simplicity Bias for Scaling Up Parameters in Deep Reinforcement Learning. Lee et al. 2024, arXiv:2410.09754.
+
+SAC's learner with these keys:
+    section 4.1, running statistics         normalize_obs
+    section 4.1, residual block             actor.residual, critic.residual: x + MLP(LayerNorm(x)), LayerNorm at the end
+    table of hyperparameters                AdamW with a weight decay of 0.01, a learning rate of 1e-4; α begins at
+                                            0.01, H̄ = -A/2; two gradient steps an action; actor 1 × 128
+
+Departs from the paper:
+    critics are two blocks 128 wide where the paper has 512 (set critic.hidden_size): what a CPU pays for; there are two
+    of them, as the paper has them where episodes end. Statistics are of the observations that are drawn, clipped at
+    obs_clip, and not of those that are collected; the last layers of the policy are drawn as SAC's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlcore.algorithms.sac import config as sac
+from rlcore.config.schema import arg, other_default
+from rlcore.optim.optimizer_keys import OptimizerConfig
+
+OPTIMIZER = OptimizerConfig(name="adamw", lr=1e-4, weight_decay=1e-2, eps=1e-8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorConfig(sac.SquashedActorConfig):
+    """The actor."""
+
+    residual: bool = other_default(sac.SquashedActorConfig, "residual", True)
+    hidden_size: int = other_default(sac.SquashedActorConfig, "hidden_size", 128)
+    mlp_layers: int = other_default(sac.SquashedActorConfig, "mlp_layers", 1)
+    optimizer: OptimizerConfig = other_default(sac.SquashedActorConfig, "optimizer", OPTIMIZER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig(sac.CriticConfig):
+    """The critics."""
+
+    residual: bool = other_default(sac.CriticConfig, "residual", True)
+    hidden_size: int = other_default(sac.CriticConfig, "hidden_size", 128)
+    optimizer: OptimizerConfig = other_default(sac.CriticConfig, "optimizer", OPTIMIZER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlphaConfig(sac.AlphaConfig):
+    """The temperature α."""
+
+    alpha: float = other_default(sac.AlphaConfig, "alpha", 0.01)
+    target_entropy_scale: float = other_default(sac.AlphaConfig, "target_entropy_scale", 0.5)
+    optimizer: OptimizerConfig = other_default(sac.AlphaConfig, "optimizer", OptimizerConfig(lr=1e-4, eps=1e-8))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(sac.Config):
+    """Keys of SimBa."""
+
+    name: str = arg("simba", "the algorithm", choices=("simba",))
+    hidden_size: int = other_default(sac.Config, "hidden_size", 128)
+    replay_ratio: float = other_default(sac.Config, "replay_ratio", 2.0)
+    normalize_obs: bool = other_default(sac.Config, "normalize_obs", True)
+    actor: ActorConfig = other_default(sac.Config, "actor", ActorConfig())
+    critic: CriticConfig = other_default(sac.Config, "critic", CriticConfig())
+    alpha: AlphaConfig = other_default(sac.Config, "alpha", AlphaConfig())

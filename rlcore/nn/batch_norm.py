@@ -1,0 +1,95 @@
+"""Batch normalisation whose statistics are a part of the state and of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.types import Ranks
+
+EPS, SHARE = 1e-3, 0.01  # as CrossQ has them; SHARE: of the way that running statistics move to a batch's
+R_MAX, D_MAX = 3.0, 5.0
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation, renormalised after a warm-up (Ioffe 2017, arXiv:1702.03275, algorithm 1).
+
+        x̂ = (x - μ_B) / σ_B · r + d      r = clip(σ_B / σ, 1/r_max, r_max),  d = clip((μ_B - μ) / σ, ±d_max)
+
+    r and d are constants to the gradient; until `warmup` batches have moved the running μ and σ, they are 1 and 0, and
+    this is the plain normalisation of Ioffe and Szegedy 2015. What it learns is γ x̂ + β, `scale` and `shift`.
+
+    Running statistics and the count of batches are buffers, which are replaced and never written into: a compiled step
+    takes and gives them. The batch is that of all ranks.
+
+    Args:
+        size: F, features.
+        warmup: batches.
+    """
+
+    def __init__(self, size: int, warmup: int) -> None:
+        super().__init__()
+        self.size, self.warmup, self.eps = size, warmup, EPS
+        self.scale, self.shift = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("variance", torch.ones(size))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor, ranks: Ranks | None) -> Tensor:
+        """[B, F] -> [B, F] of its precision, by the statistics of this batch; without `ranks` by the running ones."""
+        if ranks is None:
+            made = (x - self.mean) * (self.variance + self.eps).rsqrt()
+        else:
+            made = self._of_batch(x.to(self.mean.dtype), ranks)
+        return (made * self.scale + self.shift).to(x.dtype)
+
+    def _of_batch(self, x: Tensor, ranks: Ranks) -> Tensor:
+        count = len(x) * ranks.size
+        mean = sum_over(ranks, x.sum(0)) / count
+        centered = x - mean
+        variance = sum_over(ranks, centered.square().sum(0)) / count
+        std = (variance + self.eps).sqrt()
+        with torch.no_grad():
+            running = (self.variance + self.eps).sqrt()
+            renormalise: Any = self.count > self.warmup
+            r = (std / running).clamp(1 / R_MAX, R_MAX).where(renormalise, torch.ones_like(std))
+            d = ((mean - self.mean) / running).clamp(-D_MAX, D_MAX).where(renormalise, torch.zeros_like(mean))
+            self.mean = self.mean + SHARE * (mean - self.mean)
+            self.variance = self.variance + SHARE * (variance - self.variance)
+            self.count = self.count + 1
+        return centered / std * r + d
+
+    def _apply(self, fn: Any, recurse: bool = True) -> BatchNorm:
+        """Moved to another precision, statistics stay float32 or better: bfloat16 would round away their moves."""
+        kept = {name: self._buffers[name] for name in ("mean", "variance")}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            moved = self._buffers[name]
+            assert value is not None and moved is not None
+            if moved.dtype not in (torch.float32, torch.float64):
+                self._buffers[name] = value.to(moved.device)
+        return self
+
+    def extra_repr(self) -> str:
+        """Facts that decide compiled code."""
+        return f"{self.size}, warmup={self.warmup}, eps={self.eps}"
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over ranks, of which each has losses of its own: their gradients are summed likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, ranks: Ranks) -> Tensor:
+        ctx.ranks = ranks
+        return ranks.sum(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.ranks.sum(gradient.contiguous()), None
+
+
+def sum_over(ranks: Ranks, value: Tensor) -> Tensor:
+    """The sum over all ranks of a tensor that each has in the same shape; gradients pass through it to every rank."""
+    return value if ranks.size == 1 else _Sum.apply(value, ranks)

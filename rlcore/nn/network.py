@@ -1,0 +1,107 @@
+"""Networks of off-policy actors and critics: perceptrons in the forms that their papers give them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.functional.noise import Drawn, Noise
+from rlcore.nn.batch_norm import BatchNorm
+from rlcore.nn.dropout import Dropout
+from rlcore.nn.mlp import linear
+from rlcore.nn.network_keys import ACTIVATIONS, NetworkConfig
+from rlcore.types import Ranks
+
+
+class Network(nn.Module):
+    """Hidden layers as their config has them, then a linear output if one is asked for.
+
+        dropout, layer_norm  (linear, dropout?, LayerNorm?, activation)   DroQ: Hiraoka et al. 2022, arXiv:2110.02034
+        batch_norm           norm, (linear, activation, norm)             CrossQ: Bhatt et al. 2024, arXiv:1902.05605
+        residual             linear, blocks, LayerNorm                    SimBa: Lee et al. 2024, arXiv:2410.09754
+
+    Args:
+        inputs: features in.
+        config: the hidden layers.
+        rng: CPU generator for the initialisation.
+        outputs: features of a last linear layer without activation; None = no such layer.
+    """
+
+    def __init__(self, inputs: int, config: NetworkConfig, rng: torch.Generator, outputs: int | None = None) -> None:
+        super().__init__()
+        units, layers = config.hidden_size, list[nn.Module]()
+        if config.batch_norm:
+            layers.append(BatchNorm(inputs, config.renorm_warmup))
+        if config.residual:
+            blocks = [ResidualBlock(units, config.dense_act, rng) for _ in range(config.mlp_layers)]
+            layers += [linear(inputs, units, rng, gain=1.0), *blocks, nn.LayerNorm(units)]
+        else:
+            sizes = [inputs, *[units] * config.mlp_layers]
+            for size in sizes[:-1]:
+                layers += _hidden(size, config, rng)
+            units = sizes[-1]
+        if outputs is not None:
+            layers.append(linear(units, outputs, rng, gain=1.0 if config.residual else None))
+        self.layers = nn.ModuleList(layers)
+        self.output_size = units if outputs is None else outputs
+        self.dropouts = sum(isinstance(layer, Dropout) for layer in layers)
+
+    def forward(self, x: Tensor, noise: Noise | Drawn | None = None, ranks: Ranks | None = None) -> Tensor:
+        """The layers in their order; what comes out is of the precision of x, whatever that of the weights.
+
+        Args:
+            x: [B, inputs].
+            noise: of dropout; None = nothing is dropped.
+            ranks: batch norms take the statistics of this batch, with those of the ranks beside this one, and move
+                their running ones; None = they take these.
+
+        Returns:
+            [B, output_size].
+        """
+        if not len(self.layers):
+            return x
+        made = x.to(next(self.parameters()).dtype)
+        for layer in self.layers:
+            if isinstance(layer, Dropout):
+                made = layer(made, noise)
+            else:
+                made = layer(made, ranks) if isinstance(layer, BatchNorm) else layer(made)
+        return made.to(x.dtype)
+
+
+def _hidden(size: int, config: NetworkConfig, rng: torch.Generator) -> list[nn.Module]:
+    """One hidden layer after `size` features, and what goes with it."""
+    units, layers = config.hidden_size, list[nn.Module]()
+    layers.append(linear(size, units, rng))
+    if config.dropout:
+        layers.append(Dropout(config.dropout))
+    if config.layer_norm:
+        layers.append(nn.LayerNorm(units))
+    layers.append(getattr(nn, ACTIVATIONS[config.dense_act])())
+    if config.batch_norm:
+        layers.append(BatchNorm(units, config.renorm_warmup))
+    return layers
+
+
+class ResidualBlock(nn.Module):
+    """x + linear(activation(linear(LayerNorm(x)))), the inner layer four times as wide, weights of He et al. 2015.
+
+    Args:
+        units: features in and out.
+        activation: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(self, units: int, activation: str, rng: torch.Generator) -> None:
+        super().__init__()
+        self.norm, self.act = nn.LayerNorm(units), getattr(nn, ACTIVATIONS[activation])()
+        self.wide, self.narrow = linear(units, 4 * units, rng), linear(4 * units, units, rng)
+        for layer in (self.wide, self.narrow):
+            nn.init.normal_(layer.weight, std=math.sqrt(2 / layer.in_features), generator=rng)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, units] -> [B, units]."""
+        return x + self.narrow(self.act(self.wide(self.norm(x))))
