@@ -78,7 +78,7 @@ def _column(key: str, window: Window, past: Rows, new: Rows) -> tuple[Tensor, Te
 
 
 class Recalled(NamedTuple):
-    """N rows without order, of which any may be looked at with its past by `look`.
+    """N rows without order, of which any may be looked at with its past.
 
     Attributes:
         rows: key -> [S, ...], as the environment gave them: the N rows; of a key with a window, those around them too.
@@ -88,20 +88,17 @@ class Recalled(NamedTuple):
     rows: dict[str, Tensor]
     places: dict[str, Tensor]
 
-
-def look(obs: Recalled | dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:
-    """Observations key -> [*M, ...], or [*M, frames, ...] of one with a window, of the rows `index` [*M] int64."""
-    rows, places = obs if isinstance(obs, Recalled) else (obs, dict[str, Tensor]())
-    return {key: _take(row, _take(places[key], index) if key in places else index) for key, row in rows.items()}
+    def at(self, index: Tensor) -> dict[str, Tensor]:
+        """Observations key -> [*M, ...], or [*M, frames, ...] of one with a window, of the rows `index` [*M] int64."""
+        rows, places = self
+        return {key: _take(row, _take(places[key], index) if key in places else index) for key, row in rows.items()}
 
 
 def _take(rows: Tensor, places: Tensor) -> Tensor:
     return rows.index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
-def recall(
-    batch: Batch, history: History, keys: Iterable[str]
-) -> tuple[Recalled | dict[str, Tensor], dict[str, Tensor]]:
+def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalled, dict[str, Tensor]]:
     """The rows of a batch as samples, N = T·B, and what an agent sees of the arrival after them, key -> [B, ...].
 
     Nothing but the keys with a window is copied, and these not frame by frame.
@@ -112,8 +109,7 @@ def recall(
         keys: observation keys that the agent reads.
 
     Returns:
-        The samples of these keys, and of ACTION where the history has it, for `look`: without a history a dict, key ->
-        [N, ...]. And the arrival.
+        The samples of these keys, and of ACTION where the history has it; and the arrival.
     """
     rows, places = {key: batch.steps.obs[key].flatten(0, 1) for key in keys}, dict[str, Tensor]()
     last, new = dict(batch.last.obs), _newest(batch, history) if history else {}
@@ -122,7 +118,7 @@ def recall(
         flat, where = column.flatten(0, 1), _places(opens, window, len(new["is_first"]))
         rows[key], places[key] = flat, where[:-1].flatten(0, 1)
         last[key] = _take(flat, where[-1])
-    return Recalled(rows, places) if history else rows, last
+    return Recalled(rows, places), last
 
 
 def show_past(batch: Batch, history: History) -> Batch:

@@ -58,9 +58,14 @@ class ActorCritic(nn.Module):
         clip = config.obs_clip if config.normalize_obs else None
         self.encoder = MultiEncoder(spec, vectors, images, config.encoder, rng, clip, self.history)
         self.register_load_state_dict_pre_hook(_move_normalizer)
-        self.actor = MLP(self.encoder.output_size, config.actor, rng)
+        features = self.core(config, spec, rng)
+        self.actor = MLP(features, config.actor, rng)
         self.head = PolicyHead(self.actor.output_size, spec.action, distribution, config.actor, rng)
-        self.critic = MLP(self.encoder.output_size, config.critic, rng, outputs=1)
+        self.critic = MLP(features, config.critic, rng, outputs=1)
+
+    def core(self, config: Any, spec: EnvSpec, rng: torch.Generator) -> int:
+        """Make what lies between the encoder and actor and critic: nothing. Returns the features that these read."""
+        return self.encoder.output_size
 
     def observe(self, obs: dict[str, Tensor], ranks: Ranks) -> None:
         """Let observations key -> [T, B, *shape], and those of the other ranks, count in the normaliser, if any.

@@ -30,7 +30,9 @@ class Remembering(ActorCritic):
 @pytest.fixture(params=["ppo CartPole-v1", "ppo Pendulum-v1", "a2c CartPole-v1"])
 def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     algo, env_id = request.param.split()
-    monkeypatch.setattr({"ppo": ppo, "a2c": a2c}[algo], "Agent", Remembering)
+    module = {"ppo": ppo, "a2c": a2c}[algo]
+    monkeypatch.setattr(module, "Agent", Remembering)
+    monkeypatch.setattr(module.Learner, "agent_class", Remembering)
     keys = {"mlp_keys": {"encoder": ["state", "reward"]}, "normalize_obs": True, "compile": False}
     settings = build(ALGORITHMS[algo].Config, SETTINGS[algo] | keys, "algo.")
     env = EnvConfig(id=env_id, num_envs=3, max_episode_steps=12, reward_as_observation=True)

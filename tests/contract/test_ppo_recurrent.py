@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.ppo_recurrent.learner import Sequences
+from rlcore.data.rollout import split
 from rlcore.types import Batch
 from tests.contract.test_registry import SETTINGS
 from tests.golden.mutants import changed, swap
@@ -42,12 +42,8 @@ def first_epoch(learner: Any, batch: Batch) -> Iterator[Any]:
     """The minibatches of an update's first epoch."""
     rollout = learner.samples(batch)
     rows, weight = learner.draw(rollout.weight.unflatten(0, batch.steps.reward.shape), np.random.default_rng(1))
-    epoch = rollout.at(rows[0], rollout.samples.advantage[rows[0]].flatten(1), weight[0])
-    for k in range(len(rows[0])):
-        columns = {name: column[k] for name, column in epoch.samples._asdict().items() if name != "obs"}
-        obs: dict[str, Tensor] = {key: column[k] for key, column in dict[str, Tensor](epoch.samples.obs).items()}
-        begin = {name: part[k] for name, part in epoch.begin.items()}
-        yield Sequences(epoch.samples._replace(obs=obs, **columns), epoch.is_first[k], begin)
+    for (minibatch,) in split(rollout.at(rows[0], rollout.advantage[rows[0]], weight[0]), 1):
+        yield minibatch
 
 
 @torch.no_grad()
@@ -55,10 +51,10 @@ def distances(agent: Any, minibatches: Iterator[Any]) -> tuple[Tensor, int]:
     """|ratio - 1| of every row that counts, and how many of these open an episode within a sequence."""
     found, inside = list[Tensor](), 0
     for batch in minibatches:
-        policy, _, _ = agent.unroll(batch.samples.obs, batch.is_first, batch.begin)
-        ratio = (policy.logprob(batch.samples.action) - batch.samples.old_logprob).exp()
+        policy, _ = agent(batch.obs)
+        ratio = (policy.logprob(batch.action) - batch.old_logprob).exp()
         found.append((ratio - 1).abs()[batch.weight > 0])
-        inside += int((batch.is_first & (batch.weight > 0))[len(batch.begin["h"]) :].sum())
+        inside += int((batch.obs.is_first & (batch.weight > 0))[len(batch.obs.carry["h"]) :].sum())
     return torch.cat(found), inside
 
 
@@ -71,12 +67,12 @@ def test_the_first_ratio_is_one_also_behind_a_reset_within_a_sequence(kind: str)
         assert inside >= 3
 
 
-CELL, AT, UNROLL = "Cell._step", "ppo_recurrent.Sequences.at", "ppo_recurrent.Agent.unroll"
+CELL, AT, DRAW, UNROLL = "Cell._step", "Remembered.at", "ppo_recurrent.Learner.draw", "ppo_recurrent.Agent.unroll"
 MISTAKES: dict[str, tuple[str, Callable[..., Any]]] = {
     "no reset within a sequence": (CELL, swap("A.masked_fill(B, 0)", "A")),
-    "sequences begin empty": (AT, swap("B[A[:, 0]]", "torch.zeros_like(B[A[:, 0]])")),
+    "sequences begin empty": (AT, swap("A[first]", "torch.zeros_like(A[first])")),
     "sequences begin with the carry of their second row": (AT, swap("A[:, 0]", "A[:, 1]")),
-    "environments before time": (AT, swap("A.flatten(1)", "A.transpose(1, 2).flatten(1)")),
+    "environments before time": (DRAW, swap("cut[chosen].transpose(2, 3)", "cut[chosen]")),
     "no action before": (UNROLL, swap("A.masked_fill(B, 0)", "0 * A.masked_fill(B, 0)")),
 }
 
@@ -110,5 +106,5 @@ def test_minibatches_are_as_many_as_asked_for_of_whole_sequences() -> None:
         rows, weight = training.learner.draw(
             training.learner.samples(batch).weight.view(24, 3), np.random.default_rng()
         )
-        assert rows.shape == (2, 2, 6, 6) and weight.shape == (2, 2, 36)  # 4 · 3 sequences of 6 rows, in halves
-        assert (rows.diff(dim=2) == 3).all()  # the next row of the same of 3 environments
+        assert rows.shape == weight.shape == (2, 2, 36)  # 4 · 3 sequences of 6 rows, in halves
+        assert (rows.unflatten(2, (6, 6)).diff(dim=2) == 3).all()  # the next row of the same of 3 environments

@@ -87,8 +87,8 @@ ROLLOUT = ("check_rollout",)
 ANNEALING = ("check_annealing",)
 DECAY = ("check_weight_decay",)
 
-LOSS, UPDATE, STEP = "ppo.objective", "ppo.Learner.update", "ppo.step_once"
-SAMPLES, ADVANTAGES, VALUE, POLICY = "ppo.make_samples", "advantages", "ppo.value_loss", "ppo.policy_loss"
+LOSS, UPDATE, STEP = "ppo.objective", "ppo.Learner.update", "ppo.Learner.gradient_step"
+SAMPLES, ADVANTAGES, VALUE, POLICY = "ppo.Learner.samples", "advantages", "ppo.value_loss", "ppo.policy_loss"
 ENTROPY = "ppo.entropy_loss"
 MUTANTS = (
     # The surrogate.

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.data.history import Recalled
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks
 from rlcore.types import Batch, Context, Steps
@@ -110,7 +111,9 @@ def injected(module: ModuleType, learner: Any, samples: dict[str, np.ndarray], p
     """Let `learner` find exactly these samples in a batch whose own content does not matter."""
     count = len(samples["advantage"])
     tensors = {name: torch.from_numpy(value) for name, value in samples.items()}
-    tensors |= {"obs": {"state": tensors["features"]}, "weight": torch.ones(count, dtype=torch.float64)}
+    obs: Any = {"state": tensors["features"]}
+    obs = Recalled(obs, {}) if hasattr(module.Samples, "at") else obs
+    tensors |= {"obs": obs, "weight": torch.ones(count, dtype=torch.float64)}
     found = module.Samples(**{name: tensors[name] for name in module.Samples._fields})
     learner.samples = lambda batch: found
     blank = torch.zeros(count, 1)

@@ -23,18 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore import protocols, streams
 from rlcore.algorithms.a2c.config import Config
+from rlcore.algorithms.on_policy_learner import OnPolicyLearner
 from rlcore.data.history import show_past
-from rlcore.data.reward_scale import RewardScaler
 from rlcore.data.rollout import Rollout, split
 from rlcore.data.steps import transitions
 from rlcore.functional.returns import advantages
 from rlcore.functional.stats import mean_metrics, mean_over, reduce_loss, standardize
 from rlcore.functional.tree import map_leaves
 from rlcore.nn.actor_critic import ActorCritic as Agent
-from rlcore.optim.optimizer import Optimizer
-from rlcore.optim.step import Step
 from rlcore.types import Batch, Context, Metrics, Plan, Steps
 
 __all__ = ["Agent", "Learner", "build"]
@@ -76,18 +73,8 @@ def value_loss(value: Tensor, returns: Tensor) -> Tensor:
     return (value - returns).square()
 
 
-class Learner(protocols.Learner):
+class Learner(OnPolicyLearner):
     """Improves an `Agent` by one gradient step a rollout."""
-
-    def __init__(self, context: Context) -> None:
-        config = self.config = context.config.algo
-        self.ranks, self.autocast, self.updates = context.ranks, context.fabric.autocast, 0
-        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
-        self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
-        how = {"max_grad_norm": config.max_grad_norm, "reduction": config.loss_reduction}
-        self.optimizer = Optimizer(self.agent, self.loss, config.optimizer, context, **how)
-        self.step = Step(self.gradient_step, [self.optimizer], [], context)
-        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """One step on a rollout [T, B]; returns averages over it."""
@@ -138,15 +125,6 @@ class Learner(protocols.Learner):
             Loss__value_loss=of_value,
             Loss__entropy_loss=of_entropy,
         )
-
-    def parts(self) -> dict[str, protocols.Part]:
-        """The agent with its normaliser, the optimizer, how steps are computed, the statistics of rewards."""
-        return {
-            "agent": self.agent,
-            "optimizer": self.optimizer,
-            "step": self.step,
-            "reward_scaler": self.reward_scaler,
-        }
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:

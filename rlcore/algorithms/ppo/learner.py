@@ -5,8 +5,8 @@ Read with:
     eq. 9, value term (V - V_targ)²     value_loss         (clipping it is of the authors' code, not of the paper)
     eq. 9, entropy bonus S              entropy_loss
     eq. 9, whole objective              objective
-    eq. 11-12, advantages               make_samples, rlcore.functional.returns.advantages
-    algorithm 1                         Learner.update, take_steps and step_once, after Training.collect
+    eq. 11-12, advantages               Learner.samples, rlcore.functional.returns.advantages
+    algorithm 1                         Learner.update, take_steps and gradient_step, after Training.collect
 
 Departs from the paper:
     a truncated episode bootstraps from the value of its true last observation (the paper does not tell the two apart);
@@ -23,27 +23,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore import protocols, streams
+from rlcore.algorithms.on_policy_learner import OnPolicyLearner
 from rlcore.algorithms.ppo.config import Config
-from rlcore.data.history import Recalled, look, recall
-from rlcore.data.reward_scale import RewardScaler
+from rlcore.data.history import recall
 from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
 from rlcore.data.steps import transitions
 from rlcore.functional.distributions import Policy
 from rlcore.functional.returns import advantages
 from rlcore.functional.stats import mean_metrics, mean_over, reduce_loss, standardize
 from rlcore.nn.actor_critic import ActorCritic as Agent
-from rlcore.optim.optimizer import Optimizer
-from rlcore.optim.step import Step
-from rlcore.types import Batch, Context, Metrics, Plan, Ranks
+from rlcore.types import Batch, Context, Metrics, Plan
 
 __all__ = ["Agent", "Learner", "build"]
 
 
 class Samples(NamedTuple):
-    """N steps without order: obs key -> [N, ...], action [N, A], the rest [N]; weight 0 where a row only resets."""
+    """N steps without order: action [N, A], the rest [N]; weight 0 where a row only resets.
 
-    obs: dict[str, Tensor] | Recalled
+    `obs` is what `Agent.forward` takes, key -> [N, ...]; of a whole rollout its rows, to be looked at by `at`.
+    """
+
+    obs: Any
     action: Tensor
     old_logprob: Tensor
     old_value: Tensor
@@ -55,7 +55,7 @@ class Samples(NamedTuple):
         """Samples of some rows [K, M], as [K, M, ...], with advantages and weights of their own."""
         held = (self.action, self.old_logprob, self.old_value, self.returns)
         action, old_logprob, old_value, returns = (column[rows] for column in held)
-        return Samples(look(self.obs, rows), action, old_logprob, old_value, advantage, returns, weight)
+        return Samples(self.obs.at(rows), action, old_logprob, old_value, advantage, returns, weight)
 
 
 def policy_loss(ratio: Tensor, advantage: Tensor, clip_coef: float, dual_clip: float | None = None) -> Tensor:
@@ -87,18 +87,6 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
     return (log_ratio.exp() - 1) - log_ratio
 
 
-def make_samples(batch: Batch, obs: dict[str, Tensor] | Recalled, last_value: Tensor, config: Config) -> Samples:
-    """Advantages, eq. 11-12, and returns of a rollout [T, B], given the value [B] of what came after it.
-
-    Its N = T·B samples, whose observations are those of `recall`.
-    """
-    steps, step = batch.steps, transitions(batch)
-    logprob, value = steps.extras["logprob"], steps.extras["value"]
-    advantage = advantages(step, value, last_value, config.gamma, config.gae_lambda, config.gae_method)
-    columns = (steps.action, logprob, value, advantage, advantage + value, step.weight)
-    return Samples(obs, *(column.flatten(0, 1) for column in columns))
-
-
 def objective(
     policy: Policy, value: Tensor, batch: Samples, coefs: Mapping[str, float], config: Config
 ) -> tuple[Tensor, Tensor, Metrics]:
@@ -120,95 +108,85 @@ def objective(
     )
 
 
-def step_once(
-    optimizer: Optimizer, minibatches: Sequence[Any], coefs: Mapping[str, float], target_kl: float | None, ranks: Ranks
-) -> Metrics:
-    """One step on eq. 9 over minibatches, and their means; none, but `stop`, where their KL passes 1.5 `target_kl`."""
-    found = [optimizer.accumulate(each, coefs) for each in minibatches]
-    counts = [each.weight.sum() for each in minibatches]
-    metrics = mean_over(found, counts)
-    if target_kl is None:
-        return metrics | {"Info/grad_norm": optimizer.apply()}
-    kl = torch.stack([means["Info/approx_kl"] for means in found])
-    count = torch.stack(counts)
-    summed, total = ranks.sum(torch.stack([kl.dot(count), count.sum()])).unbind()  # ranks stop together
-    stop = summed / total > 1.5 * target_kl
-    return metrics | {"Info/grad_norm": optimizer.apply(unless=stop), "stop": stop}
-
-
-def take_steps(learner: Any, epochs: Iterable[Any], coefs: Mapping[str, float]) -> list[Metrics]:
-    """Let a learner take its `step` for each group of minibatches [K, ...] of all epochs, until one says `stop`."""
-    config, logged = learner.config, list[Metrics]()
-    for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
-        logged.append(learner.step(group, {name: coefs[name] for name in ("clip_coef", "ent_coef")}))
-        if config.target_kl is not None and logged[-1].pop("stop"):
-            del logged[-1]["Info/grad_norm"]  # of a step that was not taken
-            break
-        learner.updates += 1
-    return logged
-
-
-def summarize(logged: Sequence[Metrics], coefs: Mapping[str, float], ranks: Ranks) -> Metrics:
-    """Means over an update's steps and all ranks, and the coefficients that schedules gave."""
-    shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
-    return mean_metrics(logged, ranks) | shown | {"Info/learning_rate": coefs["lr"]}
-
-
-class Learner(protocols.Learner):
+class Learner(OnPolicyLearner):
     """Improves an `Agent` from one rollout at a time: algorithm 1's "optimize surrogate L, K epochs, minibatch M"."""
 
-    def __init__(self, context: Context) -> None:
-        config = self.config = context.config.algo
-        self.ranks, self.autocast, self.updates = context.ranks, context.fabric.autocast, 0
-        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
-        self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
-        how = {"max_grad_norm": config.max_grad_norm, "reduction": config.loss_reduction}
-        self.optimizer = Optimizer(self.agent, self.loss, config.optimizer, context, **how)
-        self.step = Step(self.gradient_step, [self.optimizer], [], context)
-        self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
-
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """Fit the agent to a rollout [T, B]; returns averages over the steps."""
-        config, coefs = self.config, self.config.coefficients(batch.policy_steps)
+        """Fit the agent to a rollout [T, B]; returns averages over the steps, and what schedules gave."""
+        coefs = self.config.coefficients(batch.policy_steps)
         self.optimizer.set_lr(coefs["lr"])
-        if config.normalize_reward:
+        if self.config.normalize_reward:
             batch = self.reward_scaler.scale(batch)
         samples = self.samples(batch)
-        drawn = minibatches(samples.weight, config.per_rank_batch_size, config.update_epochs, rng)
-        rows, weight = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
-        advantage = samples.advantage[rows]  # [epochs, minibatches, M]
-        if config.normalize_advantages:
-            advantage = standardize(advantage, weight.expand_as(advantage), self.ranks.sum)
-        epochs = (samples.at(*epoch, weight) for epoch in zip(rows, advantage, strict=True))
-        logged = take_steps(self, epochs, coefs)
+        rows, weight = self.draw(samples.weight.unflatten(0, batch.steps.reward.shape), rng)
+        advantage = samples.advantage[rows]
+        if self.config.normalize_advantages:
+            advantage = standardize(advantage, weight, self.ranks.sum)
+        epochs = (samples.at(*epoch) for epoch in zip(rows, advantage, weight, strict=True))
+        logged = self.take_steps(epochs, coefs)
         self.agent.observe(batch.steps.obs, self.ranks)
-        return summarize(logged, coefs, self.ranks)
+        shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
+        return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> Samples:
-        """The N = T·B samples of a rollout [T, B]."""
-        obs, last = recall(batch, self.agent.history, self.agent.keys)
+        """The N = T·B samples of a rollout [T, B]: advantages, eq. 11-12, and returns."""
+        config, steps, step = self.config, batch.steps, transitions(batch)
+        obs, last = self.recall(batch)
         with self.autocast():
             _, last_value = self.agent(last)
-        return make_samples(batch, obs, last_value, self.config)
+        logprob, value = steps.extras["logprob"], steps.extras["value"]
+        advantage = advantages(step, value, last_value, config.gamma, config.gae_lambda, config.gae_method)
+        columns = (steps.action, logprob, value, advantage, advantage + value, step.weight)
+        return Samples(obs, *(column.flatten(0, 1) for column in columns))
+
+    def recall(self, batch: Batch) -> tuple[Any, Any]:
+        """The rows of a rollout [T, B] as the agent sees them, to be looked at by `at`, and the arrival after them."""
+        return recall(batch, self.agent.history, self.agent.keys)
+
+    def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Draw the minibatches.
+
+        Args:
+            weight: [T, B], of a rollout's rows.
+            rng: decides the order.
+
+        Returns:
+            rows [epochs, minibatches, M] int64, numbered t·B + b, and the weight of each, likewise.
+        """
+        config = self.config
+        drawn = minibatches(weight.flatten(), config.per_rank_batch_size, config.update_epochs, rng)
+        rows, weight = fill_groups(*drawn, config.accumulate_minibatches, self.ranks.sum)
+        return rows, weight.expand_as(rows)
+
+    def take_steps(self, epochs: Iterable[Samples], coefs: Mapping[str, float]) -> list[Metrics]:
+        """Take a step for each group of minibatches [K, M] of all epochs, until one says `stop`; their means."""
+        config, logged = self.config, list[Metrics]()
+        for group in (group for epoch in epochs for group in split(epoch, config.accumulate_minibatches)):
+            logged.append(self.step(group, {name: coefs[name] for name in ("clip_coef", "ent_coef")}))
+            if config.target_kl is not None and logged[-1].pop("stop"):
+                del logged[-1]["Info/grad_norm"]  # of a step that was not taken
+                break
+            self.updates += 1
+        return logged
 
     def gradient_step(self, minibatches: Sequence[Samples], coefs: Mapping[str, float]) -> Metrics:
         """One step on eq. 9 over minibatches, and their means; none, but `stop`, where their KL passes the target."""
-        return step_once(self.optimizer, minibatches, coefs, self.config.target_kl, self.ranks)
+        found = [self.optimizer.accumulate(each, coefs) for each in minibatches]
+        counts = [each.weight.sum() for each in minibatches]
+        metrics = mean_over(found, counts)
+        if self.config.target_kl is None:
+            return metrics | {"Info/grad_norm": self.optimizer.apply()}
+        kl = torch.stack([means["Info/approx_kl"] for means in found])
+        count = torch.stack(counts)
+        summed, total = self.ranks.sum(torch.stack([kl.dot(count), count.sum()])).unbind()  # ranks stop together
+        stop = summed / total > 1.5 * self.config.target_kl
+        return metrics | {"Info/grad_norm": self.optimizer.apply(unless=stop), "stop": stop}
 
     def loss(self, batch: Samples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
         """Eq. 9 as a loss over samples [M]."""
         policy, value = self.agent(batch.obs)
         return objective(policy, value, batch, coefs, self.config)
-
-    def parts(self) -> dict[str, protocols.Part]:
-        """The agent with its normaliser, the optimizer, how steps are computed, the statistics of rewards."""
-        return {
-            "agent": self.agent,
-            "optimizer": self.optimizer,
-            "step": self.step,
-            "reward_scaler": self.reward_scaler,
-        }
 
 
 def build(context: Context) -> tuple[Learner, Rollout, Plan]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rlcore.algorithms.ppo import config as ppo
-from rlcore.config.schema import arg
+from rlcore.config.schema import arg, other_default
 from rlcore.nn.network_keys import ACTIVATIONS, ActorConfig, EncoderConfig, MLPConfig
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
@@ -64,22 +64,23 @@ class Config(ppo.Config):
         64, "samples in one minibatch", low=1, unused="per_rank_num_batches says how many minibatches there are"
     )
     reset_recurrent_state_on_done: bool = arg(True, "an episode begins without what the one before it left")
-    vf_coef: float = arg(0.2, "weight of the value loss (no ½ in it)", low=0)
-    ent_coef: float = arg(0.001, "weight of the entropy bonus", low=0)
-    max_grad_norm: float = arg(0.5, "clip the gradient's global norm here; 0 = never", low=0)
-    mlp_layers: int = arg(1, "hidden layers, for the parts that do not say", low=0)
-    dense_act: str = arg("relu", "activation, likewise", choices=tuple(ACTIVATIONS))
-    layer_norm: bool = arg(True, "LayerNorm, likewise")
-    encoder: EncoderConfig = arg(EncoderConfig(64, 1, "relu", True), "shared by actor and critic")
+    vf_coef: float = other_default(ppo.Config, "vf_coef", 0.2)
+    ent_coef: float = other_default(ppo.Config, "ent_coef", 0.001)
+    max_grad_norm: float = other_default(ppo.Config, "max_grad_norm", 0.5)
+    mlp_layers: int = other_default(ppo.Config, "mlp_layers", 1)
+    dense_act: str = other_default(ppo.Config, "dense_act", "relu")
+    layer_norm: bool = other_default(ppo.Config, "layer_norm", True)
+    encoder: EncoderConfig = other_default(ppo.Config, "encoder", EncoderConfig(64, 1, "relu", True))
     rnn: RNNConfig = arg(RNNConfig(), "the recurrent core")
     actor: ActorConfig = arg(ActorConfig(64, 1, "relu", True), "after the core")
     critic: MLPConfig = arg(LAYER, "after the core")
-    optimizer: OptimizerConfig = arg(OptimizerConfig("adamw", lr=3e-4), "one for everything")
+    optimizer: OptimizerConfig = other_default(ppo.Config, "optimizer", OptimizerConfig("adamw", lr=3e-4))
 
     @property
     def sequence_length(self) -> int:
-        """Rows of a sequence, at most."""
-        return min(self.per_rank_sequence_length or self.rollout_steps, self.rollout_steps)
+        """L: rows of a sequence, a rollout in equal parts as far as its length allows."""
+        longest = min(self.per_rank_sequence_length or self.rollout_steps, self.rollout_steps)
+        return math.ceil(self.rollout_steps / math.ceil(self.rollout_steps / longest))
 
     def notices(self, run: RunConfig) -> Iterator[str]:
         """Say it where there are fewer sequences than minibatches."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rlcore.data.history import Recalling, gather, look, past_of, recall, recalling, rows_before, show_past
+from rlcore.data.history import Recalling, gather, past_of, recall, recalling, rows_before, show_past
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sequences
 from rlcore.functional.noise import Noise
@@ -134,7 +134,7 @@ def test_acting_row_by_row_and_learning_from_rows_show_the_same_as_the_queues(
     batch = Batch(steps, last, 0)
     found, arrival = recall(batch, history, ["x"])
     order = torch.randperm(second * width, generator=torch.Generator().manual_seed(seed % 1000)).reshape(width, second)
-    stacked, seen = look(found, order), show_past(batch, history)
+    stacked, seen = found.at(order), show_past(batch, history)
     for key, values in expected.items():
         flat = values[first:-1].reshape(second * width, *values.shape[2:])
         np.testing.assert_array_equal(stacked[key].numpy(), flat[order.numpy()])
@@ -166,7 +166,7 @@ def test_without_a_history_an_agent_is_itself_and_no_row_is_copied() -> None:
     last = Steps({"x": obs[-1]}, action[-1], zeros[0], zeros[0].bool(), zeros[0].bool(), is_first[-1])
     batch = Batch(steps, last, 0)
     found, arrival = recall(batch, {}, ["x"])
-    assert isinstance(found, dict) and found["x"].data_ptr() == obs.data_ptr() and arrival["x"] is last.obs["x"]
+    assert found.rows["x"].data_ptr() == obs.data_ptr() and not found.places and arrival["x"] is last.obs["x"]
     assert show_past(batch, {}) is batch
 
 
