@@ -6,6 +6,7 @@ import functools
 import importlib
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,12 +15,13 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from rlcore.envs.suites.suite import Lanes, Suite
+from rlcore.envs.suites.suite import Lanes, Suite, is_installed
 
 log = logging.getLogger(__name__)
 
 MAKE_ARGUMENTS = ("max_episode_steps",)  # gymnasium.make's own; all others go to the environment's class
 ENDLESS = np.iinfo(np.int32).max
+PACKAGES = ("gymnasium.", "minigrid.")  # whose ids are no plugin's
 
 
 class GymnasiumSuite(Suite):
@@ -77,13 +79,51 @@ class MujocoSuite(GymnasiumSuite):
         return super().make(env_id, arguments, render_mode)
 
 
+class ImportedSuite(GymnasiumSuite):
+    """Ids that a package registers with Gymnasium when it is imported, which costs time: they are known by their form.
+
+    Args:
+        form: a regular expression that all of them, and no others, begin with.
+        *others: the arguments of `GymnasiumSuite`, of which `requires` names the package.
+    """
+
+    def __init__(self, form: str, *others: Any) -> None:
+        super().__init__(*others)
+        self.form = form
+
+    def ids(self) -> list[str]:
+        """Those that the package registers; none before it is installed."""
+        if not is_installed(self):
+            return []
+        importlib.import_module(self.requires)
+        return super().ids()
+
+    def has(self, env_id: str) -> bool:
+        """Whether it has this id; of a package that is not installed, whether the id has the form of its own."""
+        if re.match(self.form, env_id) is None:
+            return False
+        if not is_installed(self):
+            return True
+        importlib.import_module(self.requires)
+        return super().has(env_id)
+
+    def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
+        """An environment of the package; an ImportError where that is missing."""
+        importlib.import_module(self.requires)
+        return super().make(env_id, arguments, render_mode)
+
+
 class RegisteredSuite(GymnasiumSuite):
     """Ids that plugins registered with Gymnasium."""
 
     def has(self, env_id: str) -> bool:
-        """Whether an id's class is none of Gymnasium's."""
+        """Whether an id's class is none of Gymnasium's, nor of a package that is a suite here."""
         spec = gymnasium.registry.get(env_id)
-        return spec is not None and not entry(spec).startswith("gymnasium.")
+        return spec is not None and not entry(spec).startswith(PACKAGES)
+
+    def tried(self) -> Sequence[str]:
+        """None: each may be large."""
+        return ()
 
 
 class CartPoleLanes:

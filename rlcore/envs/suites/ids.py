@@ -16,8 +16,6 @@ ABSENT = {
     "ale": "Atari",
     "atari": "Atari",
     "dm_control": "DeepMind Control",
-    "minigrid": "MiniGrid",
-    "babyai": "MiniGrid",
     "minatar": "MinAtar",
     "meta-world": "Meta-World",
     "crafter": "Crafter",

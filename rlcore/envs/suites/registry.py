@@ -10,11 +10,12 @@ import gymnasium
 
 from rlcore.envs.suites.dummy import DummySuite
 from rlcore.envs.suites.gym import GYMNASIUM, REGISTERED
+from rlcore.envs.suites.minigrid import MiniGridSuite
 from rlcore.envs.suites.own import OwnClass
 from rlcore.envs.suites.suite import Suite, is_installed, why_not
 from rlcore.errors import UserError
 
-SUITES: dict[str, Suite] = {suite.name: suite for suite in (*GYMNASIUM, DummySuite(), REGISTERED)}
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (*GYMNASIUM, MiniGridSuite(), DummySuite(), REGISTERED)}
 
 
 def register(suite: Suite) -> None:
@@ -64,14 +65,13 @@ class Listed:
 
 
 def list_suites() -> list[Listed]:
-    """Every suite with its ids, each of which was made to see whether it can be; plugins must have been loaded."""
+    """Every suite with its ids, made to see whether they can be (`Suite.tried`); plugins must have been loaded."""
     rows = []
     for suite in SUITES.values():
         if not suite.listed():
             continue
         here, ids = is_installed(suite), tuple(suite.ids())
-        # What plugins registered is not tried: it may be large.
-        tried = ids if here and suite is not REGISTERED else ()
+        tried = suite.tried() if here else ()
         refused = {env_id: why for env_id in tried if (why := why_not(suite, env_id)) is not None}
         ids = tuple(env_id for env_id in ids if env_id not in refused)
         rows.append(Listed(suite.name, suite.extra, here, ids, suite.note, refused))

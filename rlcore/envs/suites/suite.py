@@ -97,6 +97,10 @@ class Suite(Protocol):
         """Whether an id is one of its `ids`."""
         return env_id in self.ids()
 
+    def tried(self) -> Sequence[str]:
+        """Ids that `shepherd envs` makes to see whether they can be; of a suite of many alike, some."""
+        return self.ids()
+
     def listed(self) -> bool:
         """Whether `shepherd envs` lists it: it has ids, or an extra that would bring some."""
         return bool(self.extra or self.ids())

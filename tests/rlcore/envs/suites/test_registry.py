@@ -229,10 +229,10 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_every_suite_that_is_built_in_has_a_preset_or_is_gymnasiums() -> None:
-    presets = {"classic control": "gym", "box2d": "box2d", "mujoco": "mujoco", "dummy": "dummy"}
+    presets = {"classic control": "gym", "box2d": "box2d", "mujoco": "mujoco", "dummy": "dummy", "minigrid": "minigrid"}
     for name, preset in presets.items():
         config, _ = compose([f"env={preset}", "exp=ppo", "algo.mlp_keys.encoder=[state]"])
         assert registry.suite_with(config.env.id) is SUITES[name]
-    assert {suite.name for suite in GYMNASIUM} | {"dummy", "plugins"} == {
+    assert {suite.name for suite in GYMNASIUM} | {*presets, "plugins"} == {
         name for name in SUITES if not re.match("arcade", name)
     }
