@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, layout
 from rlcore.compiled.whole_step import StepFunction, StepTensors
-from rlcore.functional.noise import Draw, Drawn, Noise, Recorder
+from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import leaves, rebuild
 
 WARM_UP = 3  # calls before a recording, as torch asks for: libraries choose their kernels and memory in them
@@ -49,7 +49,7 @@ class RecordedStep:
 
     def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:
         """Take the step; `build` comes first."""
-        given = [*(getattr(rng, kind)(*shape) for kind, shape in self._draws), *leaves(inputs)]
+        given = [*draw_all(rng, self._draws), *leaves(inputs)]
         assert layout(given) == layout(self._given), "the step was compiled for other shapes"
         assert self._recorded is not None
         for place, value in zip(self._given, given, strict=True):

@@ -12,6 +12,7 @@ from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, Reading, inputs_of, layout
 from rlcore.door import Compiler
 from rlcore.errors import RunError
+from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import rebuild
 
 
@@ -65,6 +66,7 @@ class CompiledGradient:
         self._decides = compiler.facts(loss) | {"modules": [*map(repr, self.modules)]}
         self._function: Callable[[list[Tensor]], list[Tensor]] | None = None
         self._layout: list[Any] = []
+        self._draws: list[Draw] = []
         self._names: list[list[str]] = [[], []]  # of the means, of what is for later losses
 
     @property
@@ -74,7 +76,8 @@ class CompiledGradient:
 
     def __call__(self, inputs: Sequence[Any]) -> Made:
         """Compute it for these inputs of the loss; `build` comes first."""
-        given = self._gather(inputs)
+        noise = next((each for each in inputs if isinstance(each, Noise)), None)
+        given = self._gather(inputs, noise)
         assert layout(given[len(given) - len(self._layout) :]) == self._layout, "the step was compiled for other shapes"
         assert self._function is not None
         gradient, weight, *found = self._function(given)
@@ -85,7 +88,7 @@ class CompiledGradient:
         """Have machine code made for inputs like these, where they can be traced.
 
         Args:
-            inputs: of the loss.
+            inputs: of the loss; a stream of noise among them is drawn from as the loss does.
             began: the run has learned with a compiled one.
 
         Returns:
@@ -94,13 +97,17 @@ class CompiledGradient:
         Raises:
             UserError: a run that began compiled cannot be traced here, as by another torch.
         """
-        example = self._gather(inputs)
-        self._layout = layout(example[1 + len(self._held.names) :])
         seed, prepare = self._compiler.config.seed, self._compiler.prepare
         facts = machine_code.Facts(
             self._decides, seed, lambda: self._names, (self.loss, *self.modules), prepare=prepare
         )
         try:
+            recorder = next((Recorder(each.device) for each in inputs if isinstance(each, Noise)), None)
+            if recorder is not None:  # which noise the loss draws; nothing is drawn from the run's
+                self._function_of(inputs, recorder)(*self._gather(inputs))
+                self._draws = [*recorder.draws]
+            example = self._gather(inputs, recorder)
+            self._layout = layout(example[1 + len(self._held.names) :])
             self._function, self._names = machine_code.make_once(
                 "the gradient", self._function_of(inputs), example, facts
             )
@@ -110,19 +117,26 @@ class CompiledGradient:
             machine_code.leave_as_written("the gradient", "a compiled step", began, error)
         return self.built
 
-    def _gather(self, inputs: Sequence[Any]) -> list[Tensor]:
-        return [self.parameters.vector, *self._held.tensors(), *inputs_of(inputs)]
+    def _gather(self, inputs: Sequence[Any], noise: Noise | None = None) -> list[Tensor]:
+        return [
+            *(self.parameters.vector, *self._held.tensors()),
+            *(*draw_all(noise, self._draws), *inputs_of(_without_noise(inputs))),
+        ]
 
-    def _function_of(self, inputs: Sequence[Any]) -> Callable[..., tuple[Tensor, ...]]:
-        objective, held = Reading(nn.ModuleList(self.modules), self.loss), self._held.names
+    def _function_of(self, inputs: Sequence[Any], noise: Noise | None = None) -> Callable[..., tuple[Tensor, ...]]:
+        """The gradient of all that it reads as tensors; with a stream, the loss draws from that."""
+        objective, held, draws = Reading(nn.ModuleList(self.modules), self.loss), self._held.names, len(self._draws)
 
         def function(vector: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-            borrowed, given = dict(zip(held, tensors, strict=False)), tensors[len(held) :]
+            borrowed, left = dict(zip(held, tensors, strict=False)), iter(tensors[len(held) :])
+            stream = noise or Drawn(iter([next(left) for _ in range(draws)]))
+            records = rebuild(_without_noise(inputs), left)
+            given = [stream if isinstance(own, Noise) else record for own, record in zip(inputs, records, strict=True)]
 
             def value(named: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
                 parts = {f"members.0.{name}": part for name, part in named.items()} | borrowed
                 with self.autocast():
-                    total, weight, means, *aux = functional_call(objective, parts, rebuild(inputs, iter(given)))
+                    total, weight, means, *aux = functional_call(objective, parts, tuple(given))
                 kept = aux[0] if aux else {}
                 self._names = [[*means], [*kept]]
                 return total, (weight, [*means.values(), *kept.values()])
@@ -131,3 +145,7 @@ class CompiledGradient:
             return self.parameters.join(parts.values()), weight, *found
 
         return function
+
+
+def _without_noise(inputs: Sequence[Any]) -> list[Any]:
+    return [None if isinstance(each, Noise) else each for each in inputs]

@@ -12,7 +12,7 @@ from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, inputs_of, layout
 from rlcore.door import Compiler
 from rlcore.errors import RunError
-from rlcore.functional.noise import Draw, Drawn, Noise, Recorder
+from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
 from rlcore.functional.tree import rebuild
 
 # Inputs, and a stream of noise or None -> means for the log, name -> [].
@@ -74,7 +74,7 @@ class WholeStep:
 
     def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:
         """Take the step; `build` comes first."""
-        given = [*(getattr(rng, kind)(*shape) for kind, shape in self._draws), *inputs_of(inputs)]
+        given = [*draw_all(rng, self._draws), *inputs_of(inputs)]
         assert layout(given) == self._layout, "the step was compiled for other shapes"
         assert self._code is not None
         made = iter(self._code([*self._changed.tensors(), *self._held.tensors(), *given]))
@@ -109,7 +109,7 @@ class WholeStep:
         return self.built
 
     def _make(self, inputs: Sequence[Any], noise: Noise | None) -> None:
-        given = [*(getattr(noise, kind)(*shape) for kind, shape in self._draws), *inputs_of(inputs)]
+        given = [*draw_all(noise, self._draws), *inputs_of(inputs)]
         example = [*self._changed.tensors(), *self._held.tensors(), *given]
         known = len(example) - len(given)
 

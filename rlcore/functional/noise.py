@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,11 @@ class Recorder(Noise):
         """As any stream."""
         self.draws.append(("uniform", shape))
         return super().uniform(*shape)
+
+
+def draw_all(noise: Noise | None, draws: Sequence[Draw]) -> list[Tensor]:
+    """Noise of these kinds and shapes in their order, where there is a stream."""
+    return [] if noise is None else [getattr(noise, kind)(*shape) for kind, shape in draws]
 
 
 class Drawn:

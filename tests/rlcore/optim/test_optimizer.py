@@ -20,6 +20,7 @@ from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.errors import RunError, UserError
 from rlcore.functional.distributions import Normal
+from rlcore.functional.noise import Noise
 from rlcore.functional.returns import gae
 from rlcore.nn.mlp import MLP
 from rlcore.nn.network_keys import MLPConfig
@@ -282,6 +283,24 @@ def test_neither_of_two_steps_on_one_encoder_is_lost_whatever_their_order(compil
     for optimizer in optimizers:
         optimizer.apply()
     torch.testing.assert_close(encoder.weight.detach(), torch.tensor([[0.8, -1.2]]))
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_compiled_loss_draws_from_the_stream_what_the_written_one_draws() -> None:
+    ends = []
+    for compiled in (False, True):
+        module, noise = linear(), Noise(3, "loss")
+
+        def loss(obs: Tensor, rng: Noise, module: nn.Linear = module) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            total = (module(obs).sum(-1) * rng.normal(len(obs)) + module.weight.sum() * rng.uniform()).sum()
+            return total, torch.tensor(float(len(obs))), {"loss": total.detach()}
+
+        optimizer = Optimizer(module, loss, PLAIN, context(compiled=compiled))
+        metrics = [optimizer.minimize(torch.tensor([[1.0, 2.0], [0.5, -1.0]]), noise).metrics["loss"] for _ in range(3)]
+        assert optimizer.compiled is compiled
+        ends.append((module.weight.detach(), torch.stack(metrics), noise.state_dict()["host"]))
+    torch.testing.assert_close(ends[0][:2], ends[1][:2], rtol=1e-6, atol=0)
+    assert str(ends[0][2]) == str(ends[1][2])
 
 
 @pytest.mark.usefixtures("uncompiled")
