@@ -33,8 +33,8 @@ def reproduce(source: str, run_dir: str = "") -> Any:
     """
     again = restore(source, run_dir)
     with leading(again.read_config()["algo"]["name"], [], str(again.path), registers=False) as run:
+        make_env(run)  # what follows reads its card
         name_what_differs(run)
-        make_env(run)
         collect(run)
         while at := advance(run):
             if "checkpoint" in at.due:
