@@ -125,7 +125,7 @@ def _choices() -> str:
         lines += _hanging(f"  {name:<16}  ", _about(name))
     lines += ["", "files of the groups"]
     for group in ("algo", "env", "optim", "logger"):
-        lines.append(f"  {group + '=':<18}{', '.join(name for name in available(group) if name != 'default')}")
+        lines += _hanging(f"  {group + '=':<18}", ", ".join(name for name in available(group) if name != "default"))
     return "\n".join([*lines, ""])
 
 

@@ -34,19 +34,14 @@ class DecodedKeysConfig(KeysConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(AlgorithmConfig):
-    """Keys of every off-policy algorithm."""
+class ReplayConfig(AlgorithmConfig):
+    """Keys of every algorithm that learns from a memory."""
 
     gamma: float = arg(0.99, "discount of one step", low=0, high=1)
-    tau: float = arg(0.005, "τ: share of the way that target critics move", above=0, high=1)
-    hidden_size: int = arg(256, "units of hidden layers, for the parts that do not say", low=1)
     per_rank_batch_size: int = arg(256, "N: transitions of one gradient step", low=1)
     replay_ratio: float = arg(1.0, "gradient steps of each rank for every policy step of its own", above=0)
     learning_starts: int = arg(100, "policy steps at random before the first gradient step", low=0)
     per_rank_pretrain_steps: int = arg(0, "gradient steps more when learning starts", low=0)
-    n_step: int = arg(1, "n: rewards of a target before the critic's own estimate", low=1)
-    mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
-    cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
 
     def check(self, prefix: str) -> None:
         """Refuse a budget that ends before anything is learned; `prefix` is the place of this group, for messages."""
@@ -56,6 +51,32 @@ class OffPolicyConfig(AlgorithmConfig):
                 f"{prefix}learning_starts={self.learning_starts}: nothing would be learned; "
                 f"must be below {prefix}total_steps ({self.total_steps})"
             )
+
+    def rows(self, size: int | None, width: int) -> int:
+        """Rows of each environment that are remembered; `buffer.size` is of all together, as SheepRL counts."""
+        return (size or ROWS) // width
+
+    def random_steps(self, width: int) -> int:
+        """Policy steps of the iterations whose actions are random: `learning_starts` in whole ones."""
+        return self.learning_starts // width * width
+
+    def quiet_steps(self, width: int, rows: int = 0) -> int:
+        """Policy steps that no gradient step is owed for: all before the last random iteration.
+
+        Where a gradient step takes so many `rows` of an environment, all before there are as many.
+        """
+        return max(0, max(self.random_steps(width), rows * width) - width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(ReplayConfig):
+    """Keys of every off-policy actor-critic."""
+
+    tau: float = arg(0.005, "τ: share of the way that target critics move", above=0, high=1)
+    hidden_size: int = arg(256, "units of hidden layers, for the parts that do not say", low=1)
+    n_step: int = arg(1, "n: rewards of a target before the critic's own estimate", low=1)
+    mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
+    cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
 
     def check_with(self, run: RunConfig) -> None:
         """Refuse a memory that holds no batch."""
@@ -72,15 +93,3 @@ class OffPolicyConfig(AlgorithmConfig):
     def check_spec(self, spec: EnvSpec) -> None:
         """Refuse observation keys that the environment does not have."""
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
-
-    def rows(self, size: int | None, width: int) -> int:
-        """Rows of each environment that are remembered; `buffer.size` is of all together, as SheepRL counts."""
-        return (size or ROWS) // width
-
-    def random_steps(self, width: int) -> int:
-        """Policy steps of the iterations whose actions are random: `learning_starts` in whole ones."""
-        return self.learning_starts // width * width
-
-    def quiet_steps(self, width: int) -> int:
-        """Policy steps that no gradient step is owed for: all before the last random iteration."""
-        return max(0, self.random_steps(width) - width)

@@ -102,3 +102,24 @@ def discounted_scan(x: Tensor, decay: Tensor) -> Tensor:
         product[:-width] = product[:-width] * product[width:]
         width *= 2
     return total
+
+
+def lambda_return(reward: Tensor, discount: Tensor, next_value: Tensor, lmbda: float) -> Tensor:
+    """λ-returns (Hafner et al. 2023, arXiv:2301.04104v1, eq. 7; Sutton and Barto 2018, section 12.1).
+
+        Rₜ = rₜ₊₁ + dₜ₊₁ ((1 - λ) vₜ₊₁ + λ Rₜ₊₁)        R_H = v_H
+
+    Row t is the step t → t+1. The paper writes rₜ and cₜ for what arrives with the state that step leads to.
+
+    Args:
+        reward: [H, N], of the step.
+        discount: [H, N] in [0, 1]; γ, and 0 where the step ended its episode.
+        next_value: [H, N], of the state that the step leads to.
+        lmbda: λ in [0, 1].
+
+    Returns:
+        [H, N], with gradients to all three.
+    """
+    assert reward.shape == discount.shape == next_value.shape, (reward.shape, discount.shape, next_value.shape)
+    value_share = torch.cat([(1 - lmbda) * discount[:-1], discount[-1:]])  # behind the last step: the value alone
+    return discounted_sum(reward + value_share * next_value, lmbda * discount)

@@ -88,7 +88,13 @@ class NetworkConfig:
                 raise UserError(f"{prefix}{name}={spell(value)}: not beside {prefix}residual=true; set it to {nothing}")
 
 
-def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str], kinds: frozenset[str] = VECTORS) -> None:
+def check_keys(
+    spec: EnvSpec,
+    keys: Sequence[str],
+    image_keys: Sequence[str],
+    kinds: frozenset[str] = VECTORS,
+    smallest: int = SMALLEST,
+) -> None:
     """Refuse `algo.mlp_keys.encoder` and `algo.cnn_keys.encoder` where the environment or the encoder lacks a key.
 
     Args:
@@ -96,6 +102,7 @@ def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str], ki
         keys: of the first.
         image_keys: of the second.
         kinds: of keys that the algorithm reads.
+        smallest: pixels a side that its convolutions need.
 
     Raises:
         UserError: names the key and what it may be.
@@ -108,7 +115,7 @@ def check_keys(spec: EnvSpec, keys: Sequence[str], image_keys: Sequence[str], ki
     if image_keys:
         images = [key for key, part in spec.obs.items() if part.kind == "image"] if "image" in kinds else []
         _check_group(spec, image_keys, "algo.cnn_keys.encoder", images)
-        _check_sizes(spec, image_keys)
+        _check_sizes(spec, image_keys, smallest)
 
 
 def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequence[str]) -> None:
@@ -124,14 +131,14 @@ def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequen
             raise UserError(f"{place}: key {key!r} of {spec.id} is of kind {kind} ({told}){fix}")
 
 
-def _check_sizes(spec: EnvSpec, keys: Sequence[str]) -> None:
+def _check_sizes(spec: EnvSpec, keys: Sequence[str], smallest: int) -> None:
     """Refuse images of different sizes, and such as are too small."""
     sizes = {key: spec.obs[key].pixels for key in keys}
     told = ", ".join(f"{key} {height} × {width}" for key, (height, width) in sizes.items())
     if len({*sizes.values()}) > 1:
         raise UserError(f"algo.cnn_keys.encoder: images of one size are needed ({told}); set env.screen_size")
-    if min(sizes[keys[0]]) < SMALLEST:
-        raise UserError(f"algo.cnn_keys.encoder: at least {SMALLEST} pixels a side ({told}); set env.screen_size")
+    if min(sizes[keys[0]]) < smallest:
+        raise UserError(f"algo.cnn_keys.encoder: at least {smallest} pixels a side ({told}); set env.screen_size")
 
 
 def kind_of(action: ActionSpec, distribution: str) -> str:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from rlcore.functional.distributions import Categoricals, Normal, Policy, TanhNormal
 from rlcore.functional.noise import Noise
+from rlcore.nn.action_form import ActionForm
 from rlcore.nn.mlp import linear
 from rlcore.nn.network_keys import ActorConfig, kind_of
 from rlcore.spec import ActionSpec
@@ -38,7 +39,7 @@ class PolicyHead(nn.Module):
         if predicted == 2 * size and config.log_std_init:
             with torch.no_grad():
                 self.linear.bias[size:] += config.log_std_init
-        self._constants: dict[torch.device, tuple[Tensor, ...]] = {}  # no buffers: bfloat16 would round the bounds
+        self.form = ActionForm(action, self.kind)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, features] -> policy parameters [N, P] of the precision of x: logits, or means followed by log stds."""
@@ -62,35 +63,8 @@ class PolicyHead(nn.Module):
 
     def to_env(self, action: Tensor) -> Tensor:
         """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed or clipped into the bounds."""
-        if self.kind == "discrete" and not any(self.action.start):  # no constant in a trace, which serves any seed
-            return action.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
-        start, low, high = self._bounds(action.device)
-        if self.kind == "discrete":
-            values = action + start
-        elif self.kind == "tanh_normal":
-            values = low + (action.double().tanh() + 1) / 2 * (high - low)
-        else:
-            values = action.double().clamp(low, high)
-        return values.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
+        return self.form.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[B, *shape] within the bounds -> the [B, A] that `to_env` makes it of: int64 indices, or float32.
-
-        On the edge of a squashed action, which no finite one reaches, the largest that float32 tells from it.
-        """
-        start, low, high = self._bounds(action.device)
-        values = action.flatten(1) if action.ndim > 1 else action.unsqueeze(1)
-        if self.kind == "discrete":
-            return values.long() - start
-        if self.kind == "normal":
-            return values.float()
-        inside = (values - low) / (high - low) * 2 - 1
-        return inside.clamp(-1 + 1e-7, 1 - 1e-7).atanh().float()
-
-    def _bounds(self, device: torch.device) -> tuple[Tensor, ...]:
-        """start [A] int64, low and high [A] float64; of the kind of action that there is."""
-        if device not in self._constants:
-            start = torch.tensor(self.action.start, dtype=torch.int64, device=device)
-            sides = (torch.tensor(s, dtype=torch.float64, device=device) for s in (self.action.low, self.action.high))
-            self._constants[device] = (start, *sides)
-        return self._constants[device]
+        """[B, *shape] within the bounds -> the [B, A] that `to_env` makes it of: int64 indices, or float32."""
+        return self.form.from_env(action)

@@ -75,6 +75,29 @@ SETTINGS["crossq"] = SETTINGS["sac"] | {
     "critic": {"hidden_size": 16, "renorm_warmup": 4},
 }
 SETTINGS["simba"] = SETTINGS["sac"] | {"name": "simba", "critic": {"hidden_size": 16, "mlp_layers": 1}}
+LATENT = {"dense_units": 8, "mlp_layers": 1}
+SETTINGS["dreamer_v3"] = {
+    "name": "dreamer_v3",
+    "total_steps": 10_000,
+    "per_rank_batch_size": 4,
+    "per_rank_sequence_length": 9,
+    "learning_starts": 12,
+    "replay_ratio": 0.2,
+    "horizon": 4,
+    "world_model": {
+        "discrete_size": 4,
+        "stochastic_size": 3,
+        "encoder": LATENT,
+        "recurrent_model": {"recurrent_state_size": 8, "dense_units": 8},
+        "transition_model": {"hidden_size": 8},
+        "representation_model": {"hidden_size": 8},
+        "observation_model": LATENT,
+        "reward_model": LATENT | {"bins": 15},
+        "discount_model": LATENT,
+    },
+    "actor": LATENT,
+    "critic": LATENT | {"bins": 15, "per_rank_target_network_update_freq": 2},
+}
 # Episodes of at most 12 steps: every rollout holds ends and the rows that reset, CartPole's ends of both kinds.
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 CONTINUOUS_ONLY = ("sac", "droq", "crossq", "simba")

@@ -31,6 +31,8 @@ PRESETS = (
     "crossq",
     "crossq_inverted_pendulum",
     "crossq_mujoco",
+    "dreamer_v3",
+    "dreamer_v3_cartpole",
     "droq",
     "droq_mujoco",
     "droq_pendulum",

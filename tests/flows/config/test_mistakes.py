@@ -167,7 +167,7 @@ def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, o
         (["exp=ppoo"], ["exp=ppoo", "'ppo'"]),
         (["exp="], ["exp=", "ppo"]),
         (["exp=???"], ["exp=???", "ppo"]),
-        (["exp=dreamer_v3"], ["exp=dreamer_v3", "not there yet"]),
+        (["exp=dreamer_v2"], ["exp=dreamer_v2", "not there yet"]),
         (["exp=ppo_atari"], ["exp=ppo_atari", "not there yet"]),
         (["exp=ppo", "exp=ppo_pendulum"], ["exp=ppo", "exp=ppo_pendulum", "twice"]),
         (["exp=ppo", "seed=1", "++seed=2"], ["seed=1", "++seed=2", "twice"]),
@@ -289,7 +289,7 @@ FILES = [
     (GLOBAL + "defaults: [ppo, _self_]\n7: x\n", ["7", "x"]),
     (GLOBAL + "defaults: [ppo, _self_]\nalgo: {gama: 0.9}\n", ["algo.gama", "gamma'"]),
     (GLOBAL + "defaults: [ppo, _self_]\nseed: '3'\n", ["seed", "3", "integer"]),
-    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {horizon: 15}\n", ["algo.horizon=15", "dreamer", "not there yet"]),
+    (GLOBAL + "defaults: [ppo, _self_]\nalgo: {ensembles: 15}\n", ["algo.ensembles=15", "p2e", "not there yet"]),
 ]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.functional.returns import discounted_scan, discounted_sum, gae
+from rlcore.functional.returns import discounted_scan, discounted_sum, gae, lambda_return
 
 
 def columns(length: int, seed: int = 0) -> dict[str, Tensor]:
@@ -80,3 +80,26 @@ def test_scan_leaves_its_inputs_alone() -> None:
     x, decay = torch.ones(5, 2), torch.full((5, 2), 0.5)
     discounted_scan(x, decay)
     assert (x == 1).all() and (decay == 0.5).all()
+
+
+def by_steps(reward: Tensor, discount: Tensor, next_value: Tensor, lmbda: float) -> Tensor:
+    """The λ-weighted mean of the returns of 1, 2, ... steps, the longest with all the weight that is left."""
+    length, rows = len(reward), []
+    for t in range(length):
+        total, weight, passed, gained = 0.0, 1.0, torch.ones_like(reward[0]), torch.zeros_like(reward[0])
+        for k in range(t, length):
+            gained = gained + passed * reward[k]
+            passed = passed * discount[k]
+            share = weight * (1 - lmbda) if k + 1 < length else weight
+            total, weight = total + share * (gained + passed * next_value[k]), weight * lmbda
+        rows.append(total)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("lmbda", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("length", [1, 2, 15])
+def test_lambda_returns_are_the_weighted_means_of_those_of_all_lengths(length: int, lmbda: float) -> None:
+    inputs = columns(length)
+    reward, discount, value = inputs["reward"], inputs["discount"], inputs["next_value"]
+    expected = by_steps(reward, discount, value, lmbda)
+    torch.testing.assert_close(lambda_return(reward, discount, value, lmbda), expected, rtol=0, atol=1e-12)

@@ -1,0 +1,1 @@
+"""Dreamer V3, the paper of 2023."""

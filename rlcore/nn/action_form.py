@@ -1,0 +1,72 @@
+"""Actions as an agent says them, and in the environment's own form and bounds."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlcore.spec import ActionSpec
+
+
+class ActionForm:
+    """The one convention between an agent's actions [B, A] and its environment's [B, *shape].
+
+    Args:
+        action: the environment's action.
+        kind: "discrete", "normal" (as it is, clipped into the bounds), "tanh_normal" (before a tanh onto the bounds),
+            or "scaled" (-1 to 1 stretched onto them; a dimension without both bounds stays as it is).
+    """
+
+    def __init__(self, action: ActionSpec, kind: str) -> None:
+        self.action, self.kind = action, kind
+        self._constants: dict[torch.device, tuple[Tensor, ...]] = {}  # no buffers: bfloat16 would round the bounds
+
+    def to_env(self, action: Tensor) -> Tensor:
+        """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed, stretched or clipped."""
+        if self.kind == "discrete" and not any(self.action.start):  # no constant in a trace, which serves any seed
+            return action.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
+        start, low, high = self._bounds(action.device)
+        if self.kind == "discrete":
+            values = action + start
+        elif self.kind == "tanh_normal":
+            values = low + (action.double().tanh() + 1) / 2 * (high - low)
+        elif self.kind == "scaled":
+            low, high, center, half = self._stretch(low, high)
+            values = (center + action.double() * half).clamp(low, high)
+        else:
+            values = action.double().clamp(low, high)
+        return values.to(getattr(torch, self.action.dtype)).view(-1, *self.action.shape)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        """[B, *shape] within the bounds -> the [B, A] that `to_env` makes it of: int64 indices, or float32.
+
+        On the edge of a squashed action, which no finite one reaches, the largest that float32 tells from it.
+        """
+        start, low, high = self._bounds(action.device)
+        values = action.flatten(1) if action.ndim > 1 else action.unsqueeze(1)
+        if self.kind == "discrete":
+            return values.long() - start
+        if self.kind == "normal":
+            return values.float()
+        if self.kind == "scaled":
+            _, _, center, half = self._stretch(low, high)
+            return ((values - center) / half).float()
+        inside = (values - low) / (high - low) * 2 - 1
+        return inside.clamp(-1 + 1e-7, 1 - 1e-7).atanh().float()
+
+    def _bounds(self, device: torch.device) -> tuple[Tensor, ...]:
+        """start [A] int64, low and high [A] float64; of the kind of action that there is."""
+        if device not in self._constants:
+            start = torch.tensor(self.action.start, dtype=torch.int64, device=device)
+            sides = (torch.tensor(s, dtype=torch.float64, device=device) for s in (self.action.low, self.action.high))
+            self._constants[device] = (start, *sides)
+        return self._constants[device]
+
+    def _stretch(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Bounds, and what 0 and the way from 0 to 1 become, [A] each."""
+        sides = zip(self.action.low, self.action.high, strict=True)
+        bounded = torch.tensor([all(map(math.isfinite, pair)) for pair in sides], device=low.device)
+        center = torch.where(bounded, (low + high) / 2, torch.zeros_like(low))
+        return low, high, center, torch.where(bounded, (high - low) / 2, torch.ones_like(low))

@@ -1,0 +1,144 @@
+"""Networks of world models: layers without bias before a LayerNorm, initialised as their papers have it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.nn.network_keys import ACTIVATIONS
+from rlcore.nn.world_keys import DenseConfig
+
+CUT_AT_TWO = 0.87962566103423978  # std of a standard normal that is cut at ±2
+
+
+def initialise(layer: Any, rng: torch.Generator, scale: float | None = None, inputs: int | None = None) -> Any:
+    """Weights of a linear or convolutional layer by the mean of its numbers of inputs and outputs; biases 0.
+
+    Args:
+        layer: is changed.
+        rng: CPU generator.
+        scale: uniform of variance scale / mean (0: zeros), for outputs; None: a normal of variance 1 / mean, cut at two
+            stds, for hidden layers (both arXiv:2301.04104v1's code).
+        inputs: numbers that an output sums over, where another layer has some of them.
+
+    Returns:
+        The layer.
+    """
+    space = math.prod(getattr(layer, "kernel_size", (1,)))
+    fan_in = getattr(layer, "in_channels", 0) or layer.in_features
+    fan_out = getattr(layer, "out_channels", 0) or layer.out_features
+    mean = space * ((inputs or fan_in) + fan_out) / 2
+    with torch.no_grad():
+        if scale is None:
+            std = math.sqrt(1 / mean) / CUT_AT_TWO
+            nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std, generator=rng)
+        else:
+            limit = math.sqrt(3 * scale / mean)
+            nn.init.uniform_(layer.weight, -limit, limit, generator=rng)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return layer
+
+
+def linear(
+    inputs: int,
+    outputs: int,
+    rng: torch.Generator,
+    scale: float | None = None,
+    bias: bool = True,
+    of: int | None = None,
+) -> nn.Linear:
+    """A linear layer, on the CPU, by `initialise`; `of` is its `inputs`."""
+    made: Any = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, device="cpu")
+    return initialise(made, rng, scale, of)
+
+
+class Norm(nn.Module):
+    """LayerNorm over the last dimension, and the activation behind it; without `eps` the activation alone.
+
+    Args:
+        size: of that dimension.
+        eps: added to the variance.
+        act: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
+    """
+
+    def __init__(self, size: int, eps: float | None, act: str) -> None:
+        super().__init__()
+        self.norm = None if eps is None else nn.LayerNorm(size, eps)
+        self.act = getattr(nn, ACTIVATIONS[act])()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., size] -> [..., size] of its dtype."""
+        return self.act(x if self.norm is None else self.norm(x).to(x.dtype))
+
+
+class Dense(nn.Module):
+    """Hidden layers of (linear, LayerNorm, activation), then a linear output if one is asked for.
+
+    Args:
+        inputs: features in.
+        config: the hidden layers.
+        rng: CPU generator for the initialisation.
+        outputs: features of a last linear layer; None = no such layer.
+        scale: of its weights, as `initialise` has it.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        config: DenseConfig,
+        rng: torch.Generator,
+        outputs: int | None = None,
+        scale: float | None = 1.0,
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for _ in range(config.mlp_layers):
+            layers.append(linear(inputs, config.dense_units, rng, bias=config.layer_norm.eps is None))
+            layers.append(Norm(config.dense_units, config.layer_norm.eps, config.dense_act))
+            inputs = config.dense_units
+        self.hidden = nn.Sequential(*layers)
+        self.output = None if outputs is None else linear(inputs, outputs, rng, scale)
+        self.output_size = inputs if outputs is None else outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> [..., output_size] of the precision of x, whatever that of the weights."""
+        weight = next(self.parameters(), None)
+        made = self.hidden(x if weight is None else x.to(weight.dtype))
+        return (made if self.output is None else self.output(made)).to(x.dtype)
+
+
+class LayerNormGRU(nn.Module):
+    """Gated recurrent unit with a LayerNorm over its three gates together (arXiv:2010.02193's code).
+
+        (r, c, u) = LayerNorm(W [h, x])        h' = σ(u - 1) tanh(σ(r) c) + (1 - σ(u - 1)) h
+
+    The reset gate acts behind the norm; the update gate begins near 0, so that what is remembered stays.
+
+    Args:
+        inputs: F, features of x.
+        size: H.
+        eps: of the norm; None: there is none.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(self, inputs: int, size: int, eps: float | None, rng: torch.Generator) -> None:
+        super().__init__()
+        self.linear = linear(size + inputs, 3 * size, rng, bias=False)
+        self.norm = nn.Identity() if eps is None else nn.LayerNorm(3 * size, eps)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        """x [..., F], h [..., H] -> h' [..., H] of the precision of h."""
+        joined = torch.cat([h, x.to(h.dtype)], -1).to(self.linear.weight.dtype)
+        reset, candidate, update = self.norm(self.linear(joined)).to(h.dtype).chunk(3, -1)
+        candidate = torch.tanh(reset.sigmoid() * candidate)
+        return torch.lerp(h, candidate, (update - 1).sigmoid())
+
+
+def convolution(kind: Any, inputs: int, outputs: int, rng: torch.Generator, scale: float | None, bias: bool) -> Any:
+    """A convolution of 4 × 4 pixels that halves an image (nn.Conv2d), or doubles it (nn.ConvTranspose2d)."""
+    made = nn.utils.skip_init(kind, inputs, outputs, 4, 2, 1, bias=bias, device="cpu")
+    return initialise(made, rng, scale)

@@ -1,0 +1,46 @@
+"""Scale of returns: percentiles of all ranks', followed slowly."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.functional.precision import widen
+from rlcore.nn.world_keys import MomentsConfig
+from rlcore.types import Ranks
+
+
+class ReturnScale(nn.Module):
+    """Low and high returns, as moving averages (arXiv:2301.04104v1, eq. 12).
+
+        S = max(1 / max, EMA(Per(R, 95)) - EMA(Per(R, 5)))
+
+    The averages begin at 0 and are not corrected for it. They are buffers, which are replaced and never written into: a
+    compiled step takes and gives them.
+
+    Args:
+        config: decay, floor and percentiles.
+    """
+
+    def __init__(self, config: MomentsConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("low", torch.zeros(()))
+        self.register_buffer("high", torch.zeros(()))
+
+    @torch.no_grad()
+    def forward(self, returns: Tensor, ranks: Ranks) -> Tensor:
+        """Let returns [...] of this step and of all ranks count; S [] with them."""
+        x, config = widen(returns.detach()).flatten(), self.config
+        if ranks.size > 1:
+            everyone = x.new_zeros(ranks.size, len(x))
+            everyone[ranks.rank] = x
+            x = ranks.sum(everyone).flatten()
+        share = 1 - config.decay
+        self.low = self.low + share * (torch.quantile(x, config.percentile.low) - self.low)
+        self.high = self.high + share * (torch.quantile(x, config.percentile.high) - self.high)
+        return (self.high - self.low).clamp(min=1 / config.max)
+
+    def extra_repr(self) -> str:
+        """Facts that decide compiled code."""
+        return repr(self.config)

@@ -1,0 +1,234 @@
+"""Recurrent state-space model: what is remembered of an episode, in a deterministic and a stochastic part."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rlcore.compiled.scan import scan
+from rlcore.functional import latents
+from rlcore.functional.noise import Noise
+from rlcore.functional.precision import widen
+from rlcore.nn.dense import Dense, LayerNormGRU, Norm, linear
+from rlcore.nn.world_keys import DenseConfig, WorldModelConfig
+
+
+class State(NamedTuple):
+    """State of the model: deter h [..., H], stoch z laid flat [..., Z]."""
+
+    deter: Tensor
+    stoch: Tensor
+
+    @property
+    def feat(self) -> Tensor:
+        """[z, h], [..., Z + H]: what heads and actor see."""
+        return torch.cat([self.stoch, self.deter], -1)
+
+    def detach(self) -> State:
+        """It without gradient."""
+        return State(self.deter.detach(), self.stoch.detach())
+
+
+class Categoricals:
+    """Stochastic part of S categorical variables of K classes: its distributions are log-probabilities [..., S, K].
+
+    Args:
+        variables: S.
+        classes: K.
+        unimix: share of a uniform distribution in each.
+    """
+
+    def __init__(self, variables: int, classes: int, unimix: float) -> None:
+        self.variables, self.classes, self.unimix = variables, classes, unimix
+        self.size = self.parameters = variables * classes  # Z, and numbers that a network gives for a distribution
+
+    def of(self, parameters: Tensor) -> Tensor:
+        """The distribution that a network's output [..., S·K] stands for."""
+        return latents.unimix(parameters.unflatten(-1, (self.variables, self.classes)), self.unimix)
+
+    def noise(self, rng: Noise, *lead: int) -> Tensor:
+        """What one `sample` needs, [*lead, S]."""
+        return rng.uniform(*lead, self.variables)
+
+    def sample(self, distribution: Tensor, noise: Tensor) -> Tensor:
+        """[..., S, K] -> z [..., S·K], with the gradient of the probabilities."""
+        return latents.sample_one_hot(distribution, noise).flatten(-2)
+
+    def mode(self, distribution: Tensor) -> Tensor:
+        """[..., S, K] -> z [..., S·K], without gradient."""
+        return latents.one_hot(distribution.argmax(-1), self.classes).flatten(-2)
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """KL[p ‖ q] [...], nats."""
+        return latents.categorical_kl(p, q)
+
+    def entropy(self, distribution: Tensor) -> Tensor:
+        """[...], nats."""
+        return latents.categorical_entropy(distribution)
+
+
+class Core(nn.Module):
+    """One step of the model: what a loop over time computes again and again.
+
+    Args:
+        latent: form of the stochastic part.
+        config: sizes.
+        actions: numbers of an action laid flat.
+        observed: features of an observation; 0: the posterior does not see the deterministic part either (decoupled).
+        scale: of output weights, as `rlcore.nn.dense.initialise` has it.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(
+        self,
+        latent: Categoricals,
+        config: WorldModelConfig,
+        actions: int,
+        observed: int,
+        scale: float | None,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        recurrent, post, size = config.recurrent_model, config.representation_model, config.recurrent_model
+        layer = DenseConfig(recurrent.dense_units, 1, "silu", recurrent.layer_norm)
+        self.inputs = Dense(latent.size + actions, layer, rng)
+        self.cell = LayerNormGRU(recurrent.dense_units, size.recurrent_state_size, recurrent.layer_norm.eps, rng)
+        self.of_deter: nn.Linear | None = None
+        if observed:
+            width = size.recurrent_state_size
+            self.of_deter = linear(width, post.hidden_size, rng, bias=False, of=width + observed)
+        self.norm = Norm(post.hidden_size, post.layer_norm.eps, post.dense_act)
+        self.output = linear(post.hidden_size, latent.parameters, rng, scale)
+
+    def move(self, state: State, action: Tensor) -> Tensor:
+        """h after an action: state [N, ...], action [N, A] -> [N, H]."""
+        return self.cell(self.inputs(torch.cat([state.stoch, action], -1)), state.deter)
+
+    def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
+        """Parameters of the posterior [N, P] of h [N, H] and the observation's part of the first layer [N, hidden]."""
+        if self.of_deter is not None:
+            seen = seen + self.of_deter(deter.to(self.of_deter.weight.dtype)).to(seen.dtype)
+        made = self.norm(seen.to(self.output.weight.dtype))
+        return self.output(made).to(deter.dtype)
+
+    def forward(self, part: str, *inputs: Any) -> Any:
+        """One of the two above, by its name: `functional_call` calls this alone."""
+        return getattr(self, part)(*inputs)
+
+
+class RSSM(nn.Module):
+    """Recurrent state-space model with categorical latents (arXiv:2301.04104v1, eq. 3).
+
+        h = f(h, z, a)        z ~ q(z | h, x)        ẑ ~ p(ẑ | h)
+
+    A row that opens an episode finds the learned initial state, of h tanh of a parameter, of z its prior's mode, and no
+    action before it. Batched work stands outside of the loop over time: the observation's part of the posterior's first
+    layer, the priors, and, decoupled, the posteriors.
+
+    Args:
+        config: of the world model.
+        unimix: share of a uniform distribution in every categorical.
+        features: E, of an observation.
+        actions: A, numbers of an action laid flat.
+        scale: of output weights, as `rlcore.nn.dense.initialise` has it.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(
+        self,
+        config: WorldModelConfig,
+        unimix: float,
+        features: int,
+        actions: int,
+        scale: float | None,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.latent = Categoricals(config.stochastic_size, config.discrete_size, unimix)
+        width, post = config.recurrent_model.recurrent_state_size, config.representation_model
+        self.decoupled, self.sizes, self.actions = config.decoupled_rssm, (width, self.latent.size), actions
+        self.core = Core(self.latent, config, actions, 0 if self.decoupled else features, scale, rng)
+        of, bias = features + (0 if self.decoupled else width), post.layer_norm.eps is None
+        self.of_features = linear(features, post.hidden_size, rng, bias=bias, of=of)
+        self.prior = Dense(width, config.transition_model.layers, rng, self.latent.parameters, scale)
+        begin = torch.zeros(width)
+        if config.learnable_initial_recurrent_state:
+            self.begin = nn.Parameter(begin)
+        else:
+            self.register_buffer("begin", begin)
+
+    def initial(self) -> State:
+        """State before an episode's first row: h [H], z [Z]."""
+        deter = widen(self.begin).tanh()
+        return State(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
+
+    def noise(self, rng: Noise, *lead: int) -> Tensor:
+        """What sampling z [*lead, Z] needs."""
+        return self.latent.noise(rng, *lead)
+
+    def observe(
+        self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor, state: State | None = None
+    ) -> tuple[State, Tensor, Tensor]:
+        """Go through L rows of N sequences.
+
+        Args:
+            features: [L, N, E] of the observations.
+            before: [L, N, A], the action taken before each of them.
+            is_first: [L, N] bool; such a row forgets state and action before it.
+            noise: [L, N, ...], as `noise` gives it.
+            state: before the first row, [N, ...]; None: that of an episode's start.
+
+        Returns:
+            The states after each row [L, N, ...], and their priors and posteriors [L, N, ...].
+        """
+        xs = {"action": before, "first": is_first.unsqueeze(-1), "seen": self._see(features), "noise": noise}
+        posterior: Any = None
+        if self.decoupled:
+            posterior = self.latent.of(self.core.posterior(features, xs["seen"]))
+            xs = {"action": before, "first": xs["first"], "stoch": self.latent.sample(posterior, noise)}
+        begin = self.initial()
+        params = {"core": dict(self.core.named_parameters()), "begin": begin}
+        state = state or State(*(part.detach().expand(before.shape[1], -1) for part in begin))
+        _, (states, found) = scan(self._step, state, xs, params)
+        return states, self.latent.of(self.prior(states.deter)), found if posterior is None else posterior
+
+    def follow(self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor | None, state: State) -> State:
+        """State after one row, as `observe` finds it: all [N, ...]; without noise, of the most likely z."""
+        first, seen = is_first.unsqueeze(-1), self._see(features)
+        deter = self._move(state, before, first, self.initial(), self.core)
+        posterior = self.latent.of(self.core.posterior(deter, seen))
+        return State(deter, self.latent.mode(posterior) if noise is None else self.latent.sample(posterior, noise))
+
+    def _see(self, features: Tensor) -> Tensor:
+        """The observation's part of the posterior's first layer, [..., E] -> [..., hidden]."""
+        return self.of_features(features.to(self.of_features.weight.dtype)).to(features.dtype)
+
+    @staticmethod
+    def _move(state: State, before: Tensor, first: Tensor, begin: State, core: Any) -> Tensor:
+        """h of the next row: of the state and the action before it, or of an episode's start."""
+        deter, stoch = (torch.where(first, new, old) for new, old in zip(begin, state, strict=True))
+        return core("move", State(deter, stoch), before.masked_fill(first, 0))
+
+    def _step(self, state: State, xs: dict[str, Tensor], params: dict[str, Any]) -> tuple[State, Any]:
+        def core(*inputs: Any) -> Tensor:
+            return functional_call(self.core, params["core"], inputs)
+
+        deter = self._move(state, xs["action"], xs["first"], params["begin"], core)
+        if self.decoupled:
+            after = State(deter, xs["stoch"])
+            return after, (after, ())
+        posterior = self.latent.of(core("posterior", deter, xs["seen"]))
+        after = State(deter, self.latent.sample(posterior, xs["noise"]))
+        return after, (after, posterior)
+
+    def imagine(self, state: State, action: Tensor, noise: Tensor) -> State:
+        """State after an action, of which nothing was seen: [N, ...], [N, A] -> [N, ...]."""
+        deter = self.core.move(state, action)
+        return State(deter, self.latent.sample(self.latent.of(self.prior(deter)), noise))
+
+    def forward(self, state: State, action: Tensor, noise: Tensor) -> State:
+        """`imagine`, for `functional_call`."""
+        return self.imagine(state, action, noise)

@@ -1,0 +1,60 @@
+"""Agent around a world model: acts by the state that the model has of an episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.functional.noise import Noise
+from rlcore.nn.latent_actor import LatentActor
+from rlcore.nn.rssm import State
+from rlcore.nn.world_model import WorldModel
+
+
+class WorldAgent(nn.Module):
+    """World model and actor. Its carry: the model's state, and the action before, laid flat.
+
+    Greedy, both the latent and the action are the most likely ones.
+
+    Args:
+        world: whose states it acts on.
+        actor: who acts.
+    """
+
+    def __init__(self, world: WorldModel, actor: LatentActor) -> None:
+        super().__init__()
+        self.world, self.actor = world, actor
+        self.keys = (*world.encoder.images, *world.encoder.vectors)
+
+    def initial(self, batch_size: int) -> dict[str, Tensor]:
+        """Zeros, which an episode's first row forgets."""
+        deter, stoch = self.world.rssm.sizes
+        sizes = {"deter": deter, "stoch": stoch, "action": self.world.rssm.actions}
+        return {name: torch.zeros(batch_size, size) for name, size in sizes.items()}
+
+    def act(
+        self,
+        carry: dict[str, Tensor],
+        obs: dict[str, Tensor],
+        is_first: Tensor,
+        rng: Noise | None,
+        greedy: bool = False,
+    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+        """obs key -> [B, ...] -> the carry after it, actions [B, A], no extras."""
+        rssm, actor, count = self.world.rssm, self.actor, len(is_first)
+        noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
+        state = State(carry["deter"], carry["stoch"])
+        state = rssm.follow(self.world.encoder(obs, 1), carry["action"], is_first, noise, state)
+        policy = actor.policy(state.feat)
+        action = policy.mode() if greedy or rng is None else actor.clip(policy.sample(actor.noise(rng, count)))
+        return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}
+
+    def to_env(self, action: Tensor) -> Tensor:
+        """[B, A] -> [B, *shape] in the environment's own form and bounds."""
+        return self.actor.form.to_env(action)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        """[B, *shape] of the environment -> [B, A] as this agent says it."""
+        return self.actor.form.from_env(action)

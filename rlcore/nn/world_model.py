@@ -1,0 +1,189 @@
+"""World model: encoders and decoders by key around a recurrent state-space model, and heads for reward and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.functional.precision import widen
+from rlcore.functional.symlog import symlog
+from rlcore.functional.two_hot import TwoHot
+from rlcore.nn.dense import Dense, linear
+from rlcore.nn.encoder import flatten
+from rlcore.nn.rssm import RSSM, State
+from rlcore.nn.stages import ImageDecoder, ImageEncoder, show
+from rlcore.nn.world_keys import ObservationConfig, WorldModelConfig
+from rlcore.spec import ArraySpec, EnvSpec
+
+Obs = Mapping[str, Tensor]
+
+
+def frames(spec: EnvSpec, keys: Sequence[str]) -> list[ArraySpec]:
+    """The images of these keys without a past: a state remembers it."""
+    return [replace(spec.obs[key], window=None) for key in keys]
+
+
+class KeyEncoder(nn.Module):
+    """Observations to features: image keys through one network of convolutions, vector keys through one perceptron.
+
+    Args:
+        spec: of the environment.
+        images: the image keys, of one size, a power of two.
+        vectors: the others, symlogged and laid one behind the other.
+        config: layers.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        images: Sequence[str],
+        vectors: Sequence[str],
+        config: ObservationConfig,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.spec, self.images, self.vectors = spec, tuple(images), tuple(vectors)
+        specs, multiplier, norm = frames(spec, images), config.cnn_channels_multiplier, config.cnn_layer_norm
+        self.cnn = ImageEncoder(specs, multiplier, config.cnn_act, norm, rng) if images else None
+        size = sum(spec.obs[key].size for key in vectors)
+        self.mlp = Dense(size, config.layers, rng) if vectors else None
+        self.output_size = sum(part.output_size for part in (self.cnn, self.mlp) if part is not None)
+
+    def forward(self, obs: Obs, lead: int) -> Tensor:
+        """Key -> [*lead, *shape] as the environment gave it -> [*lead, E] float32."""
+        parts: list[Tensor] = []
+        if self.cnn is not None:
+            found = self.cnn([show(obs[key], self.spec.obs[key], lead) for key in self.images])
+            parts.append(found.unflatten(0, obs[self.images[0]].shape[:lead]))
+        if self.mlp is not None:
+            parts.append(self.mlp(symlog(flatten(obs, self.spec, self.vectors, lead))))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+class KeyDecoder(nn.Module):
+    """States back to observations: image keys as pixels, vector keys in symlog space.
+
+    Args:
+        inputs: F, of a state.
+        spec: of the environment.
+        images: the image keys, of one size, a power of two.
+        vectors: the others.
+        config: layers.
+        scale: of output weights, as `rlcore.nn.dense.initialise` has it.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        spec: EnvSpec,
+        images: Sequence[str],
+        vectors: Sequence[str],
+        config: ObservationConfig,
+        scale: float | None,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.spec, self.images, self.vectors = spec, tuple(images), tuple(vectors)
+        specs, multiplier, norm = frames(spec, images), config.cnn_channels_multiplier, config.cnn_layer_norm
+        self.cnn = ImageDecoder(inputs, specs, multiplier, config.cnn_act, norm, rng, scale) if images else None
+        self.mlp = Dense(inputs, config.layers, rng) if vectors else None
+        sizes = {key: spec.obs[key].size for key in vectors}
+        units = self.mlp.output_size if self.mlp is not None else 0
+        self.heads = nn.ModuleDict({f"of_{key}": linear(units, size, rng, scale) for key, size in sizes.items()})
+
+    def forward(self, feat: Tensor) -> dict[str, Tensor]:
+        """[*lead, F] -> key -> images [*lead, channels, height, width], vectors [*lead, size] in symlog space."""
+        made: dict[str, Tensor] = {}
+        if self.cnn is not None:
+            lead = feat.shape[:-1]
+            images = self.cnn(feat.flatten(0, -2))
+            made |= {key: image.unflatten(0, lead) for key, image in zip(self.images, images, strict=True)}
+        if self.mlp is not None:
+            hidden = self.mlp(feat)
+            for key in self.vectors:
+                head: nn.Linear = self.heads[f"of_{key}"]  # pyright: ignore[reportAssignmentType]
+                made[key] = head(hidden.to(head.weight.dtype)).to(hidden.dtype)
+        return made
+
+    def loss(self, made: Mapping[str, Tensor], obs: Obs, lead: int) -> Tensor:
+        """Squared distance, summed over keys and their numbers; of vectors in symlog space (arXiv:2301.04104v1, eq. 1).
+
+        Args:
+            made: as `forward` gives it.
+            obs: key -> [*lead, *shape] as the environment gave it.
+            lead: leading dimensions.
+
+        Returns:
+            [*lead] float32.
+        """
+        parts: list[Tensor] = []
+        for key, guess in made.items():
+            if key in self.images:
+                truth = show(obs[key], self.spec.obs[key], lead).unflatten(0, obs[key].shape[:lead])
+            else:
+                truth = symlog(flatten(obs, self.spec, [key], lead))
+            assert guess.shape == truth.shape, (key, guess.shape, truth.shape)
+            parts.append((widen(guess) - truth).square().flatten(lead).sum(-1))
+        return torch.stack(parts).sum(0)
+
+
+class Observed(NamedTuple):
+    """L rows of N sequences as the model sees them: states, and their distributions before and after each row."""
+
+    state: State
+    prior: Tensor
+    posterior: Tensor
+
+
+class WorldModel(nn.Module):
+    """Encoder, recurrent state-space model, and what is told of its states: observations, reward, whether it goes on.
+
+    Args:
+        config: its networks.
+        spec: of the environment.
+        encoded: image keys and vector keys that are seen.
+        decoded: those that are reconstructed.
+        unimix: share of a uniform distribution in every categorical.
+        zeros: outputs begin as the authors have them (those of the reward at 0); false: as hidden layers do.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(
+        self,
+        config: WorldModelConfig,
+        spec: EnvSpec,
+        encoded: tuple[Sequence[str], Sequence[str]],
+        decoded: tuple[Sequence[str], Sequence[str]],
+        unimix: float,
+        zeros: bool,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        scale, nothing = (1.0, 0.0) if zeros else (None, None)
+        self.encoder = KeyEncoder(spec, *encoded, config.encoder, rng)
+        self.rssm = RSSM(config, unimix, self.encoder.output_size, spec.action.flat_size, scale, rng)
+        self.feat_size = sum(self.rssm.sizes)
+        self.decoder = KeyDecoder(self.feat_size, spec, *decoded, config.observation_model, scale, rng)
+        self.two_hot = TwoHot(config.reward_model.bins)
+        self.reward = Dense(self.feat_size, config.reward_model, rng, self.two_hot.bins, nothing)
+        self.goes_on = Dense(self.feat_size, config.discount_model, rng, 1, scale)
+
+    def observe(
+        self, obs: Obs, before: Tensor, is_first: Tensor, noise: Tensor, state: State | None = None
+    ) -> Observed:
+        """Go through L rows of N sequences: obs key -> [L, N, ...]; the rest as `RSSM.observe` has it."""
+        return Observed(*self.rssm.observe(self.encoder(obs, 2), before, is_first, noise, state))
+
+    def predict_reward(self, feat: Tensor) -> Tensor:
+        """[..., F] -> the reward that arrives with the state [...], in the environment's unit."""
+        return self.two_hot.mean(self.reward(feat))
+
+    def predict_continue(self, feat: Tensor) -> Tensor:
+        """[..., F] -> logits [...] of the episode going on."""
+        return self.goes_on(feat).squeeze(-1)

@@ -1,0 +1,85 @@
+"""Categorical latents against torch.distributions, closed forms and finite differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+
+from rlcore.functional import latents
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def slope(function: Callable[[Tensor], Tensor], x: Tensor, eps: float = 1e-6) -> Tensor:
+    """The gradient by central differences."""
+    found = torch.zeros_like(x)
+    for i in range(x.numel()):
+        step = torch.zeros_like(x).flatten()
+        step[i] = eps
+        step = step.view_as(x)
+        found.view(-1)[i] = (function(x + step) - function(x - step)) / (2 * eps)
+    return found
+
+
+def test_a_uniform_share_is_of_probabilities() -> None:
+    logits = torch.tensor([0.0, math.log(3.0), -1e9], dtype=torch.float64)
+    # 0.9 (1/4, 3/4, 0) + 0.1 / 3
+    expected = torch.tensor([0.225, 0.675, 0.0], dtype=torch.float64) + 0.1 / 3
+    torch.testing.assert_close(latents.unimix(logits, 0.1).exp(), expected)
+    torch.testing.assert_close(latents.unimix(drawn(4, 5), 0.0), drawn(4, 5).log_softmax(-1))
+
+
+def test_samples_fall_into_the_shares_of_the_unit_interval() -> None:
+    logprob = torch.tensor([0.2, 0.5, 0.3]).log()
+    uniform = torch.tensor([0.0, 0.1999, 0.2001, 0.6999, 0.7001, 0.9999])
+    found = latents.sample_one_hot(logprob.expand(6, 3), uniform)
+    assert found.argmax(-1).tolist() == [0, 0, 1, 1, 2, 2]
+    torch.testing.assert_close(found.sum(-1), torch.ones(6))
+    grid = (torch.arange(1000) + 0.5) / 1000
+    shares = latents.sample_one_hot(logprob.expand(1000, 3), grid).mean(0)
+    torch.testing.assert_close(shares, logprob.exp(), rtol=0, atol=1e-6)
+
+
+def test_a_sample_has_the_gradient_of_its_probabilities() -> None:
+    logits, weight = drawn(3).requires_grad_(), drawn(3, seed=1)
+    found = latents.sample_one_hot(logits.log_softmax(-1), torch.tensor(0.5, dtype=torch.float64))
+    (gradient,) = torch.autograd.grad((found * weight).sum(), logits)
+    torch.testing.assert_close(gradient, slope(lambda x: (x.softmax(-1) * weight).sum(), logits.detach()))
+
+
+def test_divergence_and_entropy_are_torchs() -> None:
+    p, q = drawn(6, 3, 4).log_softmax(-1), drawn(6, 3, 4, seed=1).log_softmax(-1)
+    theirs = [Independent(Categorical(logits=x), 1) for x in (p, q)]
+    torch.testing.assert_close(latents.categorical_kl(p, q), kl_divergence(*theirs))
+    torch.testing.assert_close(latents.categorical_entropy(p), theirs[0].entropy())
+    means, stds = drawn(6, 3), drawn(6, 3, seed=2).exp()
+    normals = [Independent(Normal(m, s), 1) for m, s in ((means, stds), (means.flip(0), stds.flip(1)))]
+    found = latents.normal_kl((means, stds), (means.flip(0), stds.flip(1)))
+    torch.testing.assert_close(found, kl_divergence(*normals))
+
+
+@pytest.mark.parametrize("side", ["p", "q"])
+def test_gradients_of_the_divergence_are_those_of_finite_differences(side: str) -> None:
+    p, q = drawn(2, 3), drawn(2, 3, seed=1)
+
+    def kl(x: Tensor) -> Tensor:
+        pair = (x, q) if side == "p" else (p, x)
+        return latents.categorical_kl(*(latents.unimix(part, 0.01) for part in pair))
+
+    x = (p if side == "p" else q).clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(kl(x), x)
+    torch.testing.assert_close(gradient, slope(kl, x.detach()), rtol=1e-6, atol=1e-8)
+
+
+def test_free_nats_are_of_the_sum_and_stop_the_gradient() -> None:
+    kl = torch.tensor([0.4, 2.5], requires_grad=True)
+    found = latents.free_nats(kl, 1.0)
+    assert found.tolist() == [1.0, 2.5]
+    assert torch.autograd.grad(found.sum(), kl)[0].tolist() == [0.0, 1.0]

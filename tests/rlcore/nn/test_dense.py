@@ -1,0 +1,55 @@
+"""Layers of world models against their formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from rlcore.nn.dense import CUT_AT_TWO, Dense, LayerNormGRU, linear
+from rlcore.nn.world_keys import DenseConfig, NormConfig
+
+NONE = NormConfig("identity")
+
+
+def rng() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize("eps", [1e-3, None])
+def test_the_cell_is_its_formula(eps: float | None) -> None:
+    cell = LayerNormGRU(3, 5, eps, rng()).double()
+    x, h = (torch.randn(4, n, generator=rng(), dtype=torch.float64) for n in (3, 5))
+    gates = torch.cat([h, x], 1) @ cell.linear.weight.T
+    if eps is not None:
+        mean = gates.mean(1, keepdim=True)
+        gates = (gates - mean) / ((gates - mean).square().mean(1, keepdim=True) + eps).sqrt()
+    r, c, u = gates[:, :5], gates[:, 5:10], gates[:, 10:]
+    u = 1 / (1 + torch.exp(1 - u))
+    expected = u * torch.tanh(c / (1 + torch.exp(-r))) + (1 - u) * h
+    torch.testing.assert_close(cell(x, h), expected)
+
+
+def test_layers_have_no_bias_where_a_norm_follows() -> None:
+    normed, plain = Dense(4, DenseConfig(8, 2), rng(), 3), Dense(4, DenseConfig(8, 2, "silu", NONE), rng(), 3)
+    # 4·8 + 8·8 weights, 2·2·8 of the norms, 8·3 + 3 of the output
+    assert sum(p.numel() for p in normed.parameters()) == 32 + 64 + 32 + 27
+    assert sum(p.numel() for p in plain.parameters()) == 32 + 8 + 64 + 8 + 27
+    x = torch.randn(6, 4, generator=rng())
+    made = x
+    for i in (0, 2):
+        made = F.silu(F.layer_norm(made @ normed.hidden[i].weight.T, (8,), eps=1e-3))  # pyright: ignore
+    assert normed.output is not None
+    torch.testing.assert_close(normed(x), made @ normed.output.weight.T)
+
+
+def test_weights_begin_with_the_variance_of_the_mean_of_both_sides() -> None:
+    hidden, output = linear(300, 500, rng()), linear(300, 500, rng(), 2.0)
+    # 1 / 400, of a normal that is cut at two stds; and 2 / 400 of a uniform
+    assert hidden.weight.std().item() == pytest.approx(math.sqrt(1 / 400), rel=1e-2)
+    assert hidden.weight.abs().max().item() <= 2 * math.sqrt(1 / 400) / CUT_AT_TWO
+    assert output.weight.std().item() == pytest.approx(math.sqrt(2 / 400), rel=1e-2)
+    assert output.weight.abs().max().item() <= math.sqrt(6 / 400)
+    assert not linear(3, 5, rng(), 0.0).weight.any() and not hidden.bias.any()
