@@ -64,7 +64,11 @@ def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
 
 @_not_training()
 def make_once(
-    what: str, function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor], facts: Facts
+    what: str,
+    function: Callable[..., tuple[Tensor, ...]],
+    example: Sequence[Tensor],
+    facts: Facts,
+    memory: Sequence[int] = (),
 ) -> tuple[Compiled, Any]:
     """Machine code for a function of tensors: list of inputs -> list of outputs; traced where the cache has it not.
 
@@ -73,6 +77,7 @@ def make_once(
         function: of tensors; nothing else that it reads may change.
         example: its inputs: only tensors of these shapes, types and contiguous layout may be handed in.
         facts: all beside the code of this program and of plugins that decides what tracing finds.
+        memory: as `Traced` has it.
 
     Returns:
         The machine code, and what `facts.notes()` gave after the function was traced.
@@ -97,7 +102,7 @@ def make_once(
         raise ValueError(
             f"{what} reads the tensor {attribute!r}, which is no buffer: self.register_buffer makes it one"
         )
-    traced = Traced(what, graph, example, names[1 if held else 0] if names else None, facts.notes())
+    traced = Traced(what, graph, example, names[1 if held else 0] if names else None, facts.notes(), memory)
     if _waiting is None:
         return build([traced])[0], traced.notes
     _waiting.append(traced)

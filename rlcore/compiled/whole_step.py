@@ -26,6 +26,10 @@ class StepTensors(Protocol):
         """All of them, learning rates last."""
         ...
 
+    def memory(self) -> list[int]:
+        """Places in `tensors` of what rules remember."""
+        ...
+
     def take(self, tensors: Iterator[Tensor]) -> None:
         """Make these what is read next; learning rates are not among them."""
         ...
@@ -121,7 +125,8 @@ class WholeStep:
         self._layout = layout(given)
         seed, prepare = self._compiler.config.seed, self._compiler.prepare
         facts = machine_code.Facts(self._decides, seed, lambda: self._found, self._made_of, prepare=prepare)
-        self._code, self._found = machine_code.make_once("the gradient step", function, example, facts)
+        memory = self._changed.memory()
+        self._code, self._found = machine_code.make_once("the gradient step", function, example, facts, memory)
 
     def _apart(self, tensors: Sequence[Tensor], inputs: Sequence[Any], rng: Any) -> tuple[Tensor, ...]:
         """Take the step with these tensors in the place of its own; gives what changed, replaced buffers and means.

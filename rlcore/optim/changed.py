@@ -28,6 +28,11 @@ class Changed:
         rules = [tensor for o in self.optimizers for tensor in (*o.slots.values(), o.count)]
         return [*(flat.vector for flat in self.flat), *rules, *(o.lr for o in self.optimizers)]
 
+    def memory(self) -> list[int]:
+        """Places in `tensors` of what rules remember."""
+        slots = {id(slot) for o in self.optimizers for slot in o.slots.values()}
+        return [place for place, tensor in enumerate(self.tensors()) if id(tensor) in slots]
+
     def take(self, tensors: Iterator[Tensor]) -> None:
         """Make these, in the order of `tensors`, what is read next; learning rates are not among them."""
         for flat in self.flat:

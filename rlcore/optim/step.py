@@ -74,6 +74,11 @@ class Step:
     def _call(self, inputs: Sequence[Any], rng: Any) -> Metrics:
         return self.function(*inputs) if rng is None else self.function(*inputs, rng=rng)
 
+    @property
+    def awaited(self) -> bool:
+        """Whether it is to be compiled, and has not been called yet."""
+        return self.compiled and self._began is None
+
     def state_dict(self) -> dict[str, Any]:
         """In which way steps are computed; what they change is in the states of optimizers, targets and modules."""
         return {"compiled": self._began}

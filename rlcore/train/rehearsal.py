@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rlcore.compiled import machine_code
 from rlcore.data.arrivals import FLAGS, from_columns
+from rlcore.optim.step import Step
 from rlcore.protocols import VectorEnv
 from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.train.loop import Loop
@@ -28,8 +29,9 @@ LIMIT = 30.0  # seconds: it is to save some
 def rehearse(context: Context, envs: VectorEnv) -> None:
     """Have all functions of a training built side by side, where the first one that it needs is not there.
 
-    It goes on until the agent has acted and learned, for half a minute at most. What it asks for in other shapes than
-    the training, what fails in it or comes later costs only time: the training builds what it misses when it meets it.
+    It goes on until the agent has acted and taken each kind of step, for half a minute at most. What it asks for in
+    other shapes than the training, what fails in it or comes later costs only time: the training builds what it misses
+    when it meets it.
 
     Args:
         context: of the training, which keeps its own learner, streams and environments as they are.
@@ -49,7 +51,9 @@ def rehearse(context: Context, envs: VectorEnv) -> None:
             while loop.policy_steps < loop.plan.total_steps and time.monotonic() < begun + LIMIT:
                 loop.collect()
                 loop.update()
-                if loop.learner.updates and loop.policy_steps > loop.plan.random_steps:
+                steps = [part for part in loop.learner.parts().values() if isinstance(part, Step)]
+                learned = loop.learner.updates and not any(step.awaited for step in steps)
+                if learned and loop.policy_steps > loop.plan.random_steps:
                     break
         except Exception:  # of somebody's algorithm, over observations that no environment gave
             log.debug("the rehearsal was broken off", exc_info=True)

@@ -53,6 +53,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("a2c", "CartPole-v1", {"rollout_steps": 5, "dense_units": 8}),
     ("q_learning", "CartPole-v1", {"learning_starts": 48}),
     ("sac", "Pendulum-v1", {"learning_starts": 6, "hidden_size": 8, "per_rank_batch_size": 8}),
+    ("crossq", "Pendulum-v1", {"learning_starts": 6, "hidden_size": 8, "per_rank_batch_size": 8}),  # two kinds of step
 ]
 
 
@@ -120,7 +121,7 @@ def test_packages_are_checked_with_observations_that_tell_them_apart(
     assert acting.what == "acting" and len(obs.unique()) == 12
     blind = [torch.zeros_like(value) if value is obs else value for value in acting.example]
     with pytest.raises(RunError, match="wrong by"):
-        package._check(lambda inputs: list(acting.graph(*blind)), acting.graph, acting.example)
+        package.check(lambda inputs: list(acting.graph(*blind)), acting)
 
 
 def test_environments_on_a_device_are_rehearsed_there() -> None:

@@ -1,0 +1,76 @@
+"""Machine code is held against what was traced: other rounding passes, other mathematics does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore.compiled import machine_code
+from rlcore.compiled.package import Compiled, Traced, check
+from rlcore.errors import RunError
+from rlcore.optim import rules
+from rlcore.optim.optimizer_keys import OptimizerConfig
+
+ADAM = OptimizerConfig(name="adam", lr=1e-3, eps=1e-8)
+INPUTS, UNITS, MEMORY = 3, 8, (1, 2)
+
+
+def step(
+    vector: Tensor, first: Tensor, second: Tensor, count: Tensor, obs: Tensor, wanted: Tensor
+) -> tuple[Tensor, ...]:
+    """One step of Adam on a linear layer whose outputs are normalised over the batch: the gradient of its bias is 0."""
+    vector = vector.detach().requires_grad_()
+    made = obs @ vector[UNITS:].view(INPUTS, UNITS) + vector[:UNITS]
+    loss = ((made - made.mean(0)) / made.std(0) - wanted).square().mean()
+    (gradient,) = torch.autograd.grad(loss, vector)
+    state, lr = {"exp_avg": first, "exp_avg_sq": second}, torch.tensor(1e-3, dtype=torch.float64)
+    after, state = rules.update(ADAM, vector.detach(), gradient, state, count + 1, lr)
+    return after, state["exp_avg"], state["exp_avg_sq"], loss.detach()
+
+
+def traced(memory: Sequence[int] = MEMORY) -> Traced:
+    rng = torch.Generator().manual_seed(0)
+    vector = torch.randn(UNITS * (INPUTS + 1), generator=rng) / 2
+    obs, wanted = (torch.randn(100, size, generator=rng) for size in (INPUTS, UNITS))
+    empty = torch.zeros_like(vector)
+    example = [vector, empty, empty.clone(), torch.zeros((), dtype=torch.float64), obs, wanted]
+    return Traced("a step", machine_code.trace(step, example), example, memory=memory)
+
+
+def summed_in_another_order(made: Traced) -> Compiled:
+    """The same mathematics: rows of the batch from the last to the first."""
+    return lambda inputs: list(made.graph(*inputs[:4], *(value.flip(0) for value in inputs[4:])))
+
+
+def test_another_order_of_sums_is_no_fault_where_a_gradient_is_zero_but_for_rounding() -> None:
+    made = traced()
+    check(summed_in_another_order(made), made)
+    after, other = (
+        run([*made.example])[0] for run in (lambda inputs: list(made.graph(*inputs)), summed_in_another_order(made))
+    )
+    assert (after - other).abs().max() > 1e-3  # what a memory without numbers makes of it
+
+
+Outputs = list[Tensor]
+FAULTS: dict[str, Callable[[list[Tensor], Outputs], Outputs]] = {
+    "a gradient of the wrong sign": lambda given, made: [2 * given[0] - made[0], *made[1:]],
+    "parameters that are left as they were": lambda given, made: [given[0], *made[1:]],
+    "one layer that is left as it was": lambda given, made: [torch.cat([made[0][:-8], given[0][-8:]]), *made[1:]],
+    "half a learning rate": lambda given, made: [(given[0] + made[0]) / 2, *made[1:]],
+    "a memory that is left as it was": lambda given, made: [made[0], given[1], *made[2:]],
+    "a memory of gradients that are a hundredth off": lambda given, made: [
+        made[0], given[1] + 1.01 * (made[1] - given[1]), *made[2:],
+    ],
+    "a loss of half the size": lambda given, made: [*made[:3], made[3] / 2],
+    "a number that is none": lambda given, made: [made[0] * torch.nan, *made[1:]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_package_that_computes_something_else_is_refused(fault: str) -> None:
+    made = traced()
+    with pytest.raises(RunError, match="a fault of the compiler"):
+        check(lambda inputs: FAULTS[fault](inputs, list(made.graph(*inputs))), made)
