@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlcore.functional.precision import widen
 from rlcore.nn.network_keys import ACTIVATIONS
 from rlcore.nn.world_keys import DenseConfig
 
@@ -105,10 +106,10 @@ class Dense(nn.Module):
         self.output_size = inputs if outputs is None else outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] -> [..., output_size] of the precision of x, whatever that of the weights."""
+        """[..., inputs] -> [..., output_size], float32 or better, whatever the precision of the weights."""
         weight = next(self.parameters(), None)
         made = self.hidden(x if weight is None else x.to(weight.dtype))
-        return (made if self.output is None else self.output(made)).to(x.dtype)
+        return widen(made if self.output is None else self.output(made))
 
 
 class LayerNormGRU(nn.Module):

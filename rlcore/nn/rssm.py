@@ -110,9 +110,9 @@ class Core(nn.Module):
     def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
         """Parameters of the posterior [N, P] of h [N, H] and the observation's part of the first layer [N, hidden]."""
         if self.of_deter is not None:
-            seen = seen + self.of_deter(deter.to(self.of_deter.weight.dtype)).to(seen.dtype)
+            seen = seen + widen(self.of_deter(deter.to(self.of_deter.weight.dtype)))
         made = self.norm(seen.to(self.output.weight.dtype))
-        return self.output(made).to(deter.dtype)
+        return widen(self.output(made))
 
     def forward(self, part: str, *inputs: Any) -> Any:
         """One of the two above, by its name: `functional_call` calls this alone."""
@@ -204,7 +204,7 @@ class RSSM(nn.Module):
 
     def _see(self, features: Tensor) -> Tensor:
         """The observation's part of the posterior's first layer, [..., E] -> [..., hidden]."""
-        return self.of_features(features.to(self.of_features.weight.dtype)).to(features.dtype)
+        return widen(self.of_features(features.to(self.of_features.weight.dtype)))
 
     @staticmethod
     def _move(state: State, before: Tensor, first: Tensor, begin: State, core: Any) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from rlcore.functional.precision import widen
 from rlcore.nn.cnn import pixels, scale_pixels
 from rlcore.nn.dense import Norm, convolution, linear
 from rlcore.nn.world_keys import NormConfig
@@ -65,10 +66,10 @@ class ImageEncoder(nn.Module):
         self.output_size = channels * SMALL**2
 
     def forward(self, images: Sequence[Tensor]) -> Tensor:
-        """Images [N, channels, height, width] as `show` gives them -> [N, output_size] float32."""
+        """Images [N, channels, height, width] as `show` gives them -> [N, output_size]."""
         x = torch.cat([*images], 1) if len(images) > 1 else images[0]
         weight = next(self.parameters())
-        return self.layers(x.to(weight.dtype)).float().flatten(1)
+        return widen(self.layers(x.to(weight.dtype))).flatten(1)
 
 
 def show(image: Tensor, spec: ArraySpec, lead: int) -> Tensor:
@@ -113,6 +114,6 @@ class ImageDecoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """[N, F] -> of each image, [N, channels, height, width] float32."""
+        """[N, F] -> of each image, [N, channels, height, width]."""
         made = self.project(x.to(self.project.weight.dtype)).unflatten(1, (-1, SMALL, SMALL))
-        return [*self.layers(made).float().split(self.channels, 1)]
+        return [*widen(self.layers(made)).split(self.channels, 1)]

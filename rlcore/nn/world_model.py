@@ -108,7 +108,7 @@ class KeyDecoder(nn.Module):
             hidden = self.mlp(feat)
             for key in self.vectors:
                 head: nn.Linear = self.heads[f"of_{key}"]  # pyright: ignore[reportAssignmentType]
-                made[key] = head(hidden.to(head.weight.dtype)).to(hidden.dtype)
+                made[key] = widen(head(hidden.to(head.weight.dtype)))
         return made
 
     def loss(self, made: Mapping[str, Tensor], obs: Obs, lead: int) -> Tensor:

@@ -110,7 +110,8 @@ class Config(ReplayConfig):
                 )
         if seen and not self.mlp_keys.decoded + self.cnn_keys.decoded:
             raise UserError(
-                f"{prefix}mlp_keys.decoder=[]: the model learns from what it reconstructs; name one of {', '.join(seen)}"
+                f"{prefix}mlp_keys.decoder=[]: the model learns from what it reconstructs; "
+                f"name at least one of {', '.join(seen)}"
             )
         low, high = self.actor.moments.percentile.low, self.actor.moments.percentile.high
         for name, less, more in (

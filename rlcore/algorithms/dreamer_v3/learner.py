@@ -97,7 +97,7 @@ def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: fl
 
 def critic_loss(logits: Tensor, returns: Tensor, slow: Tensor, two_hot: TwoHot) -> Tensor:
     """-log p(R) - log p(v_slow), eq. 10: returns, and what the slow copy says. logits [..., K], others [...]."""
-    return two_hot.loss(logits, returns.detach()) + two_hot.loss(logits, slow.detach())
+    return two_hot.loss(logits, returns) + two_hot.loss(logits, slow)
 
 
 def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) -> Tensor:
@@ -167,8 +167,10 @@ class Learner(protocols.Learner):
         feat = state.feat  # [L, N, F]
         observation = world.decoder.loss(world.decoder(feat), batch.obs, 2)  # [L, N]
         reward = world.two_hot.loss(world.reward(feat), batch.reward)
-        goes_on, truth = world.predict_continue(feat), (~batch.terminated).float()
-        ends = config.continue_scale_factor * F.binary_cross_entropy_with_logits(goes_on, truth, reduction="none")
+        goes_on = world.predict_continue(feat)
+        ends = config.continue_scale_factor * F.binary_cross_entropy_with_logits(
+            goes_on, (~batch.terminated).to(goes_on), reduction="none"
+        )
         kl = kl_loss(posterior, prior, config.kl_dynamic, config.kl_representation, config.kl_free_nats)
         loss = observation + reward + ends + config.kl_regularizer * kl
         found = reduce_loss(

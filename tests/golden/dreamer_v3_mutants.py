@@ -1,0 +1,85 @@
+"""Wrong versions of Dreamer V3: one change of one named function each, with the check that notices it."""
+
+from __future__ import annotations
+
+from tests.golden.mutants import Mutant, given, returned, swap
+
+DISCRETE, MIXED = ("check_losses", "multi_discrete"), ("check_losses", "mixed")
+CONTINUOUS, DECOUPLED = ("check_losses", "continuous"), ("check_losses", "decoupled")
+
+MODEL, ACTOR, CRITIC = (f"dreamer_v3.Learner.{name}" for name in ("model_loss", "actor_objective", "critic_objective"))
+UPDATE, KL = "dreamer_v3.Learner.update", "dreamer_v3.kl_loss"
+MUTANTS = (
+    # The KL.
+    Mutant("KL sides swapped", KL, given(dynamic="representation", representation="dynamic"), DISCRETE),
+    Mutant("KL from prior to posterior", "categorical_kl", swap("p.exp() * A", "q.exp() * A"), DISCRETE),
+    Mutant("gradient of the prior's KL reaches the posterior", KL, swap("posterior.detach()", "posterior"), DISCRETE),
+    Mutant("gradient of the posterior's KL reaches the prior", KL, swap("prior.detach()", "prior"), DISCRETE),
+    Mutant(
+        "clamp of each latent",
+        KL,
+        swap(
+            "categorical_kl(posterior.detach(), prior)",
+            "(posterior.exp() * (posterior - prior)).sum(-1).clamp(nats).sum(-1)",
+        ),
+        DISCRETE,
+    ),
+    Mutant("no free nats", "free_nats", returned("kl"), DISCRETE),
+    Mutant("entropy of one latent", "categorical_entropy", swap("A.sum((-2, -1))", "A.sum(-1).mean(-1)"), DISCRETE),
+    # The state.
+    Mutant("state not forgotten", "RSSM._move", swap("torch.where(A, B, C)", "C"), DISCRETE),
+    Mutant("action before not forgotten", "RSSM._move", swap("before.masked_fill(A, 0)", "before"), DISCRETE),
+    Mutant("initial h without its tanh", "RSSM.initial", swap("A.tanh()", "A"), DISCRETE),
+    Mutant("update gate without its bias", "LayerNormGRU.forward", swap("update - 1", "update"), DISCRETE),
+    Mutant("unimix of logits", "unimix", swap("F.log_softmax(A, -1)", "F.log_softmax((1 - share) * A, -1)"), DISCRETE),
+    Mutant("no unimix", "unimix", given(share="0.0"), CONTINUOUS),
+    Mutant("no gradient through samples", "sample_one_hot", swap("A + (p - p.detach())", "A"), DISCRETE),
+    # What is told of the state, and when.
+    Mutant("reward one step early", UPDATE, swap("steps.reward", "steps.reward.roll(-1, 0)"), DISCRETE),
+    Mutant("action one step late", UPDATE, swap("torch.cat([A, said[:-1]])", "said"), DISCRETE),
+    Mutant("truncation as end", UPDATE, swap("steps.terminated", "(steps.terminated | steps.truncated)"), DISCRETE),
+    Mutant("no start at the first row", UPDATE, swap("torch.ones_like(A)", "torch.zeros_like(A)"), CONTINUOUS),
+    Mutant("vectors without symlog", "KeyDecoder.loss", swap("symlog(A)", "A"), DISCRETE),
+    Mutant("other grid", "TwoHot.grid", swap('A == "symexp"', "True"), DISCRETE),
+    Mutant("reward without symlog", "TwoHot.loss", swap('A == "symlog"', "False"), DISCRETE),
+    Mutant("weights of the two bins exchanged", "TwoHot.loss", swap("x - low", "high - x"), DISCRETE),
+    Mutant("continue_scale_factor dropped", MODEL, swap("config.continue_scale_factor * A", "A"), MIXED),
+    Mutant("ends taught as going on", MODEL, swap("~batch.terminated", "batch.terminated"), DISCRETE),
+    # Returns, and their weights.
+    Mutant(
+        "reward of the state that is left",
+        ACTOR,
+        swap("world.predict_reward(feat[1:])", "world.predict_reward(feat[:-1])"),
+        DISCRETE,
+    ),
+    Mutant("value of the state that is left", ACTOR, swap("value[1:]", "value[:-1]"), DISCRETE),
+    Mutant("discount one step off", ACTOR, swap("goes_on[:-1]", "goes_on[1:]"), DISCRETE),
+    Mutant("no weight where an episode ended", ACTOR, swap("~terminated", "terminated"), DISCRETE),
+    Mutant("γ left out of the weights", ACTOR, swap("config.gamma * A[:-1]", "A[:-1]"), DISCRETE),
+    Mutant("λ-return ends without a value", "lambda_return", swap("discount[-1:]", "0 * discount[-1:]"), DISCRETE),
+    Mutant("chance of going on in place of the likelier", ACTOR, swap("(A > 0).float()", "A.sigmoid()"), DISCRETE),
+    # Actor and critic.
+    Mutant("no percentile floor", "ReturnScale.forward", swap("A.clamp(min=B)", "A"), DECOUPLED),
+    Mutant("percentiles not followed", "ReturnScale.forward", swap("1 - config.decay", "0.0"), DISCRETE),
+    Mutant("no baseline", ACTOR, swap("returns - value[:-1]", "returns"), DISCRETE),
+    Mutant(
+        "actor's input not detached", ACTOR, swap("A.policy(feat[:-1].detach())", "A.policy(feat[:-1])"), CONTINUOUS
+    ),
+    Mutant("targets of the critic not detached", ACTOR, swap("returns.detach()", "returns"), CONTINUOUS),
+    Mutant("imagined actions one off", ACTOR, swap("policy.logprob(A)", "policy.logprob(A.roll(1, 0))"), DISCRETE),
+    Mutant("entropy of the wrong sign", "dreamer_v3.actor_loss", swap("objective + A", "objective - A"), DISCRETE),
+    Mutant(
+        "entropy without weights", "dreamer_v3.actor_loss", swap("A * (objective + B)", "A * objective - B"), DISCRETE
+    ),
+    Mutant(
+        "objectives mixed the other way",
+        ACTOR,
+        swap("self.mix * A * advantage.detach()", "(1 - self.mix) * A * advantage.detach()"),
+        MIXED,
+    ),
+    Mutant("actions clipped with a gradient", "LatentActor.clip", swap("A.detach()", "A"), CONTINUOUS),
+    Mutant("std without its offset", "LatentActor.policy", swap("spread + A", "spread"), CONTINUOUS),
+    Mutant("slow critic forgotten", "dreamer_v3.critic_loss", swap("A + B", "A"), DISCRETE),
+    Mutant("slow critic is the critic", CRITIC, swap("self.target_critic.module(feat)", "self.critic(feat)"), DISCRETE),
+    Mutant("critic without weights", CRITIC, swap('A * imagined["weight"]', "A"), DISCRETE),
+)
