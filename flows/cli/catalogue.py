@@ -90,7 +90,9 @@ def envs_table(suites: Iterable[Any]) -> RenderableType:
         title = Text.assemble((suite.name, "bold"), f" · {state}", f" · {suite.note}" if suite.note else "")
         ids = Columns(suite.ids or ("no ids",), padding=(0, 2), column_first=True)
         parts += [*([""] if parts else []), title, Padding.indent(ids, 2)]
-        parts += [Padding.indent(Text(f"not here: {i} ({why})"), 2) for i, why in suite.refused.items()]
+        for why in dict.fromkeys(suite.refused.values()):
+            refused = ", ".join(env_id for env_id, reason in suite.refused.items() if reason == why)
+            parts.append(Padding.indent(Text(f"not here: {refused} ({why})"), 2))
     return _narrow(parts)
 
 

@@ -63,7 +63,6 @@ CALLBACKS = ("sheeprl.utils.callback.CheckpointCallback",)
 ENVS_NOT_YET = {
     "sheeprl.envs.dmc.DMCWrapper": "DeepMind Control",
     "sheeprl.envs.crafter.CrafterWrapper": "Crafter",
-    "sheeprl.envs.diambra.DiambraWrapper": "DIAMBRA",
     "sheeprl.envs.minedojo.MineDojoWrapper": "MineDojo",
     "sheeprl.envs.minerl.MineRLWrapper": "MineRL",
     "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",

@@ -62,10 +62,12 @@ def prepare(
 
 def _spec(config: RunConfig) -> EnvSpec:
     """The spec of the environment, once that fits the algorithm and the policy's distribution."""
-    from rlcore.envs.make import make
+    from rlcore.envs.make import make, suite_for
     from rlcore.envs.spaces import spec_of
     from rlcore.envs.vector.choose import check_vector_env
 
+    suite, env_id = suite_for(config.env)
+    suite.check(env_id, config.env.wrapper, config.env.num_envs * config.fabric.ranks)
     env = make(config.env)
     try:
         spec = spec_of(env)

@@ -88,9 +88,10 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
         UserError: unknown or removed id, missing package, or an option this environment cannot have.
     """
     settings = EnvSettings.of(config)
-    env = open_env(*suite_for(settings), settings.wrapper, render_mode)
+    suite, env_id = suite_for(settings)
+    env = open_env(suite, env_id, settings.wrapper, render_mode)
     try:
-        if settings.action_repeat > 1:
+        if settings.action_repeat > 1 and not suite.repeats(settings.wrapper):
             env = ActionRepeat(env, settings.action_repeat)
         env = BareImage(env) if kind_of("", env.observation_space) == "image" else FlatDictObservation(env)
         if settings.mask_velocities:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
-from rlcore.envs.make import adapt_to_evaluation
+from rlcore.envs.make import adapt_to_evaluation, suite_for
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.functional.noise import Noise
 from rlcore.judge.play import EvalResult, OnProgress, OnStep, Played, playing
@@ -118,7 +118,9 @@ def play_round(
     env, limit = dataclasses.replace(adapt_to_evaluation(config.env), sync_env=True), episode_limit(config, card)
     if limit is not None:
         env = dataclasses.replace(env, max_episode_steps=limit)
-    count = min(num_envs or config.evaluation.num_envs, episodes)
+    suite, env_id = suite_for(env)
+    room = suite.room(env_id)
+    count = min(num_envs or config.evaluation.num_envs, episodes, max(1, room) if room is not None else episodes)
     envs = make_vector_env(
         env,
         num_envs=count,

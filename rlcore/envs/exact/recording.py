@@ -84,28 +84,10 @@ def record_episodes(make_env: Build, spec: EnvSpec, seed: int) -> tuple[list[Rec
     Raises:
         EnvironmentFault: the environment raises, or gives a reward that is not finite; names episode and step.
     """
-    has_time, steps_left, episodes = _timer(), MAX_STEPS, []
+    has_time, steps_left, episodes = timer(), MAX_STEPS, []
     for episode in range(MAX_EPISODES):
-        rng, recording = streams.generator(seed, "probe", 0, episode), Recording()
         with make_env() as env:
-            try:
-                obs, held = recording.reset(env, episode_seed(seed, episode)), []
-                while not recording.ended and len(recording.actions) < steps_left and has_time():
-                    hold = int(rng.integers(1, LONGEST_HOLD + 1)) if episode % 2 else 1
-                    if len(held) < 2 or allowed_action(held[1], spec, obs) is not held[1]:
-                        held = [None, *[random_action(spec, rng, obs)] * hold]
-                    held = held[1:]
-                    obs = recording.step(env, held[0])
-            except Exception as error:
-                raise EnvironmentFault(
-                    f"this environment fails under random actions: episode {episode}, step {len(recording.actions)} "
-                    f"raised {type(error).__name__}: {error}"
-                ) from error
-        if odd := next((at for at, reward in enumerate(recording.rewards, 1) if not math.isfinite(reward)), None):
-            raise EnvironmentFault(
-                f"this environment fails under random actions: episode {episode}, step {odd}: "
-                f"reward is {recording.rewards[odd - 1]}"
-            )
+            recording = record_episode(env, spec, seed, episode, steps_left, has_time)
         episodes.append(recording)
         steps_left -= len(recording.actions)
         if steps_left <= 0:
@@ -115,7 +97,48 @@ def record_episodes(make_env: Build, spec: EnvSpec, seed: int) -> tuple[list[Rec
     return episodes, "episodes"
 
 
-def _timer() -> Callable[[], bool]:
+def record_episode(
+    env: gymnasium.Env, spec: EnvSpec, seed: int, episode: int, steps: int, has_time: Callable[[], bool]
+) -> Recording:
+    """Play one of the probing's episodes of random actions.
+
+    Args:
+        env: to play in.
+        spec: of it.
+        seed: of the probing.
+        episode: its number; every other one holds its actions for some steps.
+        steps: actions at most.
+        has_time: whether it may go on.
+
+    Returns:
+        The recording.
+
+    Raises:
+        EnvironmentFault: the environment raises, or gives a reward that is not finite; names episode and step.
+    """
+    rng, recording = streams.generator(seed, "probe", 0, episode), Recording()
+    try:
+        obs, held = recording.reset(env, episode_seed(seed, episode)), []
+        while not recording.ended and len(recording.actions) < steps and has_time():
+            hold = int(rng.integers(1, LONGEST_HOLD + 1)) if episode % 2 else 1
+            if len(held) < 2 or allowed_action(held[1], spec, obs) is not held[1]:
+                held = [None, *[random_action(spec, rng, obs)] * hold]
+            held = held[1:]
+            obs = recording.step(env, held[0])
+    except Exception as error:
+        raise EnvironmentFault(
+            f"this environment fails under random actions: episode {episode}, step {len(recording.actions)} "
+            f"raised {type(error).__name__}: {error}"
+        ) from error
+    if odd := next((at for at, reward in enumerate(recording.rewards, 1) if not math.isfinite(reward)), None):
+        raise EnvironmentFault(
+            f"this environment fails under random actions: episode {episode}, step {odd}: "
+            f"reward is {recording.rewards[odd - 1]}"
+        )
+    return recording
+
+
+def timer() -> Callable[[], bool]:
     """A function that says whether there is time left, from now on."""
     cpu, wall = time.process_time() + MAX_SECONDS, time.monotonic() + MAX_WAIT
     return lambda: time.process_time() < cpu and time.monotonic() < wall

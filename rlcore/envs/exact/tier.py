@@ -9,12 +9,15 @@ from typing import Any
 import gymnasium
 
 from rlcore.envs.exact.recording import (
+    MAX_STEPS,
     Build,
     Recording,
     allowed_action,
     arrival_bytes,
     episode_seed,
+    record_episode,
     record_episodes,
+    timer,
 )
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.spaces import spec_of
@@ -101,6 +104,38 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
         longest=max((len(episode.actions) for episode in episodes if episode.ended), default=0),
         truncated_at=tuple(sorted({len(episode.actions) for episode in episodes if episode.truncated})),
         reward=(min(rewards), max(rewards)),
+    )
+
+
+def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
+    """Try an environment that is known to be of tier "boundary": an episode, and the same seed and actions once more.
+
+    Args:
+        make_env: builds one environment (from `rlcore.envs.make`); called once, since an engine may start slowly.
+        seed: of the probing.
+        reason: why it is of that tier.
+
+    Returns:
+        The tier, and whether the second time gave the same.
+
+    Raises:
+        EnvironmentFault: the environment raises under random actions.
+    """
+    with make_env() as env:
+        played = record_episode(env, spec_of(env), seed, 0, MAX_STEPS, timer())
+        again = _replay(env, played, episode_seed(seed, 0))
+    length = len(played.actions)
+    return TierReport(
+        tier="boundary",
+        fresh_instance=False,
+        deterministic=again == played.arrivals,
+        reason=reason,
+        episodes=1,
+        steps=length,
+        capped="episodes" if played.ended else "steps" if length == MAX_STEPS else "seconds",
+        longest=length if played.ended else 0,
+        truncated_at=(length,) if played.truncated else (),
+        reward=(min(played.rewards, default=0.0), max(played.rewards, default=0.0)),
     )
 
 

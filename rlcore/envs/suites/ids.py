@@ -23,7 +23,6 @@ ABSENT = {
     "crafternoreward": "Crafter",
     "minedojo": "MineDojo",
     "minerl": "MineRL",
-    "diambra": "DIAMBRA",
     "supermariobros": "Super Mario",
     "popgym": "POPGym",
     "phys2d": "JAX physics",

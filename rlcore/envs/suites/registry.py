@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 
+from rlcore.envs.suites.diambra.suite import DiambraSuite
 from rlcore.envs.suites.dummy import DummySuite
 from rlcore.envs.suites.gym import GYMNASIUM, REGISTERED
 from rlcore.envs.suites.minigrid import MiniGridSuite
@@ -15,7 +16,9 @@ from rlcore.envs.suites.own import OwnClass
 from rlcore.envs.suites.suite import Suite, is_installed, why_not
 from rlcore.errors import UserError
 
-SUITES: dict[str, Suite] = {suite.name: suite for suite in (*GYMNASIUM, MiniGridSuite(), DummySuite(), REGISTERED)}
+SUITES: dict[str, Suite] = {
+    suite.name: suite for suite in (*GYMNASIUM, DiambraSuite(), MiniGridSuite(), DummySuite(), REGISTERED)
+}
 
 
 def register(suite: Suite) -> None:

@@ -61,6 +61,8 @@ class Suite(Protocol):
         targets: what SheepRL's files write as `env.wrapper._target_` where they mean this suite; nothing is imported.
         engines: attributes of its environments (as `AtariEnv.ale`) that `capture` saves, since nobody else can.
         decided: keys of `env.wrapper` that are no arguments, since they are decided elsewhere.
+        tier: "boundary" where it is known that none of its environments can be saved or played again; "" = measured.
+        tier_reason: why it is that tier.
     """
 
     name: str
@@ -71,6 +73,8 @@ class Suite(Protocol):
     targets: Sequence[str] = ()
     engines: Sequence[str] = ()
     decided: Sequence[str] = DECIDED_ELSEWHERE
+    tier: str = ""
+    tier_reason: str = ""
 
     def ids(self) -> Sequence[str]:
         """Every id that it has, whether it is installed or not."""
@@ -127,6 +131,21 @@ class Suite(Protocol):
         """
         return wrapper
 
+    def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
+        """Refuse a run on `together` environments for reasons that making a single one does not find; a UserError."""
+
+    def repeats(self, wrapper: Mapping[str, Any]) -> bool:
+        """Whether its environments repeat actions themselves, as `env.wrapper` tells them, so that nobody else may."""
+        return False
+
+    def room(self, env_id: str) -> int | None:
+        """How many more of its environments there can be now; None = any number."""
+        return None
+
+    def trial(self, env_id: str) -> None:
+        """Find out whether an id can be made here, a UserError where not; by default by making it."""
+        open_env(self, env_id, {}).close()
+
     def parameters(self, env_id: str) -> list[str] | None:
         """Names of the arguments that an id takes; None where it takes any, or it cannot be found out here."""
         try:
@@ -150,6 +169,15 @@ def is_installed(suite: Suite) -> bool:
         return False
 
 
+def refuse_missing(suite: Suite, env_id: str) -> None:
+    """Refuse, in a UserError with the command that installs it, a suite whose extra is not there."""
+    if suite.extra and not is_installed(suite):
+        raise UserError(
+            f"{suite.place(env_id)}: the package for {suite.name} is not installed; "
+            f"run: pip install -e '.[{suite.extra}]'"
+        )
+
+
 def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode: str | None = None) -> gymnasium.Env:
     """An environment of a suite, without wrappers of this project.
 
@@ -169,12 +197,10 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
     try:
         env = suite.make(env_id, arguments, render_mode)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        if suite.extra and not is_installed(suite):
-            raise UserError(
-                f"{suite.place(env_id)}: the package for {suite.name} is not installed; "
-                f"run: pip install -e '.[{suite.extra}]'"
-            ) from None
+        refuse_missing(suite, env_id)
         raise UserError(f"{suite.place(env_id)}: cannot be made here: {first_line(error)}") from None
+    except UserError:
+        raise
     except Exception as error:
         given = ", ".join(f"env.wrapper.{k}={v}" for k, v in arguments.items()) or "no arguments"
         reason = f"{type(error).__name__}: {first_line(error)}"
@@ -202,7 +228,7 @@ def why_not(suite: Suite, env_id: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            open_env(suite, env_id, {}).close()
+            suite.trial(env_id)
     except UserError as error:
         return str(error).removeprefix(f"env.id={env_id}: ").removeprefix("cannot be made here: ")
     finally:

@@ -124,8 +124,8 @@ def test_wrapper_arguments_reach_the_environment():
 
 
 def test_a_class_of_a_suite_that_is_not_there_is_refused():
-    with pytest.raises(UserError, match=r"sheeprl.envs.diambra.DiambraWrapper"):
-        made("CartPole-v1", wrapper={"_target_": "sheeprl.envs.diambra.DiambraWrapper"})
+    with pytest.raises(UserError, match=r"sheeprl.envs.minedojo.MineDojoWrapper"):
+        made("CartPole-v1", wrapper={"_target_": "sheeprl.envs.minedojo.MineDojoWrapper"})
 
 
 def test_the_users_env_group_gives_the_same_settings():

@@ -1,0 +1,155 @@
+"""The suite of DIAMBRA's games: which there are, and what stands in their way here."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+from rlcore.config.schema import arguments
+from rlcore.config.values import at, spell
+from rlcore.envs.suites.diambra.engine import (
+    HOW,
+    Engine,
+    addresses,
+    are_named,
+    count_free,
+    refuse_absent,
+    refuse_few,
+    take_any,
+)
+from rlcore.envs.suites.diambra.env import DiambraEnv
+from rlcore.envs.suites.diambra.messages import messages
+from rlcore.envs.suites.diambra.settings import Keys, read_keys
+from rlcore.envs.suites.suite import Suite, refuse_missing
+from rlcore.errors import Mistakes, UserError
+
+log = logging.getLogger(__name__)
+
+OUTFITS: Mapping[str, int] = {  # the engine says all else of a game, but not how many outfits it has
+    "doapp": 4,
+    "sfiii3n": 7,
+    "tektagt": 5,
+    "umk3": 1,
+    "samsh5sp": 4,
+    "kof98umh": 4,
+    "mvsc": 2,
+    "xmvsf": 2,
+    "soulclbr": 2,
+}
+
+
+class DiambraSuite(Suite):
+    """Nine games by DIAMBRA's ids; each environment has an engine of its own, among those of DIAMBRA_ENVS."""
+
+    name = "diambra"
+    extra = "diambra"
+    requires = "grpc"
+    note = "its engines run beside: diambra run -s=2 shepherd train …; resumed at an episode's end"
+    targets = ("sheeprl.envs.diambra.DiambraWrapper",)
+    tier = "boundary"
+    tier_reason = "the game is in an engine that cannot be copied"
+
+    def ids(self) -> Sequence[str]:
+        """DIAMBRA's names of the games."""
+        return tuple(OUTFITS)
+
+    def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
+        """A game on an engine that is free; a UserError tells all that is in the way, in the order of its repair."""
+        mistakes, engine = Mistakes(), None
+        with mistakes.catch():
+            refuse_missing(self, env_id)
+        with mistakes.catch():
+            engine = self._claim(env_id)
+        with mistakes.catch():
+            keys = read_keys(arguments)
+        if mistakes and engine is not None:
+            engine[1].close()
+        mistakes.tell()
+        assert engine is not None
+        _tell_unused(tuple(_unused(arguments)))
+        if keys.repeat_action > 1 and keys.diambra_settings.step_ratio != 1:
+            _tell_step_ratio(keys.repeat_action, keys.diambra_settings.step_ratio)
+        messages()
+        started = Engine(*engine, patience=keys.diambra_settings.grpc_timeout)
+        return DiambraEnv(env_id, keys, OUTFITS[env_id], started, render_mode)
+
+    def _claim(self, env_id: str) -> Any:
+        """Address of a free engine that is there, and the claim to it; a UserError where there is none."""
+        found = take_any()
+        if found is None:
+            known = addresses()
+            raise UserError(
+                f"env.id={env_id}: every environment needs an engine of its own, and all are taken "
+                f"({' '.join(known)}): start the command with more, {HOW.format(len(known) + 1)}"
+            )
+        try:
+            refuse_absent([found[0]], max(2, len(addresses())))
+        except UserError:
+            found[1].close()
+            raise
+        return found
+
+    def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
+        """Refuse, in one UserError, a missing package, too few engines, those that are not there, and wrong keys."""
+        mistakes, known = Mistakes(), addresses()
+        with mistakes.catch():
+            refuse_missing(self, env_id)
+        with mistakes.catch():
+            refuse_few(together)
+        if are_named():  # else it is said already that there are none
+            with mistakes.catch():
+                refuse_absent(known[: together + 1], together + 1)
+        with mistakes.catch():
+            read_keys({key: value for key, value in wrapper.items() if key not in self.decided})
+        mistakes.tell()
+
+    def source(self, env_id: str) -> Any:
+        """The environment's class; the engine's own version is nowhere to be read."""
+        return DiambraEnv
+
+    def parameters(self, env_id: str) -> None:
+        """Unknown here: what is wrong in the keys is told beside all else that is wrong."""
+        return
+
+    def repeats(self, wrapper: Mapping[str, Any]) -> bool:
+        """Whether a key says how often an action is taken."""
+        return "repeat_action" in wrapper
+
+    def room(self, env_id: str) -> int:
+        """As many as there are engines that nobody has."""
+        return count_free()
+
+    def trial(self, env_id: str) -> None:
+        """Whether an engine is there; no game is started, of which the user may not have the ROM."""
+        refuse_absent(addresses()[:1], 2, patience=0)
+
+
+def _unused(wrapper: Mapping[str, Any]) -> Sequence[str]:
+    """Keys of `env.wrapper` that have a value and no effect, each with the reason."""
+    given = {a.key: (at(wrapper, a.key), a.unused) for a in arguments(Keys) if a.unused}
+    return [
+        f"env.wrapper.{key}={spell(value)} has no effect: {why}"
+        for key, (value, why) in given.items()
+        if value not in (None, False) and key not in ("rank", "log_level", "diambra_wrappers.flatten")
+    ]
+
+
+@functools.cache
+def _tell_unused(sentences: tuple[str, ...]) -> None:
+    """Warn of keys without effect, of the same ones once."""
+    for sentence in sentences:
+        log.warning("%s", sentence)
+
+
+@functools.cache
+def _tell_step_ratio(repeat: int, ratio: int) -> None:
+    log.warning(
+        "env.action_repeat=%d: the engine plays one frame for each of the repeats, "
+        "so env.wrapper.diambra_settings.step_ratio is 1 instead of %d",
+        repeat,
+        ratio,
+    )
