@@ -27,6 +27,7 @@ PURPOSES = {
     "probe": 11,
     "loss": 12,
     "imagine": 13,
+    "dataset": 14,
 }
 
 

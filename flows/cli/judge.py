@@ -1,4 +1,4 @@
-"""`shepherd evaluate` and `shepherd enjoy`: how a policy does, in figures or before one's eyes."""
+"""`shepherd evaluate`, `enjoy` and `collect`: how a policy does, in figures or before one's eyes, and what it did."""
 
 from __future__ import annotations
 
@@ -36,6 +36,21 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     show(evaluation_table(results, run.read_baseline(), short_path(path)))
     where = f", video {short_path(run.path / recorded)}" if recorded else ""
     print(f"written to {short_path(written)}{where}")
+
+
+def collect(source: str, minari: str, episodes: int, checkpoint: str | None, actions: str, round: int) -> None:
+    """Play so many episodes with a policy and write them as a dataset of Minari's."""
+    from rlcore.store.minari_datasets import check_name  # gymnasium
+
+    check_name(minari)
+    run, path = locate(source, checkpoint)
+    from rlcore.judge.episodes import collect_episodes  # torch
+
+    with following(run):
+        told = working("episodes")
+        made = collect_episodes(run, path, minari, episodes, actions=actions, round=round, on_progress=told)
+    print(f"{made['episodes']} episodes, {made['rows']:,} actions, mean return {made['mean']:g}: {made['folder']}")
+    print(f"a memory begins with it by buffer.load_from=minari:{minari}")
 
 
 def enjoy(source: str, episodes: int) -> None:

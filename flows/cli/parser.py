@@ -101,6 +101,17 @@ def parser() -> Parser:
     about = "set of evaluation seeds (1: the run's own last evaluation)"
     command.add_argument("--round", type=int, default=1, help=about)
     command.add_argument("--video", action="store_true", help="also record one greedy episode")
+    about = "play episodes with a policy and write them as a dataset that Minari reads and a memory may begin with"
+    command = _add(group, "collect", "flows.cli.judge:collect", about)
+    command.add_argument("source", help=SOURCE)
+    about = "of the new dataset, [FOLDER/]NAME-vNUMBER; it lies in MINARI_DATASETS_PATH, else ~/.minari/datasets"
+    command.add_argument("--minari", required=True, metavar="NAME", help=about)
+    command.add_argument("--episodes", type=int, default=100, metavar="N", help="episodes (100)")
+    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
+    about = "sampled from the policy, its most likely ones, or uniformly random ones (sampled)"
+    command.add_argument("--actions", choices=("sampled", "greedy", "random"), default="sampled", help=about)
+    about = "set of environment seeds (0), which no training and no evaluation has"
+    command.add_argument("--round", type=int, default=0, help=about)
     command = _add(group, "enjoy", "flows.cli.judge:enjoy", "watch a policy play; without a display: make a video")
     command.add_argument("source", help=SOURCE)
     command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")

@@ -27,10 +27,10 @@ def prepare(
     """Refuse in seconds what cannot run, and find what the run starts from; nothing is written.
 
     Refused are an unknown environment, keys it lacks, an action no policy fits, no device, more than this machine has
-    room for, weights or a checkpoint that do not fit, and what would fail at the very end, a name that no model can
-    have. The `UserError` names key and fix. Given back are config and values with `init_from`, which may be a models:/
-    URI, as a local folder, and what is kept of where the weights come from, for `create_run`. Where it is not to be
-    trained `here`, no device and no room are looked for.
+    room for, a dataset, weights or a checkpoint that do not fit, and what would fail at the very end, a name that no
+    model can have. The `UserError` names key and fix. Given back are config and values with `init_from`, which may be a
+    models:/ URI, as a local folder, and what is kept of where the weights come from, for `create_run`. Where it is not
+    to be trained `here`, no device and no room are looked for.
     """
     mistakes, spec = Mistakes(), None
     with mistakes.catch():
@@ -46,6 +46,8 @@ def prepare(
     assert spec is not None  # else there was a mistake
     if here:
         check_room(config, spec, Path(config.run_dir))
+    if config.buffer.load_from is not None:
+        _check_dataset(config.buffer.load_from, spec)
     source = None
     if config.init_from:
         source, policy = _source(config.init_from)
@@ -77,6 +79,16 @@ def _spec(config: RunConfig) -> EnvSpec:
     config.algo.check_spec(spec)
     kind_of(spec.action, config.distribution.type)
     return spec
+
+
+def _check_dataset(source: str, spec: EnvSpec) -> None:
+    """Refuse a dataset that is not there, or of another environment than a memory is to begin with."""
+    from rlcore.store import datasets
+
+    try:
+        datasets.refuse_unfit(source, spec)
+    except UserError as error:
+        raise UserError(f"buffer.load_from={error}") from None
 
 
 def _check_model(config: RunConfig) -> None:

@@ -15,6 +15,7 @@ from rlcore import plugins
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
 from rlcore.store.checkpoint import manifest
+from rlcore.store.datasets import digest
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import config_hash
 
@@ -44,9 +45,12 @@ def create_run(
     """Make the folder of a new run with its config and identity.
 
     run.json also has the `source` of the weights it starts from (given, uri, path, digest), the checkpoint that it goes
-    on from, the `flow_run`, and as `reproduces` the id of the run that it is to be the same as.
+    on from, the dataset that its memory begins with, the `flow_run`, and as `reproduces` the id of the run that it is
+    to be the same as.
     """
     origin = ({"init_from": dict(source)} if source else {}) | ({"flow_run": flow_run} if flow_run else {})
+    if config.buffer.load_from:
+        origin |= {"load_from": {"path": config.buffer.load_from, "digest": digest(config.buffer.load_from)}}
     if config.checkpoint.resume_from:
         path = Path(config.checkpoint.resume_from).absolute()
         origin |= {"resume_from": {"path": str(path), "digest": manifest(path)["digest"]}}

@@ -22,7 +22,7 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.values import spell
 from rlcore.errors import RunError, UserError
 from rlcore.spec import EnvSpec
-from rlcore.store import checkpoint
+from rlcore.store import checkpoint, datasets
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.run_config import config_of, half_hash, learning_half
 from rlcore.train import fingerprint
@@ -137,7 +137,8 @@ def _make(original: Original, folder: Path, again: RunDirectory) -> None:
     typed = [f"run_dir={json.dumps(str(again.path))}", f"run_name={json.dumps(again.path.name)}", "group=null"]
     config, values = compose_existing(folder / "config.yaml", typed)
     config, values, source = prepare(*_with_weights(config, values, original))
-    for key, now in (("init_from", source), ("checkpoint.resume_from", _find_resumed(config))):
+    given = ("init_from", source), ("checkpoint.resume_from", _find_resumed(config)), _find_dataset(config)
+    for key, now in given:
         then = original.lineage.get(key.rpartition(".")[2])
         if then and now and then["digest"] != now["digest"]:
             raise UserError(
@@ -159,6 +160,11 @@ def _with_weights(config: RunConfig, values: dict[str, Any], original: Original)
 def _find_resumed(config: RunConfig) -> dict[str, Any] | None:
     path = config.checkpoint.resume_from
     return {"digest": checkpoint.manifest(Path(path))["digest"]} if path else None
+
+
+def _find_dataset(config: RunConfig) -> tuple[str, dict[str, Any] | None]:
+    source = config.buffer.load_from
+    return "buffer.load_from", {"digest": datasets.digest(source)} if source else None
 
 
 def differences_here(again: RunDirectory) -> Iterator[str]:

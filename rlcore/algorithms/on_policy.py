@@ -75,7 +75,12 @@ class OnPolicyConfig(AlgorithmConfig):
                 raise UserError(f"{prefix}{name}_schedule={list(map(list, points))}: {wrong}")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse a buffer of another size than the rollout."""
+        """Refuse a buffer of another size than the rollout, or with rows of another policy."""
+        if run.buffer.load_from is not None:
+            raise UserError(
+                f"buffer.load_from={run.buffer.load_from}: {self.name} learns from its own policy's rollouts alone and "
+                "keeps no memory; set it to null, or choose an algorithm that has one, as exp=sac"
+            )
         if run.buffer.size not in (None, self.rollout_steps):
             raise UserError(
                 f"buffer.size={run.buffer.size}: an on-policy buffer holds one rollout; "

@@ -103,6 +103,9 @@ class BufferConfig:
         False, "a replay memory's rows lie on the disk, for more of them than fit in memory", learning=False
     )
     memmap_dir: str | None = arg(None, "where; null: in the run's folder", learning=False)
+    load_from: str | None = arg(
+        None, "what a replay memory begins with: minari:NAME, a dataset of Minari's, or a run's folder `dataset`"
+    )
     validate_args: bool = arg(False, "check shapes", learning=False, unused="shapes are always checked")
     from_numpy: bool = arg(False, "storage shared with NumPy", learning=False, unused="storage is always shared")
     checkpoint: bool = arg(True, "keep the replay in checkpoints", learning=False, unused="it always is")

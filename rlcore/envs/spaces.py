@@ -23,7 +23,7 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
     A UserError names the key and the space where no agent here can take it.
     """
     found = obs_spaces(env)
-    obs = {key: _array_spec(key, space) for key, space in found.items()}
+    obs = {key: array_spec(key, space) for key, space in found.items()}
     goals = GOALS if all(key in obs for key in GOALS) else ()
     windows: dict[str, Window] = env.get_wrapper_attr(WINDOWS) if env.has_wrapper_attr(WINDOWS) else {}
     for key, part in obs.items():
@@ -92,7 +92,8 @@ def obs_bounds(env: gymnasium.Env) -> Bounds:
     return bounds
 
 
-def _array_spec(key: str, space: spaces.Space[Any]) -> ArraySpec:
+def array_spec(key: str, space: spaces.Space[Any]) -> ArraySpec:
+    """The observation that a space describes, as a vector without a past; a UserError where no agent can take it."""
     if isinstance(space, spaces.Discrete):
         return ArraySpec((), "int64", int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):

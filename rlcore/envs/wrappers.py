@@ -28,6 +28,9 @@ VELOCITIES = {
 }
 
 
+OURS = __name__, "rlcore.envs.images"  # where the wrappers are that `make` puts around an environment
+
+
 def layers(env: Any) -> Iterator[Any]:
     """The wrappers of an environment from the outside in, then the environment itself."""
     while isinstance(env, gymnasium.Wrapper):
@@ -54,6 +57,11 @@ class ActionRepeat(gymnasium.Wrapper):
         return obs, total, terminated, truncated, info
 
 
+def bare_env(env: gymnasium.Env) -> gymnasium.Env:
+    """An environment from `make` as its suite made it, with the wrappers that Gymnasium and its suite put around it."""
+    return [layer.env for layer in layers(env) if type(layer).__module__ in OURS][-1]
+
+
 def time_limit(env: gymnasium.Env) -> int | None:
     """Longest possible episode in actions, by the time limits around an environment; None without any."""
     limits, repeat = [], 1
@@ -76,7 +84,7 @@ class FlatDictObservation(gymnasium.ObservationWrapper):
         space = env.observation_space
         self.paths: dict[str, tuple[Any, ...]] = {}
         flat: dict[str, spaces.Space[Any]] = {}
-        for key, path, leaf in _leaves(space, "", ()):
+        for key, path, leaf in flat_leaves(space):
             if key in flat:
                 raise UserError(f"two observations of this environment get the key {key!r}; rename one in its space")
             flat[key], self.paths[key] = leaf, path
@@ -92,23 +100,25 @@ class FlatDictObservation(gymnasium.ObservationWrapper):
         """A new flat dict with the leaves of an observation."""
         if self.bare:
             return {"state": observation}
-        return {key: _follow(observation, path) for key, path in self.paths.items()}
+        return {key: follow(observation, path) for key, path in self.paths.items()}
 
 
 Leaf = tuple[str, tuple[Any, ...], spaces.Space[Any]]  # flat key, path inside the observation, its space
 
 
-def _leaves(space: spaces.Space[Any], key: str, path: tuple[Any, ...]) -> list[Leaf]:
+def flat_leaves(space: spaces.Space[Any], key: str = "", path: tuple[Any, ...] = ()) -> list[Leaf]:
+    """The leaves of a space in order: the key each has in a flat dict, its path inside an observation, its space."""
     if isinstance(space, spaces.Dict):
         parts = [(f"{key}.{name}" if key else str(name), name, inner) for name, inner in space.spaces.items()]
     elif isinstance(space, spaces.Tuple):
         parts = [(f"{key or 'state'}_{i}", i, inner) for i, inner in enumerate(space.spaces)]
     else:
         return [(key or "state", path, space)]
-    return [leaf for name, step, inner in parts for leaf in _leaves(inner, name, (*path, step))]
+    return [leaf for name, step, inner in parts for leaf in flat_leaves(inner, name, (*path, step))]
 
 
-def _follow(obs: Any, path: tuple[Any, ...]) -> Any:
+def follow(obs: Any, path: tuple[Any, ...]) -> Any:
+    """The leaf of an observation, or of a batch of them, at a path inside it."""
     for step in path:
         obs = obs[step]
     return obs

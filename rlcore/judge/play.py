@@ -68,6 +68,7 @@ class Played:
     def __init__(self, episodes: int) -> None:
         self.episodes = episodes
         self.done: dict[int, tuple[float, int, bool]] = {}  # episode -> return, length, whether the limit ended it
+        self.arrival: Arrival | None = None  # the newest, which no action has answered
         self._first = 0
 
     @property
@@ -143,7 +144,7 @@ def playing(
         env_action = answer(agent.to_env(action), arrival)
         if on_step is not None:
             on_step(arrival, env_action)
-        arrival = envs.step(env_action)
+        arrival = record.arrival = envs.step(env_action)
         for episode in envs.pop_episodes():
             index = episode.env_index
             if left[index]:

@@ -101,6 +101,7 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     arriving = config.algo.collect_length * env.num_envs * row
     rows = config.algo.iterations(width) * config.algo.collect_length + 1  # of a whole run, and the arrival after them
     held = env.num_envs * (counted.row or row)  # bytes of one row of all environments of a rank, as it is remembered
+    rows = counted.capacity if config.buffer.load_from is not None else rows  # a dataset may fill it at once
     replay, chunk = min(counted.capacity, rows) * held, min(counted.chunk_rows, rows) * held
     # The learner has a copy of the rollout, in its own form; a step computes the optimizer's next state beside it.
     learning = {"parameters": counted.agent, "optimizer": counted.beside + counted.agent, "rollout": arriving}

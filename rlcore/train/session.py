@@ -83,8 +83,11 @@ class Session:
                 self._continue(earlier.learning, earlier.bookkeeping)
             if earlier.own and self.training.ranks.rank == 0:
                 self.events.append("resume", **self._moment())
-        elif self.config.init_from:
+            return
+        if self.config.init_from:
             self._initialise(self.config.init_from)
+        if self.config.buffer.load_from:
+            self.training.remember(self.config.buffer.load_from)
 
     def _continue(self, learning: Mapping[str, Any], bookkeeping: Mapping[str, Any]) -> None:
         self.training.load_state_dict(learning)

@@ -15,6 +15,7 @@ No run directory is needed; `rlcore.train.session.Session` adds one, and everyth
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore import streams
 from rlcore.config.groups import RunConfig
-from rlcore.data.dataset import as_collected, load_dataset
+from rlcore.data.dataset import as_collected
 from rlcore.data.rollout import Rollout
 from rlcore.door import Compiler
 from rlcore.envs.card import environment_card
@@ -34,7 +35,7 @@ from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import describe_agent, differing_shapes
 from rlcore.protocols import VectorEnv
 from rlcore.spec import EnvSpec
-from rlcore.store import checkpoint
+from rlcore.store import checkpoint, datasets
 from rlcore.store.patience import patiently
 from rlcore.train.boundary import budget
 from rlcore.train.fabric import FabricRanks, make_fabric, set_switches
@@ -49,6 +50,7 @@ from rlcore.types import Context, Episode, Metrics, Ranks, State
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+log = logging.getLogger(__name__)
 OnIteration = Callable[[list[Metrics]], bool]
 
 
@@ -169,8 +171,8 @@ class Training(Loop):
         """Let a replay memory begin with a dataset, before the first iteration; no gradient step is owed for its rows.
 
         Args:
-            dataset: a folder that `collect` wrote, or rows [T, K] of `rlcore.data.dataset`, their actions in the
-                environment's form.
+            dataset: a folder that `collect` wrote, `minari:NAME`, or rows [T, K] of `rlcore.data.dataset`, their
+                actions in the environment's form.
 
         Raises:
             UserError: training has begun, the algorithm keeps no memory, or the dataset is of another environment.
@@ -178,8 +180,14 @@ class Training(Loop):
         if self.policy_steps or isinstance(self.buffer, Rollout):
             why = "training has begun" if self.policy_steps else f"{self.config.algo.name} keeps no memory"
             raise UserError(f"remember(dataset): {why}; a replay memory begins with it, before the first iteration")
-        rows = load_dataset(dataset) if isinstance(dataset, (str, Path)) else dataset
-        self.buffer.extend(*as_collected(rows, self.player, self.context))
+        named = isinstance(dataset, (str, Path))
+        rows = datasets.read_rows(str(dataset), self.envs.spec) if named else dataset
+        steps, last = as_collected(rows, self.player, self.context)
+        self.buffer.extend(steps, last)
+        count, size = len(steps.reward), getattr(self.buffer, "size", len(steps.reward))
+        what = f"{dataset if named else 'a dataset'}: {count * self.context.num_envs:,} rows"
+        kept = f", of which the newest {size * self.context.num_envs:,} fit into it" if size < count else ""
+        log.info("the memory begins with %s%s", what, kept)
 
     # Judging and keeping ----------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ LINES = [
     "sweep status first --json",
     "resume runs/a metric.log_every=1",
     "evaluate runs/a --episodes 5 --checkpoint best --round 2 --video",
+    "collect runs/a --minari mine-v0 --episodes 5 --checkpoint best --actions greedy --round 1",
     "enjoy runs/a --episodes 2",
     "config exp=ppo --params",
     "diff runs/a runs/b",
