@@ -60,10 +60,19 @@ OFF_POLICY = {
 # Sequences, pictures, a carry and a latent that is written back: what world models will need.
 WORLD_MODEL = {"algo": "world", "algo__learning_starts": 100, "algo__size": 200, "env__max_episode_steps": 40}
 ON_POLICY = {key: LEARNING[key] for key in LEARNING if key != "algo__anneal_clip_coef"}
+# Sequences of 7 of 32 rows, within which episodes end; a carry that goes from one rollout to the next.
+RECURRENT = LEARNING | {
+    "algo": "ppo_recurrent",
+    "algo__rnn__lstm__hidden_size": 8,
+    "algo__per_rank_sequence_length": 7,
+    "algo__per_rank_num_batches": 2,
+    "env__mask_velocities": True,
+}
 REINFORCE = {"algo": "reinforce", "env__max_episode_steps": 150}
 ALGORITHMS = {
     "ppo": LEARNING,
     "a2c": {"algo": "a2c"} | ON_POLICY,
+    "ppo_recurrent": RECURRENT,
     "sac": OFF_POLICY,
     "world": WORLD_MODEL,
     "reinforce": REINFORCE,
@@ -134,7 +143,13 @@ class Case:
 MODES = ("in-process", "subprocess", "compiled", "two ranks")
 CASES = tuple(Case(env_id, mode) for mode in MODES[:3] for env_id in ENVIRONMENTS)
 CASES += (Case("CartPole-v1", "two ranks"), Case("CartPole-v1", "compiled, two ranks"))
-OTHERS = {"a2c": "CartPole-v1", "sac": "Pendulum-v1", "world": "discrete_dummy", "reinforce": "CartPole-v1"}
+OTHERS = {
+    "a2c": "CartPole-v1",
+    "ppo_recurrent": "CartPole-v1",
+    "sac": "Pendulum-v1",
+    "world": "discrete_dummy",
+    "reinforce": "CartPole-v1",
+}
 CASES += tuple(Case(env_id, mode, algo) for algo, env_id in OTHERS.items() for mode in MODES)
 CASES += tuple(Case(env_id, "compiled, two ranks", algo) for algo, env_id in OTHERS.items())
 CASES += tuple(Case("Corridor", mode) for mode in MODES)

@@ -49,6 +49,10 @@ def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -
     assert any((run.checkpoints / "chunks").iterdir())
 
 
+def test_killed_anywhere_a_recurrent_agent_ends_in_the_same_bits(tmp_path: Path) -> None:
+    check("CartPole-v1", ("in-process",), tmp_path, "ppo_recurrent")
+
+
 def test_killed_anywhere_a_world_model_ends_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "world", world)
     check("discrete_dummy", ("subprocess",), tmp_path, "world")
