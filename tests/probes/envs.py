@@ -168,5 +168,29 @@ class Flash(gymnasium.Env):
         return np.zeros((36, 36, 1), np.uint8), reward, self.age == 2, False, {}
 
 
-for kind in (Endless, Countdown, Windfall, Generous, Signal, Picture, Flash):
+class Recall(gymnasium.Env):
+    """A cue, shown once: the answer to the last of `length` observations is paid 1 where it tells the cue, -1 else.
+
+    An agent that sees the newest observation alone earns 0, whatever it does.
+    """
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 6) -> None:
+        self.length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.age, self.cue = 0, int(self.np_random.integers(2))
+        return np.array([2 * self.cue - 1, 0], np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.age += 1
+        ended = self.age == self.length
+        reward = (1.0 if action == self.cue else -1.0) if ended else 0.0
+        return np.array([0, self.age == self.length - 1], np.float32), reward, ended, False, {}
+
+
+for kind in (Endless, Countdown, Windfall, Generous, Signal, Picture, Flash, Recall):
     gymnasium.register(f"known/{kind.__name__}-v0", entry_point=kind)
