@@ -14,13 +14,11 @@ if TYPE_CHECKING:
 # SheepRL's files that have no counterpart yet, by their whole name or its first word.
 _LATER = frozenset(
     (
-        "a2c_atari",
         "a2c_mujoco",
         "sac",
         "droq",
         "dreamer",
         "p2e",
-        "ppo_atari",
         "ppo_super_mario_bros",
         "ppo_decoupled",
     )
@@ -28,7 +26,7 @@ _LATER = frozenset(
 NOT_YET: dict[str, frozenset[str]] = {
     "exp": _LATER,
     "algo": _LATER,
-    "env": frozenset(("atari", "crafter", "dmc", "dummy", "minecraft", "minedojo", "minerl", "super")),
+    "env": frozenset(("crafter", "dmc", "dummy", "minecraft", "minedojo", "minerl", "super")),
 }
 # Keys that every run needs and no default can give.
 NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "any Gymnasium id, as env.id=CartPole-v1"}

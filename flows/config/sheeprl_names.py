@@ -66,7 +66,6 @@ ENVS_NOT_YET = {
     "sheeprl.envs.minedojo.MineDojoWrapper": "MineDojo",
     "sheeprl.envs.minerl.MineRLWrapper": "MineRL",
     "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",
-    "gymnasium.wrappers.AtariPreprocessing": "Atari",
 }
 MODEL_KEYS = ("model_name", "description", "tags")
 
@@ -169,6 +168,7 @@ def _env(node: Tree, place: str) -> None:
         if isinstance(target, str) and _means_suite(target):
             del wrapper["_target_"]
             target = None
+            _unwrap(wrapper, own, place)
         if isinstance(target, str) and target in ENVS_NOT_YET:
             missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists what is"
             raise UserError(f"{place}.wrapper._target_={target}: {missing}")
@@ -177,6 +177,18 @@ def _env(node: Tree, place: str) -> None:
                 f"{place}.wrapper.id={wrapper['id']}: differs from {place}.id={own}; "
                 f"the environment is named by {place}.id alone"
             )
+
+
+def _unwrap(wrapper: Tree, own: Any, place: str) -> None:
+    """Put the arguments of the environment that a suite's wrapper is written around beside those of the wrapper."""
+    inner = wrapper.get("env")
+    if not isinstance(inner, dict) or inner.get("_target_") not in CLASSES["env.wrapper"][0]:
+        return
+    del wrapper["env"]
+    if inner.get("id", own) != own:
+        raise UserError(f"{place}.wrapper.env.id={inner['id']}: differs from {place}.id={own}")
+    dropped = ("_target_", *CLASSES["env.wrapper"][1])
+    wrapper |= {key: value for key, value in inner.items() if key not in dropped and key not in wrapper}
 
 
 def _means_suite(target: str) -> bool:

@@ -48,15 +48,17 @@ class ScreenSize(gymnasium.ObservationWrapper):
     def __init__(self, env: gymnasium.Env, side: int | None, grayscale: bool) -> None:
         super().__init__(env)
         self.side, self.grayscale = side, grayscale
-        self.images: dict[str, bool] = {}  # key -> whether its channels come first
+        self.images: dict[str, bool] = {}  # key of those that change -> whether its channels come first
         parts = obs_spaces(env)
         for key, spec in image_keys(env).items():
             channels = spec.shape[-3] if spec.channels_first else spec.shape[-1]
             if grayscale and channels not in (1, 3):
                 raise UserError(f"env.grayscale=true: image {key!r} has {channels} channels, neither 3 nor 1")
-            self.images[key] = spec.channels_first
             space = parts[key]
             shape = self.change(np.zeros(space.shape, space.dtype), spec.channels_first).shape
+            if shape == spec.shape:  # a suite may have made them so itself
+                continue
+            self.images[key] = spec.channels_first
             parts[key] = spaces.Box(space.low.min(), space.high.max(), shape, space.dtype.type)
         self.observation_space = spaces.Dict(parts)
 

@@ -89,7 +89,8 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
     """
     settings = EnvSettings.of(config)
     suite, env_id = suite_for(settings)
-    env = open_env(suite, env_id, settings.wrapper, render_mode)
+    taken = {argument: getattr(settings, key) for argument, key in suite.from_keys.items()}
+    env = open_env(suite, env_id, {**taken, **settings.wrapper}, render_mode)
     try:
         if settings.action_repeat > 1 and not suite.repeats(settings.wrapper):
             env = ActionRepeat(env, settings.action_repeat)

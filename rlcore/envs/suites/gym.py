@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 MAKE_ARGUMENTS = ("max_episode_steps",)  # gymnasium.make's own; all others go to the environment's class
 ENDLESS = np.iinfo(np.int32).max
-PACKAGES = ("gymnasium.", "minigrid.")  # whose ids are no plugin's
+PACKAGES = ("gymnasium.", "ale_py.", "minigrid.")  # whose ids are no plugin's
 
 
 class GymnasiumSuite(Suite):

@@ -8,13 +8,12 @@ import gymnasium
 
 from rlcore import plugins
 from rlcore.config.values import nearest
+from rlcore.envs.suites.gym import entry
 from rlcore.envs.suites.registry import SUITES, suite_with
 from rlcore.errors import UserError
 
 # Namespaces and names by which a user may ask for a suite that this version cannot make.
 ABSENT = {
-    "ale": "Atari",
-    "atari": "Atari",
     "dm_control": "DeepMind Control",
     "minatar": "MinAtar",
     "meta-world": "Meta-World",
@@ -48,8 +47,7 @@ def known_id(env_id: str) -> str:
         env_id = env_id_only
     if suite_with(env_id) is not None:
         return env_id
-    # Atari's old ids have no namespace.
-    suite = "atari" if "NoFrameskip" in env_id else re.split(r"[/-]", env_id, maxsplit=1)[0].lower()
+    suite = re.split(r"[/-]", env_id, maxsplit=1)[0].lower()
     if suite in ABSENT:
         raise UserError(f"env.id={env_id}: the {ABSENT[suite]} suite is not there yet; `shepherd envs` lists what is")
     raise UserError(f"env.id={env_id}: {_instead_of(env_id)}")
@@ -63,7 +61,7 @@ def _instead_of(env_id: str) -> str:
     if versions:
         newest_first = sorted(versions, key=lambda known: -int(known.rpartition("-v")[2]))
         return f"this version does not exist here; use {' or '.join(newest_first)}"
-    if env_id in gymnasium.registry:
+    if env_id in gymnasium.registry and not entry(gymnasium.registry[env_id]).startswith("ale_py."):
         return "needs the old Gym interface, which is not there; `shepherd envs` lists ids"
     return (
         f"no such environment{nearest(env_id, living)} "

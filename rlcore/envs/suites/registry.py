@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 
+from rlcore.envs.suites.atari import AtariSuite
 from rlcore.envs.suites.diambra.suite import DiambraSuite
 from rlcore.envs.suites.dummy import DummySuite
 from rlcore.envs.suites.gym import GYMNASIUM, REGISTERED
@@ -17,7 +18,7 @@ from rlcore.envs.suites.suite import Suite, is_installed, why_not
 from rlcore.errors import UserError
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (*GYMNASIUM, DiambraSuite(), MiniGridSuite(), DummySuite(), REGISTERED)
+    suite.name: suite for suite in (*GYMNASIUM, AtariSuite(), DiambraSuite(), MiniGridSuite(), DummySuite(), REGISTERED)
 }
 
 

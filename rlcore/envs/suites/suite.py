@@ -63,6 +63,7 @@ class Suite(Protocol):
         decided: keys of `env.wrapper` that are no arguments, since they are decided elsewhere.
         tier: "boundary" where it is known that none of its environments can be saved or played again; "" = measured.
         tier_reason: why it is that tier.
+        from_keys: arguments that it takes from keys of the env group, unless `env.wrapper` has them.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Suite(Protocol):
     decided: Sequence[str] = DECIDED_ELSEWHERE
     tier: str = ""
     tier_reason: str = ""
+    from_keys: Mapping[str, str] = {}
 
     def ids(self) -> Sequence[str]:
         """Every id that it has, whether it is installed or not."""
@@ -136,7 +138,7 @@ class Suite(Protocol):
 
     def repeats(self, wrapper: Mapping[str, Any]) -> bool:
         """Whether its environments repeat actions themselves, as `env.wrapper` tells them, so that nobody else may."""
-        return False
+        return "action_repeat" in self.from_keys.values()
 
     def room(self, env_id: str) -> int | None:
         """How many more of its environments there can be now; None = any number."""

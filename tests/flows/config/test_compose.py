@@ -27,6 +27,7 @@ DEFAULT_NAME = "ppo_CartPole-v1"
 PRESETS = (
     "a2c",
     "a2c_acrobot",
+    "a2c_atari",
     "a2c_benchmarks",
     "crossq",
     "crossq_inverted_pendulum",
@@ -38,6 +39,7 @@ PRESETS = (
     "droq_pendulum",
     "ppo",
     "ppo_acrobot",
+    "ppo_atari",
     "ppo_benchmarks",
     "ppo_half_cheetah",
     "ppo_inverted_double_pendulum",

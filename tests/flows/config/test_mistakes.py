@@ -92,7 +92,7 @@ MISTAKES = [
     ("env.id=null", ["env.id", "null", "text"]),
     ("env.id=???", ["env.id", "required"]),
     ("env=gymm", ["env=gymm", "'gym'"]),
-    ("env=atari", ["env=atari", "not there yet"]),
+    ("env=minerl", ["env=minerl", "not there yet"]),
     ("env=null", ["env=null", "gym"]),
     ("env=[gym]", ["env=[gym]", "gym"]),
     ("~env", ["~env", "gym"]),
@@ -168,7 +168,7 @@ def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, o
         (["exp="], ["exp=", "ppo"]),
         (["exp=???"], ["exp=???", "ppo"]),
         (["exp=dreamer_v2"], ["exp=dreamer_v2", "not there yet"]),
-        (["exp=ppo_atari"], ["exp=ppo_atari", "not there yet"]),
+        (["exp=ppo_super_mario_bros"], ["exp=ppo_super_mario_bros", "not there yet"]),
         (["exp=ppo", "exp=ppo_pendulum"], ["exp=ppo", "exp=ppo_pendulum", "twice"]),
         (["exp=ppo", "seed=1", "++seed=2"], ["seed=1", "++seed=2", "twice"]),
         (["exp=ppo", "logger=csv", "logger@metric.logger=none"], ["logger=csv", "twice"]),
@@ -200,7 +200,7 @@ def test_mistakes_are_told_all_at_once_and_those_that_outweigh_others_first():
 
 @pytest.mark.parametrize(
     "environment",
-    ["env.id=MsPacmanNoFrameskip-v4", "env.wrapper._target_=gymnasium.wrappers.AtariPreprocessing", "env=atari"],
+    ["env.id=MineRLNavigate-v0", "env.wrapper._target_=sheeprl.envs.minerl.MineRLWrapper", "env=minerl"],
 )
 def test_an_environment_that_is_not_there_is_told_before_its_keys(environment):
     with pytest.raises(UserError) as caught:

@@ -225,7 +225,6 @@ def test_no_class_string_is_left_in_the_tree():
         ("sheeprl.envs.minedojo.MineDojoWrapper", "MineDojo"),
         ("sheeprl.envs.minerl.MineRLWrapper", "MineRL"),
         ("sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper", "Super Mario Bros"),
-        ("gymnasium.wrappers.AtariPreprocessing", "Atari"),
     ],
 )
 def test_a_suite_that_is_not_there_yet_is_called_by_its_name(target, suite):
@@ -338,6 +337,22 @@ id: CartPole-v1
 mask_velocities: False
 wrapper: {_target_: gymnasium.make, id: "${env.id}", render_mode: rgb_array}
 """,
+    "env/atari.yaml": """\
+defaults: [default, _self_]
+id: PongNoFrameskip-v4
+action_repeat: 4
+max_episode_steps: 27000
+wrapper:
+  _target_: gymnasium.wrappers.AtariPreprocessing
+  env: {_target_: gymnasium.make, id: "${env.id}", render_mode: rgb_array, repeat_action_probability: 0.1}
+  noop_max: 30
+  terminal_on_life_loss: False
+  frame_skip: ${env.action_repeat}
+  screen_size: ${env.screen_size}
+  grayscale_obs: ${env.grayscale}
+  scale_obs: False
+  grayscale_newaxis: True
+""",
     "fabric/default.yaml": """\
 _target_: lightning.fabric.Fabric
 devices: 1
@@ -436,6 +451,26 @@ def test_their_whole_folder_composes_unchanged(copied):
     assert config.env.wrapper == {}
     assert dict(config.model_manager.models["agent"])["model_name"] == "ppo_CartPole-v1_agent"
     assert set(config.metric.aggregator.metrics.values()) == {"mean"}
+
+
+def test_an_environment_within_a_suites_wrapper_is_its_arguments(copied):
+    config, tree = compose(["exp=ppo", "env=atari", "algo.cnn_keys.encoder=[rgb]", "env.screen_size=84"])
+    assert (config.env.id, config.env.max_episode_steps, config.env.action_repeat) == ("PongNoFrameskip-v4", 27000, 4)
+    assert config.env.wrapper == {
+        "noop_max": 30,
+        "terminal_on_life_loss": False,
+        "frame_skip": 4,
+        "screen_size": 84,
+        "grayscale_obs": False,
+        "scale_obs": False,
+        "grayscale_newaxis": True,
+        "repeat_action_probability": 0.1,
+    }
+    assert "_target_" not in str(tree)
+    with pytest.raises(UserError, match="env.wrapper.env.id=ALE/Pong-v5: differs from env.id=PongNoFrameskip-v4"):
+        compose(["exp=ppo", "env=atari", "env.wrapper.env.id=ALE/Pong-v5"])
+    with pytest.raises(UserError, match="env.wrapper.env._target_=os.system: no class can be named"):
+        compose(["exp=ppo", "env=atari", "env.wrapper.env._target_=os.system"])
 
 
 def test_their_whole_folder_takes_our_keys_and_groups(copied):

@@ -1,0 +1,129 @@
+"""Atari: Gymnasium's preprocessing bit for bit, every game, the emulator saved with all that it draws from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import AtariPreprocessing
+
+from rlcore.config.groups import EnvConfig
+from rlcore.envs.exact.state import capture, restore
+from rlcore.envs.make import EnvSettings, adapt_to_evaluation, make
+from rlcore.envs.spaces import spec_of
+from rlcore.envs.suites.registry import list_suites, suite_with
+from rlcore.errors import UserError
+from rlcore.spec import Window
+
+pytest.importorskip("ale_py")
+
+PONG = EnvSettings("PongNoFrameskip-v4", action_repeat=4, screen_size=84, grayscale=True, frame_stack=4)
+
+
+def bare(env: gymnasium.Env, steps: int, seed: int | None) -> list[bytes]:
+    """Arrivals of random actions, resets among them."""
+    rng = np.random.default_rng(steps)
+    found, over = [], seed is not None
+    for _ in range(steps):
+        if over:
+            obs, reward, ends = env.reset(seed=seed)[0], 0.0, (False, False)
+            seed = None
+        else:
+            obs, reward, *ends, _ = env.step(int(rng.integers(4)))
+        over = any(ends)
+        obs = obs["rgb"] if isinstance(obs, dict) else obs
+        found.append(obs.tobytes() + np.float64(reward).tobytes() + bytes(map(int, ends)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings", "wrapper"),
+    [
+        ("BreakoutNoFrameskip-v4", {"action_repeat": 4, "screen_size": 84, "grayscale": True}, {}),
+        ("ALE/Breakout-v5", {"action_repeat": 4, "screen_size": 64}, {"terminal_on_life_loss": True}),
+        ("ALE/Breakout-v5", {"action_repeat": 1, "screen_size": 84, "grayscale": True}, {"noop_max": 0}),
+        ("ALE/Breakout-v5", {"action_repeat": 2, "screen_size": 40}, {"scale_obs": True, "full_action_space": True}),
+    ],
+    ids=["gray", "colour", "one frame", "two frames"],
+)
+def test_a_step_is_gymnasiums_preprocessing_bit_for_bit(
+    env_id: str, settings: dict[str, Any], wrapper: dict[str, Any]
+) -> None:
+    keys = {"frame_skip": "action_repeat", "screen_size": "screen_size", "grayscale_obs": "grayscale"}
+    theirs = {name: settings[key] for name, key in keys.items() if key in settings} | {"grayscale_newaxis": True}
+    theirs = {"grayscale_obs": False} | theirs | wrapper
+    own = {name: theirs.pop(name) for name in ("full_action_space",) if name in theirs}
+    game = gymnasium.make(env_id, disable_env_checker=True, frameskip=1, **own)
+    with (
+        closing(make(EnvSettings(env_id, wrapper, **settings))) as env,
+        closing(AtariPreprocessing(game, **theirs)) as g,
+    ):
+        assert env.observation_space["rgb"] == g.observation_space and env.action_space == g.action_space
+        assert bare(env, 700, 5) == bare(g, 700, 5)
+
+
+def test_pixels_are_an_image_of_four_frames_that_are_kept_once() -> None:
+    with closing(make(PONG)) as env:
+        part = spec_of(env).obs["rgb"]
+        assert (part.kind, part.shape, part.dtype, part.window) == ("image", (84, 84, 1), "uint8", Window(4, 1))
+        assert env.reset(seed=0)[0]["rgb"].shape == (84, 84, 1)
+    with closing(make(EnvSettings("ALE/Pong-v5", screen_size=None))) as env:
+        assert spec_of(env).obs["rgb"].shape == (210, 160, 3)
+
+
+def test_every_eighth_game_can_be_made_and_stepped() -> None:
+    suite = suite_with("ALE/Pong-v5")
+    assert suite is not None and len(suite.ids()) > 150 and "Pong-v4" not in suite.ids()
+    for env_id in suite.ids()[::8]:
+        with closing(make(EnvSettings(env_id, {"noop_max": 0}))) as env:
+            obs, _ = env.reset()
+            assert env.observation_space.contains(obs), env_id
+            assert env.observation_space.contains(env.step(env.action_space.sample())[0]), env_id
+    assert not any("NoFrameskip" in env_id for row in list_suites() if row.name == "plugins" for env_id in row.ids)
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Breakout-v5", "PongNoFrameskip-v4"])
+def test_a_state_put_into_another_environment_goes_on_exactly(env_id: str) -> None:
+    """Over an episode's end and the reset after it, with sticky actions, whose generator is the emulator's."""
+    settings = EnvSettings(env_id, {"terminal_on_life_loss": True}, action_repeat=4, screen_size=84, grayscale=True)
+    with closing(make(settings)) as one, closing(make(settings)) as other:
+        bare(one, 150, 3)
+        other.reset(seed=9)
+        restore(other, capture(one))
+        assert bare(one, 400, None) == bare(other, 400, None)
+
+
+def test_the_frames_of_an_episode_are_counted_on_in_a_restored_one() -> None:
+    settings = EnvSettings("PongNoFrameskip-v4", {"max_num_frames_per_episode": 400}, action_repeat=4)
+    with closing(make(settings)) as one, closing(make(settings)) as other:
+        bare(one, 60, 1)
+        other.reset(seed=2)
+        restore(other, capture(one))
+        left, right = ([env.step(0)[3] for _ in range(45)] for env in (one, other))
+        assert left == right and any(left)
+
+
+def test_evaluation_goes_on_after_a_lost_life() -> None:
+    config = EnvConfig("ALE/Breakout-v5", wrapper={"terminal_on_life_loss": True, "noop_max": 1})
+    assert adapt_to_evaluation(config).wrapper == {"terminal_on_life_loss": False, "noop_max": 1}
+
+
+def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"env.wrapper.nop_max=1: .* did you mean 'noop_max'"):
+        make(EnvSettings("ALE/Pong-v5", {"nop_max": 1}))
+    with pytest.raises(UserError, match="did you mean 'ALE/Pong-v5'"):
+        make(EnvSettings("ALE/Pongg-v5"))
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(UserError, match=r"env.id=ALE/Pong-v5: .*atari.* pip install -e '\.\[atari\]'"):
+        make(EnvSettings("ALE/Pong-v5"))
+
+
+def test_the_emulator_keeps_its_banner_to_itself() -> None:
+    code = "from rlcore.envs.make import *; make(EnvSettings('ALE/Pong-v5')).close()"  # the first one of a process
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
