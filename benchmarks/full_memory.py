@@ -1,0 +1,131 @@
+"""A full replay memory and its run: what a checkpoint costs, how long it takes to go on, what a policy reads of it.
+
+python -m benchmarks.full_memory      # a table; SAC on HalfCheetah-v5, 1 M rows; a minute, 1 GB, extra mujoco
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flows.runs.create import new_run
+from flows.stages.make_env import make_env
+from rlcore.judge.final import evaluate_checkpoint
+from rlcore.judge.policy import load_policy
+from rlcore.store import checkpoint
+from rlcore.store.checkpoint import chunks
+from rlcore.store.directory import RunDirectory
+from rlcore.train.session import Session
+from rlcore.types import Steps
+
+ROWS, WIDTH, INTERVAL = 1_000_000, 4, 50_000  # of a run of 1 M steps with 20 checkpoints
+BLOCK = 1_000  # rows of every environment that are handed in at once
+GOING_ON = "goes on"
+
+
+def fill(session: Session, rows: int, seed: int) -> None:
+    """Hand so many rows of noise to the memory, as if an environment had given them."""
+    rng, spec = torch.Generator().manual_seed(seed), session.envs.spec
+    for _ in range(0, rows, BLOCK * WIDTH):
+        session.training.buffer.extend(block(rng, spec, BLOCK, WIDTH), block(rng, spec, WIDTH))
+
+
+def block(rng: torch.Generator, spec: Any, *lead: int) -> Steps:
+    obs = {
+        key: torch.randn(*lead, *part.shape, generator=rng).to(getattr(torch, part.dtype))
+        for key, part in spec.obs.items()
+    }
+    ends = torch.rand(lead, generator=rng) < 1e-3
+    action = torch.randn(*lead, spec.action.size, generator=rng)
+    return Steps(obs, action, torch.randn(lead, generator=rng), ends & False, ends, ends & False)
+
+
+def timed(function: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds and processor seconds of a call."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    function()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def bytes_read() -> int:
+    """Bytes that this process has read so far, from the disk or its cache."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def size(folder: Path) -> int:
+    """Bytes of the files beneath a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def go_on(folder: str) -> None:
+    """In a process of its own: a session that goes on where the run stands; prints what that took."""
+    began = bytes_read()
+    wall, cpu = timed(lambda: Session(RunDirectory(folder)).close())
+    print(json.dumps([wall, cpu, bytes_read() - began]))
+
+
+def going_on(run: RunDirectory) -> tuple[float, float, int]:
+    """Seconds, processor seconds, bytes read of a session that goes on; imports are not in it."""
+    command = [sys.executable, "-m", "benchmarks.full_memory", GOING_ON, str(run.path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    wall, cpu, count = json.loads(said.splitlines()[-1])
+    return wall, cpu, count
+
+
+def figures(folder: Path) -> list[tuple[str, float, float, float]]:
+    """Rows of the table: what was done, seconds, processor seconds, bytes written or read."""
+    keys = f"exp=sac env.id=HalfCheetah-v5 env.num_envs={WIDTH} algo.total_steps={ROWS} buffer.size={ROWS}"
+    run = new_run([*keys.split(), "model_manager.disabled=true", "algo.compile=false", f"run_dir={folder / 'run'}"])
+    make_env(run)
+    rows: list[tuple[str, float, float, float]] = []
+
+    def did(what: str, function: Callable[[], Any]) -> None:
+        before = size(run.checkpoints)
+        took = timed(function)
+        rows.append((what, *took, size(run.checkpoints) - before))
+
+    session = Session(run)
+    session.training.collector.collect(1)
+    did("checkpoint, empty memory", session.save)
+    rows.append(("goes on, empty memory", *going_on(run)))
+    fill(session, ROWS, seed=0)
+    for number, (new, what) in enumerate(((0, "all of it new"), (INTERVAL, f"{INTERVAL:,} rows new"), (0, "none new"))):
+        fill(session, new, seed=number + 1)
+        session.training.collector.collect(1)  # another step, another checkpoint
+        did(f"checkpoint of 1 M rows, {what}", session.save)
+    session.close()
+    rows.append(("goes on with 1 M rows", *going_on(run)))
+    newest = checkpoint.resolve(run)
+    shutil.rmtree(run.checkpoints / chunks.FOLDER)
+    without = "the memory's chunks deleted"
+    began = bytes_read()
+    rows.append((f"its policy is loaded, {without}", *timed(lambda: load_policy(newest)), bytes_read() - began))
+    began = bytes_read()
+    took = timed(lambda: evaluate_checkpoint(run, newest, 1))
+    rows.append((f"an episode of its policy, {without}", *took, bytes_read() - began))
+    return rows
+
+
+def main() -> None:
+    """Print the table."""
+    if sys.argv[1:2] == [GOING_ON]:
+        go_on(sys.argv[2])
+        return
+    torch.set_num_threads(1)
+    print("| | seconds | processor | MB written or read |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        for what, wall, cpu, count in figures(Path(folder)):
+            print(f"| {what} | {wall:.2f} | {cpu:.2f} | {count / 1e6:,.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
