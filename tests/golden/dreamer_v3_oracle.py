@@ -75,10 +75,11 @@ def ours(part_of: str, given: dict[str, np.ndarray], layers: int, width: int) ->
     for name, value in given.items():
         name, tensor = name.replace("module.", "").replace("_forward_", ""), torch.from_numpy(value).double()
         if part_of in ("critic", "target"):
-            named[_hidden(*re.fullmatch(r"_model\.(\d+)\.(\w+)", name).groups(), 3 * layers)] = tensor
+            place, kind = re.findall(r"_model\.(\d+)\.(\w+)", name)[0]
+            named[_hidden(place, kind, 3 * layers)] = tensor
         elif part_of == "actor":
-            found = re.fullmatch(r"model\._model\.(\d+)\.(\w+)", name)
-            named[f"hidden.{_hidden(*found.groups())}" if found else name.replace("mlp_heads", "heads")] = tensor
+            found = re.findall(r"model\._model\.(\d+)\.(\w+)", name)
+            named[f"hidden.{_hidden(*found[0])}" if found else name.replace("mlp_heads", "heads")] = tensor
         elif re.fullmatch(r"rssm\.representation_model\._model\.0\.weight", name):
             if width:
                 named["rssm.core.of_deter.weight"] = tensor[:, :width]
@@ -90,8 +91,8 @@ def ours(part_of: str, given: dict[str, np.ndarray], layers: int, width: int) ->
 
 def _name_in_world(name: str, heads: Any, output: int) -> str:
     for pattern, own in heads:
-        if found := re.fullmatch(pattern, name):
-            return f"{own}.{_hidden(*found.groups(), output)}"
+        if found := re.findall(pattern, name):
+            return f"{own}.{_hidden(found[0][0], found[0][1], output)}"
     for pattern, own in WORLD:
         if found := re.fullmatch(pattern, name):
             return own(*found.groups())

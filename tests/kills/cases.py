@@ -59,6 +59,30 @@ OFF_POLICY = {
 }
 # Sequences, pictures, a carry and a latent that is written back: what world models will need.
 WORLD_MODEL = {"algo": "world", "algo__learning_starts": 100, "algo__size": 200, "env__max_episode_steps": 40}
+_LAYERS = {"dense_units": 8, "mlp_layers": 1}
+DREAMER = {
+    "algo": "dreamer_v3",
+    "algo__learning_starts": 100,
+    "algo__replay_ratio": 0.05,
+    "algo__per_rank_batch_size": 4,
+    "algo__per_rank_sequence_length": 12,
+    "algo__horizon": 4,
+    "algo__world_model": {
+        "discrete_size": 4,
+        "stochastic_size": 4,
+        "encoder": _LAYERS,
+        "recurrent_model": {"recurrent_state_size": 8, "dense_units": 8},
+        "transition_model": {"hidden_size": 8},
+        "representation_model": {"hidden_size": 8},
+        "observation_model": _LAYERS,
+        "reward_model": _LAYERS,
+        "discount_model": _LAYERS,
+    },
+    "algo__actor": _LAYERS,
+    "algo__critic": _LAYERS,
+    "buffer__size": 1000,
+    "env__max_episode_steps": 40,
+}
 ON_POLICY = {key: LEARNING[key] for key in LEARNING if key != "algo__anneal_clip_coef"}
 # Sequences of 7 of 32 rows, within which episodes end; a carry that goes from one rollout to the next.
 RECURRENT = LEARNING | {
@@ -75,6 +99,7 @@ ALGORITHMS = {
     "ppo_recurrent": RECURRENT,
     "sac": OFF_POLICY,
     "world": WORLD_MODEL,
+    "dreamer_v3": DREAMER,
     "reinforce": REINFORCE,
 }
 # Environments that are a class of somebody's own.
@@ -146,6 +171,7 @@ CASES += (Case("CartPole-v1", "two ranks"), Case("CartPole-v1", "compiled, two r
 OTHERS = {
     "a2c": "CartPole-v1",
     "ppo_recurrent": "CartPole-v1",
+    "dreamer_v3": "CartPole-v1",
     "sac": "Pendulum-v1",
     "world": "discrete_dummy",
     "reinforce": "CartPole-v1",

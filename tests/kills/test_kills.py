@@ -58,6 +58,10 @@ def test_killed_anywhere_a_world_model_ends_in_the_same_bits(tmp_path: Path, mon
     check("discrete_dummy", ("subprocess",), tmp_path, "world")
 
 
+def test_killed_anywhere_a_dreamer_ends_in_the_same_bits(tmp_path: Path) -> None:
+    check("CartPole-v1", ("in-process",), tmp_path, "dreamer_v3")
+
+
 def test_killed_anywhere_a_vectorised_environment_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("native",), tmp_path)
 
