@@ -43,7 +43,6 @@ KEYS: dict[tuple[str, ...], str] = {
 
 # Keys of theirs that no algorithm here has -> whose, and what serves here instead.
 WHOSE = {
-    "env.restart_on_exception": "SheepRL's key, not there yet",
     "algo.shuffle": "rl8's key (shuffle_minibatches), not there yet: minibatches are always drawn anew",
     "algo.shuffle_minibatches": "rl8's key, not there yet: minibatches are always drawn anew",
     "algo.model": "rl8's key, not there yet: networks are set by algo.encoder, algo.actor and algo.critic",

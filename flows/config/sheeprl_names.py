@@ -67,6 +67,7 @@ ENVS_NOT_YET = {
     "sheeprl.envs.minerl.MineRLWrapper": "MineRL",
     "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",
 }
+SHEEPRL_RESTARTS = 2  # within 300 s, of its Dreamers
 MODEL_KEYS = ("model_name", "description", "tags")
 
 
@@ -159,7 +160,9 @@ def _compile(node: Tree, key: str) -> Any:
 
 
 def _env(node: Tree, place: str) -> None:
-    """`wrapper` as the arguments of gymnasium.make; its id must be the environment's."""
+    """`wrapper` as the arguments of gymnasium.make, whose id must be the environment's; restarts by their number."""
+    if isinstance(restart := node.get("restart_on_exception"), bool):
+        node["restart_on_exception"] = {"attempts": SHEEPRL_RESTARTS if restart else 0}
     wrapper = node.get("wrapper")
     if wrapper is None or wrapper == "???":
         node["wrapper"] = {}

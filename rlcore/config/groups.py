@@ -24,6 +24,15 @@ class ActionsAsObservationConfig:
 
 
 @dataclass(frozen=True)
+class RestartConfig:
+    """An environment that raised, or whose process died, is built anew."""
+
+    attempts: int = arg(0, "failures within the window that are answered so; one more ends the run. 0 = off", low=0)
+    window: float = arg(300.0, "seconds for which a failure counts", above=0)
+    wait: float = arg(20.0, "seconds before it is built anew", low=0)
+
+
+@dataclass(frozen=True)
 class EnvConfig:
     """The environment and how many of it."""
 
@@ -46,6 +55,7 @@ class EnvConfig:
     )
     screen_size: int | None = arg(64, "side of image observations, pixels; null = as the environment has them", low=1)
     grayscale: bool = arg(False, "image observations in one channel")
+    normalize_actions: bool = arg(False, "a bounded Box of actions is shown as -1 to 1")
     action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
     clip_rewards: bool = arg(False, "the learner sees tanh(reward)")
     capture_video: bool = arg(True, "record one greedy episode at the last evaluation", learning=False)
@@ -56,6 +66,9 @@ class EnvConfig:
     reward_as_observation: bool = arg(False, "the last reward as observation key `reward`")
     mask_velocities: bool = arg(
         False, "zero the velocity entries (classic control, LunarLander): a partly observed task"
+    )
+    restart_on_exception: RestartConfig = arg(
+        RestartConfig(), "an environment that fails is built anew, its open episode truncated", learning=False
     )
     wrapper: dict[str, Any] = arg(
         {}, "arguments of gymnasium.make, as env.wrapper.is_slippery=false; or of your class, which _target_ names"

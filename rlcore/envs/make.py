@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import TimeLimit
 
-from rlcore.config.groups import EnvConfig
+from rlcore.config.groups import EnvConfig, RestartConfig
 from rlcore.envs.images import BareImage, FrameStack, ScreenSize
 from rlcore.envs.spaces import kind_of, obs_spaces
 from rlcore.envs.suites.ids import known_id
@@ -20,6 +20,7 @@ from rlcore.envs.wrappers import (
     ActionsAsObservation,
     FlatDictObservation,
     MaskVelocities,
+    NormalizeAction,
     RewardAsObservation,
 )
 from rlcore.errors import UserError
@@ -30,11 +31,12 @@ class EnvSettings:
     """The part of the env group that makes one environment, as plain values that a worker process can be sent.
 
     Every field is the key of that name in `EnvConfig`; `num_stack`, `noop` and `dilation` are those of its group
-    `actions_as_observation`.
+    `actions_as_observation`, `restart` is its group `restart_on_exception`.
     """
 
     id: str
     wrapper: dict[str, Any] = field(default_factory=dict)
+    normalize_actions: bool = False
     action_repeat: int = 1
     mask_velocities: bool = False
     screen_size: int | None = 64
@@ -46,6 +48,7 @@ class EnvSettings:
     dilation: int = 1
     reward_as_observation: bool = False
     max_episode_steps: int | None = None
+    restart: RestartConfig = field(default_factory=RestartConfig)
 
     @staticmethod
     def of(config: EnvConfig | EnvSettings) -> EnvSettings:
@@ -56,6 +59,7 @@ class EnvSettings:
         return EnvSettings(
             id=config.id,
             wrapper=dict(config.wrapper),
+            normalize_actions=config.normalize_actions,
             action_repeat=config.action_repeat,
             mask_velocities=config.mask_velocities,
             screen_size=config.screen_size,
@@ -67,15 +71,16 @@ class EnvSettings:
             dilation=stack.dilation,
             reward_as_observation=config.reward_as_observation,
             max_episode_steps=config.max_episode_steps,
+            restart=config.restart_on_exception,
         )
 
 
 def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> gymnasium.Env:
     """One environment whose observations are a flat dict, wrapped as the config asks.
 
-    Order (SheepRL's): action repeat, flat dict, masked velocities, size and colours of images, their frames,
-    `action_stack`, `reward`, time limit. The id's own time limit counts environment steps; `max_episode_steps` counts
-    actions.
+    Order (SheepRL's): normalised actions, action repeat, flat dict, masked velocities, size and colours of images,
+    their frames, `action_stack`, `reward`, time limit. The id's own time limit counts environment steps;
+    `max_episode_steps` counts actions. A restart after a failure is the vector's (`SingleEnv`), around all of these.
 
     Args:
         config: the env group, or settings taken from it.
@@ -92,6 +97,8 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
     taken = {argument: getattr(settings, key) for argument, key in suite.from_keys.items()}
     env = open_env(suite, env_id, {**taken, **settings.wrapper}, render_mode)
     try:
+        if settings.normalize_actions:
+            env = NormalizeAction(env)
         if settings.action_repeat > 1 and not suite.repeats(settings.wrapper):
             env = ActionRepeat(env, settings.action_repeat)
         env = BareImage(env) if kind_of("", env.observation_space) == "image" else FlatDictObservation(env)

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import RescaleAction, TimeLimit
 
 from rlcore.config.values import nearest
 from rlcore.envs.spaces import action_spec
@@ -37,6 +37,28 @@ def layers(env: Any) -> Iterator[Any]:
         yield env
         env = env.env
     yield env
+
+
+class NormalizeAction(RescaleAction):
+    """Every action that is bounded on both sides shown as -1 to 1; what rounds beyond the bounds is clipped.
+
+    A UserError where actions are no Box of real numbers.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        space = env.action_space
+        if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+            raise UserError(
+                f"env.normalize_actions=true: actions are {space}, not a Box of real numbers; set it to false"
+            )
+        bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.low < space.high)
+        low, high = np.where(bounded, -1, space.low), np.where(bounded, 1, space.high)
+        super().__init__(env, low.astype(space.dtype), high.astype(space.dtype))
+
+    def action(self, action: Any) -> np.ndarray:
+        """One action in the environment's own bounds and type."""
+        space: Any = self.env.action_space
+        return np.clip(super().action(action), space.low, space.high).astype(space.dtype, copy=False)
 
 
 class ActionRepeat(gymnasium.Wrapper):

@@ -82,8 +82,10 @@ class Loop:
         return found
 
     def metrics(self) -> Metrics:
-        """Numbers that buffer and plan give about an iteration after its updates."""
-        return check_metrics({**self.buffer.metrics(), **self.plan.metrics(self._due)})
+        """Numbers that buffer, plan and environments give about an iteration after its updates."""
+        restarts: int = getattr(self.collector.envs, "restarts", 0)  # of a vector from outside: none
+        failed = {"Game/env_restarts": float(restarts)} if restarts else {}
+        return check_metrics({**self.buffer.metrics(), **self.plan.metrics(self._due), **failed})
 
 
 def check_metrics(metrics: Metrics) -> Metrics:

@@ -56,7 +56,7 @@ def make_vector_env(
         return NativeVectorEnv(settings, num_envs, seeds)
     limit = step_limit(config)
     if isinstance(config, EnvSettings) or config.sync_env:
-        return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance, limit)
+        return SerialVectorEnv(lambda: make(settings), num_envs, seeds, tier, fresh_instance, limit, settings.restart)
     return SubprocessVectorEnv(settings, num_envs, seeds, tier, fresh_instance, limit)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlcore import streams
 from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.spaces import Bounds
 from rlcore.errors import EnvironmentFault, RunError
@@ -72,6 +73,8 @@ class EpisodicVectorEnv(ABC):
         self._actions: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
         self._pending: list[int] = []  # environments whose last arrival ended an episode
         self._rebuild: set[int] = set()
+        self._cut: set[int] = set()  # environments whose last step failed and is answered by a restart
+        self.restarts = 0  # failures that were answered so
         self._finished: list[Episode] = []
         self._last: Arrival | None = None
 
@@ -82,6 +85,8 @@ class EpisodicVectorEnv(ABC):
         """Open an episode in the environments of `seeds`, take the action in the others; fill `rows`.
 
         Where an episode is opened, nothing but the observation is written. Returns where one has ended, in order.
+        A step that failed, where a restart answers it, is such an end: `_note_failures` says so, no observation is
+        written.
         """
 
     @abstractmethod
@@ -134,6 +139,8 @@ class EpisodicVectorEnv(ABC):
         self._pending = self._advance(action, seeds, (arrival.obs, reward, arrival.terminated, arrival.truncated))
         if self._rebuild:
             self._rebuild.clear()
+        if self._cut:
+            self._repeat_last(arrival)
         self._inspect(arrival.obs)
         if action is not None and self.tier == "replay":
             for index, taken in enumerate(action):
@@ -145,6 +152,26 @@ class EpisodicVectorEnv(ABC):
             self._finished.append(Episode(index, float(self._return[index]), int(self._length[index])))
         self._last = arrival
         return arrival
+
+    def _note_failures(self, index: int, failures: list[str], cut: bool) -> None:
+        """Count and log failures that restarts answer; `cut`: the last one was of a step, and ends an episode."""
+        for failure in failures:
+            log.warning("%s; the environment is built anew (env.restart_on_exception)", failure)
+        self.restarts += len(failures)
+        if cut:
+            self._cut.add(index)
+
+    def _repeat_last(self, arrival: Arrival) -> None:
+        """Where a step failed, the observation before it once more: its transition ends there, truncated."""
+        assert self._last is not None
+        for index in self._cut:
+            for key, values in arrival.obs.items():
+                values[index] = self._last.obs[key][index]
+        self._cut.clear()
+
+    def _spare_seed(self, index: int) -> int:
+        """Seed of an episode that a restart opens, where the environment's own generator would have gone on."""
+        return streams.integer(self._episode_seed(index, 0) or 0, "env", int(self._episode_index[index]))
 
     def _open(self, index: int) -> int | None:
         self._episode_index[index] += 1
@@ -245,6 +272,7 @@ class EpisodicVectorEnv(ABC):
                 "length": np.array([e.length for e in self._finished], np.int64),
             },
             "out_of_bounds": dict(self.out_of_bounds),
+            "restarts": self.restarts,
         }
         if self._last is not None:
             state["last"] = asdict(self._last)
@@ -277,6 +305,7 @@ class EpisodicVectorEnv(ABC):
         finished = [np.asarray(state["finished"][k]).tolist() for k in ("env_index", "return", "length")]
         self._finished = [Episode(*row) for row in zip(*finished, strict=True)]
         self.out_of_bounds = dict(state["out_of_bounds"])
+        self.restarts = state.get("restarts", 0)
         self._actions = [[] for _ in range(self.num_envs)]
         self._last = None
         if state["started"]:
@@ -320,6 +349,9 @@ class EpisodicVectorEnv(ABC):
 
 def _allowed(dtype: np.dtype, bounds: tuple[np.ndarray, np.ndarray] | None) -> tuple[Any, Any] | None:
     """Bounds within which a key's values are finite and as its space declares; None where any value is."""
+    if dtype.kind in "iu" and bounds is not None:
+        held = np.iinfo(dtype)  # pixels from 0 to 255: nothing to compare, of what would cost more than a copy
+        return None if (bounds[0] <= held.min).all() and (bounds[1] >= held.max).all() else bounds
     if dtype.kind != "f":
         return bounds
     largest = np.finfo(dtype).max

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 TRIED, TRIED_STEPS = 13, 60  # lanes, a number of no power of two, and actions by which exactness is tried
 _EXACT: dict[str, bool] = {}  # by settings, found out once a process
-FORBIDS = ("action_repeat", "mask_velocities", "num_stack", "reward_as_observation")
+FORBIDS = ("normalize_actions", "action_repeat", "mask_velocities", "num_stack", "reward_as_observation", "restart")
+OTHER_NAMES = {"num_stack": "actions_as_observation", "restart": "restart_on_exception"}
 WORTH_IT = 8  # environments from which on one computation is quicker: 4 take 37 µs singly and 48 so, 8 take 63 and 51
 
 
@@ -170,8 +171,8 @@ def refuse(config: EnvConfig) -> None:
             f"{', '.join(sorted(have))} have, others take env.vectorization=single"
         )
     for key in _forbidden(config):
-        name = "actions_as_observation" if key == "num_stack" else key
-        raise UserError(f"{asked}: not together with env.{name}, a wrapper of single environments; leave one out")
+        name = OTHER_NAMES.get(key, key)
+        raise UserError(f"{asked}: not together with env.{name}, which is of single environments; leave one out")
     if wrappers := _wrappers(config):
         raise UserError(f"{asked}: not together with {wrappers[0]}, a wrapper of single environments")
     if not config.sync_env:

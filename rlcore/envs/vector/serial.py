@@ -10,7 +10,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rlcore.config.groups import RestartConfig
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
+from rlcore.envs.vector.restarts import Restarts
 from rlcore.envs.vector.single import SingleEnv
 from rlcore.envs.vector.watchdog import STEP_TIMEOUT, Overdue, Watchdog, first_limit
 from rlcore.errors import EnvironmentLost
@@ -22,7 +24,8 @@ log = logging.getLogger(__name__)
 class SerialVectorEnv(EpisodicVectorEnv):
     """Environments in this process, one after another: fastest where a step takes microseconds.
 
-    `build` makes one environment; `step_timeout` is in seconds, for one step of all of them.
+    `build` makes one environment; `step_timeout` is in seconds, for one step of all of them; `restart` says how often a
+    failure is answered by building it anew.
     """
 
     def __init__(
@@ -33,19 +36,29 @@ class SerialVectorEnv(EpisodicVectorEnv):
         tier: str = "snapshot",
         fresh_instance: bool = False,
         step_timeout: float = STEP_TIMEOUT,
+        restart: RestartConfig | None = None,
     ) -> None:
         self._watchdog = Watchdog(step_timeout)
+        self._restarts = Restarts(restart or RestartConfig())  # how long they may take; each environment counts its own
         with self._watchdog.limit_to(first_limit(step_timeout)):
             self._envs: list[SingleEnv] = [
-                self._watchdog.call(partial(SingleEnv, build, i, fresh_instance)) for i in range(num_envs)
+                self._watchdog.call(partial(SingleEnv, build, i, fresh_instance, restart)) for i in range(num_envs)
             ]
         super().__init__(num_envs, self._envs[0].spec, self._envs[0].bounds, episode_seed, tier, fresh_instance)
 
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
-        if not self._builds(action, seeds):
-            return self._step_or_reset(action, seeds, rows)
-        with self._watchdog.limit_to(first_limit(self._watchdog.limit)):
-            return self._step_or_reset(action, seeds, rows)
+        may_restart = self._restarts.attempts > 0
+        if not self._builds(action, seeds) and not (may_restart and seeds):
+            ended = self._step_or_reset(action, seeds, rows)
+        else:
+            first = first_limit(self._watchdog.limit)
+            with self._watchdog.limit_to(first + self._restarts.seconds(first)):
+                ended = self._step_or_reset(action, seeds, rows)
+        for index, env in enumerate(self._envs if may_restart else ()):
+            if env.failures:
+                self._note_failures(index, env.failures, cut=env.broken)
+                env.failures = []
+        return ended
 
     def _step_or_reset(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
         obs, reward, terminated, truncated = rows
@@ -54,7 +67,8 @@ class SerialVectorEnv(EpisodicVectorEnv):
         try:
             for index, env in enumerate(self._envs):
                 if index in seeds or actions is None:
-                    env.reset(seeds[index], obs, index, index in self._rebuild)
+                    spare = self._spare_seed(index) if env.restarts.attempts else None
+                    env.reset(seeds[index], obs, index, index in self._rebuild, spare)
                     continue
                 reward[index], terminates, truncates = env.step(actions[index], obs, index)
                 terminated[index], truncated[index] = terminates, truncates

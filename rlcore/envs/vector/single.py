@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from rlcore.config.groups import RestartConfig
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.spaces import Bounds, obs_bounds, spec_of
-from rlcore.errors import EnvironmentFault, RunError, first_line
+from rlcore.envs.vector.restarts import Restarts
+from rlcore.errors import EnvironmentFault, RunError, UserError, first_line
 from rlcore.spec import EnvSpec
 from rlcore.types import State
 
@@ -25,37 +28,94 @@ class SingleEnv:
         build: makes the environment; called again for every episode when `fresh_instance`.
         index: the environment's number, for messages.
         fresh_instance: build a new environment for every episode, because a used one remembers the last.
+        restart: how often it is built anew where it fails.
+        lost: a process in which it failed is gone, so its first episode is that of a restart.
+
+    Attributes:
+        failures: what went wrong since somebody emptied it, each answered by a restart; of a step, the episode is over.
     """
 
-    def __init__(self, build: Callable[[], gymnasium.Env], index: int, fresh_instance: bool = False) -> None:
+    failures: list[str]
+
+    def __init__(
+        self,
+        build: Callable[[], gymnasium.Env],
+        index: int,
+        fresh_instance: bool = False,
+        restart: RestartConfig | None = None,
+        lost: bool = False,
+    ) -> None:
         self.build = build
         self.index = index
         self.fresh_instance = fresh_instance
         self.env = build()
         self.used = False
         self.length = 0
+        self.restarts = Restarts(restart or RestartConfig())
+        self.broken = lost
+        self.failures = []
         self.spec: EnvSpec = spec_of(self.env)
         self.bounds: Bounds = obs_bounds(self.env)
         self._layout = [(key, part.shape, np.dtype(part.dtype)) for key, part in self.spec.obs.items()]
 
-    def reset(self, seed: int | None, obs: dict[str, np.ndarray], row: int, rebuild: bool = False) -> None:
+    def reset(
+        self,
+        seed: int | None,
+        obs: dict[str, np.ndarray],
+        row: int,
+        rebuild: bool = False,
+        spare: int | None = None,
+    ) -> None:
         """Open an episode and write its first observation.
 
-        `seed` None goes on with the environment's own generator; `rebuild` starts from a newly built environment. An
-        EnvironmentFault where the environment raised, or its observation has a wrong shape.
+        An EnvironmentFault where the environment raised, or its observation has a wrong shape.
+
+        Args:
+            seed: of the episode; None goes on with the environment's own generator.
+            obs: arrays to write into.
+            row: of these.
+            rebuild: start from a newly built environment.
+            spare: seed of an environment that was built anew after a failure, where there is no other.
         """
         self.length = 0
-        if self.used and (rebuild or self.fresh_instance):
-            self.rebuild()
-        self.used = True
-        try:
-            first, _ = self.env.reset(seed=seed)
-        except Exception as error:
-            raise self._fault(f"reset raised {type(error).__name__}: {first_line(error)}") from error
+        while True:
+            try:
+                if self.broken:
+                    self._restart()
+                    seed = spare if seed is None else seed
+                elif self.used and (rebuild or self.fresh_instance):
+                    self.rebuild()
+                self.used = True
+                first, _ = self.env.reset(seed=seed)
+            except Exception as error:
+                if isinstance(error, UserError) and not self.broken:  # it cannot be made at all
+                    raise
+                self._note_failure("reset", error)
+            else:
+                break
+        self.broken = False
         self._write(first, obs, row)
+
+    def _restart(self) -> None:
+        """Build the environment anew after a failure; a broken one need not close in good order."""
+        if self.used:
+            with contextlib.suppress(Exception):
+                self.env.close()
+            self.restarts.pause()
+            self.env, self.used = self.build(), False
+
+    def _note_failure(self, call: str, error: Exception) -> None:
+        """Count an exception; an EnvironmentFault where no restart answers it."""
+        what = f"{call} raised {type(error).__name__}: {first_line(error)}"
+        if not self.restarts.allow():
+            raise self._fault(f"{what}{self.restarts.given_up()}") from error
+        self.broken = True
+        self.failures.append(f"environment {self.index}, step {self.length} of its episode: {what}")
 
     def step(self, action: Any, obs: dict[str, np.ndarray], row: int) -> Row:
         """Take one action, in the environment's own form, and write the observation.
+
+        Where a restart answers a failure the episode is truncated and nothing is written: `failures` says so.
 
         An EnvironmentFault, where the environment raised or returned what it must not, names env index, step and key.
         """
@@ -63,7 +123,8 @@ class SingleEnv:
         try:
             new, reward, terminated, truncated, _ = self.env.step(action)
         except Exception as error:
-            raise self._fault(f"step raised {type(error).__name__}: {first_line(error)}") from error
+            self._note_failure("step", error)
+            return 0.0, False, True
         self._write(new, obs, row)
         plain = reward if isinstance(reward, float) else self._plain_reward(reward)
         if not -LARGEST_REWARD <= plain <= LARGEST_REWARD:  # NaN is not
@@ -81,7 +142,7 @@ class SingleEnv:
     def capture(self) -> State:
         """The environment's state for `restore`; a RunError names an attribute that cannot be read."""
         try:
-            return {"env": capture(self.env), "length": self.length}
+            return {"env": capture(self.env), "length": self.length} | ({"broken": True} if self.broken else {})
         except OpaqueStateError as opaque:
             raise RunError(
                 f"environment {self.index}: {opaque} cannot be saved, so {self.spec.id} is not of tier snapshot; "
@@ -93,7 +154,7 @@ class SingleEnv:
         if self.used:
             self.rebuild()
         restore(self.env, state["env"])
-        self.length = state["length"]
+        self.length, self.broken = state["length"], state.get("broken", False)
         self.used = True
 
     def replay(self, seed: int | None, actions: list[Any], obs: dict[str, np.ndarray], row: int) -> None:
@@ -101,6 +162,8 @@ class SingleEnv:
         self.reset(seed, obs, row, rebuild=True)
         for action in actions:
             self.step(action, obs, row)
+            if self.broken:
+                raise EnvironmentFault(self.failures[-1])
 
     def close(self) -> None:
         """Release the environment."""

@@ -1,8 +1,12 @@
-"""Environments in processes of their own: for expensive steps, and for engines that may hang or crash."""
+"""Environments in processes of their own: for expensive steps, and for engines that may hang or crash.
+
+Observations come through memory that both processes share: an image costs the worker's copy and one of the parent's.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import signal
 import subprocess
@@ -13,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from rlcore.envs.make import EnvSettings
+from rlcore.envs.spaces import Bounds
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
+from rlcore.envs.vector.restarts import Restarts
 from rlcore.envs.vector.watchdog import START_LIMIT, STEP_TIMEOUT, first_limit
-from rlcore.envs.vector.worker import Request, Status, record_dtype
+from rlcore.envs.vector.worker import Request, SharedRow, Status
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
 from rlcore.spec import EnvSpec
 from rlcore.system.lifeline import is_stopped, spawn
@@ -26,21 +32,41 @@ ERRORS = {kind.__name__: kind for kind in (UserError, EnvironmentFault, RunError
 
 
 class Worker:
-    """The parent's end of one environment process; `index` is the environment's number in messages."""
+    """The parent's end of one environment process.
 
-    def __init__(self, settings: EnvSettings, index: int, fresh_instance: bool) -> None:
+    Args:
+        settings: of the environment.
+        index: its number, for messages.
+        fresh_instance: a newly built environment for every episode.
+        lost: it takes the place of a process that died.
+
+    Attributes:
+        row: its newest row, once it is built.
+    """
+
+    row: SharedRow
+
+    def __init__(self, settings: EnvSettings, index: int, fresh_instance: bool, lost: bool = False) -> None:
         self.index = index
         self.connection, theirs = Pipe()
+        self._memory = os.memfd_create(f"environment {index}")
         self.process = spawn(
             "rlcore.envs.vector.worker",
             str(theirs.fileno()),
-            pass_fds=(theirs.fileno(),),
+            str(self._memory),
+            pass_fds=(theirs.fileno(), self._memory),
             stdin=subprocess.DEVNULL,
             stdout=2,  # what an environment prints must not mix with what this process prints
         )
         theirs.close()
-        self._finalizer = weakref.finalize(self, _end, self.process, self.connection)
-        self.send(Request.BUILD, pickle.dumps((settings, index, fresh_instance)))
+        self._finalizer = weakref.finalize(self, _end, self.process, self.connection, self._memory)
+        self.send(Request.BUILD, pickle.dumps((settings, index, fresh_instance, lost)))
+
+    def built(self, deadline: Deadline) -> tuple[EnvSpec, Bounds]:
+        """Spec and bounds of the environment, which is there now; errors as those of `receive`."""
+        spec, bounds = pickle.loads(self.receive(deadline, 0))
+        self.row = SharedRow(EnvSpec.from_json(spec), self._memory)
+        return EnvSpec.from_json(spec), bounds
 
     def send(self, request: Request, payload: bytes) -> None:
         """Ask for something; the answer must be received before the next request."""
@@ -103,8 +129,9 @@ class Deadline:
         return True
 
 
-def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+def _end(process: subprocess.Popen[bytes], connection: Connection, memory: int) -> None:
     connection.close()
+    os.close(memory)
     try:
         process.wait(timeout=1)  # idle ones end by themselves when their pipe closes
     except subprocess.TimeoutExpired:
@@ -127,20 +154,19 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         fresh_instance: bool = False,
         step_timeout: float = STEP_TIMEOUT,
     ) -> None:
-        self.step_timeout = step_timeout
+        self.step_timeout, self._settings = step_timeout, settings
+        self._restarts = [Restarts(settings.restart) for _ in range(num_envs)]  # of processes that are gone
         self.workers: list[Worker] = []
         self._steps = np.zeros(num_envs, np.int64)
         try:
             self.workers.extend(Worker(settings, index, fresh_instance) for index in range(num_envs))
-            built = [pickle.loads(answer) for answer in self._answers(max(START_LIMIT, step_timeout))]
+            deadline = Deadline(max(START_LIMIT, step_timeout))
+            built = [worker.built(deadline) for worker in self.workers]
         except BaseException:
             self.close()
             raise
-        spec, bounds = built[0]
-        super().__init__(num_envs, EnvSpec.from_json(spec), bounds, episode_seed, tier, fresh_instance)
+        super().__init__(num_envs, *built[0], episode_seed, tier, fresh_instance)
         self._steps = self._length
-        self._record = record_dtype(self.spec)
-        self._names = list(zip(self.spec.obs, self._record.names or (), strict=False))
 
     @property
     def pids(self) -> list[int]:
@@ -159,24 +185,62 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
         for index, worker in enumerate(self.workers):
             if index in seeds or action is None:
-                worker.send(Request.RESET, pickle.dumps((seeds[index], index in self._rebuild)))
+                self._send_reset(index, seeds[index])
             else:
                 worker.send(Request.STEP, action[index].tobytes())
-        limit = first_limit(self.step_timeout) if self._builds(action, seeds) else self.step_timeout
-        _, reward, terminated, truncated = rows
-        records = self._records(self._answers(limit), rows[0], range(self.num_envs))
-        for index, record in enumerate(records):
-            reward[index] = record["reward"]
-            terminated[index], truncated[index] = record["terminated"], record["truncated"]
+        deadline = Deadline(self._limit(self._builds(action, seeds), bool(seeds)))
+        obs, reward, terminated, truncated = rows
+        for index in range(self.num_envs):
+            if self._failed(index, seeds, deadline):
+                reward[index], terminated[index], truncated[index] = 0.0, False, True
+                continue
+            row = self.workers[index].row
+            for key, values in row.obs.items():
+                obs[key][index] = values
+            reward[index], terminated[index], truncated[index] = row.reward, row.terminated, row.truncated
         return (terminated | truncated).nonzero()[0].tolist()
 
-    def _records(self, answers: list[bytes], obs: dict[str, np.ndarray], indices: Any) -> list[Any]:
-        """Answers of some environments' workers; their observations are written."""
-        records = [np.frombuffer(answer, self._record, 1)[0] for answer in answers]
-        for index, record in zip(indices, records, strict=True):
-            for key, name in self._names:
-                obs[key][index] = record[name]
-        return records
+    def _send_reset(self, index: int, seed: int | None) -> None:
+        spare = self._spare_seed(index) if self._settings.restart.attempts else None
+        self.workers[index].send(Request.RESET, pickle.dumps((seed, index in self._rebuild, spare)))
+
+    def _limit(self, builds: bool, resets: bool) -> float:
+        """Seconds for one request to all: more where environments are built, more still where they may be so again."""
+        first = first_limit(self.step_timeout)
+        return (first if builds else self.step_timeout) + (self._restarts[0].seconds(first) if resets else 0.0)
+
+    def _failed(self, index: int, seeds: dict[int, int | None], deadline: Deadline) -> bool:
+        """Receive the answer of one worker; whether its step failed and a restart answers that."""
+        while True:
+            try:
+                answer = self.workers[index].receive(deadline, int(self._steps[index]))
+            except EnvironmentLost as lost:
+                self._replace(index, lost, cut=index not in seeds)
+                if index not in seeds:
+                    return True
+                self._send_reset(index, seeds[index])
+                deadline = Deadline(self._limit(True, True))
+                continue
+            failures, cut = pickle.loads(answer) if answer else ((), False)
+            if failures:
+                self._note_failures(index, failures, cut)
+            return cut
+
+    def _replace(self, index: int, lost: EnvironmentLost, cut: bool) -> None:
+        """Start another process for one that is gone; an EnvironmentLost where no restart answers that any more."""
+        restarts, text = self._restarts[index], str(lost)
+        while True:
+            if not restarts.allow():
+                raise EnvironmentLost(text + restarts.given_up()) from None
+            self._note_failures(index, [text], cut)
+            self.workers[index].close()
+            restarts.pause()
+            self.workers[index] = Worker(self._settings, index, self.fresh_instance, lost=True)
+            try:
+                self.workers[index].built(Deadline(max(START_LIMIT, self.step_timeout)))
+                return
+            except (EnvironmentLost, UserError) as again:
+                text = str(again)
 
     def _capture(self) -> list[State]:
         return [pickle.loads(a) for a in self._ask(Request.CAPTURE, [None] * self.num_envs, self.step_timeout)]
@@ -191,8 +255,10 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         for index, (seed, actions) in episodes.items():
             self.workers[index].send(Request.REPLAY, pickle.dumps((seed, actions)))
         deadline = Deadline(limit)
-        answers = [self.workers[i].receive(deadline, int(self._length[i])) for i in episodes]
-        self._records(answers, obs, episodes)
+        for index in episodes:
+            self.workers[index].receive(deadline, int(self._length[index]))
+            for key, values in self.workers[index].row.obs.items():
+                obs[key][index] = values
 
     def close(self) -> None:
         """End all worker processes."""

@@ -1,11 +1,15 @@
-"""One environment in a process of its own: `python -m rlcore.envs.vector.worker CONNECTION`. Imports no torch.
+"""One environment in a process of its own: `python -m rlcore.envs.vector.worker CONNECTION MEMORY`. Imports no torch.
 
-Answers one request at a time on the connection (a byte that says which, then its arguments) until its pipe closes.
+Answers one request at a time on the connection (a byte that says which, then its arguments) until its pipe closes. Rows
+go through memory that parent and worker share (a descriptor without a name, gone with the two): an answer says only
+that the row is there.
 """
 
 from __future__ import annotations
 
 import enum
+import mmap
+import os
 import pickle
 import signal
 import sys
@@ -41,16 +45,46 @@ class Status(enum.IntEnum):
 def record_dtype(spec: EnvSpec) -> np.dtype:
     """One row of an arrival as a record: obs_0, obs_1, ... in the order of the spec, reward, terminated, truncated."""
     fields: list[Any] = [(f"obs_{i}", part.dtype, part.shape) for i, part in enumerate(spec.obs.values())]
-    return np.dtype([*fields, ("reward", "f8"), ("terminated", "?"), ("truncated", "?")])
+    return np.dtype([*fields, ("reward", "f8"), ("terminated", "?"), ("truncated", "?")], align=True)
+
+
+class SharedRow:
+    """The row of one environment in shared memory, as arrays to write into or read from.
+
+    Args:
+        spec: of the environment.
+        memory: descriptor of the memory, which is made as large as the row.
+
+    Attributes:
+        obs: key -> [*shape].
+        reward: [] float64.
+        terminated: [] bool.
+        truncated: [] bool.
+    """
+
+    obs: dict[str, np.ndarray]
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+    def __init__(self, spec: EnvSpec, memory: int) -> None:
+        record = record_dtype(spec)
+        os.ftruncate(memory, record.itemsize)
+        row: Any = np.frombuffer(mmap.mmap(memory, record.itemsize), record, 1)
+        self.obs = {key: row[f"obs_{i}"][0, ...] for i, key in enumerate(spec.obs)}
+        self.reward, self.terminated, self.truncated = (
+            row[name].reshape(()) for name in ("reward", "terminated", "truncated")
+        )
 
 
 class RequestHandler:
-    """Answers the parent's requests with one environment."""
+    """Answers the parent's requests with one environment; its rows are written to `memory`."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int) -> None:
         self.env: Any = None
-        self.row: Any = None  # a structured array [1]
-        self.obs: dict[str, np.ndarray] = {}  # views into the row
+        self.memory = memory
+        self.row: Any = None
+        self.obs: dict[str, np.ndarray] = {}  # views into the row, [1, ...]
 
     def answer(self, request: bytes) -> bytes:
         """The answer's bytes, without status, to a byte of `Request` and its arguments.
@@ -69,33 +103,42 @@ class RequestHandler:
         if kind is Request.RESTORE:
             self.env.restore(arguments)
             return b""
-        self.row["reward"], self.row["terminated"], self.row["truncated"] = 0.0, False, False
+        self._put(0.0, False, False)
         if kind is Request.RESET:
-            seed, rebuild = arguments
-            self.env.reset(seed, self.obs, 0, rebuild)
+            seed, rebuild, spare = arguments
+            self.env.reset(seed, self.obs, 0, rebuild, spare)
         else:
             seed, actions = arguments
             self.env.replay(seed, actions.tolist() if actions.ndim == 1 else list(actions), self.obs, 0)
-        return self.row.tobytes()
+        return self._failures()
 
-    def _build(self, settings: Any, index: int, fresh_instance: bool) -> bytes:
-        self.env = SingleEnv(lambda: make(settings), index, fresh_instance)
+    def _build(self, settings: Any, index: int, fresh_instance: bool, lost: bool) -> bytes:
+        self.env = SingleEnv(lambda: make(settings), index, fresh_instance, settings.restart, lost)
         spec = self.env.spec
-        self.row = np.zeros(1, record_dtype(spec))
-        self.obs = {key: self.row[f"obs_{i}"] for i, key in enumerate(spec.obs)}
+        self.row = SharedRow(spec, self.memory)
+        self.obs = {key: values[None] for key, values in self.row.obs.items()}
         return pickle.dumps((spec.to_json(), self.env.bounds))
 
     def _step(self, payload: bytes) -> bytes:
         spec = self.env.spec.action
         action = np.frombuffer(payload, spec.dtype).reshape(spec.shape).copy()
-        result = self.env.step(action if spec.shape else int(action), self.obs, 0)
-        self.row["reward"], self.row["terminated"], self.row["truncated"] = result
-        return self.row.tobytes()
+        self._put(*self.env.step(action if spec.shape else int(action), self.obs, 0))
+        return self._failures()
+
+    def _put(self, reward: float, terminated: bool, truncated: bool) -> None:
+        self.row.reward[...], self.row.terminated[...], self.row.truncated[...] = reward, terminated, truncated
+
+    def _failures(self) -> bytes:
+        """Failures that restarts answered, and whether the step was one of them; b"" of none, as nearly always."""
+        if not self.env.failures:
+            return b""
+        failures, self.env.failures = self.env.failures, []
+        return pickle.dumps((failures, self.env.broken))
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection, memory: int) -> None:
     """Answer until the pipe closes; an error is an answer too."""
-    handler = RequestHandler()
+    handler = RequestHandler(memory)
     while True:
         try:
             request = connection.recv_bytes()
@@ -116,7 +159,7 @@ def main() -> None:
     # Ctrl-C reaches the whole process group; the parent decides what it means.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    serve(Connection(int(sys.argv[1])))
+    serve(Connection(int(sys.argv[1])), int(sys.argv[2]))
 
 
 if __name__ == "__main__":

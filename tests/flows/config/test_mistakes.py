@@ -121,7 +121,7 @@ MISTAKES = [
     ("buffer.prioritize_ends=true", ["buffer.prioritize_ends=true", "dreamer"]),
     ("checkpoint.exploration_ckpt_path=x", ["checkpoint.exploration_ckpt_path=x", "p2e"]),
     # Keys that they have, and no counterpart of: told as such, where the nearest match would mislead.
-    ("env.restart_on_exception=true", ["env.restart_on_exception=true", "SheepRL's key, not there yet"]),
+    ("env.restart_on_exception.attempts=-1", ["env.restart_on_exception.attempts=-1", "must be an integer"]),
     ("algo.shuffle=false", ["algo.shuffle=false", "rl8's key", "not there yet"]),
     ("algo.model=mine", ["algo.model=mine", "rl8's key", "not there yet"]),
     ("algo.enable_amp=true", ["algo.enable_amp=true", "rl8's key", "fabric.precision=bf16-mixed"]),

@@ -194,6 +194,8 @@ COMMANDS = [
     (["exp=ppo", "algo.mlp_keys.encoder=[state]", "algo.cnn_keys.encoder=[]"], {"algo.mlp_keys.encoder": ["state"]}),
     (["exp=ppo", "env.wrapper._target_=gymnasium.make", "env.wrapper.render_mode=rgb_array"], {"env.wrapper": {}}),
     (["exp=ppo", "env.wrapper.id=CartPole-v1"], {"env.wrapper": {}}),
+    (["exp=ppo", "env.restart_on_exception=true"], {"env.restart_on_exception.attempts": 2}),
+    (["exp=ppo", "env.restart_on_exception.wait=5"], {"env.restart_on_exception.attempts": 0}),
     (["exp=ppo", "hydra.run.dir=/nowhere", "hydra.job.chdir=False"], {"seed": 42}),
     (["exp=ppo", "metric.logger.root_dir=x", "metric.logger.version=3"], {"metric.logger.name": "tensorboard"}),
     (["exp=ppo", "model_manager.disabled=True"], {"model_manager.disabled": True}),

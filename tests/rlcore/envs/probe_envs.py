@@ -184,7 +184,33 @@ class Masked(gymnasium.Env):
         return self.obs(), 1.0, self.count >= 25, False, {}
 
 
-for _cls in (Counter, Spaces, Opaque, Hidden, Sequence, Masked):
+class Camera(gymnasium.Env):
+    """A camera and an arm, all of whose state is plain; actions of the arm have bounds of their own."""
+
+    action_space = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
+    observation_space = spaces.Dict(
+        {"camera": spaces.Box(0, 255, (80, 60, 3), np.uint8), "arm": spaces.Box(-np.inf, np.inf, (2,), np.float32)}
+    )
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.arm, self.count = render_mode, np.zeros(2, np.float32), 0
+
+    def obs(self):
+        pixels = self.np_random.integers(0, 256, (80, 60, 3), np.uint8)
+        return {"camera": pixels, "arm": self.arm.copy()}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.arm, self.count = np.zeros(2, np.float32), 0
+        return self.obs(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.arm, self.count = self.arm + action, self.count + 1
+        return self.obs(), float(action[0]), self.count >= 17, False, {}
+
+
+for _cls in (Counter, Spaces, Opaque, Hidden, Sequence, Masked, Camera):
     _id = f"Probe/{_cls.__name__}-v0"
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=f"{__name__}:{_cls.__name__}")

@@ -15,6 +15,7 @@ from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import obs_bounds, spec_of
 from rlcore.envs.suites.ids import known_id
 from rlcore.envs.suites.registry import SUITES, list_suites
+from rlcore.envs.wrappers import NormalizeAction, layers
 from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
 from tests.rlcore.envs import probe_envs
@@ -238,6 +239,67 @@ def test_bounds_leave_out_unbounded_keys_and_include_discrete_ones():
 
 
 # Wrappers
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_normalised_actions_are_minus_one_to_one_where_both_bounds_are_finite(dtype):
+    low, high = np.array([-2, 0, -1, -np.inf, 3], dtype), np.array([2, 10, 1, np.inf, np.inf], dtype)
+    env = made("Probe/Spaces-v0", wrapper={"action": spaces.Box(low, high, dtype=dtype)}, normalize_actions=True)
+    assert env.action_space.low.tolist() == [-1, -1, -1, -np.inf, 3]
+    assert env.action_space.high.tolist() == [1, 1, 1, np.inf, np.inf]
+    assert env.action_space.dtype == dtype and spec_of(env).action.dtype == np.dtype(dtype).name
+    # -2 + (x+1)/2·4, (x+1)/2·10, the others as they are, to the last bit
+    (action,) = (layer for layer in layers(env) if isinstance(layer, NormalizeAction))
+    third = dtype(0.1) / dtype(3)
+    given = np.array([0.5, -0.5, third, 7.5, 4], dtype)
+    np.testing.assert_allclose(action.action(given), [1, 2.5, third, 7.5, 4], rtol=1e-6)
+    assert action.action(given)[2] == third
+    assert action.action(np.array([1.5, -1.5, 2, 0, 2], dtype)).tolist() == [2, 0, 1, 0, 3]  # clipped
+    env.reset(seed=0)
+    env.step(given)  # it asserts that its action lies in its own space
+
+
+@pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box(0, 9, (2,), np.int64)])
+def test_actions_that_are_not_numbers_cannot_be_normalised(action):
+    with pytest.raises(UserError, match=r"env.normalize_actions=true: actions are .*; set it to false"):
+        made("Probe/Spaces-v0", wrapper={"action": action}, normalize_actions=True)
+
+
+CHAIN = {
+    "normalize_actions": True,
+    "action_repeat": 2,
+    "screen_size": 40,
+    "grayscale": True,
+    "frame_stack": 3,
+    "frame_stack_dilation": 2,
+    "num_stack": 2,
+    "dilation": 2,
+    "reward_as_observation": True,
+    "max_episode_steps": 8,
+}
+
+
+def test_all_wrappers_together_keep_spaces_types_and_order():
+    env = made("Probe/Camera-v0", **CHAIN)
+    names = [type(layer).__name__ for layer in layers(env)]
+    ours = ["TimeLimit", "RewardAsObservation", "ActionsAsObservation", "FrameStack", "ScreenSize"]
+    assert names[:8] == [*ours, "FlatDictObservation", "ActionRepeat", "NormalizeAction"]
+    spec, (obs, _) = spec_of(env), env.reset(seed=5)
+    shapes = {key: (part.shape, part.dtype) for key, part in spec.obs.items()}
+    assert shapes == {
+        "camera": ((40, 40, 1), "uint8"),
+        "arm": ((2,), "float32"),
+        "action_stack": ((4,), "float32"),
+        "reward": ((1,), "float32"),
+    }
+    taken = np.array([0.5, -0.5], np.float32)
+    for count in range(1, 9):
+        assert env.observation_space.contains(obs)
+        obs, reward, terminated, truncated, _ = env.step(taken)
+        np.testing.assert_allclose(obs["arm"], [2 * count, 5 * count])  # 1 and 2.5, twice an action
+        assert (reward, obs["reward"].tolist()) == (2.0, [2.0])
+        assert (terminated, truncated) == (False, count == 8)
+    assert obs["action_stack"].tolist() == [0.5, -0.5, 0.5, -0.5]
 
 
 def test_action_repeat_sums_rewards_and_stops_at_the_end():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore.config.groups import ActionsAsObservationConfig, EnvConfig
+from rlcore.config.groups import ActionsAsObservationConfig, EnvConfig, RestartConfig
 from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.suites import gym
 from rlcore.envs.suites.dummy import DummySuite
@@ -92,6 +92,7 @@ def test_an_action_that_is_none_is_refused():
             {"actions_as_observation": ActionsAsObservationConfig(num_stack=2)},
             "not together with env.actions_as_observation",
         ),
+        ({"restart_on_exception": RestartConfig(2)}, "not together with env.restart_on_exception"),
         ({"sync_env": False}, "set env.sync_env=true"),
         ({"wrapper": {"_target_": "tests.rlcore.envs.probe_envs.Counter"}}, "has no vectorised code"),
     ],

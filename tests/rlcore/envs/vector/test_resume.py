@@ -15,6 +15,7 @@ from rlcore.errors import RunError
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.compare import tensor_digests
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
+from tests.rlcore.envs.test_make import CHAIN
 
 
 def vector(env_id: str, tier: str, num_envs: int = 2, seed: int = 11, **options):
@@ -89,14 +90,17 @@ def test_resumed_anywhere_the_rest_is_the_same_bit_for_bit(env_id, tier, steps):
     envs.close()
 
 
-def test_wrappers_are_part_of_the_state():
-    options = {"num_stack": 3, "reward_as_observation": True, "max_episode_steps": 9, "action_repeat": 2}
-    envs = vector("CartPole-v1", "snapshot", **options)
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Probe/Camera-v0"])
+def test_wrappers_are_part_of_the_state(env_id):
+    options = {"num_stack": 3, "reward_as_observation": True, "max_episode_steps": 7, "action_repeat": 2}
+    if env_id == "Probe/Camera-v0":
+        options = CHAIN
+    envs = vector(env_id, "snapshot", **options)
     actions = actions_for(envs, 30)
     envs.reset()
     for action in actions[:4]:
         envs.step(action)
-    other = vector("CartPole-v1", "snapshot", **options)
+    other = vector(env_id, "snapshot", **options)
     other.load_state_dict(through_disk(envs.state_dict()))
     for action in actions[4:]:
         assert as_bytes(envs.step(action)) == as_bytes(other.step(action))

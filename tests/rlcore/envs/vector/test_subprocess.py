@@ -21,6 +21,7 @@ from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.vector.subprocess import SubprocessVectorEnv
 from rlcore.errors import EnvironmentFault, UserError
 from tests.patience import Patience, run_command
+from tests.rlcore.envs.test_make import CHAIN
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -73,6 +74,7 @@ def all_gone(pids: list[int]) -> bool:
     [
         ("CartPole-v1", "snapshot", {"num_stack": 2, "reward_as_observation": True}),
         ("LunarLander-v3", "replay", {}),
+        ("Probe/Camera-v0", "snapshot", CHAIN),
         ("Blackjack-v1", "snapshot", {}),
     ],
 )
