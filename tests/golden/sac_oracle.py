@@ -30,7 +30,8 @@ SPEC = EnvSpec(
 )
 
 
-def make_learner(module: ModuleType, variant: str, **changes: Any) -> Any:
+def make_learner(module: ModuleType, variant: str, config: Any = None, **changes: Any) -> Any:
+    """A learner of the module, by another's keys where a `config` is given; `changes` are merged into its values."""
     setting = MADE["common"] | VARIANTS[variant]
     optimizer = {"name": "adam", "lr": setting["lr"], "eps": 1e-8}
     network = {"hidden_size": 8, "optimizer": optimizer}
@@ -43,7 +44,9 @@ def make_learner(module: ModuleType, variant: str, **changes: Any) -> Any:
         "critic": network | {"n": setting["n"]},
         "alpha": {"optimizer": optimizer} | {key: setting[key] for key in ("alpha", "target_entropy", "fixed")},
     }
-    run = RunConfig(algo=build(module.Config, values | changes, "algo."), env=EnvConfig(id=SPEC.id, num_envs=1))
+    for key, change in changes.items():
+        values[key] = values[key] | change if isinstance(values.get(key), dict) else change
+    run = RunConfig(algo=build(config or module.Config, values, "algo."), env=EnvConfig(id=SPEC.id, num_envs=1))
     made = fabric("64-true")
     return module.build(Context(run, SPEC, made, FabricRanks(made), num_envs=1))[0]
 
