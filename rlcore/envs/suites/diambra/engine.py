@@ -116,7 +116,8 @@ class Engine:
     def __init__(self, address: str, claim: socket.socket, patience: float) -> None:
         self.grpc: Any = importlib.import_module("grpc")
         self.address, self.patience, self._claim = address, patience, claim
-        self._channel = self.grpc.insecure_channel(address)
+        # A connection that is closed with it: else one is kept for all of this process's engines of an address.
+        self._channel = self.grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self._calls = {name: self._call(name) for name in METHODS}
 
     def _call(self, name: str) -> Any:

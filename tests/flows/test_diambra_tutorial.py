@@ -1,0 +1,110 @@
+"""The files of the SheepRL tutorial for DIAMBRA, in a user's folder: they compose, and train beside engines.
+
+`diambra_tutorial` has every key and value of the customer's files, and its `.env`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.config.compose import compose
+from rlcore.store.directory import RunDirectory
+from tests.diambra_engine import engines
+from tests.processes import NO_STORE, environment, shepherd
+
+FILES = Path(__file__).parent / "diambra_tutorial"
+KEYS = {f"{side}_{key}" for side in ("own", "opp") for key in ("character", "health", "side", "wins")}
+# Less of everything that is said by no file of theirs, and one iteration.
+SHORT = [
+    "algo.total_steps=128",
+    "evaluation.episodes=1",
+    "evaluation.final_episodes=2",
+    "evaluation.baseline_episodes=2",
+    "evaluation.max_episode_steps=40",
+    "model_manager.disabled=true",
+    "env.capture_video=false",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The user's folder, as the tutorial sets it up."""
+    shutil.copytree(FILES / "configs", tmp_path / "configs")
+    shutil.copy(FILES / "dotenv", tmp_path / ".env")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[list[str]]:
+    with engines(6) as addresses:
+        yield addresses
+
+
+def run(folder: Path, *arguments: str, addresses: list[str] = []) -> subprocess.CompletedProcess[str]:  # noqa: B006
+    variables = environment(folder / "home", **NO_STORE) | {"DIAMBRA_ENVS": " ".join(addresses)}
+    variables.pop("SHEEPRL_SEARCH_PATH", None)
+    return subprocess.run(shepherd(*arguments), cwd=folder, env=variables, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("exp", "expected"),
+    [
+        ("custom_exp", {"env.num_envs": 1, "env.sync_env": True, "fabric.devices": 1}),
+        ("custom_parallel_env_exp", {"env.num_envs": 4, "env.sync_env": False}),
+        ("custom_fabric_exp", {"fabric.devices": 2, "fabric.accelerator": "cuda", "fabric.precision": "bf16"}),
+        ("custom_metric_exp", {"metric.disable_timer": True, "metric.aggregator.metrics": "Loss/policy_loss"}),
+    ],
+)
+def test_a_file_of_the_tutorial_means_what_it_says(folder, exp, expected, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(*(folder / ".env").read_text().strip().split("="))
+    _, tree = compose([f"exp={exp}"])
+    assert [tree["algo"][key] for key in ("rollout_steps", "dense_units", "mlp_layers", "dense_act")] == [
+        32,
+        16,
+        1,
+        "tanh",
+    ]
+    assert tree["algo"]["optimizer"]["lr"] == 5e-3 and tree["algo"]["optimizer"]["eps"] == 1e-6
+    assert tree["algo"]["encoder"]["cnn_features_dim"] == 128 and tree["algo"]["cnn_keys"]["encoder"] == ["frame"]
+    assert tree["env"]["wrapper"]["diambra_settings"]["outfits"] == 2 and tree["buffer"]["size"] == 32
+    for key, value in expected.items():
+        found = tree
+        for part in key.split("."):
+            found = found[part]
+        assert found == value or value in found, key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("exp", "count", "more"),
+    [
+        ("custom_exp", 2, []),
+        ("custom_parallel_env_exp", 6, []),
+        ("custom_metric_exp", 3, ["fabric.accelerator=cpu"]),  # which has custom_fabric_exp in it, for GPUs
+    ],
+)
+def test_a_file_of_the_tutorial_trains_on_as_many_engines_as_it_says(folder, served, exp, count, more):
+    done = run(folder, "train", f"exp={exp}", *SHORT, *more, "run_dir=mine", addresses=served[:count])
+    assert done.returncode == 0, done.stderr[-3000:]
+    mine = RunDirectory(folder / "mine")
+    card = json.loads(mine.card.read_text())
+    assert {"frame", "stage", "timer", "action", *KEYS} == {*card["keys"]}
+    assert card["tier"] == "boundary" and card["observation_space"]["frame"] == "Box 64×64×3 uint8, 0 to 255"
+    assert json.loads(mine.summary.read_text())["policy_steps"] == 128
+
+
+def test_a_run_without_engines_is_refused_before_anything_is_made(folder):
+    done = run(folder, "train", "exp=custom_parallel_env_exp", "env.wrapper.diambra_settings.step_ratio=0")
+    assert done.returncode == 2
+    engine, key = done.stderr.strip().splitlines()
+    assert "5 engines are needed" in engine and engine.endswith("diambra run -s=5 shepherd train …")
+    assert "env.wrapper.diambra_settings.step_ratio=0: must be" in key
+    assert not os.path.exists(folder / "runs")
