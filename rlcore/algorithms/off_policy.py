@@ -56,6 +56,10 @@ class ReplayConfig(AlgorithmConfig):
         """Rows of each environment that are remembered; `buffer.size` is of all together, as SheepRL counts."""
         return (size or ROWS) // width
 
+    def remembered(self, run: RunConfig) -> int:
+        """Those of each environment, of them all."""
+        return self.rows(run.buffer.size, run.width) * run.width
+
     def random_steps(self, width: int) -> int:
         """Policy steps of the iterations whose actions are random: `learning_starts` in whole ones."""
         return self.learning_starts // width * width

@@ -54,6 +54,13 @@ class _Nowhere(TorchFunctionMode):
         return func(*args, **given)
 
 
+class _First(Alone):
+    """The first of so many ranks, which has nobody to talk to."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
     """Bytes of what the algorithm of a config learns with, and rows that its buffer keeps.
 
@@ -66,7 +73,7 @@ def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
         autocast=nullcontext,
         strategy=SimpleNamespace(precision=precision),
     )
-    context = Context(config, spec, fabric, Alone(), config.env.num_envs)
+    context = Context(config, spec, fabric, _First(config.fabric.ranks), config.env.num_envs)
     # A count may be given up anywhere, also where a `no_grad` ends, whose switch is a call of torch too.
     as_it_is = torch.set_grad_enabled(torch.is_grad_enabled())
     try:

@@ -10,7 +10,9 @@ from typing import Any
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import Argument, arguments
 from rlcore.config.values import at, plain
+from rlcore.errors import UserError
 
+MEMORY = "buffer.size"
 NOT_A_SIZE = ("algo.total_steps", "seed")
 
 
@@ -31,24 +33,42 @@ def largest_fitting(config: RunConfig, fits: Callable[[RunConfig], bool]) -> tup
         fits: whether another config does; where it fits with a number, it does with smaller ones.
 
     Returns:
-        Its key, its value, and the largest value that fits, to two digits; None where no number is to blame alone.
+        Its key, its value, and the largest value that fits, to two digits; None where no number is to blame alone, or
+        a memory that fits would be too small for the algorithm.
     """
+    suspects = sorted(_numbers(config), key=lambda number: -number.value / max(1, number.low))
+    for number in suspects:
+        largest = _largest(config, number, fits)
+        if largest is not None and (number.keys != (MEMORY,) or _is_possible(_with(config, number.keys, largest))):
+            key = min(number.keys, key=len)
+            return key, at(plain(config), key), largest
+    return None
+
+
+def _largest(config: RunConfig, number: _Number, fits: Callable[[RunConfig], bool]) -> int | None:
+    """The largest value of a number with which a config fits, to two digits; None where it does with none."""
 
     def fit(number: _Number, value: int) -> bool:
         return fits(_with(config, number.keys, value))
 
-    suspects = sorted(_numbers(config), key=lambda number: -number.value / max(1, number.low))
-    number = next((number for number in suspects if fit(number, number.low)), None)
-    if number is None:
-        return None
     low, high = number.low, number.value
+    if not fit(number, low):
+        return None
     while high - low > max(1, low // 20):
         far = high > 4 * max(1, low)
         middle = max(low + 1, int((low * high) ** 0.5)) if far else (low + high) // 2
         low, high = (middle, high) if fit(number, middle) else (low, middle)
     digit = 10 ** max(0, len(str(low)) - 2)
-    key = min(number.keys, key=len)
-    return key, at(plain(config), key), max(number.low, low // digit * digit)
+    return max(number.low, low // digit * digit)
+
+
+def _is_possible(config: RunConfig) -> bool:
+    """Whether an algorithm takes such a memory, which must hold a batch."""
+    try:
+        config.algo.check_with(config)
+    except UserError:
+        return False
+    return True
 
 
 def _numbers(config: RunConfig) -> Iterator[_Number]:
@@ -60,6 +80,8 @@ def _numbers(config: RunConfig) -> Iterator[_Number]:
             value = int(value)
         if argument.key == "checkpoint.keep_last" and value is None:
             value = config.algo.total_steps // config.checkpoint_every
+        if argument.key == MEMORY and value is None:
+            value = config.algo.remembered(config)
         if type(value) is int and argument.key not in NOT_A_SIZE:
             found.setdefault((argument.key.rpartition(".")[2], value), []).append(argument)
     for (_, value), alike in found.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 from rlcore.config.values import at, plain, spell
+from rlcore.data.sizes import row_bytes
 from rlcore.errors import UserError
 from rlcore.spec import EnvSpec
 from rlcore.system.free import Free
@@ -16,6 +17,7 @@ from rlcore.train.largest import largest_fitting
 from rlcore.train.need import PROCESS, Need, need, on_gpu
 
 log = logging.getLogger(__name__)
+MEMORIES = 8  # as large as a replay memory that its rows may take, in files and in the checkpoints that are kept
 LAYERS = 16  # that may be as wide as the largest number of the config, before anybody counts
 
 
@@ -36,7 +38,7 @@ def check_room(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool = Fal
     if begun:
         free = _of_running(free, config, folder)
     whole = _refuse_beyond(free, config, spec, counts=False)  # first what is known at once
-    if begun or _may_be_large(config, free):
+    if begun or _may_be_large(config, spec, free):
         whole = _refuse_beyond(free, config, spec, counts=True)
     if begun:
         log.info("%s", whole.sentence(free))
@@ -73,8 +75,13 @@ def _of_running(free: Free, config: RunConfig, folder: Path) -> Free:
     return dataclasses.replace(free, device=gpu_memory(0))
 
 
-def _may_be_large(config: RunConfig, free: Free) -> bool:
-    """Whether layers as wide as the largest number of the config might not fit, with optimizer and gradient."""
+def _may_be_large(config: RunConfig, spec: EnvSpec, free: Free) -> bool:
+    """Whether a memory might not fit, or layers as wide as the largest number of the config.
+
+    A memory's rows are in RAM once and on the disk several times, layers there with optimizer and gradient.
+    """
+    if MEMORIES * config.algo.remembered(config) * row_bytes(spec) > min(free.memory, free.disk):
+        return True
     values, groups = plain(config), (arguments(type(config.algo), "algo."), arguments(type(config.buffer), "buffer."))
     numbers = (at(values, argument.key) for group in groups for argument in group)
     largest = max((n for n in numbers if type(n) is int and n != config.algo.total_steps), default=0)

@@ -15,12 +15,12 @@ import torch
 from flows.config.compose import compose
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.ppo.learner import Learner
-from rlcore.config.groups import RunConfig
+from rlcore.config.groups import BufferConfig, RunConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
 from rlcore.data.sizes import chunk_rows, row_bytes
 from rlcore.errors import UserError
-from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
 from rlcore.system.free import Free
 from rlcore.train import counting, room
 from rlcore.train import need as needs
@@ -207,6 +207,76 @@ def test_what_does_not_fit_is_refused_with_the_largest_that_does(
     found = int(told.rpartition(f"the largest {key} that fits is ")[2])
     assert largest[0] <= found <= largest[1]
     check_room(config(f"{key}={found}"), SPEC, Path("nowhere"))
+
+
+SIX = ActionSpec("Box", (6,), "float32", low=(-1.0,) * 6, high=(1.0,) * 6)
+CHEETAH = EnvSpec("Cheetah", {"state": ArraySpec((17,), "float64")}, SIX)
+PIXELS = ArraySpec((64, 64, 3), "uint8", kind="image", window=Window(4))  # a frame is kept once
+WALKER = EnvSpec("Walker", {"rgb": PIXELS, "state": ArraySpec((17,), "float32")}, SIX)
+VECTOR_ROW, IMAGE_ROW = 17 * 8 + 6 * 4 + 7, 64 * 64 * 3 + 17 * 4 + 6 * 4 + 7
+LONG = "algo.total_steps=100000000"
+SEEN = "algo.cnn_keys.encoder=[rgb]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "spec", "memory", "disk", "bound"),
+    [
+        # The bound: what is free, without the processes, by the bytes that a row takes.
+        (["buffer.size=50000000"], CHEETAH, 2 * GB, 100 * GB, (2 * GB - needs.PROCESS) / VECTOR_ROW),
+        (["buffer.size=null", SEEN], WALKER, 4 * GB, 100 * GB, (4 * GB - needs.PROCESS) / IMAGE_ROW),
+        (
+            ["buffer.size=50000000", "fabric.devices=2"],
+            CHEETAH,
+            2 * GB,
+            100 * GB,
+            (2 * GB - 2 * needs.PROCESS) / VECTOR_ROW,
+        ),
+        (["buffer.size=50000000", "algo.n_step=5"], CHEETAH, 2 * GB, 100 * GB, (2 * GB - needs.PROCESS) / VECTOR_ROW),
+        # On the disk: the rows' file, the chunks of the newest checkpoint, and seven times (five that are kept, the
+        # best, the one that is written) what is new in an interval, here the whole memory.
+        (["buffer.size=5000000", "buffer.memmap=true", SEEN], WALKER, 4 * GB, 40 * GB, 40 * GB / IMAGE_ROW / 9),
+        # 20 that are kept, the best and the one that is written have a memory each.
+        (["buffer.size=1000000", "checkpoint.keep_last=20", SEEN], WALKER, 90 * GB, 40 * GB, 40 * GB / IMAGE_ROW / 23),
+    ],
+    ids=["vectors", "images", "two ranks", "n steps", "files", "checkpoints"],
+)
+def test_a_memory_that_does_not_fit_is_refused_with_the_largest_that_does(
+    overrides: list[str], spec: EnvSpec, memory: int, disk: int, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Free(memory=memory, disk=disk, threads=30_000, cores=2)
+    monkeypatch.setattr(room.Free, "at", staticmethod(lambda folder: here))
+    given = ["exp=sac", LONG, *overrides]
+    with pytest.raises(
+        UserError, match=r"^buffer.size=\w+: this run would need .*the largest buffer.size that fits"
+    ) as told:
+        check_room(compose(given)[0], spec, Path("nowhere"))
+    found = int(str(told.value).rpartition(" ")[2])
+    assert 0.85 * bound < found < bound
+
+    def sized(size: int) -> RunConfig:
+        return compose([f"buffer.size={size}" if "buffer.size" in key else key for key in given])[0]
+
+    check_room(sized(found), spec, Path("nowhere"))
+    with pytest.raises(UserError, match=r"^buffer.size="):
+        check_room(sized(found * 6 // 5), spec, Path("nowhere"))
+
+
+def test_no_memory_is_named_that_an_algorithm_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = compose(["exp=sac", LONG, SEEN])[0]
+    whole = sum(summed(dataclasses.replace(given, buffer=BufferConfig(size=200)), WALKER).memory.values())
+    monkeypatch.setattr(room.Free, "at", staticmethod(lambda folder: dataclasses.replace(PLENTY, memory=whole)))
+    with pytest.raises(UserError, match=r"^this run would need .*; free some, or make several of its numbers smaller$"):
+        check_room(given, WALKER, Path("nowhere"))  # 200 rows would fit, and a batch has 256
+
+
+def test_a_dataset_may_fill_the_whole_memory_of_a_short_run() -> None:
+    given = compose(["exp=sac", "algo.total_steps=1000"])[0]
+    short, filled = (
+        summed(dataclasses.replace(given, buffer=BufferConfig(size=500_000, load_from=source)), CHEETAH)
+        for source in (None, "minari:x-v0")
+    )
+    assert short.memory["replay memory"] < 2_000 * VECTOR_ROW
+    assert 500_000 * VECTOR_ROW <= filled.memory["replay memory"] < 560_000 * VECTOR_ROW  # and a chunk
 
 
 def test_a_disk_too_small_for_the_checkpoints_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
