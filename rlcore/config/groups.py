@@ -65,7 +65,7 @@ class EnvConfig:
     max_episode_steps: int | None = arg(None, "cut episodes after this many steps; null = the id's own limit", low=1)
     reward_as_observation: bool = arg(False, "the last reward as observation key `reward`")
     mask_velocities: bool = arg(
-        False, "zero the velocity entries (classic control, LunarLander): a partly observed task"
+        False, "zero the velocities in `state` (classic control, Box2D, MuJoCo): a partly observed task"
     )
     restart_on_exception: RestartConfig = arg(
         RestartConfig(), "an environment that fails is built anew, its open episode truncated", learning=False

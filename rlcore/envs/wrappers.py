@@ -13,20 +13,8 @@ from gymnasium.wrappers import RescaleAction, TimeLimit
 
 from rlcore.config.values import nearest
 from rlcore.envs.spaces import action_spec
+from rlcore.envs.velocities import LAYOUTS
 from rlcore.errors import UserError
-
-# Positions of velocities in the observation vector of each id (SheepRL's table, and Acrobot).
-VELOCITIES = {
-    "CartPole-v0": (1, 3),
-    "CartPole-v1": (1, 3),
-    "Acrobot-v1": (4, 5),
-    "MountainCar-v0": (1,),
-    "MountainCarContinuous-v0": (1,),
-    "Pendulum-v1": (2,),
-    "LunarLander-v3": (2, 3, 5),
-    "LunarLanderContinuous-v3": (2, 3, 5),
-}
-
 
 OURS = __name__, "rlcore.envs.images"  # where the wrappers are that `make` puts around an environment
 
@@ -149,19 +137,27 @@ def follow(obs: Any, path: tuple[Any, ...]) -> Any:
 class MaskVelocities(gymnasium.ObservationWrapper):
     """Zero the velocities in key `state` of a flat dict, which makes the task partly observed.
 
-    A UserError where no velocities are known for the id.
+    A UserError where no velocities are known for the id, or its observation is another than the id's own.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         spec = env.unwrapped.spec
         env_id = spec.id if spec is not None else type(env.unwrapped).__name__
-        if env_id not in VELOCITIES:
+        layout = LAYOUTS.get(env_id)
+        if layout is None:
             raise UserError(
-                f"env.mask_velocities=true: velocities are known for {', '.join(VELOCITIES)} only, "
-                f"not for {env_id}{nearest(env_id, VELOCITIES)}"
+                f"env.mask_velocities=true: which numbers of {env_id} are velocities is not known"
+                f"{nearest(env_id, LAYOUTS)}; it is of classic control, Box2D and MuJoCo (docs/environments.md)"
             )
-        self.velocities = np.array(VELOCITIES[env_id])
+        assert isinstance(env.observation_space, spaces.Dict)
+        (size,) = env.observation_space["state"].shape or (1,)
+        if size != layout.size:
+            raise UserError(
+                f"env.mask_velocities=true: {env_id} has observations of {layout.size} numbers unless env.wrapper "
+                f"changes them, here of {size}; leave out what does"
+            )
+        self.velocities = np.array(layout.velocities)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Observation with `state` masked in a copy."""
