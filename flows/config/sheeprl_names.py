@@ -68,6 +68,11 @@ ENVS_NOT_YET = {
     "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",
 }
 SHEEPRL_RESTARTS = 2  # within 300 s, of its Dreamers
+NETWORKS = {f"sheeprl.models.models.{name}": "layer_norm" for name in ("LayerNorm", "LayerNormChannelLast")}
+NETWORKS |= {"torch.nn.LayerNorm": "layer_norm", "torch.nn.Identity": "identity"}
+NETWORKS |= {"sheeprl.algos.dreamer_v3.agent.Actor": "actor"}
+# Models that SheepRL registers apart: parts that are registered within the agent's.
+PARTS = ("world_model", "actor", "critic", "target_critic", "moments")
 MODEL_KEYS = ("model_name", "description", "tags")
 
 
@@ -132,12 +137,16 @@ def _look_up(key: str, value: Any, table: Collection[str]) -> str:
 def _algorithm(node: Tree, place: str) -> None:
     """Activations by name, compile as one value."""
     node.pop("optimier", None)  # of SheepRL's sac_benchmarks, where nothing reads it either
+    if "world_model" in node:
+        node.pop("player", None)  # likewise: its one key says again what the model has
     module = ALGORITHMS.get(str(node.get("name")))
     for argument in arguments(module.Config) if module else ():
         group, _, last = argument.key.rpartition(".")
         part = at(node, group) if group else node
         if argument.choices == tuple(NAMED_ACTIVATIONS) and isinstance(part, dict) and isinstance(part.get(last), str):
             part[last] = _activation(part[last])
+        if last == "cls" and isinstance(part, dict) and part.get(last) in NETWORKS:
+            part[last] = NETWORKS[part[last]]
     if isinstance(node.get("compile"), dict):
         node["compile"] = _compile(node.pop("compile"), f"{place}.compile")
 
@@ -231,6 +240,8 @@ def _reduction(value: Any, key: str) -> str:
 
 
 def _models(node: Tree, place: str) -> None:
+    for name in PARTS:
+        node.pop(name, None)
     for name, model in node.items():
         if name != "agent":
             raise UserError(f"unknown key '{place}.{name}' (value {spell(model)!r}): the registered model is 'agent'")

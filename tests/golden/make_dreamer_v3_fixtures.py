@@ -11,6 +11,7 @@ dreamer_v3_fixtures.json    overrides of each variant, under names that are Shee
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -205,16 +206,56 @@ def draw_normals(samples: Samples) -> Any:
     return rsample
 
 
+def count(size: str) -> dict[str, int]:
+    """Parameters of a size, for pictures of 64 × 64 and 9 actions; nothing of them is made."""
+    with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
+        made = hydra.compose("config", ["exp=dreamer_v3", f"algo=dreamer_v3_{size}", "env=dummy"])
+    cfg = dotdict(OmegaConf.to_container(made, resolve=True, throw_on_missing=False))
+    fabric, obs_space = Fabric(accelerator="cpu"), spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
+    numbers = mock.patch.object(torch, "tensor", functools.partial(torch.tensor, device="cpu"))  # widths are computed
+    stays = mock.patch.object(torch.nn.Module, "to", lambda self, *_, **__: self)
+    with torch.device("meta"), numbers, stays:
+        world, actor, critic, *_ = theirs.build_agent(fabric, (9,), False, cfg, obs_space)
+    parts = {"world_model": world, "actor": actor, "critic": critic}
+    return {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
+
+
+def leaves(preset: str) -> dict[str, Any]:
+    """Dotted keys of a resolved preset, without what only Hydra or a class that is named there reads."""
+    with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
+        made = hydra.compose("config", [f"exp={preset}"])
+    tree = OmegaConf.to_container(made, resolve=False)
+    for group in ("hydra", "model_manager", "metric", "fabric", "checkpoint"):
+        tree.pop(group, None)
+    made = OmegaConf.create({key: tree[key] for key in ("algo", "env", "buffer", "seed")})
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, place: str) -> None:
+        if isinstance(value, dict) and value:
+            for key, part in value.items():
+                walk(part, f"{place}.{key}" if place else key)
+        else:
+            flat[place] = value
+
+    walk(OmegaConf.to_container(made, resolve=True, throw_on_missing=False), "")
+    return flat
+
+
 def main() -> None:
     content: dict[str, np.ndarray] = {}
     for name, changes in VARIANTS.items():
         content |= make(name, changes)
     np.savez_compressed(HERE / "dreamer_v3.npz", **content)
+    sizes = {size: count(size) for size in ("XS", "S", "M", "L", "XL")}
+    names = ("dreamer_v3", "dreamer_v3_100k_ms_pacman", "dreamer_v3_100k_boxing", "dreamer_v3_benchmarks")
+    presets = {name: leaves(name) for name in names}
     facts = {
         "common": COMMON,
         "variants": VARIANTS,
         "nvec": NVEC,
         "scales": SCALES,
+        "sizes": sizes,
+        "presets": presets,
         "sheeprl": "0.8.4",
         "torch": torch.__version__,
     }

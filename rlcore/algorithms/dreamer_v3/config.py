@@ -59,13 +59,6 @@ class CriticConfig(TwoHotConfig):
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-5, eps=1e-5), "its own")
 
 
-@dataclass(frozen=True)
-class PlayerConfig:
-    """Keys of SheepRL's files for who plays."""
-
-    discrete_size: int | None = arg(None, "of SheepRL's files", unused="the world model has it")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Config(ReplayConfig):
     """Keys of Dreamer V3."""
@@ -95,7 +88,6 @@ class Config(ReplayConfig):
     world_model: TrainedWorldConfig = arg(TrainedWorldConfig(), "the world model")
     actor: TrainedActorConfig = arg(TrainedActorConfig(), "the actor")
     critic: CriticConfig = arg(CriticConfig(), "the critic")
-    player: PlayerConfig = arg(PlayerConfig(), "who plays")
 
     def check(self, prefix: str) -> None:
         """Refuse what contradicts itself; `prefix` is the place of this group, for messages."""

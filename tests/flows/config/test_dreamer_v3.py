@@ -1,0 +1,129 @@
+"""Dreamer V3's presets and sizes are SheepRL's, leaf by leaf, and mistakes in its keys are told before any work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config.compose import compose
+from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
+from rlcore.config.values import at
+from rlcore.errors import UserError
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.train.counting import count
+
+MADE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden" / "dreamer_v3_fixtures.json").read_text())
+# Leaves of theirs that are not here, or have another value: each is told in docs/coming_from_sheeprl.md.
+DROPPED = (
+    "_target_",
+    "fused",
+    "env.wrapper.env",
+    "algo.compile.",
+    "algo.player",
+    "env.wrapper.id",
+    "env.wrapper.render_mode",
+)
+OTHERS = {
+    "env.sync_env": True,
+    "env.actions_as_observation.noop": 0,
+}
+LATER = {  # of the timing run: neither films nor memory on the disk
+    "dreamer_v3_benchmarks": {"env.capture_video": False, "buffer.memmap": False},
+}
+SMALL = ("exp=dreamer_v3_cartpole",)
+
+
+def named(value: Any) -> Any:
+    """A value of theirs under our name."""
+    if isinstance(value, str):
+        return {"torch.nn.SiLU": "silu"}.get(value) or NETWORKS.get(value) or OPTIMIZERS.get(value) or value
+    return value
+
+
+@pytest.mark.parametrize("preset", MADE["presets"])
+def test_every_leaf_of_a_preset_is_theirs(preset: str) -> None:
+    tree = compose([f"exp={preset}"])[1]
+    others = OTHERS | LATER.get(preset, {})
+    for key, value in MADE["presets"][preset].items():
+        if any(part in key for part in DROPPED):
+            continue
+        assert at(tree, key) == others.get(key, named(value)), key
+    for part in ("world_model", "actor", "critic"):
+        assert at(tree, f"algo.{part}.optimizer.name") == "adam"
+
+
+@pytest.mark.parametrize("size", MADE["sizes"])
+def test_sizes_have_as_many_parameters_as_theirs(size: str) -> None:
+    config = compose(["exp=dreamer_v3", f"algo=dreamer_v3_{size}"])[0]
+    spec = EnvSpec(
+        "Some-v0",
+        {"rgb": ArraySpec((64, 64, 3), "uint8", kind="image")},
+        ActionSpec("Discrete", (), "int64", (9,), (0,)),
+    )
+    counted, theirs = count(config, spec), MADE["sizes"][size]
+    assert counted is not None
+    assert counted.agent == 4 * (theirs["world_model"] + theirs["actor"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "parts"),
+    [
+        (["algo.mlp_keys.decoder=[speed]"], ["algo.mlp_keys.decoder=[speed]", "speed is not encoded", "([state])"]),
+        (["algo.mlp_keys.decoder=[]"], ["algo.mlp_keys.decoder=[]", "name at least one of state"]),
+        (["algo.per_rank_sequence_length=1"], ["algo.per_rank_sequence_length=1", ">= 2"]),
+        (["buffer.size=16"], ["algo.per_rank_sequence_length=16", "16 rows", "buffer.size at least 17"]),
+        (["algo.replay_ratio=-1"], ["algo.replay_ratio=-1", "> 0"]),
+        (["algo.actor.objective_mix=1.5"], ["algo.actor.objective_mix=1.5", "<= 1"]),
+        (["algo.unimix=-0.1"], ["algo.unimix=-0.1", ">= 0"]),
+        (["algo.actor.min_std=2"], ["algo.actor.min_std=2", "not be above 1"]),
+        (["algo.actor.moments.percentile.low=0.99"], ["algo.actor.moments.percentile.low=0.99", "not be above 0.95"]),
+        (["algo.learning_starts=6000"], ["algo.learning_starts=6000", "nothing would be learned"]),
+        (["distribution.type=tanh_normal"], ["distribution.type=tanh_normal", "set it to auto"]),
+        (["algo.actor.cls=sheeprl.algos.dreamer_v3.agent.MinedojoActor"], ["algo.actor.cls", "one of actor"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_a_mistake_is_told_in_a_sentence(typed: list[str], parts: list[str]) -> None:
+    with pytest.raises(UserError) as told:
+        compose([*SMALL, *typed])
+    for part in parts:
+        assert part in str(told.value)
+
+
+PICTURES = {
+    "square": ArraySpec((64, 64, 3), "uint8", kind="image"),
+    "odd": ArraySpec((84, 84, 3), "uint8", kind="image"),
+    "tiny": ArraySpec((4, 4, 3), "uint8", kind="image"),
+    "state": ArraySpec((4,), "float32"),
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        ((["odd"], []), ["algo.cnn_keys.encoder", "odd has 84 × 84", "power of two", "env.screen_size"]),
+        ((["tiny"], []), ["algo.cnn_keys.encoder", "at least 8 pixels"]),
+        (([], []), ["algo.mlp_keys.encoder=[]", "name at least one observation key"]),
+        ((["square"], ["other"]), ["has no key 'other'"]),
+    ],
+    ids=["no power of two", "too small", "no key", "a key that is not there"],
+)
+def test_observations_that_it_cannot_see_are_told_in_a_sentence(
+    keys: tuple[list[str], list[str]], parts: list[str]
+) -> None:
+    images, vectors = (f"[{','.join(each)}]" for each in keys)
+    config = compose([*SMALL, f"algo.cnn_keys.encoder={images}", f"algo.mlp_keys.encoder={vectors}"])[0]
+    spec = EnvSpec("Some-v0", PICTURES, ActionSpec("Discrete", (), "int64", (2,), (0,)))
+    with pytest.raises(UserError) as told:
+        config.algo.check_spec(spec)
+    for part in parts:
+        assert part in str(told.value)
+
+
+def test_what_a_run_does_otherwise_than_its_keys_say_is_told() -> None:
+    config = compose([*SMALL, "env.frame_stack=4", "algo.learning_starts=3"])[0]
+    told = [*config.algo.notices(config)]
+    assert "env.frame_stack=4" in told[0] and "algo.learning_starts=3" in told[1] and len(told) == 2
