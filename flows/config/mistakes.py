@@ -26,7 +26,7 @@ _LATER = frozenset(
 NOT_YET: dict[str, frozenset[str]] = {
     "exp": _LATER,
     "algo": _LATER,
-    "env": frozenset(("crafter", "dmc", "dummy", "minecraft", "minedojo", "minerl", "super")),
+    "env": frozenset(("dmc", "dummy", "minecraft", "minedojo", "minerl", "super")),
 }
 # Keys that every run needs and no default can give.
 NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "any Gymnasium id, as env.id=CartPole-v1"}

@@ -62,7 +62,6 @@ CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
 CALLBACKS = ("sheeprl.utils.callback.CheckpointCallback",)
 ENVS_NOT_YET = {
     "sheeprl.envs.dmc.DMCWrapper": "DeepMind Control",
-    "sheeprl.envs.crafter.CrafterWrapper": "Crafter",
     "sheeprl.envs.minedojo.MineDojoWrapper": "MineDojo",
     "sheeprl.envs.minerl.MineRLWrapper": "MineRL",
     "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",

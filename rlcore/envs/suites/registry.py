@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 
 from rlcore.envs.suites.atari import AtariSuite
+from rlcore.envs.suites.crafter.suite import CrafterSuite
 from rlcore.envs.suites.diambra.suite import DiambraSuite
 from rlcore.envs.suites.dummy import DummySuite
 from rlcore.envs.suites.gym import GYMNASIUM, REGISTERED
@@ -18,7 +19,8 @@ from rlcore.envs.suites.suite import Suite, is_installed, why_not
 from rlcore.errors import UserError
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (*GYMNASIUM, AtariSuite(), DiambraSuite(), MiniGridSuite(), DummySuite(), REGISTERED)
+    suite.name: suite
+    for suite in (*GYMNASIUM, AtariSuite(), CrafterSuite(), DiambraSuite(), MiniGridSuite(), DummySuite(), REGISTERED)
 }
 
 

@@ -24,6 +24,9 @@ def test_attributes_of_every_plain_kind_come_back_as_they_were():
     first.array, first.scalar, first.later = np.arange(3, dtype=np.uint8), np.float64(0.1), {3, 1}
     first.rng = np.random.Generator(np.random.Philox(5))
     first.rng.random(7)
+    first.old = np.random.RandomState(5)
+    first.old.normal()
+    second.old = shared = np.random.RandomState(6)  # creatures of Crafter's hold their world's
     second.stale = 5  # came into being in this one only
     restore(second, through_disk(capture(first)))
     assert second.values == first.values and second.values[-1].maxlen == 2
@@ -31,6 +34,7 @@ def test_attributes_of_every_plain_kind_come_back_as_they_were():
     assert second.array.dtype == np.uint8 and second.array.tolist() == [0, 1, 2]
     assert type(second.scalar) is np.float64 and second.later == {1, 3}
     assert second.rng.random() == first.rng.random()
+    assert second.old is shared and second.old.normal() == first.old.normal()
     assert not hasattr(second, "stale")
     assert second.array is not first.array
 

@@ -1,0 +1,1 @@
+"""Crafter: a small Minecraft, seen from above."""

@@ -1,0 +1,159 @@
+"""Crafter's game as a Gymnasium environment that a seed decides, and its state as plain values.
+
+Crafter keeps the creatures of each part of its map in a set, whose order is that of their addresses, and draws from
+it: two games of one seed differ. Here they are kept in the order in which they came. It seeds its episodes by counting
+them from a seed that is given once; here each draws its world from the environment's generator.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import crafter
+import gymnasium
+import numpy as np
+from crafter import engine, objects
+from gymnasium import spaces
+
+from rlcore.envs.plain import decode, encode, restore_in_place
+from rlcore.types import State
+
+VIDEO = 256  # pixels of a side when it is filmed
+COUNTERS = ("_step", "_episode", "_seed", "_last_health", "_unlocked")  # of the game
+MAPS = ("daylight", "_mat_map", "_obj_map")  # of its world
+SHARED = ("world", "random", "player")  # attributes of its creatures that all of them have in common
+
+
+class Members(dict[Any, None]):
+    """A set that keeps the order in which its members came, with what Crafter asks of one."""
+
+    def __init__(self, members: Iterable[Any] = ()) -> None:
+        super().__init__(dict.fromkeys(members))
+
+    def add(self, member: Any) -> None:
+        """Take one in, at the end."""
+        self[member] = None
+
+    def remove(self, member: Any) -> None:
+        """Let one go; a KeyError where it is none."""
+        del self[member]
+
+
+class World(engine.World):
+    """Crafter's map, its creatures in the order in which they came."""
+
+    def reset(self, seed: int | None = None) -> None:
+        """An empty map."""
+        super().reset(seed)
+        self._chunks = defaultdict(Members)
+
+
+class Crafter(gymnasium.Env):
+    """Crafter (Hafner 2021, arXiv:2109.06780): one picture [height, width, 3] uint8, 17 actions.
+
+    An episode terminates with the player's death and is truncated after `length` actions.
+
+    Args:
+        reward: false: always 0.
+        screen_size: of the picture, pixels; of both sides or of each.
+        area: cells of the map.
+        view: cells in view, the inventory's among them.
+        length: of the longest episode, actions.
+        render_mode: None, or "rgb_array".
+
+    Attributes:
+        metadata: Gymnasium's: how it can be drawn.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - Gymnasium's own form
+
+    def __init__(
+        self,
+        reward: bool = True,
+        screen_size: int | Sequence[int] | None = 64,
+        area: Sequence[int] = (64, 64),
+        view: Sequence[int] = (9, 9),
+        length: int = 10_000,
+        render_mode: str | None = None,
+    ) -> None:
+        sides = (64, 64) if screen_size is None else np.broadcast_to(screen_size, 2).tolist()
+        self.game: Any = crafter.Env(tuple(area), tuple(view), tuple(sides), reward, length, seed=0)
+        self.game._world.__class__ = World  # its views know it already
+        self.observation_space = spaces.Box(0, 255, (*sides, 3), np.uint8)
+        self.action_space = spaces.Discrete(self.game.action_space.n)
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Open an episode in a world of its own."""
+        super().reset(seed=seed)
+        self.game._seed, self.game._episode = int(self.np_random.integers(2**31 - 1)), 0
+        return self.game.reset(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one action."""
+        obs, reward, done, info = self.game.step(int(action))
+        dead = info["discount"] == 0
+        return obs, float(reward), bool(dead), bool(done and not dead), info
+
+    def render(self) -> Any:
+        """A picture for people; at night it has noise, which is not to be the game's."""
+        random, sides = self.game._world.random, self.game._size
+        state = random.get_state()
+        try:
+            self.game._size = np.array([VIDEO, VIDEO])
+            return self.game.render()
+        finally:
+            self.game._size = sides
+            random.set_state(state)
+
+
+def capture_game(game: Any) -> State:
+    """The state of a game, which is not changed."""
+    world = game._world
+    places = {id(creature): place for place, creature in enumerate(world._objects) if creature is not None}
+    return {
+        "counters": encode({name: getattr(game, name) for name in COUNTERS}),
+        "maps": encode({name: getattr(world, name) for name in MAPS}),
+        "random": encode(world.random),
+        "places": len(world._objects),
+        "creatures": {
+            str(place): {
+                "class": type(creature).__name__,
+                "hunts": hasattr(creature, "player"),
+                "values": encode({name: value for name, value in vars(creature).items() if name not in SHARED}),
+            }
+            for place, creature in enumerate(world._objects)
+            if creature is not None
+        },
+        "player": places.get(id(game._player)),
+        "chunks": {
+            str(number): {"corners": np.array(corners), "members": np.array([places[id(m)] for m in members], np.int64)}
+            for number, (corners, members) in enumerate(world._chunks.items())
+        },
+    }
+
+
+def restore_game(game: Any, state: State) -> None:
+    """Put a game into a captured state."""
+    world = game._world
+    for owner, part in ((game, "counters"), (world, "maps")):
+        for name, value in decode(state[part]).items():
+            setattr(owner, name, value)
+    restore_in_place(world.random, state["random"])
+    world._objects = [None] * state["places"]
+    for place, saved in state["creatures"].items():
+        kind = getattr(objects, saved["class"])
+        creature = kind.__new__(kind)
+        vars(creature).update(decode(saved["values"]), world=world, random=world.random)
+        world._objects[int(place)] = creature
+    game._player = None if state["player"] is None else world._objects[state["player"]]
+    for place, saved in state["creatures"].items():
+        if saved["hunts"]:
+            world._objects[int(place)].player = game._player
+    world._chunks = defaultdict(Members)
+    for number in range(len(state["chunks"])):
+        saved = state["chunks"][str(number)]
+        members = [world._objects[place] for place in saved["members"]]
+        world._chunks[tuple(saved["corners"].tolist())] = Members(members)
