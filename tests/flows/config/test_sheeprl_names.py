@@ -427,6 +427,44 @@ metric:
       Loss/policy_loss: {MEAN}
       Loss/entropy_loss: {MEAN}
 """,
+    "algo/ppo_recurrent.yaml": """\
+defaults: [ppo, _self_]
+name: ppo_recurrent
+per_rank_sequence_length: ???
+reset_recurrent_state_on_done: True
+clip_vloss: False
+mlp_layers: 1
+dense_act: torch.nn.ReLU
+layer_norm: True
+rnn:
+  lstm: {hidden_size: 64}
+  pre_rnn_mlp:
+    apply: False
+    bias: True
+    dense_units: ${algo.encoder.dense_units}
+    activation: ${algo.dense_act}
+    layer_norm: ${algo.layer_norm}
+  post_rnn_mlp:
+    apply: False
+    bias: True
+    dense_units: ${algo.rnn.lstm.hidden_size}
+    activation: ${algo.dense_act}
+    layer_norm: ${algo.layer_norm}
+encoder: {dense_units: 64}
+optimizer: {_target_: torch.optim.AdamW, lr: 3e-4}
+""",
+    "exp/ppo_recurrent.yaml": """\
+# @package _global_
+defaults: [ppo, override /algo: ppo_recurrent, override /model_manager: ppo_recurrent, _self_]
+algo: {rollout_steps: 512, update_epochs: 8, per_rank_num_batches: 8, per_rank_sequence_length: 12, total_steps: 409000}
+env: {num_envs: 16}
+buffer: {memmap: False}
+""",
+    "model_manager/ppo_recurrent.yaml": """\
+defaults: [default, _self_]
+models:
+  agent: {model_name: "${exp_name}_agent", description: "about ${env.id}", tags: {}}
+""",
 }
 
 
@@ -452,6 +490,16 @@ def test_their_whole_folder_composes_unchanged(copied):
     assert config.env.wrapper == {}
     assert dict(config.model_manager.models["agent"])["model_name"] == "ppo_CartPole-v1_agent"
     assert set(config.metric.aggregator.metrics.values()) == {"mean"}
+
+
+def test_their_recurrent_files_compose_unchanged(copied):
+    config, _ = compose(["exp=ppo_recurrent", "env.mask_velocities=True"])
+    algo = config.algo
+    assert (algo.name, algo.rollout_steps, algo.update_epochs, algo.total_steps) == ("ppo_recurrent", 512, 8, 409_000)
+    assert (algo.per_rank_sequence_length, algo.per_rank_num_batches, config.env.num_envs) == (12, 8, 16)
+    assert (algo.rnn.lstm.hidden_size, algo.rnn.post_rnn_mlp.activation) == (64, "relu")
+    assert (algo.optimizer.name, algo.optimizer.lr, algo.dense_act, algo.layer_norm) == ("adamw", 3e-4, "relu", True)
+    assert config.env.mask_velocities and config.buffer.size == 512
 
 
 def test_an_environment_within_a_suites_wrapper_is_its_arguments(copied):
