@@ -102,8 +102,16 @@ ALGORITHMS = {
     "dreamer_v3": DREAMER,
     "reinforce": REINFORCE,
 }
-# Environments that are a class of somebody's own.
-CLASSES = {"Corridor": {"env__wrapper": {"_target_": "examples.corridor.corridor.Corridor", "length": 8}}}
+# Keys that an environment needs: a class of somebody's own, and a game, whose engines are those of the tests.
+NEEDED = {
+    "Corridor": {"env__wrapper": {"_target_": "examples.corridor.corridor.Corridor", "length": 8}},
+    "doapp": {
+        "env__wrapper": {"screen_size": 16, "diambra_wrappers": {"no_op_max": 3}},
+        "env__screen_size": 16,
+        "algo__mlp_keys__encoder": ["P1_health", "P2_health", "timer", "stage"],
+    },
+}
+ENGINES = 3  # of such a game in one run: two environments, and one to evaluate on
 SCHEDULE = {"total_steps": 1920, "checkpoint__every": 192, "evaluation__every": 480, "metric__log_every": 64}
 
 
@@ -140,7 +148,7 @@ class Case:
         mode |= {"env__vectorization": "native"} if self.mode == "native" else {}
         mode |= {"fabric__devices": 2} if "two ranks" in self.mode else {}
         mode |= COMPILED if "compiled" in self.mode and self.algo == "ppo" else {}
-        return ALGORITHMS[self.algo] | CLASSES.get(self.env_id, {}) | SCHEDULE | mode
+        return ALGORITHMS[self.algo] | NEEDED.get(self.env_id, {}) | SCHEDULE | mode
 
     def prepare(self, folder: Path) -> RunDirectory:
         """A run directory ready to be trained; for "flow" nothing yet, the command makes it."""
@@ -179,6 +187,7 @@ OTHERS = {
 CASES += tuple(Case(env_id, mode, algo) for algo, env_id in OTHERS.items() for mode in MODES)
 CASES += tuple(Case(env_id, "compiled, two ranks", algo) for algo, env_id in OTHERS.items())
 CASES += tuple(Case("Corridor", mode) for mode in MODES)
+CASES += (Case("doapp", "in-process"), Case("doapp", "subprocess"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 
 

@@ -10,6 +10,7 @@ faults and corruptions of tests/faults come after the kills.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import hashlib
 import json
@@ -22,7 +23,7 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ import numpy as np
 from flows.settings import state_folder
 from rlcore import plugins
 from rlcore.store.directory import RunDirectory
-from tests.kills.cases import CASES, PLUGINS, Case, ordered
+from tests.diambra_engine import engines
+from tests.kills.cases import CASES, ENGINES, PLUGINS, Case, ordered
 from tests.kills.killing import Reference, kill_and_resume, run_to_end, same_bits, same_record
 from tests.processes import ROOT
 
@@ -57,7 +59,7 @@ def main() -> int:
     key = code_key()
     print(f"soak of code {key} · seed {options.seed} · results in {results}", flush=True)
     wanted = [c for c in CASES if not options.only or any(word in str(c) for word in options.only)]
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with engines_for(wanted), ThreadPoolExecutor(options.jobs) as pool:
         for finished in [pool.submit(soak, case, options.seed, options.kills, results, key) for case in wanted]:
             finished.result()
     if not options.only and not any(r["mode"] == "faults" and r["identical"] for r in read(results, key)):
@@ -90,6 +92,15 @@ def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
             print(
                 f"{case}: {count} of {kills} kills, {'identical' if record['identical'] else 'DIFFERENT'}", flush=True
             )
+
+
+@contextlib.contextmanager
+def engines_for(cases: Sequence[Case]) -> Iterator[None]:
+    """Engines for as many runs on games as there may be at a time, where the processes look for them."""
+    games = sum(case.env_id == "doapp" for case in cases)
+    with engines(ENGINES * games) as addresses:
+        os.environ["DIAMBRA_ENVS"] = " ".join(addresses)
+        yield
 
 
 def of_case(record: dict[str, Any], case: Case) -> bool:

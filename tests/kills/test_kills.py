@@ -17,7 +17,8 @@ from flows.stages.make_env import make_env
 from rlcore.algorithms import ALGORITHMS
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from tests.kills.cases import TIERS, Case
+from tests.diambra_engine import engines
+from tests.kills.cases import ENGINES, TIERS, Case
 from tests.kills.killing import finish, same_bits
 from tests.kills.phases import PLACES
 from tests.kills.sampled import check
@@ -60,6 +61,16 @@ def test_killed_anywhere_a_world_model_ends_in_the_same_bits(tmp_path: Path, mon
 
 def test_killed_anywhere_a_dreamer_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("in-process",), tmp_path, "dreamer_v3")
+
+
+def test_killed_anywhere_a_game_on_an_engine_ends_in_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine cannot be copied and outlives who was killed: the next one starts a new game on it."""
+    with engines(ENGINES) as addresses:
+        monkeypatch.setenv("DIAMBRA_ENVS", " ".join(addresses))
+        run = check("doapp", ("subprocess",), tmp_path)
+    assert '"tier": "boundary"' in run.card.read_text()
 
 
 def test_killed_anywhere_a_vectorised_environment_ends_in_the_same_bits(tmp_path: Path) -> None:
