@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rlcore.nn.dropout import Dropout
 from rlcore.nn.network_keys import ACTIVATIONS, MLPConfig
 
 
@@ -45,6 +46,34 @@ def initialise(layer: Layer, inputs: int, rng: torch.Generator, gain: float | No
     return layer
 
 
+def hidden_layer(
+    inputs: int,
+    units: int,
+    activation: str,
+    rng: torch.Generator,
+    *,
+    dropout: float = 0.0,
+    layer_norm: bool = False,
+    gain: float | None = None,
+) -> list[nn.Module]:
+    """Linear, dropout?, LayerNorm?, activation: one of a perceptron's layers.
+
+    Args:
+        inputs: features in.
+        units: features out.
+        activation: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
+        rng: as for `linear`.
+        dropout: share that is dropped before the LayerNorm (Hiraoka et al. 2022); 0 = no such layer.
+        layer_norm: whether there is one.
+        gain: as for `linear`.
+
+    Returns:
+        What is called, in this order.
+    """
+    between = [*([Dropout(dropout)] if dropout else []), *([nn.LayerNorm(units)] if layer_norm else [])]
+    return [linear(inputs, units, rng, gain), *between, getattr(nn, ACTIVATIONS[activation])()]
+
+
 class MLP(nn.Module):
     """`mlp_layers` of (linear, LayerNorm?, activation), then a linear output if one is asked for.
 
@@ -68,13 +97,11 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        size = inputs
+        size, units, gain_of_hidden = inputs, config.dense_units, gain if config.ortho_init else None
         for _ in range(config.mlp_layers):
-            layers.append(linear(size, config.dense_units, rng, gain if config.ortho_init else None))
-            if config.layer_norm:
-                layers.append(nn.LayerNorm(config.dense_units))
-            layers.append(getattr(nn, ACTIVATIONS[config.dense_act])())
-            size = config.dense_units
+            norm = config.layer_norm
+            layers += hidden_layer(size, units, config.dense_act, rng, layer_norm=norm, gain=gain_of_hidden)
+            size = units
         if outputs is not None:
             layers.append(linear(size, outputs, rng, output_gain if config.ortho_init else None))
             size = outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from rlcore.functional.noise import Drawn, Noise
 from rlcore.nn.batch_norm import BatchNorm
 from rlcore.nn.dropout import Dropout
-from rlcore.nn.mlp import linear
+from rlcore.nn.mlp import hidden_layer, linear
 from rlcore.nn.network_keys import ACTIVATIONS, NetworkConfig
 from rlcore.types import Ranks
 
@@ -40,7 +41,9 @@ class Network(nn.Module):
         else:
             sizes = [inputs, *[units] * config.mlp_layers]
             for size in sizes[:-1]:
-                layers += _hidden(size, config, rng)
+                kind: dict[str, Any] = {"dropout": config.dropout, "layer_norm": config.layer_norm}
+                layers += hidden_layer(size, units, config.dense_act, rng, **kind)
+                layers += [BatchNorm(units, config.renorm_warmup)] if config.batch_norm else []
             units = sizes[-1]
         if outputs is not None:
             layers.append(linear(units, outputs, rng, gain=1.0 if config.residual else None))
@@ -69,20 +72,6 @@ class Network(nn.Module):
             else:
                 made = layer(made, ranks) if isinstance(layer, BatchNorm) else layer(made)
         return made.to(x.dtype)
-
-
-def _hidden(size: int, config: NetworkConfig, rng: torch.Generator) -> list[nn.Module]:
-    """One hidden layer after `size` features, and what goes with it."""
-    units, layers = config.hidden_size, list[nn.Module]()
-    layers.append(linear(size, units, rng))
-    if config.dropout:
-        layers.append(Dropout(config.dropout))
-    if config.layer_norm:
-        layers.append(nn.LayerNorm(units))
-    layers.append(getattr(nn, ACTIVATIONS[config.dense_act])())
-    if config.batch_norm:
-        layers.append(BatchNorm(units, config.renorm_warmup))
-    return layers
 
 
 class ResidualBlock(nn.Module):

@@ -11,7 +11,7 @@ from tests.golden.mutants import Mutant, changed, given, returned, swap
 NORM, RENORM = (("check_crossq", variant) for variant in ("batch_norm", "renorm"))
 DROQ, SIMBA = (("check_family", name) for name in ("droq", "simba"))
 STEP, CRITIC = "sac.Learner.gradient_step", "sac.Learner.critic_objective"
-OF_BATCH, HIDDEN, BLOCK = "BatchNorm._of_batch", "network._hidden", "ResidualBlock.forward"
+OF_BATCH, HIDDEN, BLOCK = "BatchNorm._of_batch", "mlp.hidden_layer", "ResidualBlock.forward"
 MUTANTS = (
     # Batch normalisation, and its renormalisation.
     Mutant("running statistics in the loss", "BatchNorm.forward", given(ranks="None"), NORM),
@@ -89,7 +89,7 @@ MUTANTS = (
     ),
     Mutant("lowest critic for the policy", "actor_loss", swap('kind == "min"', "True"), DROQ),
     Mutant("mean of the critics in the target", "soft_target", swap("A.amin(0)", "A.mean(0)"), DROQ),
-    Mutant("no LayerNorm", HIDDEN, swap("config.layer_norm", "False"), DROQ),
+    Mutant("no LayerNorm", HIDDEN, given(layer_norm="False"), DROQ),
     Mutant("targets that stand still", "Target.follow", given(tau="0.0"), DROQ),
     # SimBa.
     Mutant("no residual", BLOCK, swap("x + A", "A"), SIMBA),

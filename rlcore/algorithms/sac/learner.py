@@ -86,6 +86,7 @@ class Learner(protocols.Learner):
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
         self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
         encoder, size = make_encoder(config, context.spec, rng), context.spec.action.size
+        encoder.normalizer = self.agent.encoder.normalizer  # both see the same rows
         self.critics = Critics(encoder, size, config.critic, config.critic.n, rng)
         self.temperature, self.target_entropy = Temperature(config.alpha.alpha), config.target_entropy(size)
         self.target = Target(self.critics, context) if config.critic.target == "ema" else None
@@ -109,8 +110,7 @@ class Learner(protocols.Learner):
         """One gradient step on transitions [n, N]; of `delay` steps, the last one is the policy's too."""
         config = self.config
         self.updates += 1
-        for module in (self.agent, self.critics):
-            module.encoder.observe(batch.steps.obs, self.ranks)
+        self.agent.encoder.observe(batch.steps.obs, self.ranks)
         moves = self.updates % config.critic.target_network_frequency == 0
         step = self.critic_step if self.updates % self.delay else self.step
         metrics = step(batch.steps, batch.last, config.tau if moves else 0.0, rng=self.noise)
