@@ -50,6 +50,11 @@ class DiambraSuite(Suite):
     requires = "grpc"
     note = "its engines run beside: diambra run -s=2 shepherd train …; resumed at an episode's end"
     targets = ("sheeprl.envs.diambra.DiambraWrapper",)
+    from_keys = {  # noqa: RUF012 - read only
+        "screen_size": "screen_size",
+        "grayscale": "grayscale",
+        "repeat_action": "action_repeat",
+    }
     tier = "boundary"
     tier_reason = "the game is in an engine that cannot be copied"
 
@@ -114,10 +119,6 @@ class DiambraSuite(Suite):
     def parameters(self, env_id: str) -> None:
         """Unknown here: what is wrong in the keys is told beside all else that is wrong."""
         return
-
-    def repeats(self, wrapper: Mapping[str, Any]) -> bool:
-        """Whether a key says how often an action is taken."""
-        return "repeat_action" in wrapper
 
     def room(self, env_id: str) -> int:
         """As many as there are engines that nobody has."""

@@ -104,11 +104,11 @@ def test_an_action_is_repeated_by_single_frames_until_a_round_ends(scripted, cap
     assert reward == 4 + 5 and info["round_done"]  # the sixth would be of the next round
 
 
-def test_the_config_repeats_an_action_once_and_not_once_more_around_it(three):
-    own = make(EnvSettings("doapp", wrapper=QUICK | {"repeat_action": 2}, action_repeat=2))
-    theirs = make(EnvSettings("doapp", wrapper=QUICK, action_repeat=2))
-    with closing(own), closing(theirs):
-        assert "ActionRepeat" not in str(own) and "ActionRepeat" in str(theirs)
+@pytest.mark.parametrize("own", [{}, {"repeat_action": 3}], ids=["by the key of all", "by its own"])
+def test_an_action_is_repeated_once_and_not_once_more_around_it(three, own):
+    with closing(make(EnvSettings("doapp", wrapper=QUICK | own, action_repeat=3))) as env:
+        assert "ActionRepeat" not in str(env)
+        assert env.unwrapped.keys.repeat_action == 3 and env.unwrapped.keys.step_ratio == 1
 
 
 def test_an_episode_begins_with_as_many_no_ops_as_are_drawn(scripted):
