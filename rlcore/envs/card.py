@@ -75,6 +75,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
         "tier": report.tier,
         "tier_reason": report.reason,
         "fresh_instance": report.fresh_instance,
+        "findings": list(report.findings),
         "tested": {
             "episodes": report.episodes,
             "steps": report.steps,
@@ -237,6 +238,7 @@ def readable_card(card: dict[str, Any]) -> str:
     ]
     if card["tier_reason"]:
         lines.append(f"- Why not better: {card['tier_reason']}")
+    lines += [f"- Note: {finding}" for finding in card.get("findings", ())]
     lines.append(
         f"- Tested with {tested['steps']} random actions in {tested['episodes']} episodes "
         f"(ended by the limit on {tested['capped_by']}), longest {tested['longest_episode']}, seed {tested['seed']}"

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 
 from rlcore.envs.exact.recording import (
+    MAX_EPISODES,
     MAX_STEPS,
     Build,
     Recording,
@@ -23,6 +24,7 @@ from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.spaces import spec_of
 from rlcore.types import State
 
+OTHER_SEEDS = 3  # tried before a seed is said to change nothing
 CAPTURES = 6  # moments at which a snapshot is taken and continued elsewhere
 
 
@@ -42,6 +44,8 @@ class TierReport:
         longest: length of the longest finished episode, in actions.
         truncated_at: lengths at which episodes were truncated.
         reward: smallest and largest reward seen.
+        findings: what an author may not know of it, a line each: a seed that changes nothing, what outlasts an episode
+            or lies outside of the instance.
     """
 
     tier: str
@@ -54,6 +58,7 @@ class TierReport:
     longest: int
     truncated_at: tuple[int, ...]
     reward: tuple[float, float]
+    findings: tuple[str, ...] = ()
 
 
 def measure_tier(make_env: Build, seed: int) -> TierReport:
@@ -80,7 +85,11 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
     no_snapshot = _why_no_snapshot(make_env, episodes, seed)
     not_reusable = _why_not_reusable(make_env, episodes, seed)
     shared = _what_is_shared(make_env, episodes, seed) if deterministic else ""
-    fresh = False
+    fresh, another = False, "the same seed and actions gave another episode in a newly built environment"
+    if deterministic:
+        findings = [_why_seedless(make_env, episodes[0], seed), not_reusable if len(episodes) > 1 else "", shared]
+    else:
+        findings = [f"reset(seed=...) decides too little: {another}"]
     if shared:
         tier, reasons = "boundary", [no_snapshot, shared]
     elif not no_snapshot:
@@ -90,7 +99,6 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
         # Where time ended the recording, another try might come further and find more: play safe.
         fresh = not_reusable != "" or capped == "seconds"
     else:
-        another = "the same seed and actions gave another episode in a newly built environment"
         tier, reasons = "boundary", [no_snapshot, another]
     rewards = [r for episode in episodes for r in episode.rewards] or [0.0]
     return TierReport(
@@ -104,6 +112,7 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
         longest=max((len(episode.actions) for episode in episodes if episode.ended), default=0),
         truncated_at=tuple(sorted({len(episode.actions) for episode in episodes if episode.truncated})),
         reward=(min(rewards), max(rewards)),
+        findings=tuple(finding for finding in findings if finding),
     )
 
 
@@ -157,6 +166,15 @@ def _deterministic(make_env: Build, episodes: list[Recording], seed: int) -> boo
             if _replay(env, recorded, episode_seed(seed, index)) != recorded.arrivals:
                 return False
     return True
+
+
+def _why_seedless(make_env: Build, recorded: Recording, seed: int) -> str:
+    """Empty when an episode's actions give another one from another seed; else that they do not."""
+    for number in range(OTHER_SEEDS):
+        with make_env() as env:
+            if _replay(env, recorded, episode_seed(seed, MAX_EPISODES + number)) != recorded.arrivals:
+                return ""
+    return f"reset(seed=...) changes nothing: {OTHER_SEEDS} other seeds gave the same episode for the same actions"
 
 
 def _why_not_reusable(make_env: Build, episodes: list[Recording], seed: int) -> str:

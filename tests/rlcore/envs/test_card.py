@@ -166,3 +166,11 @@ def test_an_environment_that_refuses_what_its_mask_does_not_allow_is_probed_and_
     config = dataclasses.replace(build_config(values("CartPole-v1", 64)), env=EnvConfig("Probe/Masked-v0"))
     result = evaluate_agent(RandomAgent(EnvSpec.from_json(card["spec"])), config, card, 6, greedy=False)
     assert result["mean_length"] == 25.0
+
+
+def test_what_was_found_is_a_line_of_the_page() -> None:
+    card = environment_card(EnvSettings("Probe/Counter-v0"), seed=1)
+    assert card["tier"] == "snapshot" and len(card["findings"]) == 2
+    page = readable_card(card)
+    assert all(f"\n- Note: {finding}\n" in page for finding in card["findings"])
+    assert "Note" not in readable_card({key: value for key, value in card.items() if key != "findings"})  # an older one

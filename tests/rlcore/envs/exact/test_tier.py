@@ -58,6 +58,28 @@ def test_environments_that_influence_each_other_are_of_the_last_tier_though_each
     assert "two environments in one process influence each other" in report.reason
 
 
+SEEDLESS = "reset(seed=...) changes nothing: 3 other seeds"
+USED = "a used environment differs from a new one at step "
+SHARED = "two environments in one process influence each other, as at step "
+
+
+@pytest.mark.parametrize(
+    ("env_id", "wrapper", "lines"),
+    [
+        ("CartPole-v1", {}, []),
+        ("Probe/Opaque-v0", {}, []),
+        ("Probe/Opaque-v0", {"stale": True}, [USED]),
+        ("Probe/Opaque-v0", {"wild": True}, ["reset(seed=...) decides too little: the same seed and actions"]),
+        ("Probe/Counter-v0", {}, [SEEDLESS, USED]),  # it counts its episodes and draws nothing
+        ("Probe/Hidden-v0", {}, [SHARED]),
+    ],
+)
+def test_what_its_author_may_not_know_is_told_in_a_line_each(env_id, wrapper, lines):
+    report = measure_tier(lambda: make(EnvSettings(env_id, wrapper=wrapper)), 3)
+    assert len(report.findings) == len(lines)
+    assert all(found.startswith(line) for found, line in zip(report.findings, lines, strict=True))
+
+
 def test_the_same_probe_gives_the_same_report():
     reports = [measure_tier(lambda: make(EnvSettings("LunarLander-v3")), 3) for _ in range(2)]
     assert reports[0] == reports[1]
