@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from importlib import import_module
 from typing import Any
 
 from flows.runs import trainer
 from flows.runs.listeners import listening, working
 from rlcore.store.directory import RunDirectory
-
-WORK_EVERY = 1.0  # seconds
+from rlcore.train.calls import Pace, find
 
 
 def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "", **more: Any) -> Any:
@@ -36,13 +33,10 @@ def with_torch(run: RunDirectory, function: str, *arguments: Any, doing: str = "
 
 def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, more: dict[str, Any]) -> Any:
     """In the trainer: do what `with_torch` asks for, say what is told meanwhile, a line a second, and how it ended."""
-    said = time.monotonic()
+    pace = Pace()
 
     def listener(kind: str, facts: dict[str, Any]) -> None:
-        nonlocal said
-        whole = kind != "work" or facts["done"] == facts["total"]
-        if whole or time.monotonic() - said >= WORK_EVERY:
-            said = time.monotonic()
+        if pace.due(always=kind != "work" or facts["done"] == facts["total"]):
             say("told", kind=kind, facts=facts)
 
     with listening(listener):
@@ -50,6 +44,5 @@ def answer(say: Any, function: str, run: str, arguments: list[Any], doing: str, 
 
 
 def _call(function: str, run: RunDirectory, arguments: Any, doing: str, more: dict[str, Any]) -> Any:
-    module, _, name = function.rpartition(".")
     told = {"on_progress": working(doing)} if doing else {}
-    return getattr(import_module(module), name)(run, *arguments, **more, **told)
+    return find(function)(run, *arguments, **more, **told)

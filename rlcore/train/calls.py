@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import Any
 from rlcore.errors import RunError, first_line
 
 Say = Callable[..., None]
+WORK_EVERY = 1.0  # seconds between two lines of how far a piece of work is
 
 
 def call(function: str, arguments: Sequence[Any], say: Say) -> None:
@@ -22,14 +24,33 @@ def call(function: str, arguments: Sequence[Any], say: Say) -> None:
         arguments: JSON, as the result is.
         say: writes one event.
     """
-    module, _, name = function.rpartition(".")
     try:
-        result = getattr(import_module(module), name)(say, *arguments)
+        result = find(function)(say, *arguments)
     except Exception as error:
         traceback.print_exc()
         say("failed", error=pack(error), sentence=f"{type(error).__name__}: {first_line(error)}")
     else:
         say("called", result=result)
+
+
+def find(place: str) -> Callable[..., Any]:
+    """The function at a place, `module.name`."""
+    module, _, name = place.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+class Pace:
+    """Whether another line of a piece of work is due: the last was `WORK_EVERY` seconds ago."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def due(self, always: bool = False) -> bool:
+        """Whether it is, or is to be said at once; True is taken as said."""
+        due = always or time.monotonic() - self._said >= WORK_EVERY
+        if due:
+            self._said = time.monotonic()
+        return due
 
 
 def pack(error: Exception) -> str:

@@ -43,10 +43,9 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError, first_line, machine_fault
 from rlcore.store.directory import RunDirectory
 from rlcore.system.imports import large_imports, without_compiler
-from rlcore.train.calls import call
+from rlcore.train.calls import Pace, call
 
 ALIVE_EVERY = 2.0  # seconds
-WORK_EVERY = 1.0  # seconds
 SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C takes a millisecond
 # Loggers whose messages the driver is told: a minute of compiling, a full disk, episodes without end, first weights.
 TOLD = (
@@ -154,12 +153,10 @@ class Trainer:
 
     def _work(self, doing: str) -> Callable[[int, int], None]:
         """Callback of an evaluation, which takes the number of episodes done and of all; said every now and then."""
-        said = time.monotonic()
+        pace = Pace()
 
         def on_progress(done: int, total: int) -> None:
-            nonlocal said
-            if time.monotonic() - said >= WORK_EVERY:
-                said = time.monotonic()
+            if pace.due():
                 self.say("work", doing=doing, done=done, total=total)
 
         return on_progress

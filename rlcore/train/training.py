@@ -79,7 +79,8 @@ class Training(Loop):
         card: of the environment (`rlcore.envs.card`); None measures it, which takes some of its episodes.
         envs: to train in instead of the config's: a vector of your own, such as one that computes in batches on a
             device. It decides the number of environments; `evaluate` still plays the config's.
-        compiled: gradient steps are compiled ahead of time; on a GPU, recorded as a graph.
+        compiled: gradient steps are compiled ahead of time; on a GPU, recorded as a graph. None: where `algo.compile`
+            is true; `auto` compiles nothing here, for what is saved depends on how long this training will go on.
         ranks: who trains beside this; None = whom its Fabric knows.
     """
 
@@ -89,7 +90,7 @@ class Training(Loop):
         card: Mapping[str, Any] | None = None,
         *,
         envs: VectorEnv | None = None,
-        compiled: bool = False,
+        compiled: bool | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.config = config
@@ -105,6 +106,7 @@ class Training(Loop):
         spec, width = self.envs.spec, (self.envs.num_envs, self.ranks.size)
         prepare = functools.cache(lambda: rehearse(context, self.envs))
         records = self.fabric.device.type == "cuda"
+        compiled = config.algo.compile is True if compiled is None else compiled
         compiler = Compiler(config, spec, width, prepare, records=records) if compiled else None
         context = Context(config, spec, self.fabric, self.ranks, self.envs.num_envs, compiler)
         super().__init__(context, self.envs)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.train import trainer
+from rlcore.train import calls, trainer
 from tests.runs import prepare
 
 
 def test_an_evaluation_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "WORK_EVERY", 0.0)
+    monkeypatch.setattr(calls, "WORK_EVERY", 0.0)
     output = io.StringIO()
     process = trainer.Trainer(prepare(tmp_path / "run"), output)
     for command in ("evaluate", "stop"):
