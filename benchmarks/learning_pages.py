@@ -1,8 +1,9 @@
-"""docs/results/{ppo,a2c,sac}.md from docs/results/learning.json: what `make validate` found, in tables and pictures."""
+"""Pages on learning, one an algorithm, from docs/results/learning.json: what `make validate` found."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,32 +35,40 @@ def write_pages(folder: Path) -> None:
 
 def reached(gate: dict[str, Any]) -> int:
     """How many seeds do."""
-    return sum(value >= gate["at_least"] for value in gate["returns"])
+    low, high = gate.get("at_least", -math.inf), gate.get("at_most", math.inf)
+    return sum(low <= value <= high for value in gate["returns"])
+
+
+def mark(gate: dict[str, Any]) -> str:
+    """A gate in a few words."""
+    return f"at most {number(gate['at_most'])}" if "at_most" in gate else number(gate["at_least"])
 
 
 def passed(figures: dict[str, Any]) -> bool:
-    """Whether every gate is reached by enough seeds."""
-    return all(reached(gate) >= SHARE * len(gate["returns"]) for gate in figures["gates"])
+    """Whether every gate is reached by enough seeds, in the time that there is."""
+    in_time = figures.get("cpu_s", 0.0) <= (figures.get("within_s") or math.inf)
+    return in_time and all(reached(gate) >= SHARE * len(gate["returns"]) for gate in figures["gates"])
 
 
 def verdict(figures: dict[str, Any]) -> str:
     """How many seeds reach each gate."""
+    limit = figures.get("within_s")
     return ", ".join(
-        f"{reached(gate)} of {len(gate['returns'])} seeds at {number(gate['at_least'])} or above after "
-        f"{gate['policy_steps']:,} steps"
+        f"{reached(gate)} of {len(gate['returns'])} seeds reach {mark(gate)} after {gate['policy_steps']:,} steps"
         for gate in figures["gates"]
-    )
+    ) + (f", in {figures['cpu_s']:.0f} of {limit:.0f} processor seconds" if limit else "")
 
 
 def page(algorithm: str, figures: dict[str, Any]) -> str:
     """The page of an algorithm."""
     presets = {k: f for k, f in figures.items() if f["algorithm"] == algorithm and not f["variant"]}
     columns = ("preset", "environment", "policy steps", "mark", "seeds that reach it", "IQM of the seeds", "peers")
-    lines = [f"# {algorithm.upper()}: what the presets reach", "", INTRODUCTION, "", *head(columns)]
+    lines = [f"# {algorithm.upper().replace('_', ' ')}: what the presets reach", "", INTRODUCTION, "", *head(columns)]
     for of in presets.values():
         for gate in of["gates"]:
             shown = f"**{reached(gate)} of {len(gate['returns'])}**"
-            cells = [f"`{of['preset']}`", of["env"], f"{gate['policy_steps']:,}", number(gate["at_least"]), shown]
+            limit = f", in {of['within_s']:.0f} processor seconds" if of.get("within_s") else ""
+            cells = [f"`{of['preset']}`", of["env"], f"{gate['policy_steps']:,}", mark(gate) + limit, shown]
             lines.append(row([*cells, interval(gate["returns"]), of["about"]]))
     for name, of in presets.items():
         lines += ["", *section(name, of)]

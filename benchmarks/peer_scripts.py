@@ -1,20 +1,20 @@
 """Programs that run in the peers' own environment, as text: `benchmarks/peers.py` writes it beside their runs."""
 
-# What Stable-Baselines3 is asked for: class, environment, number, its own arguments.
+# What Stable-Baselines3 or sb3-contrib is asked for: class, policy, environment, number, its own arguments.
 SB3 = """
-import sys, json, gymnasium, torch
-from stable_baselines3 import A2C, PPO, SAC
+import importlib, sys, json, gymnasium, torch
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 import benchmarks_slow  # registers the environment that waits
 torch.set_num_threads(1)
-name, env_id, count, steps, seed, vector, normalize, options, saved = json.loads(sys.argv[1])
+module, name, policy, env_id, count, steps, seed, vector, normalize, options, saved = json.loads(sys.argv[1])
 if __name__ == "__main__":
     kind = {"serial": DummyVecEnv, "subprocess": SubprocVecEnv}[vector]
     envs = make_vec_env(env_id, count, seed=seed, vec_env_cls=kind)
     if normalize:
         envs = VecNormalize(envs)
-    model = {"PPO": PPO, "A2C": A2C, "SAC": SAC}[name]("MlpPolicy", envs, device="cpu", seed=seed, **options)
+    algorithm = getattr(importlib.import_module(module), name)
+    model = algorithm(policy, envs, device="cpu", seed=seed, **options)
     model.learn(steps)
     model.save(saved)
     if normalize:
@@ -22,17 +22,16 @@ if __name__ == "__main__":
     envs.close()
 """
 SB3_JUDGE = """
-import sys, json
-from stable_baselines3 import A2C, PPO
+import importlib, sys, json
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
-name, env_id, saved, normalize, episodes = json.loads(sys.argv[1])
+module, name, env_id, saved, normalize, episodes = json.loads(sys.argv[1])
 envs = make_vec_env(env_id, 1, seed=10**6)
 if normalize:
     envs = VecNormalize.load(saved + ".pkl", envs)
     envs.training = envs.norm_reward = False
-print(evaluate_policy({"PPO": PPO, "A2C": A2C}[name].load(saved), envs, episodes, warn=False)[0])
+print(evaluate_policy(getattr(importlib.import_module(module), name).load(saved), envs, episodes, warn=False)[0])
 """
 # SheepRL's own agent and its own episode, on other seeds.
 SHEEPRL_JUDGE = """

@@ -1,4 +1,4 @@
-"""The train stage beside Stable-Baselines3 and SheepRL 0.8.4: the same settings, alternating, whole processes.
+"""The train stage beside Stable-Baselines3, sb3-contrib and SheepRL 0.8.4: alike settings, alternating, as processes.
 
     make bench                                    peers in .shepherd/peers, all protocols, docs/results/speed.md
     python -m benchmarks.peers --peers VENV/bin/python --only a c --repeats 3
@@ -41,7 +41,7 @@ class Protocol:
     num_envs: int
     steps: int
     ours: tuple[str, ...]
-    sb3: tuple[str, dict[str, Any]]
+    sb3: tuple[str, dict[str, Any]] | None
     sheeprl: tuple[str, ...]
     vector: str = "serial"
     goal: str = ""
@@ -73,6 +73,16 @@ QUIETLY = (
 SLOW_OPTIONS = {"n_steps": 64, "batch_size": 128, "n_epochs": 4, "learning_rate": 3e-4}
 SAC_OPTIONS = {"batch_size": 256, "buffer_size": 65_537, "learning_rate": 3e-4, "learning_starts": 100}
 SAC_OPTIONS |= {"train_freq": 1, "gradient_steps": 1}
+CROSSQ_OPTIONS = {"buffer_size": 65_537, "learning_starts": 250, "policy_kwargs": {"net_arch": [256, 256]}}
+RECURRENT_OPTIONS: dict[str, Any] = {"n_steps": 128, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4}
+# One LSTM for actor and critic, as the other two have it.
+RECURRENT_OPTIONS["policy_kwargs"] = {
+    "net_arch": [64],
+    "lstm_hidden_size": 64,
+    "shared_lstm": True,
+    "enable_critic_lstm": False,
+}
+CONTRIB = {"CrossQ": "MlpPolicy", "RecurrentPPO": "MlpLstmPolicy"}  # classes of sb3-contrib -> their policy
 PROTOCOLS = {
     "a": Protocol(
         "PPO, CartPole-v1, 65,536 steps, 1 environment, rollout 128, minibatch 64, 10 epochs",
@@ -148,6 +158,46 @@ PROTOCOLS = {
         goal="half",
         judged=False,
     ),
+    "g": Protocol(
+        "CrossQ 256 units wide, InvertedPendulum-v5, 4,096 steps, 1 environment, batch 256, a gradient step a row",
+        "InvertedPendulum-v5",
+        1,
+        4_096,
+        ("exp=crossq_inverted_pendulum", *QUIETLY, "algo.total_steps=4096", "algo.compile=true"),
+        ("CrossQ", CROSSQ_OPTIONS),
+        (),
+        goal="half",
+    ),
+    "h": Protocol(
+        "DroQ, LunarLanderContinuous-v3, 512 steps, 4 environments, batch 256, 20 gradient steps a row",
+        "LunarLanderContinuous-v3",
+        4,
+        512,
+        ("exp=droq", *QUIETLY, "algo.total_steps=512", "algo.compile=true"),
+        None,
+        ("exp=droq", "algo.total_steps=512", "env.num_envs=4", "buffer.memmap=False", "buffer.checkpoint=False"),
+        goal="half",
+        judged=False,
+    ),
+    "i": Protocol(
+        "Recurrent PPO, CartPole-v1, 65,536 steps, 1 environment, rollout 128, LSTM of 64, 4 sequences of 16 rows a "
+        "minibatch, 10 epochs",
+        "CartPole-v1",
+        1,
+        65_536,
+        ("exp=ppo_recurrent_benchmarks", "algo.compile=true"),
+        ("RecurrentPPO", RECURRENT_OPTIONS),
+        (
+            "exp=ppo_recurrent",
+            "algo.total_steps=65536",
+            "env.num_envs=1",
+            "algo.rollout_steps=128",
+            "algo.update_epochs=10",
+            "algo.per_rank_num_batches=2",
+        ),
+        goal="a third",
+        judged=False,
+    ),
 }
 
 
@@ -190,12 +240,15 @@ def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:
 
 
 def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[str, float]:
+    assert protocol.sb3 is not None
     (name, options), saved = protocol.sb3, str(folder / f"sb3-{seed}.zip")
+    module = "sb3_contrib" if name in CONTRIB else "stable_baselines3"
     how = [protocol.vector, protocol.normalize, options, saved]
-    asked = [name, protocol.env_id, protocol.num_envs, protocol.steps, seed, *how]
+    policy = CONTRIB.get(name, "MlpPolicy")
+    asked = [module, name, policy, protocol.env_id, protocol.num_envs, protocol.steps, seed, *how]
     found = measured([python, "sb3.py", json.dumps(asked)], folder)
     if protocol.judged:
-        how = [name, protocol.env_id, saved, protocol.normalize, EPISODES]
+        how = [module, name, protocol.env_id, saved, protocol.normalize, EPISODES]
         found["return"] = asked_of(python, "sb3_judge.py", how, folder)
     return found
 
@@ -240,12 +293,14 @@ def main() -> None:
             protocol = PROTOCOLS[letter]
             cold = ours(protocol, 0, folder)
             print(f"{letter}: {protocol.about}\n   ours, cold: {cold}", flush=True)
-            rows: dict[str, list[dict[str, float]]] = {"Shepherd": [], "Stable-Baselines3": [], "SheepRL": []}
+            baselines = "sb3-contrib" if protocol.sb3 and protocol.sb3[0] in CONTRIB else "Stable-Baselines3"
+            rows: dict[str, list[dict[str, float]]] = {"Shepherd": [], baselines: [], "SheepRL": []}
             alone = []
             for seed in range(1, arguments.repeats + 1):
                 alone.append(simulator(protocol, folder))
                 rows["Shepherd"].append(ours(protocol, seed, folder))
-                rows["Stable-Baselines3"].append(stable_baselines3(protocol, seed, folder, arguments.peers))
+                if protocol.sb3:
+                    rows[baselines].append(stable_baselines3(protocol, seed, folder, arguments.peers))
                 if protocol.sheeprl:
                     rows["SheepRL"].append(sheeprl(protocol, seed, folder, arguments.peers))
                 print("  ", {who: found[-1] for who, found in rows.items() if found}, flush=True)

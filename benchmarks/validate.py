@@ -1,6 +1,6 @@
 """Whether the presets learn: each on five seeds, its last policy judged over 100 greedy episodes, against a gate.
 
-    make validate                                   every preset and variant, docs/results/{ppo,a2c,sac}.md
+    make validate                                   every preset and variant, a page an algorithm in docs/results
     make validate ARGS="--only ppo_cartpole"        one of them; the others' figures stay as they are
 
 Runs are groups of `shepherd train` in runs/validate. A group's name ends in a digest of rlcore and of what its config
@@ -49,10 +49,12 @@ class Case:
     """A preset, or a variant of exp=ppo: its return at the end of a run and, where asked, after so many steps."""
 
     overrides: str
-    at_least: float
+    mark: float
     about: str  # what peers reach with it; of a variant, what it is
     earlier: tuple[tuple[int, float], ...] = ()
     variant: bool = False
+    below: bool = False  # the mark is what an agent that lacks something stays below
+    within_s: float | None = None  # processor seconds of a seed's training
 
 
 CASES = {
@@ -69,6 +71,16 @@ CASES = {
     ),
     "ppo_lunar_lander": Case("exp=ppo_lunar_lander", 200, "242 at 1 M (Zoo, v2)", earlier=((500_000, 100),)),
     "sac_pendulum": Case("exp=sac_pendulum", -200, "-157 at 20 k (Zoo)"),
+    "sac_lunar_lander": Case("exp=sac_lunar_lander", 200, "200 at 90 k (Zoo, v2, training)"),
+    "droq_pendulum": Case("exp=droq_pendulum", -200, "none at these steps; SAC's mark, at a fifth of its"),
+    "crossq_inverted_pendulum": Case("exp=crossq_inverted_pendulum", 900, "1000 at 1 M (SAC, Tianshou)", within_s=60),
+    "ppo_recurrent_cartpole": Case("exp=ppo_recurrent_cartpole", 450, "500 at 100 k (Zoo)"),
+    "ppo_masked_cartpole": Case(
+        "exp=ppo env.mask_velocities=true algo.total_steps=150000",
+        250,
+        "no memory: clearly below recurrent PPO",
+        below=True,
+    ),
     "ppo_compiled": Case("exp=ppo algo.compile=true", 475, "compiled", variant=True),
     "ppo_normalised": Case(
         "exp=ppo algo.normalize_obs=true algo.normalize_reward=true",
@@ -112,7 +124,8 @@ def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) 
     records = [from_directory(run) for run in runs]
     if not case.variant:
         draw(name, records)
-    gates = [*case.earlier, (config.algo.total_steps, case.at_least)]
+    last = {"at_most" if case.below else "at_least": case.mark}
+    gates = [*((steps, {"at_least": mark}) for steps, mark in case.earlier), (config.algo.total_steps, last)]
     return {
         "algorithm": config.algo.name,
         "preset": case.overrides,
@@ -121,9 +134,9 @@ def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) 
         "env": config.env.id,
         "command": shlex.join(["shepherd", "train", *case.overrides.split(), words[-2], f"group={name}"]),
         "gates": [
-            {"policy_steps": steps, "at_least": mark, "returns": [judged(run, steps) for run in runs]}
-            for steps, mark in gates
+            {"policy_steps": steps, "returns": [judged(run, steps) for run in runs]} | mark for steps, mark in gates
         ],
+        "within_s": case.within_s,
         "chosen": [record.final for record in records],
         "while_training": [float(np.mean([value for _, value in record.evaluations])) for record in records],
         "cpu_s": float(np.median([record.effort["cpu_s"] for record in records])),

@@ -575,3 +575,65 @@ def test_optimizers_and_activations_are_translated_wherever_an_algorithm_has_one
     assert (algo.actor.dense_act, algo.alpha.alpha, algo.critic.optimizer.lr) == ("silu", 0.5, 1e-3)
     with pytest.raises(UserError, match=r"algo\.critic\.optimizer\._target_=torch\.optim\.Lion"):
         compose(["exp=mine", "algo.critic.optimizer._target_=torch.optim.Lion"])
+
+
+OFF_POLICY = {
+    "algo/sac.yaml": (
+        "defaults: [default, /optim@actor.optimizer: adam, /optim@critic.optimizer: adam, "
+        "/optim@alpha.optimizer: adam, _self_]\n"
+        "name: sac\ntau: 0.005\ngamma: 0.99\nhidden_size: 256\n"
+        "replay_ratio: 1.0\nlearning_starts: 100\nper_rank_pretrain_steps: 0\n"
+        "compile: {enabled: False, mode: reduce-overhead, player: True}\n"
+        "actor: {hidden_size: '${algo.hidden_size}', optimizer: {lr: 3e-4, eps: 1e-4, fused: True}}\n"
+        "critic: {n: 2, hidden_size: '${algo.hidden_size}', target_network_frequency: 1, "
+        "optimizer: {lr: 3e-4, eps: 1e-4, fused: True}}\n"
+        "alpha: {alpha: 1.0, optimizer: {lr: 3e-4, eps: 1e-4, fused: True}}\n"
+    ),
+    "algo/droq.yaml": "defaults: [sac, _self_]\nname: droq\nreplay_ratio: 20.0\ncritic: {dropout: 0.01}\n",
+    "exp/sac.yaml": (
+        "# @package _global_\n"
+        "defaults: [override /algo: sac, override /env: gym, override /model_manager: sac, _self_]\n"
+        "algo: {total_steps: 1000000, per_rank_batch_size: 256, mlp_keys: {encoder: [state], decoder: [state]}}\n"
+        "checkpoint: {every: 50000}\nbuffer: {size: 1000000, checkpoint: True, sample_next_obs: False}\n"
+        "env: {id: LunarLanderContinuous-v3}\n"
+        "metric: {aggregator: {metrics: {Loss/alpha_loss: {_target_: torchmetrics.MeanMetric, "
+        "sync_on_compute: '${metric.sync_on_compute}'}}}}\n"
+    ),
+    "exp/droq.yaml": (
+        "# @package _global_\ndefaults: [sac, override /algo: droq, override /model_manager: droq, _self_]\n"
+    ),
+    "exp/sac_benchmarks.yaml": (
+        "# @package _global_\n"
+        "defaults: [default, override /algo: sac, override /env: gym, _self_]\n"
+        "run_benchmarks: True\nenv: {id: LunarLanderContinuous-v3, capture_video: False, num_envs: 4}\n"
+        "algo: {name: sac, learning_starts: 100, per_rank_batch_size: 256, run_test: False, total_steps: 65536, "
+        "optimier: {lr: 3e-4, eps: 1e-5}, mlp_keys: {encoder: [state]}}\n"
+        "buffer: {checkpoint: True, sample_next_obs: False, memmap: False, size: 65537}\n"
+        "fabric: {devices: 1, accelerator: cpu}\ncheckpoint: {every: 70000, save_last: False}\n"
+        "metric: {log_every: 70000, log_level: 0, disable_timer: True}\n"
+    ),
+}  # as SheepRL's files of these names have their keys
+
+
+@pytest.mark.parametrize(
+    ("exp", "replay_ratio", "total_steps", "dropout"),
+    [("sac", 1.0, 1_000_000, 0.0), ("sac_benchmarks", 1.0, 65_536, 0.0), ("droq", 20.0, 1_000_000, 0.01)],
+)
+def test_their_off_policy_folder_composes_as_it_is(
+    exp: str, replay_ratio: float, total_steps: int, dropout: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in OFF_POLICY.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{tmp_path}")
+    config = compose([f"exp={exp}"])[0]
+    algo = config.algo
+    assert (algo.name, config.env.id) == (exp.partition("_")[0], "LunarLanderContinuous-v3")
+    assert (algo.replay_ratio, algo.total_steps, algo.critic.dropout) == (replay_ratio, total_steps, dropout)
+    # What their DroQ has in its code, not in its files.
+    droq = exp == "droq"
+    assert (algo.critic.layer_norm, algo.actor.q, algo.policy_delay) == (
+        droq,
+        *(("mean", None) if droq else ("min", 1)),
+    )
+    assert (algo.critic.optimizer.lr, algo.critic.optimizer.eps, algo.alpha.alpha) == (3e-4, 1e-4, 1.0)
