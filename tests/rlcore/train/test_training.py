@@ -63,6 +63,15 @@ def test_an_iteration_tells_its_counts_and_means_and_the_budget_is_spent() -> No
     assert told[-1].env_steps < told[-1].policy_steps  # the rows that only reset are no actions
 
 
+@pytest.mark.parametrize(
+    ("key", "asked", "expected"), [(True, None, True), ("auto", None, False), (True, False, False)]
+)
+def test_the_config_decides_whether_it_is_compiled_unless_somebody_says(key: Any, asked: Any, expected: bool) -> None:
+    algo = build(a2c.Config, {"total_steps": 200, "dense_units": 8, "compile": key}, "algo.")
+    config = RunConfig(algo=algo, env=EnvConfig(id="CartPole-v1", num_envs=2))
+    assert (Training(config, CARD, compiled=asked).context.compiler is not None) is expected
+
+
 def test_an_evaluation_between_two_iterations_is_repeatable_and_changes_no_bit() -> None:
     first, second = training(), training()
     for one in (first, second):
