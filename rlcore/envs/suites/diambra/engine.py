@@ -14,7 +14,8 @@ from rlcore.errors import UserError
 
 VARIABLE = "DIAMBRA_ENVS"
 DEFAULT = "localhost:50051"
-PATIENCE = 5.0  # seconds in which somebody who has just ended lets go of an engine, or one that starts opens its port
+PATIENCE = 5.0  # seconds in which somebody who has just ended lets go of an engine, and in which one closes a game
+START = 20.0  # seconds in which an engine's container opens its port: `diambra run` waits for the first one alone
 HOW = "diambra run -s={} shepherd train …"
 
 
@@ -69,13 +70,12 @@ def count_free() -> int:
     return free
 
 
-def is_there(address: str, patience: float = PATIENCE) -> bool:
-    """Whether something listens at an address, at once or within some seconds."""
+def is_there(address: str, until: float) -> bool:
+    """Whether something listens at an address, at once or before a time of the monotonic clock."""
     host, _, port = address.rpartition(":")
-    until = time.monotonic() + patience
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=max(patience, 0.5)).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=max(until - time.monotonic(), 0.5)).close()
         except ValueError:
             return False
         except OSError:
@@ -86,9 +86,10 @@ def is_there(address: str, patience: float = PATIENCE) -> bool:
             return True
 
 
-def refuse_absent(needed: list[str], suggested: int, patience: float = PATIENCE) -> None:
+def refuse_absent(needed: list[str], suggested: int, patience: float = START) -> None:
     """Refuse, in a UserError, engines of which one does not listen; `suggested` is how many to start instead."""
-    if silent := [address for address in needed if not is_there(address, patience if are_named() else 0)]:
+    until = time.monotonic() + (patience if are_named() else 0)
+    if silent := [address for address in needed if not is_there(address, until)]:
         where = f"at {' '.join(silent)} of {VARIABLE}" if are_named() else f"at {DEFAULT}, and {VARIABLE} is not set"
         raise UserError(f"no engine answers {where}: start the command with engines, {HOW.format(suggested)}")
 

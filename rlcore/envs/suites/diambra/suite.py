@@ -14,6 +14,7 @@ from rlcore.config.values import at, spell
 from rlcore.envs.suites.diambra.engine import (
     HOW,
     Engine,
+    EngineError,
     addresses,
     are_named,
     count_free,
@@ -64,23 +65,28 @@ class DiambraSuite(Suite):
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
         """A game on an engine that is free; a UserError tells all that is in the way, in the order of its repair."""
-        mistakes, engine = Mistakes(), None
+        mistakes, claimed = Mistakes(), None
         with mistakes.catch():
             refuse_missing(self, env_id)
+            messages()
         with mistakes.catch():
-            engine = self._claim(env_id)
+            claimed = self._claim(env_id)
         with mistakes.catch():
             keys = read_keys(arguments)
-        if mistakes and engine is not None:
-            engine[1].close()
+        if mistakes and claimed is not None:
+            claimed[1].close()
         mistakes.tell()
-        assert engine is not None
+        assert claimed is not None
         _tell_unused(tuple(_unused(arguments)))
         if keys.repeat_action > 1 and keys.diambra_settings.step_ratio != 1:
             _tell_step_ratio(keys.repeat_action, keys.diambra_settings.step_ratio)
-        messages()
-        started = Engine(*engine, patience=keys.diambra_settings.grpc_timeout)
-        return DiambraEnv(env_id, keys, OUTFITS[env_id], started, render_mode)
+        engine = Engine(*claimed, patience=keys.diambra_settings.grpc_timeout)
+        try:
+            return DiambraEnv(env_id, keys, OUTFITS[env_id], engine, render_mode)
+        except EngineError as error:
+            raise UserError(
+                f"env.id={env_id}: the game does not start; are its ROM and DIAMBRAROMSPATH right? ({error})"
+            ) from None
 
     def _claim(self, env_id: str) -> Any:
         """Address of a free engine that is there, and the claim to it; a UserError where there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -251,6 +252,24 @@ def test_what_is_refused_lets_go_of_its_engine(three):
     assert re.findall(r"(\w+)=", str(refused.value)) == ["difficulty", "outfits", "characters"]
     assert "did you mean 'Kasumi'" in str(refused.value)
     assert SUITE.room("doapp") == 3
+
+
+def test_a_game_that_does_not_start_is_refused_after_its_time(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # listens, as the port of a container does, and never answers
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        monkeypatch.setenv("DIAMBRA_ENVS", address)
+        with pytest.raises(UserError, match=f"env.id=umk3: .*DIAMBRAROMSPATH.*{address}, EnvInit: DEADLINE_EXCEEDED"):
+            open_env(SUITE, "umk3", QUICK | {"diambra_settings": {"grpc_timeout": 1}})
+    assert SUITE.room("umk3") == 1
+
+
+def test_a_key_that_is_decided_elsewhere_is_told_once(three, caplog):
+    wrapper = QUICK | {"diambra_settings": {"frame_shape": [31, 31, 0]}, "rank": 3}
+    for _ in range(2):
+        with closing(open_env(SUITE, "doapp", wrapper)) as env:
+            assert env.observation_space["frame"].shape == (16, 16, 3)
+    (told,) = [line for line in caplog.messages if "has no effect" in line]
+    assert told.startswith("env.wrapper.diambra_settings.frame_shape=[31, 31, 0] has no effect: env.screen_size")
 
 
 def test_an_engine_that_ends_is_named(monkeypatch):
