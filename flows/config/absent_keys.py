@@ -21,7 +21,8 @@ KEYS: dict[tuple[str, ...], str] = {
         algo.critic.target_network_frequency""",
     ("droq",): "algo.critic.dropout",
     ("sac_ae",): """
-        algo.decoder algo.encoder.tau algo.encoder.features_dim algo.encoder.optimizer algo.actor.network_frequency""",
+        algo.decoder algo.encoder.tau algo.encoder.features_dim algo.encoder.optimizer
+        algo.actor.per_rank_update_freq""",
     ("sac_ae", "dreamer"): "algo.cnn_channels_multiplier algo.encoder.cnn_channels_multiplier",
     ("ppo_recurrent",): "algo.rnn algo.reset_recurrent_state_on_done algo.per_rank_num_batches",
     ("ppo_recurrent", "dreamer", "p2e"): "algo.per_rank_sequence_length",

@@ -16,6 +16,7 @@ from rlcore.algorithms.ppo import config as ppo
 from rlcore.algorithms.ppo_recurrent import config as ppo_recurrent
 from rlcore.algorithms.sac import config as sac
 from rlcore.algorithms.sac import crossq, droq, simba
+from rlcore.algorithms.sac_ae import config as sac_ae
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.errors import UserError
 
@@ -60,6 +61,7 @@ ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
     "crossq": Algorithm(crossq.Config, SAC, crossq.__name__),
     "simba": Algorithm(simba.Config, SAC, simba.__name__),
     "dreamer_v3": Algorithm(dreamer_v3.Config, "rlcore.algorithms.dreamer_v3.learner"),
+    "sac_ae": Algorithm(sac_ae.Config, "rlcore.algorithms.sac_ae.learner"),
 }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.config.values import spell
 from rlcore.errors import UserError
-from rlcore.nn.network_keys import KeysConfig, NetworkConfig, check_keys
+from rlcore.nn.network_keys import SMALLEST, KeysConfig, NetworkConfig, check_keys
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class TrainedConfig(NetworkConfig):
 class DecodedKeysConfig(KeysConfig):
     """Keys, with those of a decoder that SheepRL's files name."""
 
-    decoder: tuple[str, ...] = arg((), "keys that are decoded", unused="nothing is decoded")
+    decoder: tuple[str, ...] | None = arg(None, "keys that are decoded", unused="nothing is decoded")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,8 @@ class ReplayConfig(AlgorithmConfig):
 class OffPolicyConfig(ReplayConfig):
     """Keys of every off-policy actor-critic."""
 
+    smallest: ClassVar[int] = SMALLEST  # pixels a side of an image that its convolutions need
+
     tau: float = arg(0.005, "τ: share of the way that target critics move", above=0, high=1)
     hidden_size: int = arg(256, "units of hidden layers, for the parts that do not say", low=1)
     n_step: int = arg(1, "n: rewards of a target before the critic's own estimate", low=1)
@@ -96,4 +98,4 @@ class OffPolicyConfig(ReplayConfig):
 
     def check_spec(self, spec: EnvSpec) -> None:
         """Refuse observation keys that the environment does not have."""
-        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
+        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, self.smallest)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlcore.functional.noise import Drawn, Noise
-from rlcore.nn.encoder import MultiEncoder
 from rlcore.nn.network import Network
 from rlcore.nn.network_keys import NetworkConfig
 from rlcore.types import Ranks
@@ -18,16 +18,14 @@ class Critics(nn.Module):
     """N estimates Q(s, a), each by a network with weights of its own, of what one encoder makes of the observation.
 
     Args:
-        encoder: theirs, which their loss trains.
+        encoder: theirs, which their loss trains: a module with an `output_size`.
         actions: A.
         config: hidden layers of each.
         count: N.
         rng: CPU generator for the initialisation.
     """
 
-    def __init__(
-        self, encoder: MultiEncoder, actions: int, config: NetworkConfig, count: int, rng: torch.Generator
-    ) -> None:
+    def __init__(self, encoder: Any, actions: int, config: NetworkConfig, count: int, rng: torch.Generator) -> None:
         super().__init__()
         self.encoder, inputs, self.units = encoder, encoder.output_size + actions, config.hidden_size
         self.members = nn.ModuleList([Network(inputs, config, rng, outputs=1) for _ in range(count)])

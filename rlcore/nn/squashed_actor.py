@@ -25,11 +25,14 @@ class SquashedActor(nn.Module):
         spec: of the environment.
         distribution: `distribution.type`, of which there is one here.
         rng: CPU generator for the initialisation.
+        encoder: of the observations; None = one of its own of these keys.
     """
 
-    def __init__(self, config: Any, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+    def __init__(
+        self, config: Any, spec: EnvSpec, distribution: str, rng: torch.Generator, encoder: Any = None
+    ) -> None:
         super().__init__()
-        self.encoder = make_encoder(config, spec, rng)
+        self.encoder = make_encoder(config, spec, rng) if encoder is None else encoder
         self.keys = (*self.encoder.vectors, *self.encoder.images)
         self.history, self.log_std_min = spec.windows(self.keys), config.actor.log_std_min
         self.actor = Network(self.encoder.output_size, config.actor, rng)
@@ -38,7 +41,11 @@ class SquashedActor(nn.Module):
     def forward(self, obs: dict[str, Tensor], ranks: Ranks | None = None) -> TanhNormal:
         """Observations key -> [N, ...] -> the distribution of actions [N, A]; `ranks` as a `Network` takes them."""
         mean, log_std = self.head(self.actor(self.encoder(obs), ranks=ranks)).chunk(2, -1)
-        return TanhNormal(mean, log_std.clamp(min=self.log_std_min))
+        return TanhNormal(mean, self.limit(log_std))
+
+    def limit(self, log_std: Tensor) -> Tensor:
+        """Log stds [N, A] of which none is too low."""
+        return log_std.clamp(min=self.log_std_min)
 
     def initial(self, batch_size: int) -> tuple[()]:
         """No carry: this agent remembers nothing."""

@@ -24,7 +24,9 @@ class Changed:
         self.flat = [*(o.parameters for o in optimizers), *(t.parameters for t in targets)]
 
     def tensors(self) -> list[Tensor]:
-        """All of it, learning rates last."""
+        """All of it, learning rates last; of parameters that another optimizer has changed since, as they are now."""
+        for flat in self.flat:
+            flat.gather()
         rules = [tensor for o in self.optimizers for tensor in (*o.slots.values(), o.count)]
         return [*(flat.vector for flat in self.flat), *rules, *(o.lr for o in self.optimizers)]
 
@@ -63,6 +65,4 @@ class Changed:
                     optimizer.drop()
 
     def _after(self) -> list[Tensor]:
-        for flat in self.flat:
-            flat.gather()
         return self.tensors()[: -len(self.optimizers)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,25 +35,40 @@ class Target:
         self.module.requires_grad_(False)
 
     @torch.no_grad()
-    def follow(self, optimizer: Optimizer, tau: float | Tensor) -> None:
+    def follow(self, optimizer: Optimizer, tau: float | Tensor | Mapping[str, float | Tensor]) -> None:
         """Take the share τ, [] in [0, 1], of the way to what an optimizer trains: 1 copies it, 0 leaves all as it is.
 
-        So a copy every n gradient steps is τ = 1 at each n-th and 0 between. Where it moves, buffers become those of
-        the optimizer's module, whatever τ is: a counter has no mean, and moments of a batch normalisation have one
-        already.
+        So a copy every n gradient steps is τ = 1 at each n-th and 0 between. A mapping has a τ for each child of the
+        module, name -> τ in their order. Where it moves, buffers become those of the optimizer's module, whatever τ is:
+        a counter has no mean, and moments of a batch normalisation have one already.
         """
         optimizer.parameters.gather()  # another optimizer may have trained some of them since
         slow, fast = self.parameters.vector, self._in_order(optimizer.parameters)
-        share = torch.as_tensor(tau, dtype=slow.dtype, device=slow.device)
+        taus = tau if isinstance(tau, Mapping) else {"": tau}
+        shares = {child: torch.as_tensor(tau, dtype=slow.dtype, device=slow.device) for child, tau in taus.items()}
+        parts = [(slow[at], fast[at], child) for child, at in self._places([*taus]).items()]
         if self.parameters.traced:
-            self.parameters.take(slow.lerp(fast, share))
-        elif isinstance(tau, Tensor) or tau:  # a share on the device is not waited for
-            slow.lerp_(fast, share)
+            moved = [mine.lerp(theirs, shares[child]) for mine, theirs, child in parts]
+            self.parameters.take(moved[0] if len(moved) == 1 else torch.cat(moved))
+        else:
+            for mine, theirs, child in parts:
+                if isinstance(taus[child], Tensor) or taus[child]:  # a share on the device is not waited for
+                    mine.lerp_(theirs, shares[child])
             self.parameters.give()
-        for mine, theirs in zip(self.module.modules(), optimizer.module.modules(), strict=True):
+        for (name, mine), theirs in zip(self.module.named_modules(), optimizer.module.modules(), strict=True):
             for key, value in theirs._buffers.items():  # pyright: ignore[reportPrivateUsage]
                 if value is not None:
+                    share = shares[""] if "" in shares else shares[name.partition(".")[0]]
                     mine._buffers[key] = torch.where(share > 0, value, mine._buffers[key])
+
+    def _places(self, children: list[str]) -> dict[str, slice]:
+        """Where the parameters of each child of the module lie in the vector, one behind the other; "" = of all."""
+        firsts: dict[str, int] = {}
+        for name, (start, _) in self.parameters.places.items():
+            firsts.setdefault(name.partition(".")[0] if children != [""] else "", start)
+        assert [*firsts] == children, f"a τ is needed for {', '.join(firsts)}, not for {', '.join(children)}"
+        ends = [*[*firsts.values()][1:], len(self.parameters.vector)]
+        return {child: slice(start, end) for (child, start), end in zip(firsts.items(), ends, strict=True)}
 
     def copy(self) -> None:
         """Become what is followed, as it is now: when it has been given other weights."""

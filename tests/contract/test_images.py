@@ -55,3 +55,15 @@ def test_a_rollout_holds_what_the_environment_gave_and_each_frame_once() -> None
     assert steps.obs["image"].shape == (7, 3, 36, 36, 3) and last.obs["image"].shape == (3, 36, 36, 3)
     assert steps.past["obs/image"].shape == (4, 3, 36, 36, 3)  # three frames, every second one: four rows back
     assert steps.carry == () and set(steps.past) == {"obs/image", "is_first"}
+
+
+def of_pictures_and_a_goal() -> RunConfig:
+    keys = {"mlp_keys": {"encoder": ["state"]}, "cnn_keys": {"encoder": ["rgb"]}}
+    frames = {"screen_size": None, "frame_stack": 3, "frame_stack_dilation": 2}
+    env = EnvConfig(id="known/Dot-v0", num_envs=3, wrapper={"goal": True}, **frames)
+    return RunConfig(algo=build(ALGORITHMS["sac_ae"].Config, SETTINGS["sac_ae"] | keys, "algo."), env=env, seed=0)
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+def test_sac_ae_too(check: Callable[[RunConfig], None]) -> None:
+    check(of_pictures_and_a_goal())

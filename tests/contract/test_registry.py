@@ -98,9 +98,23 @@ SETTINGS["dreamer_v3"] = {
     "actor": LATENT,
     "critic": LATENT | {"bins": 15, "per_rank_target_network_update_freq": 2},
 }
+ROUGH = {"eps": 1e-4}  # with less, Adam makes steps of gradients that are nothing but rounding
+SETTINGS["sac_ae"] = {
+    "name": "sac_ae",
+    "total_steps": 10_000,
+    "hidden_size": 16,
+    "per_rank_batch_size": 20,
+    "learning_starts": 30,
+    "per_rank_pretrain_steps": 2,
+    "n_step": 2,
+    "encoder": {"dense_units": 8, "features_dim": 6, "optimizer": ROUGH},
+    "decoder": {"dense_units": 8, "optimizer": ROUGH},
+    "actor": {"hidden_size": 16, "optimizer": ROUGH},
+    "critic": {"hidden_size": 16, "optimizer": ROUGH},
+}
 # Episodes of at most 12 steps: every rollout holds ends and the rows that reset, CartPole's ends of both kinds.
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
-CONTINUOUS_ONLY = ("sac", "droq", "crossq", "simba")
+CONTINUOUS_ONLY = ("sac", "droq", "crossq", "simba", "sac_ae")
 PAIRS = [
     pytest.param(algo, env_id, id=f"{algo}-{kind}")
     for algo in ALGORITHMS

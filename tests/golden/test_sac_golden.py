@@ -52,7 +52,7 @@ MUTANTS = (
     # The temperature.
     Mutant("α of the wrong sign", "alpha_loss", returned("-it"), BASE),
     Mutant("target entropy of the wrong sign", "alpha_loss", swap("A + target_entropy", "A - target_entropy"), BASE),
-    Mutant("target entropy ignored", "config.Config.target_entropy", swap("A.target_entropy", "None"), ENTROPY),
+    Mutant("target entropy ignored", "config.SoftConfig.target_entropy", swap("A.target_entropy", "None"), ENTROPY),
     Mutant("α never learned", STEP, swap("self.config.alpha.fixed", "True"), BASE),
     # Targets, and the order of things.
     Mutant("targets never move", "Target.follow", given(tau="0.0"), BASE),

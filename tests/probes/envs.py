@@ -116,6 +116,41 @@ class Signal(gymnasium.Env):
         return self.shown(), reward, True, False, {}
 
 
+class Dot(gymnasium.Env):
+    """A bright dot on a dark picture of 16 × 16 pixels, to be pushed to the middle and kept there.
+
+    Pays 1 less the distance from the middle, of which the edge is 1 away, at each of 10 steps. A push moves it by a
+    quarter of that at most. Where it begins is uniform over the picture.
+
+    Args:
+        goal: not to the middle, but to a place that the vector `state` says.
+    """
+
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, goal: bool = False) -> None:
+        picture, self.goal = spaces.Box(0, 255, (16, 16, 1), np.uint8), goal
+        both = {"rgb": picture, "state": spaces.Box(-1, 1, (2,), np.float32)}
+        self.observation_space = spaces.Dict(both) if goal else picture
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.age, self.place = 0, self.np_random.uniform(-1, 1, 2)
+        self.wanted = self.np_random.uniform(-1, 1, 2).astype(np.float32) if self.goal else np.zeros(2, np.float32)
+        return self.shown(), {}
+
+    def shown(self) -> Any:
+        """Each pixel the brighter, the nearer the dot is."""
+        along = np.exp(-np.square(7.5 + 6.5 * self.place[:, None] - np.arange(16)) / 3)  # [2, 16]
+        picture = (255 * along[0][:, None] * along[1]).astype(np.uint8)[..., None]
+        return {"rgb": picture, "state": self.wanted} if self.goal else picture
+
+    def step(self, action: np.ndarray) -> Any:
+        self.age += 1
+        self.place = np.clip(self.place + action / 4, -1, 1).round(3)  # the last bits of an action change nothing
+        return self.shown(), 1.0 - float(np.abs(self.place - self.wanted).max()), False, self.age == 10, {}
+
+
 class Picture(gymnasium.Env):
     """Pays half for what the image asks for, half for what the vector does, at every step anew.
 
@@ -192,5 +227,5 @@ class Recall(gymnasium.Env):
         return np.array([0, self.age == self.length - 1], np.float32), reward, ended, False, {}
 
 
-for kind in (Endless, Countdown, Windfall, Generous, Signal, Picture, Flash, Recall):
+for kind in (Endless, Countdown, Windfall, Generous, Signal, Dot, Picture, Flash, Recall):
     gymnasium.register(f"known/{kind.__name__}-v0", entry_point=kind)

@@ -54,22 +54,11 @@ class AlphaConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OffPolicyConfig):
-    """Keys of SAC."""
+class SoftConfig(OffPolicyConfig):
+    """Keys of every soft actor-critic: bounded continuous actions by a squashed normal, and a temperature."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
 
-    name: str = arg("sac", "the algorithm", choices=("sac",))
-    policy_delay: int | None = arg(
-        1,
-        "gradient steps of the critics for one of the policy; null = all that a row of the environments brings",
-        low=1,
-    )
-    normalize_obs: bool = arg(False, "observations by the running mean and std of those that are drawn")
-    obs_clip: float = arg(10.0, "largest normalised observation", above=0)
-    encoder: FlatConfig = arg(FlatConfig(), "of the actor, and of the critics: one each")
-    actor: SquashedActorConfig = arg(SquashedActorConfig(), "the policy's network")
-    critic: CriticConfig = arg(CriticConfig(), "the Q networks")
     alpha: AlphaConfig = arg(AlphaConfig(), "weight of the entropy")
 
     def check_with(self, run: RunConfig) -> None:
@@ -87,11 +76,28 @@ class Config(OffPolicyConfig):
         kind_of(spec.action, "tanh_normal")
         super().check_spec(spec)
 
-    def delay(self, num_envs: int) -> int:
-        """Gradient steps of the critics for one of the policy, of a rank with so many environments."""
-        return self.policy_delay or math.ceil(self.replay_ratio * num_envs)
-
     def target_entropy(self, size: int) -> float:
         """H̄ of actions of so many dimensions, nats."""
         given = self.alpha.target_entropy
         return -self.alpha.target_entropy_scale * size if given is None else given
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SoftConfig):
+    """Keys of SAC."""
+
+    name: str = arg("sac", "the algorithm", choices=("sac",))
+    policy_delay: int | None = arg(
+        1,
+        "gradient steps of the critics for one of the policy; null = all that a row of the environments brings",
+        low=1,
+    )
+    normalize_obs: bool = arg(False, "observations by the running mean and std of those that are drawn")
+    obs_clip: float = arg(10.0, "largest normalised observation", above=0)
+    encoder: FlatConfig = arg(FlatConfig(), "of the actor, and of the critics: one each")
+    actor: SquashedActorConfig = arg(SquashedActorConfig(), "the policy's network")
+    critic: CriticConfig = arg(CriticConfig(), "the Q networks")
+
+    def delay(self, num_envs: int) -> int:
+        """Gradient steps of the critics for one of the policy, of a rank with so many environments."""
+        return self.policy_delay or math.ceil(self.replay_ratio * num_envs)

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from rlcore import protocols, streams
-from rlcore.algorithms.sac.config import Config
+from rlcore.algorithms.off_policy import OffPolicyConfig
+from rlcore.algorithms.sac.config import Config as Config
 from rlcore.data.history import rows_before, show_past
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Transitions
@@ -179,9 +180,13 @@ class Learner(protocols.Learner):
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
-    config: Config = context.config.algo
+    return with_memory(context, Learner(context))
+
+
+def with_memory(context: Context, learner: Any) -> tuple[Any, Replay, Plan]:
+    """A learner of single transitions, the memory that it draws them from, and the plan of both."""
+    config: OffPolicyConfig = context.config.algo
     width = context.num_envs * context.ranks.size
-    learner = Learner(context)
     replay = Replay(
         context,
         Transitions(config.n_step),

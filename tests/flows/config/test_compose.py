@@ -55,6 +55,8 @@ PRESETS = (
     "ppo_recurrent_cartpole",
     "ppo_recurrent_minigrid",
     "sac",
+    "sac_ae",
+    "sac_ae_car_racing",
     "sac_benchmarks",
     "sac_half_cheetah",
     "sac_hopper",

@@ -1,0 +1,1 @@
+"""SAC-AE: keys and mathematics."""

@@ -1,0 +1,208 @@
+"""SAC-AE: Improving Sample Efficiency in Model-Free RL from Images. Yarats et al. 2021, arXiv:1910.01741.
+
+Read with:
+    J(Q), J(π), J(α), J(RAE): the losses    critic_loss, actor_loss, alpha_loss of SAC; reconstruction_loss
+    shared convolutions, own projections    rlcore.nn.autoencoder.Trunk, Encoder
+    no gradient of the actor to them        Learner.__init__: they are not among what the actor's optimizer trains
+    targets of 5 bits                       rlcore.nn.autoencoder.five_bits
+    log std between -10 and 2               Agent.limit
+    encoder and critics averaged apart      Learner.critic_step: τ_enc and τ_Q
+
+    loss    trains
+    J(Q)    convolutions, critics' projection, critics
+    J(RAE)  convolutions, critics' projection, decoder: with moments of its own, for it is another optimizer
+    J(π)    actor's projection, actor
+
+Departs from the paper:
+    vector keys have a perceptron that is shared as the convolutions are (SheepRL's), so a mixture is encoded too;
+    λ_z counts once for each key that is decoded, likewise; J(Q) has SAC's ½; of α and log-probabilities as in `sac`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlcore import protocols, streams
+from rlcore.algorithms.sac.learner import actor_loss, alpha_loss, critic_loss, soft_target, with_memory
+from rlcore.algorithms.sac_ae.config import Config
+from rlcore.data.history import show_past
+from rlcore.data.replay import Replay
+from rlcore.data.steps import Transition, n_step
+from rlcore.functional.distributions import LOG_STD_MAX
+from rlcore.functional.noise import Noise
+from rlcore.functional.stats import mean_metrics, reduce_loss
+from rlcore.nn.autoencoder import Decoder, Encoder, Trunk, initialise
+from rlcore.nn.critics import Critics
+from rlcore.nn.squashed_actor import SquashedActor
+from rlcore.nn.temperature import Temperature
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.step import Step
+from rlcore.optim.target import Target
+from rlcore.spec import EnvSpec
+from rlcore.types import Batch, Context, Metrics, Plan
+
+PARTS = (
+    *("agent", "critics", "target", "decoder", "temperature", "noise", "critic_step", "actor_step", "decoder_step"),
+    *("critic_optimizer", "actor_optimizer", "alpha_optimizer", "decoder_optimizer"),
+)
+
+
+class Agent(SquashedActor):
+    """A squashed normal of what the trunk and a projection of its own make of the observation; `config` is `Config`."""
+
+    def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        part, keys = config.encoder, (config.mlp_keys.encoder, config.cnn_keys.encoder)
+        trunk = Trunk(spec, *keys, part, part.cnn_channels_multiplier, rng)
+        super().__init__(config, spec, distribution, rng, Encoder(trunk, part.features_dim, rng))
+        for module in (self.actor, self.head):
+            initialise(module, rng)
+
+    def limit(self, log_std: Tensor) -> Tensor:
+        """Log stds [N, A] between their lowest and 2, by tanh: so that there is a gradient at the ends too."""
+        return self.log_std_min + (LOG_STD_MAX - self.log_std_min) / 2 * (log_std.tanh() + 1)
+
+
+def reconstruction_loss(
+    made: Mapping[str, Tensor], targets: Mapping[str, Tensor], z: Tensor, l2_lambda: float
+) -> Tensor:
+    """J(RAE): the mean squared error of each key, and λ_z ½‖z‖²; λ_θ is the decoder's weight decay.
+
+    Args:
+        made: key -> [N, ...], what was decoded.
+        targets: key -> [N, ...], what it was to be.
+        z: [N, F], what it was decoded from.
+        l2_lambda: λ_z.
+
+    Returns:
+        [N].
+    """
+    penalty = l2_lambda * 0.5 * z.square().sum(1)
+    errors = [(made[key] - target).square().flatten(1).mean(1) for key, target in targets.items()]
+    return torch.stack([error + penalty for error in errors]).sum(0)
+
+
+class Learner(protocols.Learner):
+    """Improves an `Agent` by one batch of transitions at a time."""
+
+    passed_on = ("agent", "critics", "target", "decoder")
+
+    def __init__(self, context: Context) -> None:
+        config, spec = context.config.algo, context.spec
+        self.config, self.ranks, self.updates = config, context.ranks, 0
+        self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
+        self.agent = Agent(config, spec, context.config.distribution.type, rng)
+        encoder = Encoder(self.agent.encoder.trunk, config.encoder.features_dim, rng)
+        self.critics = Critics(encoder, spec.action.size, config.critic, config.critic.n, rng)
+        initialise(self.critics.members, rng)
+        keys = (config.mlp_keys.decoded, config.cnn_keys.decoded)
+        self.decoder = Decoder(encoder, *keys, config.decoder, config.decoder.cnn_channels_multiplier, rng)
+        self.temperature = Temperature(config.alpha.alpha)
+        self.target = Target(self.critics, context)
+        self._make_optimizers(config, context)
+        optimizers = [self.actor_optimizer]
+        if not config.alpha.fixed:
+            self.alpha_optimizer = Optimizer(self.temperature, self.alpha_objective, config.alpha.optimizer, context)
+            optimizers.append(self.alpha_optimizer)
+        self.critic_step = Step(self.improve_critics, [self.critic_optimizer], [self.target], context)
+        self.actor_step = Step(self.improve_actor, optimizers, [], context)
+        self.decoder_step = Step(self.improve_decoder, [self.decoder_optimizer], [], context)
+
+    def _make_optimizers(self, config: Config, context: Context) -> None:
+        """One for each loss: the trunk is the critics' and the autoencoder's, and not the actor's."""
+        uses = [self.agent, self.target.module, self.temperature]
+        self.critic_optimizer = Optimizer(
+            self.critics, self.critic_objective, config.critic.optimizer, context, uses=uses
+        )
+        agent, uses = self.agent, [self.agent, self.critics, self.temperature]
+        own = nn.ModuleList([agent.encoder.projection, agent.actor, agent.head])  # the gradient stops at the trunk
+        self.actor_optimizer = Optimizer(own, self.actor_objective, config.actor.optimizer, context, uses=uses)
+        both = nn.ModuleDict({"encoder": self.critics.encoder, "decoder": self.decoder})
+        self.decoder_optimizer = Optimizer(both, self.decoder_objective, config.reconstruction_optimizer, context)
+
+    def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
+        """One gradient step of the critics on transitions [n, N]; of some, also of their targets, actor and decoder."""
+        config = self.config
+        self.updates += 1
+        given = n_step(show_past(batch, self.agent.history), config.gamma)
+        moves = float(self.updates % config.critic.per_rank_target_network_update_freq == 0)
+        metrics = self.critic_step(given, moves, rng=self.noise)
+        if self.updates % config.actor.per_rank_update_freq == 0:
+            metrics |= self.actor_step(given, rng=self.noise)
+        if self.updates % config.decoder.per_rank_update_freq == 0:
+            metrics |= self.decoder_step(given, rng=self.noise)
+        return mean_metrics([metrics], self.ranks)
+
+    def improve_critics(self, batch: Transition, moves: float, rng: Noise) -> Metrics:
+        """Step on J(Q); where `moves` is 1, targets follow: the encoder faster than the critics."""
+        count = len(batch.weight)
+        masks = self.critics.noise(count, rng), self.critics.noise(count, rng)
+        found = self.critic_optimizer.minimize(batch, rng.normal(*batch.action.shape), *masks)
+        config = self.config
+        self.target.follow(
+            self.critic_optimizer, {"encoder": config.encoder.tau * moves, "members": config.tau * moves}
+        )
+        return found.metrics | {"Info/critic_grad_norm": found.norm}
+
+    def improve_actor(self, batch: Transition, rng: Noise) -> Metrics:
+        """Steps on J(π) and J(α)."""
+        masks = self.critics.noise(len(batch.weight), rng)
+        found = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape), masks)
+        metrics = found.metrics | {"Info/actor_grad_norm": found.norm}
+        if not self.config.alpha.fixed:
+            metrics |= self.alpha_optimizer.minimize(found.aux["logprob"], batch.weight).metrics
+        return metrics
+
+    def improve_decoder(self, batch: Transition, rng: Noise) -> Metrics:
+        """Step on J(RAE), of encoder and decoder."""
+        noise = [rng.uniform(*shape) for shape in self.decoder.noise_shapes(len(batch.weight))]
+        return self.decoder_optimizer.minimize(batch, noise).metrics
+
+    def critic_objective(self, batch: Transition, noise: Tensor, masks: Any, target_masks: Any) -> Any:
+        """J(Q) over a batch; the policy answers the next observations as it is now."""
+        with torch.no_grad():
+            policy = self.agent(batch.next_obs)
+            action = policy.sample(noise)
+            next_q = self.target.module(batch.next_obs, action.tanh(), target_masks)
+            alpha, logprob = self.temperature.alpha, policy.logprob(action)
+            target = soft_target(batch.reward, batch.discount, next_q, logprob, alpha)
+        q = self.critics(batch.obs, batch.action.tanh(), masks, self.ranks)
+        loss = critic_loss(q, target)
+        return reduce_loss(loss, batch.weight, Loss__value_loss=loss, Info__q=q.mean(0))
+
+    def actor_objective(self, batch: Transition, noise: Tensor, masks: Any) -> Any:
+        """J(π) over a batch; the log-probabilities [N] are kept for J(α)."""
+        policy = self.agent(batch.obs, self.ranks)
+        action = policy.sample(noise)
+        logprob = policy.logprob(action)
+        loss = actor_loss(self.critics(batch.obs, action.tanh(), masks), logprob, self.temperature.alpha)
+        found = reduce_loss(loss, batch.weight, Loss__policy_loss=loss, Info__entropy=-logprob)
+        return *found, {"logprob": logprob.detach()}
+
+    def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
+        """J(α) over a batch, in α itself, as the authors' code has it."""
+        alpha = self.temperature.log_alpha.exp()
+        loss = alpha_loss(alpha, logprob, self.config.target_entropy(self.agent.head.action.size))
+        return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=alpha.expand_as(loss))
+
+    def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> Any:
+        """J(RAE) over a batch; the critics' encoder makes z."""
+        z = self.critics.encoder(batch.obs)
+        loss = reconstruction_loss(
+            self.decoder(z), self.decoder.targets(batch.obs, noise), z, self.config.decoder.l2_lambda
+        )
+        return reduce_loss(loss, batch.weight, Loss__reconstruction_loss=loss)
+
+    def parts(self) -> dict[str, protocols.Part]:
+        """Parameters, targets, optimizers, stream, and how steps are computed; of these, what this config has."""
+        return {name: part for name in PARTS if (part := getattr(self, name, None)) is not None}
+
+
+def build(context: Context) -> tuple[Learner, Replay, Plan]:
+    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
+    return with_memory(context, Learner(context))

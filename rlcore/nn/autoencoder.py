@@ -1,0 +1,210 @@
+"""Autoencoder of observations: layers that actor, critics and a decoder share, and what each has of its own.
+
+    image keys    4 convolutions ──┬── linear, LayerNorm, tanh (actor's)  ──┐
+                  (Trunk)          └── linear, LayerNorm, tanh (critics') ──┼── z ── linear, 4 transposed convolutions
+    vector keys   perceptron ──────────────────────────────────────────────┘    └── perceptron, a linear layer a key
+
+Yarats et al. 2021, arXiv:1910.01741, appendix "Encoder and decoder networks"; the perceptrons are SheepRL's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlcore.nn.cnn import pixels
+from rlcore.nn.encoder import flatten
+from rlcore.nn.mlp import MLP, linear
+from rlcore.nn.network_keys import MLPConfig
+from rlcore.spec import EnvSpec
+
+FILTERS, KERNEL, STRIDES = 32, 3, (2, 1, 1, 1)
+LEVELS = 32  # that five bits tell apart
+
+
+def initialise(module: nn.Module, rng: torch.Generator) -> None:
+    """Draw the weights of all its layers from a CPU generator, and make biases zero.
+
+    Linear layers are orthogonal (Saxe et al. 2014); of a convolution the middle alone is, with a gain of √2, and the
+    rest is zero: delta-orthogonal (Xiao et al. 2018, arXiv:1806.05393).
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight, generator=rng)
+        elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
+            nn.init.zeros_(layer.weight)
+            with torch.no_grad():
+                nn.init.orthogonal_(layer.weight[:, :, KERNEL // 2, KERNEL // 2], math.sqrt(2), generator=rng)
+        else:
+            continue
+        assert layer.bias is not None
+        nn.init.zeros_(layer.bias)
+
+
+class Trunk(nn.Module):
+    """Layers that actor and critics share: convolutions of the image keys, a perceptron of the vector keys.
+
+    Args:
+        spec: of the environment.
+        vectors: the vector keys, in the order in which they are laid; () = none.
+        images: the image keys, likewise; of one height and width, both even.
+        config: layers of the perceptron.
+        multiplier: of 32 channels of each convolution.
+        rng: CPU generator for the initialisation.
+    """
+
+    # shape: channels, height and width after the convolutions; flat_size: their product; size: features of the vectors
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        vectors: Sequence[str],
+        images: Sequence[str],
+        config: MLPConfig,
+        multiplier: int,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.spec, self.vectors, self.images = spec, tuple(vectors), tuple(images)
+        self.shape, self.convolutions, self.mlp = (0, 0, 0), None, None
+        if images:
+            specs = [spec.obs[key] for key in images]
+            (height, width), channels = specs[0].pixels, sum(part.channels for part in specs)
+            layers: list[nn.Module] = []
+            for stride in STRIDES:
+                layers += [_convolution(nn.Conv2d, channels, FILTERS * multiplier, stride=stride), nn.ReLU()]
+                height, width = ((side - KERNEL) // stride + 1 for side in (height, width))
+                channels = FILTERS * multiplier
+            self.shape, self.convolutions = (channels, height, width), nn.Sequential(*layers)
+            initialise(self.convolutions, rng)
+        self.flat_size, self.size = math.prod(self.shape), 0
+        if vectors:
+            self.mlp = MLP(sum(spec.obs[key].size for key in vectors), config, rng, gain=1.0)
+            self.size = self.mlp.output_size
+
+    def forward(self, obs: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        """Key -> [N, (frames,) *shape] -> of the images [N, flat_size], of the vectors [N, size]; None without them."""
+        seen = None if self.convolutions is None else self.convolutions(self._pixels(obs)).flatten(1)
+        return seen, None if self.mlp is None else self.mlp(flatten(obs, self.spec, self.vectors, 1))
+
+    def _pixels(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Images as [N, channels, height, width] from 0 to 1."""
+        dtype = next(self.parameters()).dtype
+        planes = [pixels(obs[key], self.spec.obs[key], 1) for key in self.images]
+        parts = [part.to(dtype) if part.is_floating_point() else part.to(dtype) / 255 for part in planes]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+class Encoder(nn.Module):
+    """Observations to z: a trunk that others share, then a projection of the images that they do not.
+
+    Args:
+        trunk: the shared layers.
+        features: numbers of the projection.
+        rng: CPU generator for the initialisation.
+    """
+
+    # output_size: numbers of z, of the images and then of the vectors
+
+    def __init__(self, trunk: Trunk, features: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.trunk, self.vectors, self.images = trunk, trunk.vectors, trunk.images
+        self.projection = nn.Sequential()
+        if self.images:
+            layer = linear(trunk.flat_size, features, rng, gain=1.0)
+            self.projection = nn.Sequential(layer, nn.LayerNorm(features), nn.Tanh())
+        self.output_size = trunk.size + (features if self.images else 0)
+
+    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Key -> [N, (frames,) *shape] -> z [N, output_size], float32 or better."""
+        seen, felt = self.trunk(obs)
+        parts = [felt] if seen is None else [self.projection(seen), *([] if felt is None else [felt])]
+        parts = [part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+class Decoder(nn.Module):
+    """Observations again from z.
+
+    Args:
+        encoder: whose z it is given.
+        vectors: keys that it decodes, among the encoder's.
+        images: likewise.
+        config: layers of the perceptron of the vectors.
+        multiplier: of 32 channels of each transposed convolution.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        vectors: Sequence[str],
+        images: Sequence[str],
+        config: MLPConfig,
+        multiplier: int,
+        rng: torch.Generator,
+    ) -> None:
+        super().__init__()
+        trunk = encoder.trunk
+        self.spec, self.vectors, self.images = trunk.spec, tuple(vectors), tuple(images)
+        self.channels = [self.spec.obs[key].channels for key in images]
+        self.deconvolutions, self.mlp, self.heads = None, None, nn.ModuleList()
+        if images:
+            channels, filters = trunk.shape[0], FILTERS * multiplier
+            layers: list[nn.Module] = [linear(encoder.output_size, trunk.flat_size, rng), nn.ReLU()]
+            layers.append(nn.Unflatten(1, trunk.shape))
+            for _ in STRIDES[1:]:
+                layers += [_convolution(nn.ConvTranspose2d, channels, filters), nn.ReLU()]
+                channels = filters
+            layers.append(_convolution(nn.ConvTranspose2d, channels, sum(self.channels), stride=2, output_padding=1))
+            self.deconvolutions = nn.Sequential(*layers)
+            initialise(self.deconvolutions, rng)
+        if vectors:
+            self.mlp = MLP(encoder.output_size, config, rng, gain=1.0)
+            sizes = [self.spec.obs[key].size for key in vectors]
+            self.heads.extend(linear(self.mlp.output_size, size, rng, gain=1.0) for size in sizes)
+
+    def forward(self, z: Tensor) -> dict[str, Tensor]:
+        """Z [N, F] -> key -> [N, channels, height, width] of an image, of all its frames, or [N, size] of a vector."""
+        x, made = z.to(next(self.parameters()).dtype), dict[str, Tensor]()
+        if self.deconvolutions is not None:
+            made |= zip(self.images, self.deconvolutions(x).split(self.channels, 1), strict=True)
+        if self.mlp is not None:
+            hidden = self.mlp(x)
+            made |= {key: head(hidden) for key, head in zip(self.vectors, self.heads, strict=True)}
+        return made
+
+    def noise_shapes(self, count: int) -> list[tuple[int, ...]]:
+        """Shapes of the uniform noise on the targets of so many observations, of each image key."""
+        specs = [self.spec.obs[key] for key in self.images]
+        return [(count, channels, *spec.pixels) for channels, spec in zip(self.channels, specs, strict=True)]
+
+    def targets(self, obs: Mapping[str, Tensor], noise: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What `forward` is to give of observations key -> [N, (frames,) *shape]; noise as `noise_shapes`."""
+        seen = [pixels(obs[key], self.spec.obs[key], 1) for key in self.images]
+        made = {key: five_bits(*pair) for key, *pair in zip(self.images, seen, noise, strict=True)}
+        return made | {key: flatten(obs, self.spec, [key], 1) for key in self.vectors}
+
+
+def five_bits(x: Tensor, noise: Tensor) -> Tensor:
+    """Pixels of 5 bits from -½ to ½, with noise in [0, 1) of one level added (Kingma and Dhariwal 2018, 1807.03039).
+
+    Args:
+        x: [...], integers from 0 to 255 or real numbers from 0 to 1.
+        noise: [...], uniform.
+
+    Returns:
+        [...] of the precision of the noise.
+    """
+    assert x.shape == noise.shape, (x.shape, noise.shape)
+    levels = (x * LEVELS).floor().clamp(max=LEVELS - 1) if x.is_floating_point() else x // (256 // LEVELS)
+    return (levels + noise) / LEVELS - 0.5
+
+
+def _convolution(kind: Any, inputs: int, outputs: int, **more: int) -> Any:
+    """A layer whose weights are still to be drawn."""
+    return nn.utils.skip_init(kind, inputs, outputs, KERNEL, device="cpu", **more)
