@@ -16,7 +16,7 @@ from rlcore.data import dataset
 from rlcore.data.arrivals import as_steps, columns
 from rlcore.data.chunked import ChunkedRing
 from rlcore.data.gathered import gather_batches
-from rlcore.data.ring import form_bytes, form_of, make_ring, to_device
+from rlcore.data.ring import HostRing, form_bytes, form_of, make_ring, to_device
 from rlcore.data.samplers import Sampler
 from rlcore.data.sizes import chunk_rows, row_bytes
 from rlcore.data.table import Form, scratch_folder
@@ -28,6 +28,7 @@ from rlcore.types import Batch, Carry, Context, Metrics, State, Steps
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+ENDS = ("terminated", "truncated", "is_first")
 AT_ONCE = 1 << 20  # bytes of the batches that are drawn together
 
 
@@ -86,8 +87,11 @@ class Replay(Buffer):
         self._forms: dict[str, Form] = {"said": said, "carry": form_of(fresh, 1)}  # beside that of the given
         self.row_bytes = row_bytes(context.spec) + sum(map(form_bytes, self._forms.values()))
         self.chunk_rows = chunk_rows(size, self.width * self.row_bytes)
+        self._at_once = max(1, AT_ONCE // (self.batch_rows * self.row_bytes))  # batches
         self._rings: dict[str, ChunkedRing] = {}
         self._resets = np.zeros(0, bool)  # [slots, B]: the step from the row only resets
+        self._flags: list[np.ndarray] = []  # [slots, B] of rows on the host, by which that is known
+        self._offsets = np.arange(-before, length + 1)[:, None] * self.width  # of a sequence's places
         self.written = 0  # rows of every environment, of all time
         self.taken = 0  # batches handed out
         self._newest = 0  # policy steps of the last `extend`, of all ranks
@@ -151,9 +155,14 @@ class Replay(Buffer):
         self._note_resets(row, count, given["given"])
 
     def _note_resets(self, row: int, count: int, given: Mapping[str, Tensor]) -> None:
-        ended, opens = (given["terminated"] | given["truncated"]).cpu().numpy(), given["is_first"].cpu().numpy()
         begin = row % len(self._resets)
         # Of rows from elsewhere, a dataset's say, the last before an episode opens need not have ended one.
+        if count == 1 and self._flags:  # which were just written there
+            terminated, truncated, opens = self._flags
+            np.logical_or(terminated[begin], truncated[begin], out=self._resets[begin])
+            self._resets[begin - 1] |= opens[begin]
+            return
+        ended, opens = (given["terminated"] | given["truncated"]).cpu().numpy(), given["is_first"].cpu().numpy()
         if count == 1:
             self._resets[begin] = ended
             self._resets[begin - 1] |= opens[-1] if opens.ndim == 2 else opens
@@ -170,6 +179,8 @@ class Replay(Buffer):
             for name, form in forms.items()
         }
         self._resets = np.zeros((self._slots, self.width), bool)
+        ring = self._rings["given"].ring
+        self._flags = [ring.column(name) for name in ENDS] if isinstance(ring, HostRing) else []
 
     def write_back(self, places: np.ndarray, extras: Mapping[str, Tensor]) -> None:
         """Replace what the agent said in rows of a batch, unless they have been overwritten since.
@@ -200,10 +211,12 @@ class Replay(Buffer):
         """
         self._steps_seen = policy_steps + self._newest
         learned = self._steps_seen - self.starts
-        owed = int(self.ratio * learned) + self.pretrain if learned > 0 and self.written >= self.sampler.length else 0
-        at_once = max(1, AT_ONCE // (self.batch_rows * self.row_bytes))
+        owed = 0
+        if learned > 0 and self.written >= self.sampler.length:
+            # Whole numbers: a product of fractions looks for common divisors, a tenth of a draw's time.
+            owed = self.ratio.numerator * learned // self.ratio.denominator + self.pretrain
         while self.taken < owed:
-            for batch in self._draw(min(owed - self.taken, at_once), policy_steps):
+            for batch in self._draw(min(owed - self.taken, self._at_once), policy_steps):
                 self.taken += 1
                 yield batch
 
@@ -213,11 +226,16 @@ class Replay(Buffer):
 
     def _draw(self, count: int, policy_steps: int) -> Iterator[Batch]:
         # One after the other: what is drawn does not depend on how many are drawn together.
-        begins = np.stack([self.sampler.draw(self, self.batch_size, self.rng) for _ in range(count)])
-        offsets = np.arange(-self.before, self.sampler.length + 1)[:, None] * self.width
+        begins = np.empty((count, self.batch_size), np.int64)
+        for row in begins:
+            row[:] = self.sampler.draw(self, self.batch_size, self.rng)
         rings = {name: ring.ring for name, ring in self._rings.items()}
-        for steps, last, places in gather_batches(rings, begins, offsets, self.before, self.target):
-            steps.carry = tree.rebuild(self._carry, iter([steps.carry[name] for name in self._fresh]))
+        first = (self.oldest - self.before) * self.width
+        for steps, last, places in gather_batches(rings, begins, first, self._offsets, self.before, self.target):
+            if self._fresh:
+                steps.carry = tree.rebuild(self._carry, iter([steps.carry[name] for name in self._fresh]))
+            else:
+                steps.carry = self._carry
             back = functools.partial(self.write_back, places)
             yield Batch(steps, last, policy_steps, places, back)
 

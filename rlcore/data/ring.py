@@ -33,8 +33,11 @@ class Ring(Protocol):
         """
         ...
 
-    def gather(self, places: np.ndarray, *cuts: slice | int) -> list[dict[str, Tensor]]:
-        """Rows at places [K, T, N], for each cut of T column -> [K, *cut, N, *row], which nobody else holds."""
+    def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
+        """Rows at places [..., T, N], for each cut of T column -> [..., *cut, N, *row], which nobody else holds.
+
+        No place lies before `first`, or more than all slots behind it.
+        """
         ...
 
     def put(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
@@ -73,16 +76,22 @@ class HostRing:
 
     def __init__(self, form: Form, slots: int, width: int, folder: Path | None = None) -> None:
         self.form, self.slots, self.width = form, slots, width
+        self._filed = folder is not None
         narrow = [name for name in sorted(form) if row_size(*form[name]) < WIDE]
         groups = [narrow, *([name] for name in sorted(form) if name not in narrow)]
         self._tables = [Table({name: form[name] for name in group}, slots, width, folder) for group in groups if group]
+        self._halves = [name for name, (_, dtype) in form.items() if dtype is torch.bfloat16]  # which NumPy has not
         self._columns = [(name, rows, form[name][1]) for table in self._tables for name, rows in table.columns.items()]
+
+    def column(self, name: str) -> np.ndarray:
+        """All slots [slots, B, ...] of a column, as they lie."""
+        return next(rows for known, rows, _ in self._columns if known == name)
 
     def write(self, row: int, count: int, columns: Mapping[str, Tensor], absent: Mapping[str, Any]) -> None:
         """See `Ring`."""
         begin = row % self.slots
         end = begin + count
-        for table in self._tables:
+        for table in self._tables if self._filed else ():
             table.reserve(min(end, self.slots))
         for name, rows, dtype in self._columns:
             value = columns.get(name)
@@ -93,15 +102,18 @@ class HostRing:
                 array = np.broadcast_to(array, (count, *rows.shape[1:]))
                 rows[begin:], rows[: end - self.slots] = array[: self.slots - begin], array[self.slots - begin :]
 
-    def gather(self, places: np.ndarray, *cuts: slice | int) -> list[dict[str, Tensor]]:
+    def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
         """See `Ring`."""
         # `take` goes round by subtraction, an eighth of the time of a division; so it is to go round once at most.
-        places = places - int(places.min()) // (self.slots * self.width) * (self.slots * self.width)
+        places = places - first // (self.slots * self.width) * (self.slots * self.width)
         found: list[dict[str, Tensor]] = [{} for _ in cuts]
         for table in self._tables:
             for part, columns in zip(found, table.take(places, cuts), strict=True):
                 for name, column in columns:
-                    part[name] = _tensor(column, self.form[name][1])
+                    part[name] = torch.from_numpy(column)
+        for name in self._halves:
+            for part in found:
+                part[name] = part[name].view(torch.bfloat16)
         return found
 
     def put(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
@@ -144,9 +156,9 @@ class DeviceRing:
             value = value.to(self.device, non_blocking=True).expand(count, *rows.shape[1:])
             rows[begin : begin + first], rows[: count - first] = value[:first], value[first:]
 
-    def gather(self, places: np.ndarray, *cuts: slice | int) -> list[dict[str, Tensor]]:
+    def gather(self, places: np.ndarray, first: int, *cuts: slice | int) -> list[dict[str, Tensor]]:
         """See `Ring`."""
-        return [self._select(places[:, cut]) for cut in cuts]
+        return [self._select(places[..., cut, :]) for cut in cuts]
 
     def _select(self, places: np.ndarray) -> dict[str, Tensor]:
         index = self._index(places.ravel())
@@ -179,9 +191,13 @@ def to_device(value: Tensor, device: torch.device) -> Tensor:
 
 
 def _array(value: Tensor, dtype: torch.dtype) -> np.ndarray:
-    if value.dtype is not dtype or not value.is_cpu:
-        value = value.to("cpu", dtype)
-    return (value.view(torch.int16) if dtype is torch.bfloat16 else value).numpy()
+    """Values for a column; what is of another type than it may be cast as it is written."""
+    if dtype is torch.bfloat16:
+        return value.to("cpu", dtype).view(torch.int16).numpy()
+    try:
+        return value.numpy()
+    except TypeError:  # of a device, or bfloat16
+        return value.to("cpu", dtype).numpy()
 
 
 def _tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:

@@ -68,14 +68,15 @@ class Transitions:
         low, high = _bounds(memory, self.length)
         places = rng.integers(low, high, count)
         for rounds in itertools.count(1):
-            if not (resets := memory.only_resets(places)).any():
+            resets = memory.only_resets(places)
+            if not (again := np.count_nonzero(resets)):
                 break
             if rounds % MANY == 0 and memory.only_resets(np.arange(low, high)).all():
                 raise RunError(
                     f"no step to learn from: each of the {high - low} rows that may be drawn only resets; let the "
                     "memory remember more, or learning start later"
                 )
-            places[resets] = rng.integers(low, high, int(resets.sum()))
+            places[resets] = rng.integers(low, high, again)
         return places
 
 

@@ -60,17 +60,17 @@ class Table:
         self._reserved = end
 
     def take(self, places: np.ndarray, cuts: Sequence[slice | int]) -> Iterator[list[tuple[str, np.ndarray]]]:
-        """Columns of the rows at places [K, T, N], which may go round once, for each cut of T."""
+        """Columns of the rows at places [..., T, N], which may go round once, for each cut of T."""
         if len(self.columns) == 1:
             ((name, column),) = self.columns.items()
             flat = column.reshape(-1, *column.shape[2:])
             for cut in cuts:
-                yield [(name, flat.take(places[:, cut], 0, mode="wrap"))]
+                yield [(name, flat.take(places[..., cut, :], 0, mode="wrap"))]
             return
         out = np.empty(places.shape, self.rows.dtype)
         self.rows.take(places, out=out, mode="wrap")
         for cut in cuts:
-            part = out[:, cut]
+            part = out[..., cut, :]
             yield [(name, part[name].copy()) for name in self.columns]
 
 
