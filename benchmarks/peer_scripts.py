@@ -4,13 +4,16 @@
 SB3 = """
 import importlib, sys, json, gymnasium, torch
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
 import benchmarks_slow  # registers the environment that waits
+import benchmarks_atari  # and the games
 torch.set_num_threads(1)
 module, name, policy, env_id, count, steps, seed, vector, normalize, options, saved = json.loads(sys.argv[1])
 if __name__ == "__main__":
-    kind = {"serial": DummyVecEnv, "subprocess": SubprocVecEnv}[vector]
-    envs = make_vec_env(env_id, count, seed=seed, vec_env_cls=kind)
+    kind = {"serial": DummyVecEnv, "subprocess": SubprocVecEnv, "pixels": DummyVecEnv}[vector]
+    wrapper = benchmarks_atari.preprocess if vector == "pixels" else None
+    envs = make_vec_env(env_id, count, seed=seed, vec_env_cls=kind, wrapper_class=wrapper)
+    envs = VecFrameStack(envs, 4) if vector == "pixels" else envs
     if normalize:
         envs = VecNormalize(envs)
     algorithm = getattr(importlib.import_module(module), name)
@@ -62,8 +65,11 @@ print(sum(rewards) / episodes)
 # What stepping one environment costs by itself: processor seconds, without imports.
 SIMULATOR = """
 import sys, json, time, gymnasium
+import benchmarks_atari
 env_id, steps = json.loads(sys.argv[1])
 env = gymnasium.make(env_id)
+if hasattr(env.unwrapped, "ale"):
+    env = benchmarks_atari.Emulator(env.unwrapped)
 env.action_space.seed(0)
 actions = [env.action_space.sample() for _ in range(steps)]
 env.reset(seed=0)
@@ -88,8 +94,28 @@ class Slow(gymnasium.Env):
         return np.full(4, self.t % 7 / 7, np.float32), 1.0, False, self.t == 200, {}
 gymnasium.register("Slow-v0", entry_point=Slow)
 """
+# Games: their preprocessing, and the emulator by itself, which draws no picture. Where they are not installed, nothing.
+ATARI = """
+import gymnasium
+try:
+    import ale_py
+except ImportError:
+    pass
+def preprocess(env):
+    return gymnasium.wrappers.AtariPreprocessing(env, grayscale_newaxis=True)
+class Emulator(gymnasium.Env):
+    def __init__(self, game):
+        self.ale, self.buttons, self.action_space = game.ale, game._action_set, game.action_space
+    def reset(self, *, seed=None, options=None):
+        self.ale.reset_game()
+    def step(self, action):
+        for _ in range(4):
+            self.ale.act(self.buttons[action], 1.0)
+        return None, 0.0, self.ale.game_over(), False, {}
+"""
 
 FILES = {
+    "benchmarks_atari": ATARI,
     "sb3": SB3,
     "sb3_judge": SB3_JUDGE,
     "sheeprl_judge": SHEEPRL_JUDGE,

@@ -71,6 +71,8 @@ QUIETLY = (
     "env.capture_video=false",
 )
 SLOW_OPTIONS = {"n_steps": 64, "batch_size": 128, "n_epochs": 4, "learning_rate": 3e-4}
+PONG = ("env.num_envs=4", "algo.rollout_steps=128", "algo.per_rank_batch_size=256", "algo.update_epochs=4")
+PONG_OPTIONS = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate": 2.5e-4, "clip_range": 0.1}
 SAC_OPTIONS = {"batch_size": 256, "buffer_size": 65_537, "learning_rate": 3e-4, "learning_starts": 100}
 SAC_OPTIONS |= {"train_freq": 1, "gradient_steps": 1}
 CROSSQ_OPTIONS = {"buffer_size": 65_537, "learning_starts": 250, "policy_kwargs": {"net_arch": [256, 256]}}
@@ -198,6 +200,20 @@ PROTOCOLS = {
         goal="a third",
         judged=False,
     ),
+    "j": Protocol(
+        "PPO, PongNoFrameskip-v4 from pixels, 4 grey frames of 84 × 84, 16,384 steps, 4 environments, rollout 128, "
+        "minibatch 256, 4 epochs",
+        "PongNoFrameskip-v4",
+        4,
+        16_384,
+        ("exp=ppo_atari", *QUIETLY, *PONG, "algo.total_steps=16384"),
+        ("PPO", PONG_OPTIONS),
+        ("exp=ppo_atari", "env.grayscale=True", *PONG, "algo.total_steps=16384"),
+        vector="pixels",
+        goal="half, outside the emulator's own time,",
+        judged=False,
+        beside=True,
+    ),
 }
 
 
@@ -244,7 +260,7 @@ def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) 
     (name, options), saved = protocol.sb3, str(folder / f"sb3-{seed}.zip")
     module = "sb3_contrib" if name in CONTRIB else "stable_baselines3"
     how = [protocol.vector, protocol.normalize, options, saved]
-    policy = CONTRIB.get(name, "MlpPolicy")
+    policy = "CnnPolicy" if protocol.vector == "pixels" else CONTRIB.get(name, "MlpPolicy")
     asked = [module, name, policy, protocol.env_id, protocol.num_envs, protocol.steps, seed, *how]
     found = measured([python, "sb3.py", json.dumps(asked)], folder)
     if protocol.judged:
