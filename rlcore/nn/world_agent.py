@@ -46,7 +46,7 @@ class WorldAgent(nn.Module):
         rssm, actor, count = self.world.rssm, self.actor, len(is_first)
         noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
         state = State(carry["deter"], carry["stoch"])
-        state = rssm.follow(self.world.encoder(obs, 1), carry["action"], is_first, noise, state)
+        state = rssm.follow(self.world.encoder(self.world.encoder.see(obs, 1)), carry["action"], is_first, noise, state)
         policy = actor.policy(state.feat)
         action = policy.mode() if greedy or rng is None else actor.clip(policy.sample(actor.noise(rng, count)))
         return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}

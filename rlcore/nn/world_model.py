@@ -54,14 +54,25 @@ class KeyEncoder(nn.Module):
         self.mlp = Dense(size, config.layers, rng) if vectors else None
         self.output_size = sum(part.output_size for part in (self.cnn, self.mlp) if part is not None)
 
-    def forward(self, obs: Obs, lead: int) -> Tensor:
-        """Key -> [*lead, *shape] as the environment gave it -> [*lead, E] float32."""
+    def see(self, obs: Obs, lead: int) -> dict[str, Tensor]:
+        """Observations as the model sees and reconstructs them.
+
+        Key -> [*lead, *shape] as the environment gave it -> images [*lead, channels, height, width] from -½ to ½,
+        vectors [*lead, size] in symlog space, float32.
+        """
+        shown = {key: show(obs[key], self.spec.obs[key], lead) for key in self.images}
+        seen = {key: image.unflatten(0, obs[key].shape[:lead]) for key, image in shown.items()}
+        return seen | {key: symlog(flatten(obs, self.spec, [key], lead)) for key in self.vectors}
+
+    def forward(self, seen: Obs) -> Tensor:
+        """What `see` gives -> features [*lead, E]."""
         parts: list[Tensor] = []
         if self.cnn is not None:
-            found = self.cnn([show(obs[key], self.spec.obs[key], lead) for key in self.images])
-            parts.append(found.unflatten(0, obs[self.images[0]].shape[:lead]))
+            images = [seen[key].flatten(0, -4) for key in self.images]
+            parts.append(self.cnn(images).unflatten(0, seen[self.images[0]].shape[:-3]))
         if self.mlp is not None:
-            parts.append(self.mlp(symlog(flatten(obs, self.spec, self.vectors, lead))))
+            vectors = [seen[key] for key in self.vectors]
+            parts.append(self.mlp(torch.cat(vectors, -1) if len(vectors) > 1 else vectors[0]))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
@@ -111,25 +122,21 @@ class KeyDecoder(nn.Module):
                 made[key] = widen(head(hidden.to(head.weight.dtype)))
         return made
 
-    def loss(self, made: Mapping[str, Tensor], obs: Obs, lead: int) -> Tensor:
+    def loss(self, made: Mapping[str, Tensor], seen: Obs, lead: int) -> Tensor:
         """Squared distance, summed over keys and their numbers; of vectors in symlog space (arXiv:2301.04104v1, eq. 1).
 
         Args:
             made: as `forward` gives it.
-            obs: key -> [*lead, *shape] as the environment gave it.
+            seen: as `KeyEncoder.see` gives it.
             lead: leading dimensions.
 
         Returns:
-            [*lead] float32.
+            [*lead].
         """
         parts: list[Tensor] = []
         for key, guess in made.items():
-            if key in self.images:
-                truth = show(obs[key], self.spec.obs[key], lead).unflatten(0, obs[key].shape[:lead])
-            else:
-                truth = symlog(flatten(obs, self.spec, [key], lead))
-            assert guess.shape == truth.shape, (key, guess.shape, truth.shape)
-            parts.append((widen(guess) - truth).square().flatten(lead).sum(-1))
+            assert guess.shape == seen[key].shape, (key, guess.shape, seen[key].shape)
+            parts.append((guess - seen[key]).square().flatten(lead).sum(-1))
         return torch.stack(parts).sum(0)
 
 
@@ -175,10 +182,10 @@ class WorldModel(nn.Module):
         self.goes_on = Dense(self.feat_size, config.discount_model, rng, 1, scale)
 
     def observe(
-        self, obs: Obs, before: Tensor, is_first: Tensor, noise: Tensor, state: State | None = None
+        self, seen: Obs, before: Tensor, is_first: Tensor, noise: Tensor, state: State | None = None
     ) -> Observed:
-        """Go through L rows of N sequences: obs key -> [L, N, ...]; the rest as `RSSM.observe` has it."""
-        return Observed(*self.rssm.observe(self.encoder(obs, 2), before, is_first, noise, state))
+        """Go through L rows of N sequences, seen as `KeyEncoder.see` gives them; the rest as `RSSM.observe` has it."""
+        return Observed(*self.rssm.observe(self.encoder(seen), before, is_first, noise, state))
 
     def predict_reward(self, feat: Tensor) -> Tensor:
         """[..., F] -> the reward that arrives with the state [...], in the environment's unit."""

@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant("action one step late", UPDATE, swap("torch.cat([A, said[:-1]])", "said"), DISCRETE),
     Mutant("truncation as end", UPDATE, swap("steps.terminated", "(steps.terminated | steps.truncated)"), DISCRETE),
     Mutant("no start at the first row", UPDATE, swap("torch.ones_like(A)", "torch.zeros_like(A)"), CONTINUOUS),
-    Mutant("vectors without symlog", "KeyDecoder.loss", swap("symlog(A)", "A"), DISCRETE),
+    Mutant("vectors without symlog", "KeyEncoder.see", swap("symlog(A)", "A"), DISCRETE),
     Mutant("other grid", "TwoHot.grid", swap('A == "symexp"', "True"), DISCRETE),
     Mutant("reward without symlog", "TwoHot.loss", swap('A == "symlog"', "False"), DISCRETE),
     Mutant("weights of the two bins exchanged", "TwoHot.loss", swap("x - low", "high - x"), DISCRETE),

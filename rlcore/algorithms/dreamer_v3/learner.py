@@ -163,9 +163,10 @@ class Learner(protocols.Learner):
         world, config = self.agent.world, self.config.world_model
         length, count = batch.reward.shape
         noise = world.rssm.noise(rng, length, count)
-        state, prior, posterior = world.observe(batch.obs, batch.before, batch.is_first, noise)
+        seen = world.encoder.see(batch.obs, 2)
+        state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
         feat = state.feat  # [L, N, F]
-        observation = world.decoder.loss(world.decoder(feat), batch.obs, 2)  # [L, N]
+        observation = world.decoder.loss(world.decoder(feat), seen, 2)  # [L, N]
         reward = world.two_hot.loss(world.reward(feat), batch.reward)
         goes_on = world.predict_continue(feat)
         ends = config.continue_scale_factor * F.binary_cross_entropy_with_logits(

@@ -1,0 +1,134 @@
+"""Recurrent state-space model, imagination and the scale of returns, by what must hold of any weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore.functional.noise import Noise
+from rlcore.nn.action_form import ActionForm
+from rlcore.nn.imagination import imagine
+from rlcore.nn.latent_actor import LatentActor
+from rlcore.nn.return_scale import ReturnScale
+from rlcore.nn.rssm import RSSM, State
+from rlcore.nn.world_keys import (
+    HiddenConfig,
+    LatentActorConfig,
+    MomentsConfig,
+    PercentileConfig,
+    RecurrentConfig,
+    WorldModelConfig,
+)
+from rlcore.spec import ActionSpec
+from rlcore.types import Alone
+
+FEATURES, ACTIONS = 5, 3
+BOX = ActionSpec("Box", (3,), "float32", low=(-2.0, 0.0, -float("inf")), high=(2.0, 1.0, float("inf")))
+
+
+def made(decoupled: bool = False) -> RSSM:
+    config = WorldModelConfig(
+        discrete_size=4,
+        stochastic_size=3,
+        decoupled_rssm=decoupled,
+        recurrent_model=RecurrentConfig(6, 7),
+        transition_model=HiddenConfig(5),
+        representation_model=HiddenConfig(5),
+    )
+    rssm = RSSM(config, 0.01, FEATURES, ACTIONS, 1.0, torch.Generator().manual_seed(0)).double()
+    with torch.no_grad():
+        rssm.begin.uniform_(-1, 1, generator=torch.Generator().manual_seed(1))
+    return rssm
+
+
+def rows(rssm: RSSM, length: int, count: int) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(2)
+    is_first = torch.zeros(length, count, dtype=torch.bool)
+    is_first[0] = True
+    return {
+        "features": torch.randn(length, count, FEATURES, generator=rng, dtype=torch.float64),
+        "before": torch.randn(length, count, ACTIONS, generator=rng, dtype=torch.float64),
+        "is_first": is_first,
+        "noise": torch.rand(length, count, rssm.latent.variables, generator=rng, dtype=torch.float64),
+    }
+
+
+def close(one: Any, other: Any) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_two_episodes_in_a_sequence_are_two_sequences(decoupled: bool) -> None:
+    rssm = made(decoupled)
+    given = rows(rssm, 7, 2)
+    given["is_first"][4] = True
+    whole = rssm.observe(**given)
+    for part in (slice(0, 4), slice(4, 7)):
+        alone = rssm.observe(**{name: value[part] for name, value in given.items()})
+        for one, other in zip((*whole[0], *whole[1:]), (*alone[0], *alone[1:]), strict=True):
+            close(one[part], other)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_row_by_row_is_the_same(decoupled: bool) -> None:
+    rssm = made(decoupled)
+    given = rows(rssm, 5, 2)
+    states, _, _ = rssm.observe(**given)
+    state = State(*(torch.full((2, size), torch.nan, dtype=torch.float64) for size in rssm.sizes))
+    for t in range(5):
+        state = rssm.follow(*(given[name][t] for name in ("features", "before", "is_first", "noise")), state)
+        close(tuple(state), tuple(part[t] for part in states))
+
+
+def test_imagined_states_are_those_of_the_priors_along_the_actions() -> None:
+    rssm = made().float()
+    actor = LatentActor(sum(rssm.sizes), BOX, LatentActorConfig(8, 1), True, 1.0, torch.Generator().manual_seed(3))
+    start = State(torch.randn(4, 6), rssm.latent.mode(torch.randn(4, 3, 4)))
+    feat, action = imagine(rssm, actor, start, 3, Noise(0, "probe"))
+    assert feat.shape == (4, 4, 18) and action.shape == (3, 4, 3)
+    torch.testing.assert_close(feat[0], start.feat)
+    rng = Noise(0, "probe")
+    rng.normal(3, 4, 3)
+    noise, state = rssm.noise(rng, 3, 4), start
+    for t in range(3):
+        state = rssm.imagine(state, actor.clip(action[t]), noise[t])
+        torch.testing.assert_close(state.feat, feat[t + 1])
+
+
+def test_actions_of_one_are_stretched_onto_the_bounds_there_are() -> None:
+    form = ActionForm(BOX, "scaled")
+    taken = form.to_env(torch.tensor([[1.0, -1.0, 3.0], [0.0, 0.5, -7.0]]))
+    # [-2, 2] -> ±1 · 2; [0, 1] -> 0.5 ± 0.5; without bounds as it is
+    torch.testing.assert_close(taken, torch.tensor([[2.0, 0.0, 3.0], [0.0, 0.75, -7.0]]))
+    torch.testing.assert_close(form.from_env(taken), torch.tensor([[1.0, -1.0, 3.0], [0.0, 0.5, -7.0]]))
+
+
+class Other(Alone):
+    """One of two ranks, whose fellow has these returns."""
+
+    size = 2
+
+    def __init__(self, theirs: Tensor) -> None:
+        self.theirs = theirs
+
+    def sum(self, value: Tensor) -> Tensor:
+        assert not value[1].any()
+        return value + torch.stack([torch.zeros_like(self.theirs), self.theirs])
+
+
+def test_the_scale_follows_the_percentiles_of_all_ranks_and_has_a_floor() -> None:
+    config = MomentsConfig(decay=0.9, max=4.0, percentile=PercentileConfig(0.25, 0.75))
+    scale = ReturnScale(config)
+    # Of 0 ... 8 the quartiles are 2 and 6; a tenth of the way from 0: 0.2 and 0.6, 0.4 apart.
+    everyone = torch.arange(9.0)
+    torch.testing.assert_close(scale(everyone, Alone()), torch.tensor(0.4))
+    torch.testing.assert_close((scale.low, scale.high), (torch.tensor(0.2), torch.tensor(0.6)))
+    torch.testing.assert_close(ReturnScale(config)(everyone[:8] / 10, Alone()), torch.tensor(0.25))  # 1 / max
+    mine, theirs = torch.tensor([0.0, 3.0, 4.0, 7.0]), torch.tensor([1.0, 2.0, 5.0, 6.0])
+    alone = ReturnScale(dataclasses.replace(config, max=1e9))
+    both = ReturnScale(dataclasses.replace(config, max=1e9))
+    torch.testing.assert_close(both(mine, Other(theirs)), alone(torch.cat([mine, theirs]), Alone()))
