@@ -95,7 +95,9 @@ MUTANTS = (
     Mutant("no residual", BLOCK, swap("x + A", "A"), SIMBA),
     Mutant("no LayerNorm in a block", BLOCK, swap("self.norm(x)", "x"), SIMBA),
     Mutant("no activation in a block", BLOCK, swap("self.act(A)", "A"), SIMBA),
-    Mutant("target entropy not halved", "config.SoftConfig.target_entropy", swap("A.target_entropy_scale", "1.0"), SIMBA),
+    Mutant(
+        "target entropy not halved", "config.SoftConfig.target_entropy", swap("A.target_entropy_scale", "1.0"), SIMBA
+    ),
     Mutant("mean of the critics for the policy", "actor_loss", swap('kind == "min"', "False"), SIMBA),
 )
 

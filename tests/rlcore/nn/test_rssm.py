@@ -45,7 +45,7 @@ def made(decoupled: bool = False) -> RSSM:
     return rssm
 
 
-def rows(rssm: RSSM, length: int, count: int) -> dict[str, Tensor]:
+def rows(rssm: RSSM, length: int, count: int) -> dict[str, Any]:
     rng = torch.Generator().manual_seed(2)
     is_first = torch.zeros(length, count, dtype=torch.bool)
     is_first[0] = True
@@ -68,7 +68,8 @@ def test_two_episodes_in_a_sequence_are_two_sequences(decoupled: bool) -> None:
     given["is_first"][4] = True
     whole = rssm.observe(**given)
     for part in (slice(0, 4), slice(4, 7)):
-        alone = rssm.observe(**{name: value[part] for name, value in given.items()})
+        cut: Any = {name: value[part] for name, value in given.items()}
+        alone = rssm.observe(**cut)
         for one, other in zip((*whole[0], *whole[1:]), (*alone[0], *alone[1:]), strict=True):
             close(one[part], other)
 
@@ -80,7 +81,8 @@ def test_row_by_row_is_the_same(decoupled: bool) -> None:
     states, _, _ = rssm.observe(**given)
     state = State(*(torch.full((2, size), torch.nan, dtype=torch.float64) for size in rssm.sizes))
     for t in range(5):
-        state = rssm.follow(*(given[name][t] for name in ("features", "before", "is_first", "noise")), state)
+        features, before, is_first, noise = (part[t] for part in given.values())
+        state = rssm.follow(features, before, is_first, noise, state)
         close(tuple(state), tuple(part[t] for part in states))
 
 
