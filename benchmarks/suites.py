@@ -1,0 +1,130 @@
+"""How the environments of each suite are resumed: make-env's test on each, and what saving and restoring one costs.
+
+    python -m benchmarks.suites     # the table in docs/exactness.md; some minutes, all extras
+
+Of one environment after `STEPS` random actions: processor milliseconds of saving it and of bringing another one to the
+same place, medians, and bytes of what a checkpoint holds. The other one must give the same from there on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flows.config.compose import compose
+from rlcore import streams
+from rlcore.config.groups import EnvConfig
+from rlcore.envs.card import environment_card
+from rlcore.envs.exact.recording import random_action
+from rlcore.envs.suites.registry import SUITES, suite_with
+from rlcore.envs.vector.choose import make_vector_env
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/exactness.md"
+BEGIN, END = "<!-- suites: made by python -m benchmarks.suites -->", "<!-- /suites -->"
+STEPS, MORE, REPEATS = 200, 100, 5
+PIXELS = ("algo.mlp_keys.encoder=[]", "algo.cnn_keys.encoder=[rgb]")
+ENVIRONMENTS = (
+    ("env.id=CartPole-v1",),
+    ("env.id=FrozenLake-v1",),
+    ("env=box2d",),
+    ("env=box2d", "env.id=BipedalWalker-v3"),
+    ("env=mujoco", "env.id=HalfCheetah-v5"),
+    ("env=atari", "env.screen_size=84", "env.grayscale=true", *PIXELS),
+    ("env=crafter", *PIXELS),
+    ("env=minigrid", "env.id=MiniGrid-MemoryS7-v0"),
+    ("env=dummy",),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="environments whose words have one of these")
+    only = parser.parse_args().only
+    for words in ENVIRONMENTS:
+        if not only or any(part in " ".join(words) for part in only):
+            write(row(compose(["exp=ppo", *words])[0].env))
+    for suite in SUITES.values():
+        if suite.tier and not only:
+            write(f"| {suite.name} | {suite.ids()[0]} | {suite.tier} | nothing: {suite.tier_reason} | | | |")
+
+
+def write(line: str) -> None:
+    """Put a row into the page at once, in the place of the one of its environment."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    table, _, after = rest.partition(END)
+    rows = {known.split(" | ")[1]: known for known in table.splitlines()[3:]} | {line.split(" | ")[1]: line}
+    head = ["| suite | environment | tier | tried | saved, ms | restored, ms | bytes |", "|---" * 7 + "|"]
+    PAGE.write_text("\n".join([before + BEGIN, *head, *rows.values(), END]) + after)
+    print(line, flush=True)
+
+
+def row(config: EnvConfig) -> str:
+    """One line of the table."""
+    card = environment_card(config, seed=0)
+    suite, tested = suite_with(config.id), card["tested"]
+    assert suite is not None
+    tier = card["tier"] + (", in a new instance" if card["fresh_instance"] else "")
+    saved, restored, size = costs(config, card)
+    cost = f"{milliseconds(saved)} | {milliseconds(restored)} | {size:,}"
+    text = f"{tested['steps']:,} actions, {tested['episodes']} episodes"
+    return f"| {suite.name} | {config.id} | {tier} | {text} | {cost} |"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+
+
+def costs(config: EnvConfig, card: dict[str, Any]) -> tuple[float, float, int]:
+    """Processor milliseconds of saving and of restoring one environment, and bytes."""
+    one, other = (
+        make_vector_env(config, num_envs=1, seed=0, tier=card["tier"], fresh_instance=card["fresh_instance"])
+        for _ in range(2)
+    )
+    with closing(one), closing(other):
+        rng, arrival = streams.generator(0, "probe", 0), one.reset()
+        other.reset()
+        for _ in range(STEPS):
+            arrival = one.step(drawn(one, rng, arrival))
+        saved, restored = [], []
+        for _ in range(REPEATS):
+            begin = time.process_time()
+            state = one.state_dict()
+            middle = time.process_time()
+            other.load_state_dict(state)
+            saved.append(middle - begin)
+            restored.append(time.process_time() - middle)
+        for _ in range(MORE):
+            action = drawn(one, rng, arrival)
+            arrival, again = one.step(action), other.step(action)
+            same = all(np.array_equal(arrival.obs[key], again.obs[key]) for key in arrival.obs)
+            assert same and np.array_equal(arrival.reward, again.reward), config.id
+    return 1e3 * statistics.median(saved), 1e3 * statistics.median(restored), size_of(state)
+
+
+def drawn(envs: Any, rng: np.random.Generator, arrival: Any) -> np.ndarray:
+    obs = {key: values[0] for key, values in arrival.obs.items()}
+    return np.asarray(random_action(envs.spec, rng, obs))[None]
+
+
+def size_of(state: Any) -> int:
+    """Bytes of a state: of its arrays, and of the text of all else."""
+    arrays: list[int] = []
+
+    def without(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays.append(value.nbytes)
+            return None
+        return value.tolist() if isinstance(value, np.generic) else str(value)
+
+    return len(json.dumps(state, default=without)) + sum(arrays)
+
+
+if __name__ == "__main__":
+    main()
