@@ -143,7 +143,6 @@ class Config(sac.SoftConfig):
                 told = f"{key} {height} × {width}"
                 raise UserError(f"algo.cnn_keys.encoder: an even number of pixels a side ({told}); set env.screen_size")
 
-    @property
     def reconstruction_optimizer(self) -> OptimizerConfig:
         """Settings of the encoder's optimizer, and in a group those of the decoder's."""
         own = {name: getattr(self.decoder.optimizer, name) for name in OWN}

@@ -123,7 +123,7 @@ class Learner(protocols.Learner):
         own = nn.ModuleList([agent.encoder.projection, agent.actor, agent.head])  # the gradient stops at the trunk
         self.actor_optimizer = Optimizer(own, self.actor_objective, config.actor.optimizer, context, uses=uses)
         both = nn.ModuleDict({"encoder": self.critics.encoder, "decoder": self.decoder})
-        self.decoder_optimizer = Optimizer(both, self.decoder_objective, config.reconstruction_optimizer, context)
+        self.decoder_optimizer = Optimizer(both, self.decoder_objective, config.reconstruction_optimizer(), context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """One gradient step of the critics on transitions [n, N]; of some, also of their targets, actor and decoder."""
