@@ -61,7 +61,6 @@ CLASSES: dict[str, tuple[Collection[str], tuple[str, ...]]] = {
 }
 CALLBACKS = ("sheeprl.utils.callback.CheckpointCallback",)
 ENVS_NOT_YET = {
-    "sheeprl.envs.dmc.DMCWrapper": "DeepMind Control",
     "sheeprl.envs.minedojo.MineDojoWrapper": "MineDojo",
     "sheeprl.envs.minerl.MineRLWrapper": "MineRL",
     "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",
@@ -168,10 +167,14 @@ def _compile(node: Tree, key: str) -> Any:
 
 
 def _env(node: Tree, place: str) -> None:
-    """`wrapper` as the arguments of gymnasium.make, whose id must be the environment's; restarts by their number."""
+    """`wrapper` as arguments, whose id must be the environment's; restarts and limits by their number."""
     if isinstance(restart := node.get("restart_on_exception"), bool):
         node["restart_on_exception"] = {"attempts": SHEEPRL_RESTARTS if restart else 0}
+    if node.get("max_episode_steps") == -1:  # theirs for none
+        node["max_episode_steps"] = None
     wrapper = node.get("wrapper")
+    if isinstance(wrapper, dict) and "domain_name" in wrapper:
+        node["id"] = _dmc_id(node.get("id"), wrapper)
     if wrapper is None or wrapper == "???":
         node["wrapper"] = {}
     elif isinstance(wrapper, dict):
@@ -200,6 +203,14 @@ def _unwrap(wrapper: Tree, own: Any, place: str) -> None:
         raise UserError(f"{place}.wrapper.env.id={inner['id']}: differs from {place}.id={own}")
     dropped = ("_target_", *CLASSES["env.wrapper"][1])
     wrapper |= {key: value for key, value in inner.items() if key not in dropped and key not in wrapper}
+
+
+def _dmc_id(env_id: Any, wrapper: Tree) -> Any:
+    """The id of the task that `wrapper` names, as theirs does, unless the id is that of another one."""
+    from rlcore.envs.suites.dmc import DMCSuite  # gymnasium, needed only where such a task is named
+
+    named = f"{wrapper['domain_name']}_{wrapper.get('task_name')}"
+    return env_id if str(env_id) in DMCSuite().ids() else named
 
 
 def _means_suite(target: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,14 @@ class EnvConfig:
     )
     screen_size: int | None = arg(64, "side of image observations, pixels; null = as the environment has them", low=1)
     grayscale: bool = arg(False, "image observations in one channel")
+    vector_key: str | None = arg(
+        None, "key of numbers that come by themselves; null = the first that algo.mlp_keys.encoder asks for, or state"
+    )
+    image_key: str | None = arg(
+        None,
+        "key of an image that comes by itself; of one that is drawn, where there is none; "
+        "null = the first that algo.cnn_keys.encoder asks for, or rgb; drawn only if asked for",
+    )
     normalize_actions: bool = arg(False, "a bounded Box of actions is shown as -1 to 1")
     action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
     clip_rewards: bool = arg(False, "the learner sees tanh(reward)")
@@ -253,6 +262,10 @@ class RunConfig:
     )
     run_benchmarks: bool = arg(False, "of SheepRL's files", learning=False, unused="nothing reads it here")
 
+    def __post_init__(self) -> None:
+        """Name the observation that has no name of its own as the algorithm's keys ask for it."""
+        object.__setattr__(self, "env", _named(self.env, self.algo))
+
     @property
     def width(self) -> int:
         """Environments, all ranks together."""
@@ -267,3 +280,13 @@ class RunConfig:
     def evaluation_every(self) -> int:
         """Policy steps between evaluations while training."""
         return self.evaluation.every or max(1, math.ceil(self.algo.total_steps / 10))
+
+
+def _named(env: EnvConfig, algo: Any) -> EnvConfig:
+    """The env group with the names of what comes by itself, where its user left them to the algorithm's keys."""
+    vectors, images = (getattr(getattr(algo, group, None), "encoder", ()) for group in ("mlp_keys", "cnn_keys"))
+    added = {"reward": env.reward_as_observation, "action_stack": env.actions_as_observation.num_stack > 0}
+    own = [key for key in vectors if not added.get(key)]
+    vector = env.vector_key or ("state" if "state" in own or not own else own[0])
+    image = env.image_key or ("rgb" if "rgb" in images else next(iter(images), None))
+    return dataclasses.replace(env, vector_key=vector, image_key=image)

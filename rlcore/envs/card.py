@@ -22,6 +22,7 @@ from gymnasium import spaces
 
 from rlcore import streams
 from rlcore.config.groups import EnvConfig
+from rlcore.envs.drawing import SparselyDrawn
 from rlcore.envs.exact.recording import Build, random_action
 from rlcore.envs.exact.tier import TierReport, measure_tier, try_boundary
 from rlcore.envs.make import EnvSettings, make, suite_for
@@ -65,7 +66,7 @@ def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, An
     watchdog = Watchdog(step_limit(config))
     suite, _ = suite_for(settings)
     try:
-        report = _tier(suite, lambda: StepTimeout(make(settings), watchdog), seed)
+        report = _tier(suite, lambda: StepTimeout(SparselyDrawn(make(settings)), watchdog), seed)
     finally:
         watchdog.close()
     card |= {

@@ -21,18 +21,6 @@ def image_keys(env: gymnasium.Env) -> dict[str, ArraySpec]:
     return {key: ArraySpec(tuple(space.shape), str(space.dtype)) for key, space in found.items()}
 
 
-class BareImage(gymnasium.ObservationWrapper):
-    """An image that an environment gives by itself, as the only key, `rgb`, of a flat dict."""
-
-    def __init__(self, env: gymnasium.Env) -> None:
-        super().__init__(env)
-        self.observation_space = spaces.Dict({"rgb": env.observation_space})
-
-    def observation(self, observation: Any) -> dict[str, Any]:
-        """The image in a dict."""
-        return {"rgb": observation}
-
-
 class ScreenSize(gymnasium.ObservationWrapper):
     """Images of `side` × `side` pixels, each the mean of the area that it covers; None = as they come.
 

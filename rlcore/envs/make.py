@@ -10,7 +10,8 @@ import gymnasium
 from gymnasium.wrappers import TimeLimit
 
 from rlcore.config.groups import EnvConfig, RestartConfig
-from rlcore.envs.images import BareImage, FrameStack, ScreenSize
+from rlcore.envs.drawing import DrawnImage, drawn_shape
+from rlcore.envs.images import FrameStack, ScreenSize
 from rlcore.envs.spaces import kind_of, obs_spaces
 from rlcore.envs.suites.ids import known_id
 from rlcore.envs.suites.registry import own_class, suite_with
@@ -41,6 +42,8 @@ class EnvSettings:
     mask_velocities: bool = False
     screen_size: int | None = 64
     grayscale: bool = False
+    vector_key: str = "state"
+    image_key: str | None = None
     frame_stack: int = 1
     frame_stack_dilation: int = 1
     num_stack: int = -1
@@ -64,6 +67,8 @@ class EnvSettings:
             mask_velocities=config.mask_velocities,
             screen_size=config.screen_size,
             grayscale=config.grayscale,
+            vector_key=config.vector_key or "state",
+            image_key=config.image_key,
             frame_stack=config.frame_stack,
             frame_stack_dilation=config.frame_stack_dilation,
             num_stack=stack.num_stack,
@@ -78,8 +83,8 @@ class EnvSettings:
 def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> gymnasium.Env:
     """One environment whose observations are a flat dict, wrapped as the config asks.
 
-    Order (SheepRL's): normalised actions, action repeat, flat dict, masked velocities, size and colours of images,
-    their frames, `action_stack`, `reward`, time limit. The id's own time limit counts environment steps;
+    Order (SheepRL's): normalised actions, action repeat, flat dict, masked velocities, drawn image, size and colours
+    of images, their frames, `action_stack`, `reward`, time limit. The id's own time limit counts environment steps;
     `max_episode_steps` counts actions. A restart after a failure is the vector's (`SingleEnv`), around all of these.
 
     Args:
@@ -95,15 +100,20 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
     settings = EnvSettings.of(config)
     suite, env_id = suite_for(settings)
     taken = {argument: getattr(settings, key) for argument, key in suite.from_keys.items()}
-    env = open_env(suite, env_id, {**taken, **settings.wrapper}, render_mode)
+    wrapper = {**taken, **settings.wrapper}
+    drawn = None if settings.image_key is None else drawn_shape(suite, env_id, wrapper, settings.image_key)
+    env = open_env(suite, env_id, wrapper, render_mode if drawn is None else "rgb_array")
     try:
         if settings.normalize_actions:
             env = NormalizeAction(env)
         if settings.action_repeat > 1 and not suite.repeats(settings.wrapper):
             env = ActionRepeat(env, settings.action_repeat)
-        env = BareImage(env) if kind_of("", env.observation_space) == "image" else FlatDictObservation(env)
+        image = kind_of("", env.observation_space) == "image"
+        env = FlatDictObservation(env, (settings.image_key or "rgb") if image else settings.vector_key)
         if settings.mask_velocities:
-            env = MaskVelocities(env)
+            env = MaskVelocities(env, settings.vector_key)
+        if drawn is not None and settings.image_key not in obs_spaces(env):
+            env = DrawnImage(env, str(settings.image_key), drawn)
         if settings.screen_size is not None or settings.grayscale or settings.frame_stack > 1:
             env = _with_images(env, settings)
         if settings.num_stack > 0:

@@ -84,32 +84,33 @@ def time_limit(env: gymnasium.Env) -> int | None:
 
 
 class FlatDictObservation(gymnasium.ObservationWrapper):
-    """Observations as one flat dict: `state` for a bare one, `state_0`… for a tuple, `a.b` for nested dicts.
+    """Observations as one flat dict: `key` for a bare one, `state_0`… for a tuple, `a.b` for nested dicts.
 
     A UserError where two parts of the observation would get the same key.
     """
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    def __init__(self, env: gymnasium.Env, key: str = "state") -> None:
         super().__init__(env)
+        self.key = key
         space = env.observation_space
         self.paths: dict[str, tuple[Any, ...]] = {}
         flat: dict[str, spaces.Space[Any]] = {}
-        for key, path, leaf in flat_leaves(space):
-            if key in flat:
-                raise UserError(f"two observations of this environment get the key {key!r}; rename one in its space")
-            flat[key], self.paths[key] = leaf, path
         self.bare = not isinstance(space, (spaces.Dict, spaces.Tuple))
+        for part, path, leaf in flat_leaves(space, key if self.bare else ""):
+            if part in flat:
+                raise UserError(f"two observations of this environment get the key {part!r}; rename one in its space")
+            flat[part], self.paths[part] = leaf, path
         self.observation_space = spaces.Dict(flat)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """As the base class, but without another call for a bare observation: cheap environments would feel it."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return {"state": obs} if self.bare else self.observation(obs), reward, terminated, truncated, info
+        return {self.key: obs} if self.bare else self.observation(obs), reward, terminated, truncated, info
 
     def observation(self, observation: Any) -> dict[str, Any]:
         """A new flat dict with the leaves of an observation."""
         if self.bare:
-            return {"state": observation}
+            return {self.key: observation}
         return {key: follow(observation, path) for key, path in self.paths.items()}
 
 
@@ -135,13 +136,14 @@ def follow(obs: Any, path: tuple[Any, ...]) -> Any:
 
 
 class MaskVelocities(gymnasium.ObservationWrapper):
-    """Zero the velocities in key `state` of a flat dict, which makes the task partly observed.
+    """Zero the velocities in one key of a flat dict, which makes the task partly observed.
 
     A UserError where no velocities are known for the id, or its observation is another than the id's own.
     """
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    def __init__(self, env: gymnasium.Env, key: str = "state") -> None:
         super().__init__(env)
+        self.key = key
         spec = env.unwrapped.spec
         env_id = spec.id if spec is not None else type(env.unwrapped).__name__
         layout = LAYOUTS.get(env_id)
@@ -160,10 +162,10 @@ class MaskVelocities(gymnasium.ObservationWrapper):
         self.velocities = np.array(layout.velocities)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Observation with `state` masked in a copy."""
-        state = observation["state"].copy()
+        """Observation with its key masked in a copy."""
+        state = observation[self.key].copy()
         state[self.velocities] = 0
-        observation["state"] = state
+        observation[self.key] = state
         return observation
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -44,7 +43,6 @@ def film(run: RunDirectory, path: Path, name: str = "policy.mp4") -> str | None:
     """
     config = config_of(run)
     try:
-        headless_rendering()
         env = make(adapt_to_evaluation(config.env), render_mode="rgb_array")
         try:
             seed = streams.integer(config.seed, "env_eval", FILM_ROUND, 0)
@@ -87,22 +85,6 @@ def greedy(policy: LoadedPolicy) -> Act:
         return action.item() if action.ndim == 0 else action
 
     return act
-
-
-def headless_rendering() -> None:
-    """Choose renderers that need no display where there is none; call it before an environment is made.
-
-    Sets MUJOCO_GL (EGL, else OSMesa, whichever library is there) and SDL_VIDEODRIVER (pygame), each only where the
-    user has not. An empty MUJOCO_GL, which MuJoCo's renderer refuses, counts as not set and is removed.
-    """
-    if not os.environ.get("MUJOCO_GL"):
-        os.environ.pop("MUJOCO_GL", None)
-    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        return
-    if "MUJOCO_GL" not in os.environ:
-        software = not ctypes.util.find_library("EGL") and ctypes.util.find_library("OSMesa")
-        os.environ["MUJOCO_GL"] = "osmesa" if software else "egl"
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 def record(act: Act, env: gymnasium.Env, path: Path, seed: int, max_steps: int) -> dict[str, Any]:

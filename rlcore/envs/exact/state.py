@@ -75,10 +75,15 @@ def _encode_attributes(layer: Any, engines: Sequence[str]) -> State:
     attributes: State = {}
     for name, value in _attributes(layer, engines):
         try:
-            attributes[name] = encode(value)
+            attributes[name] = {"kind": "canvas"} if _is_canvas(value) else encode(value)
         except OpaqueValueError:
             raise OpaqueStateError(f"{type(layer).__name__}.{name}") from None
     return attributes
+
+
+def _is_canvas(value: Any) -> bool:
+    """Whether this is a screen of pygame's, or its clock: the next picture is drawn on it anew."""
+    return type(value).__module__.partition(".")[0] == "pygame"
 
 
 def restore(env: gymnasium.Env, state: State) -> None:
@@ -113,7 +118,9 @@ def _restore_layer(layer: Any, attributes: State, engines: Sequence[str]) -> Non
             delattr(layer, name)  # came into being after the state was taken
     for name, encoded in attributes.items():
         present = layer.__dict__.get(name)
-        if isinstance(encoded, dict) and encoded["kind"] == "table":
+        if isinstance(encoded, dict) and encoded["kind"] == "canvas":
+            layer.__dict__.setdefault(name, None)
+        elif isinstance(encoded, dict) and encoded["kind"] == "table":
             if present is None or digest(present) != encoded["sha256"]:
                 raise RunError(f"{type(layer).__name__}.{name} differs from the one the state was saved with")
         elif not restore_in_place(present, encoded):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -74,8 +73,8 @@ class MujocoSuite(GymnasiumSuite):
     """Gymnasium's robots."""
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """A robot; its engine writes to the log, and can draw where there is no display."""
-        _prepare_mujoco(render_mode)
+        """A robot; its engine writes to the log."""
+        _prepare_mujoco()
         return super().make(env_id, arguments, render_mode)
 
 
@@ -162,15 +161,11 @@ def entry(spec: EnvSpec) -> str:
     return f"{getattr(made_by, '__module__', '')}:{getattr(made_by, '__name__', '')}"
 
 
-def _prepare_mujoco(render_mode: str | None) -> None:
-    """Send the engine's warnings to logging, each once, and let it draw off screen where there is no display."""
+def _prepare_mujoco() -> None:
+    """Send the engine's warnings to logging, each once."""
     mujoco: Any = importlib.import_module("mujoco")
     if mujoco.get_mju_user_warning() is None:  # its own way is to write MUJOCO_LOG.TXT into the working directory
         mujoco.set_mju_user_warning(_mujoco_warning)
-    if render_mode is not None and not os.environ.get("MUJOCO_GL"):
-        os.environ.pop("MUJOCO_GL", None)  # Gymnasium refuses an empty one
-        if not os.environ.get("DISPLAY"):
-            os.environ["MUJOCO_GL"] = "egl"
 
 
 @functools.cache

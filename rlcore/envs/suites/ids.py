@@ -14,7 +14,6 @@ from rlcore.errors import UserError
 
 # Namespaces and names by which a user may ask for a suite that this version cannot make.
 ABSENT = {
-    "dm_control": "DeepMind Control",
     "minatar": "MinAtar",
     "meta-world": "Meta-World",
     "minedojo": "MineDojo",

@@ -11,6 +11,7 @@ import gymnasium
 from rlcore.envs.suites.atari import AtariSuite
 from rlcore.envs.suites.crafter.suite import CrafterSuite
 from rlcore.envs.suites.diambra.suite import DiambraSuite
+from rlcore.envs.suites.dmc import DMCSuite
 from rlcore.envs.suites.dummy import DummySuite
 from rlcore.envs.suites.gym import GYMNASIUM, REGISTERED
 from rlcore.envs.suites.minigrid import MiniGridSuite
@@ -20,7 +21,16 @@ from rlcore.errors import UserError
 
 SUITES: dict[str, Suite] = {
     suite.name: suite
-    for suite in (*GYMNASIUM, AtariSuite(), CrafterSuite(), DiambraSuite(), MiniGridSuite(), DummySuite(), REGISTERED)
+    for suite in (
+        *GYMNASIUM,
+        AtariSuite(),
+        CrafterSuite(),
+        DiambraSuite(),
+        DMCSuite(),
+        MiniGridSuite(),
+        DummySuite(),
+        REGISTERED,
+    )
 }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from rlcore.config.values import nearest
+from rlcore.envs.suites.headless import headless_rendering
 from rlcore.errors import UserError, first_line
 from rlcore.types import State
 
@@ -196,6 +197,8 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
         UserError: the suite's extra is missing (and named), or the arguments do not fit.
     """
     arguments = check_arguments(suite, env_id, wrapper)
+    if render_mode == "rgb_array":
+        headless_rendering()
     try:
         env = suite.make(env_id, arguments, render_mode)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:

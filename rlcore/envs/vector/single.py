@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from rlcore.config.groups import RestartConfig
+from rlcore.envs.drawing import stop_drawing
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.spaces import Bounds, obs_bounds, spec_of
 from rlcore.envs.vector.restarts import Restarts
@@ -159,8 +160,12 @@ class SingleEnv:
 
     def replay(self, seed: int | None, actions: list[Any], obs: dict[str, np.ndarray], row: int) -> None:
         """Re-simulate an episode from its seed in a newly built environment; the last observation is written."""
-        self.reset(seed, obs, row, rebuild=True)
-        for action in actions:
+        if self.used:
+            self.rebuild()
+        stop_drawing(self.env, bool(actions))  # all pictures but the last are for nobody
+        self.reset(seed, obs, row)
+        for count, action in enumerate(actions, 1):
+            stop_drawing(self.env, count < len(actions))
             self.step(action, obs, row)
             if self.broken:
                 raise EnvironmentFault(self.failures[-1])

@@ -14,9 +14,10 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
+from rlcore.envs.suites.headless import headless_rendering
 from rlcore.errors import UserError
 from rlcore.judge import film
-from rlcore.judge.film import headless_rendering, record
+from rlcore.judge.film import record
 from rlcore.store import checkpoint
 from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run
 from tests.probes import recurrent
@@ -161,7 +162,7 @@ def test_without_a_display_renderers_are_chosen_that_need_none(monkeypatch: pyte
         monkeypatch.delenv(name, raising=False)
     for libraries, wanted in ({"EGL", "OSMesa"}, "egl"), ({"OSMesa"}, "osmesa"), (set(), "egl"):
         monkeypatch.setenv("MUJOCO_GL", "")
-        monkeypatch.setattr(film.ctypes.util, "find_library", lambda name, there=libraries: name in there or None)
+        monkeypatch.setattr("ctypes.util.find_library", lambda name, there=libraries: name in there or None)
         headless_rendering()
         assert os.environ["MUJOCO_GL"] == wanted
     assert os.environ["SDL_VIDEODRIVER"] == "dummy"

@@ -1,0 +1,116 @@
+"""Pictures that environments draw of themselves (`render`), as an observation key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from rlcore.envs.spaces import kind_of, obs_spaces
+from rlcore.envs.suites.suite import Suite, open_env
+from rlcore.envs.wrappers import flat_leaves, layers
+from rlcore.errors import UserError, first_line
+
+_SHAPES: dict[str, tuple[int, ...] | None] = {}  # of pictures, by the environment that they are drawn of
+
+
+def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) -> tuple[int, ...] | None:
+    """Height, width and colours of the picture of an environment; None where it has an image among its observations.
+
+    Found out once a process, in an instance of its own: drawing before the first `reset` would take another one.
+
+    Args:
+        suite: whose environment.
+        env_id: its id there.
+        wrapper: its arguments.
+        key: that the picture is to have, for messages.
+
+    Returns:
+        [height, width, 3], or None.
+
+    Raises:
+        UserError: it has no image and cannot be drawn.
+    """
+    name = repr((suite.name, env_id, sorted(wrapper.items(), key=str)))
+    if name not in _SHAPES:
+        with closing(open_env(suite, env_id, wrapper)) as env:
+            parts = flat_leaves(env.observation_space)
+            has_image = any(kind_of(part, space) == "image" for part, _, space in parts)
+        _SHAPES[name] = None if has_image else _draw_once(suite, env_id, wrapper, key)
+    return _SHAPES[name]
+
+
+def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    told = f"algo.cnn_keys.encoder=[{key}]: {env_id} has no image of its own, and cannot be drawn here"
+    try:
+        with closing(open_env(suite, env_id, wrapper, "rgb_array")) as env:
+            env.reset(seed=0)
+            picture: Any = env.render()
+    except Exception as error:
+        raise UserError(f"{told} ({first_line(error)}); set it to []") from error
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
+        raise UserError(f"{told} as an array [height, width, 3] of uint8; set it to []")
+    return picture.shape
+
+
+class DrawnImage(gymnasium.ObservationWrapper):
+    """The picture that an environment draws of itself, as one more key of a flat dict.
+
+    Gymnasium's AddRenderObservation draws as it is made, after a reset that no seed decides; this does not.
+
+    Args:
+        env: the environment, its observations flat dicts.
+        key: of the picture.
+        shape: of the picture, from `drawn_shape`.
+
+    Attributes:
+        draws: whether the picture is wanted now; where an episode is only played again, black will do.
+    """
+
+    draws: bool
+
+    def __init__(self, env: gymnasium.Env, key: str, shape: tuple[int, ...]) -> None:
+        super().__init__(env)
+        self.key, self.shape, self.draws = key, shape, True
+        self.observation_space = spaces.Dict({**obs_spaces(env), key: spaces.Box(0, 255, shape, np.uint8)})
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """The dict with the picture of now."""
+        observation[self.key] = self.env.render() if self.draws else np.zeros(self.shape, np.uint8)
+        return observation
+
+
+def stop_drawing(env: gymnasium.Env, stopped: bool) -> None:
+    """Have an environment draw no pictures for its observations, or draw them again."""
+    for layer in layers(env):
+        if isinstance(getattr(layer, "draws", None), bool):
+            layer.draws = not stopped
+
+
+class SparselyDrawn(gymnasium.Wrapper):
+    """An environment that draws the observation of every episode's start and of each `EVERY`-th step; others are black.
+
+    For those who compare episodes and need not see every picture.
+    """
+
+    EVERY = 32
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Open an episode."""
+        self.count = 0
+        stop_drawing(self.env, False)
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        """Take one action."""
+        self.count += 1
+        stop_drawing(self.env, self.count % self.EVERY != 0)
+        return self.env.step(action)
