@@ -153,7 +153,7 @@ class MaskVelocities(gymnasium.ObservationWrapper):
                 f"{nearest(env_id, LAYOUTS)}; it is of classic control, Box2D and MuJoCo (docs/environments.md)"
             )
         assert isinstance(env.observation_space, spaces.Dict)
-        (size,) = env.observation_space["state"].shape or (1,)
+        (size,) = env.observation_space[key].shape or (1,)
         if size != layout.size:
             raise UserError(
                 f"env.mask_velocities=true: {env_id} has observations of {layout.size} numbers unless env.wrapper "
