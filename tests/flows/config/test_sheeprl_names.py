@@ -222,7 +222,6 @@ def test_no_class_string_is_left_in_the_tree():
 @pytest.mark.parametrize(
     ("target", "suite"),
     [
-        ("sheeprl.envs.dmc.DMCWrapper", "DeepMind Control"),
         ("sheeprl.envs.minedojo.MineDojoWrapper", "MineDojo"),
         ("sheeprl.envs.minerl.MineRLWrapper", "MineRL"),
         ("sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper", "Super Mario Bros"),
