@@ -21,6 +21,7 @@ def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, vid
     from rlcore.store.checkpoint import manifest  # numpy
 
     run, path = locate(source, checkpoint)
+    _compute_as(run)
     results = {}
     with following(run):
         for mode in ("greedy", "stochastic"):
@@ -46,6 +47,7 @@ def collect(source: str, minari: str, episodes: int, checkpoint: str | None, act
     run, path = locate(source, checkpoint)
     from rlcore.judge.episodes import collect_episodes  # torch
 
+    _compute_as(run)
     with following(run):
         told = working("episodes")
         made = collect_episodes(run, path, minari, episodes, actions=actions, round=round, on_progress=told)
@@ -58,6 +60,7 @@ def enjoy(source: str, episodes: int) -> None:
     from rlcore.judge.film import film, show
 
     run, path = locate(source)
+    _compute_as(run)
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         recorded = film(run, path, "enjoy.mp4")
         if recorded is None:
@@ -66,6 +69,14 @@ def enjoy(source: str, episodes: int) -> None:
         return
     for number, (ret, length) in enumerate(show(run, path, episodes), 1):
         print(f"episode {number}: return {ret:g} in {length} steps")
+
+
+def _compute_as(run: RunDirectory) -> None:
+    """Have torch compute as the run's trainer does: with as many threads, and as exactly."""
+    from rlcore.store.run_config import config_of
+    from rlcore.train.fabric import set_switches  # torch
+
+    set_switches(config_of(run))
 
 
 def locate(source: str, checkpoint: str | None = None) -> tuple[RunDirectory, Path]:

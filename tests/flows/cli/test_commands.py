@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from flows import load_policy
@@ -194,7 +195,9 @@ def test_training_on_the_same_folder_is_refused(trained: Trained, here: Command)
 
 def test_evaluate_gives_the_numbers_of_the_flow(trained: Trained, here: Command) -> None:
     run = trained.run
+    torch.set_num_threads(2)
     done = here("evaluate", "runs/one", "--episodes", "5")
+    assert torch.get_num_threads() == 1  # as the trainer had it
     assert done.returncode == 0, done.stderr
     path = next(run.evaluations.glob("*-round1-5.json"))
     assert json.loads(path.read_text())["greedy"] == run.read_summary()["eval"]["greedy"]
