@@ -38,6 +38,7 @@ ENVIRONMENTS = (
     ("env=mujoco", "env.id=HalfCheetah-v5"),
     ("env=atari", "env.screen_size=84", "env.grayscale=true", *PIXELS),
     ("env=crafter", *PIXELS),
+    ("env=dmc", "env.id=cartpole_balance", "env.wrapper.from_pixels=false"),
     ("env=minigrid", "env.id=MiniGrid-MemoryS7-v0"),
     ("env=dummy",),
 )

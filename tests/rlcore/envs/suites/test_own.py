@@ -52,6 +52,23 @@ class Wrapped(gymnasium.Wrapper):
 
 def helper(command):
     open("called", "w")
+
+
+def made(end=3) -> gymnasium.Env:
+    return Counting(end)
+
+
+def nothing() -> gymnasium.Env:
+    return None
+
+
+class Doubled(gymnasium.RewardWrapper):
+    def __init__(self, env, factor=2.0):
+        super().__init__(env)
+        self.factor = factor
+
+    def reward(self, reward):
+        return self.factor * reward
 '''
 
 
@@ -75,6 +92,20 @@ def test_the_keys_beside_the_class_are_its_arguments() -> None:
         assert env.unwrapped.id == "inner"  # pyright: ignore[reportAttributeAccessIssue]
         env.reset(seed=0)
         assert [env.step(0)[2] for _ in range(2)] == [False, True]
+
+
+def test_a_function_that_says_that_it_makes_an_environment_is_called() -> None:
+    with closing(make(settings("made", end=2))) as env:
+        env.reset(seed=0)
+        assert [env.step(0)[2] for _ in range(2)] == [False, True]
+    assert environment_card(settings("made"), seed=1)["tier"] == "snapshot"
+
+
+def test_a_wrapper_gets_the_environment_that_it_is_to_wrap() -> None:
+    with closing(make(EnvSettings("CartPole-v1", {"_target_": "own_envs.Doubled", "factor": 3.0}))) as env:
+        env.reset(seed=0)
+        assert env.step(0)[1] == 3.0
+        assert env.unwrapped.spec is not None and env.unwrapped.spec.id == "CartPole-v1"
 
 
 def test_wrappers_limits_and_pictures_are_as_with_any_environment() -> None:
@@ -109,6 +140,8 @@ def test_it_steps_in_a_process_of_its_own() -> None:
         ("helper", {"command": "ls"}, "no class of gymnasium.Env"),
         ("run", {"args": ["touch", "called"]}, "no class of gymnasium.Env"),
         ("gymnasium", {}, "no class of gymnasium.Env"),
+        ("nothing", {}, "it gave a NoneType, no gymnasium.Env"),
+        ("Doubled", {}, "cannot be made"),  # Mine-v0 is nobody's
         ("Counting", {"end": 0}, r"with env.wrapper.end=0: cannot be made \(ValueError: end 0 is too small\)"),
         ("Counting", {"last": 2}, r"with env.wrapper.last=2: .* unexpected keyword argument 'last'"),
     ],
