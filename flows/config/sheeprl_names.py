@@ -70,7 +70,7 @@ NETWORKS = {f"sheeprl.models.models.{name}": "layer_norm" for name in ("LayerNor
 NETWORKS |= {"torch.nn.LayerNorm": "layer_norm", "torch.nn.Identity": "identity"}
 NETWORKS |= {"sheeprl.algos.dreamer_v3.agent.Actor": "actor"}
 # Models that SheepRL registers apart: parts that are registered within the agent's.
-PARTS = ("world_model", "actor", "critic", "target_critic", "moments")
+PARTS = ("world_model", "actor", "critic", "target_critic", "moments", "encoder", "decoder")
 MODEL_KEYS = ("model_name", "description", "tags")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -636,3 +637,40 @@ def test_their_off_policy_folder_composes_as_it_is(
         *(("mean", None) if droq else ("min", 1)),
     )
     assert (algo.critic.optimizer.lr, algo.critic.optimizer.eps, algo.alpha.alpha) == (3e-4, 1e-4, 1.0)
+
+
+SAC_AE = {
+    "algo/sac_ae.yaml": (
+        "defaults: [sac, /optim@encoder.optimizer: adam, /optim@decoder.optimizer: adam, _self_]\n"
+        "name: sac_ae\nreplay_ratio: 1.0\nlearning_starts: 1000\nper_rank_pretrain_steps: 1000\n"
+        "cnn_channels_multiplier: 1\ndense_units: 64\nmlp_layers: 2\ndense_act: torch.nn.ReLU\nlayer_norm: False\n"
+        "cnn_keys: {decoder: '${algo.cnn_keys.encoder}'}\nmlp_keys: {decoder: '${algo.mlp_keys.encoder}'}\n"
+        "encoder: {tau: 0.05, features_dim: 50, dense_act: '${algo.dense_act}', optimizer: {lr: 1e-3, eps: 1e-08}}\n"
+        "decoder: {l2_lambda: 1e-6, per_rank_update_freq: 1, dense_act: '${algo.dense_act}', "
+        "optimizer: {lr: 1e-3, weight_decay: 1e-7, eps: 1e-08}}\n"
+        "tau: 0.01\nhidden_size: 1024\n"
+        "actor: {per_rank_update_freq: 2, optimizer: {lr: 1e-3, eps: 1e-08}}\n"
+        "critic: {per_rank_target_network_update_freq: 2, optimizer: {lr: 1e-3, eps: 1e-08}}\n"
+        "alpha: {alpha: 0.1, optimizer: {lr: 1e-4, betas: [0.5, 0.999], eps: 1e-08}}\n"
+    ),
+    "exp/sac_ae.yaml": (
+        "# @package _global_\ndefaults: [sac, override /algo: sac_ae, override /model_manager: sac_ae, _self_]\n"
+        "algo: {per_rank_batch_size: 128}\nenv: {frame_stack: 3, screen_size: 84}\n"
+    ),
+    "model_manager/sac_ae.yaml": (
+        "defaults: [default, _self_]\nmodels: {encoder: {model_name: e, description: d, tags: {}}, "
+        "decoder: {model_name: e, description: d, tags: {}}, agent: {model_name: a, description: d, tags: {}}}\n"
+    ),
+}  # likewise
+
+
+def test_their_sac_ae_composes_from_their_folder_as_ours_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = compose(["exp=sac_ae", "algo.total_steps=1000000"])[0].algo
+    for name, text in (OFF_POLICY | SAC_AE).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{tmp_path}")
+    config = compose(["exp=sac_ae"])[0]
+    assert config.algo == dataclasses.replace(own, compile=False)  # theirs says so
+    assert (config.env.frame_stack, config.env.screen_size) == (3, 84)
+    assert config.model_manager.models.keys() == {"agent"}
