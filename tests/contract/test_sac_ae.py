@@ -1,0 +1,58 @@
+"""SAC-AE: what its config refuses, how its layers begin, and what five bits keep."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore.algorithms.sac_ae.config import Config
+from rlcore.config.build import build
+from rlcore.errors import UserError
+from rlcore.nn.autoencoder import five_bits, initialise
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+
+BASE: dict[str, Any] = {"name": "sac_ae", "total_steps": 10_000}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"cnn_keys": {"decoder": ["rgb"]}},
+            r"algo.cnn_keys.decoder=\[rgb\]: 'rgb' is not among algo.cnn_keys.encoder",
+        ),
+        ({"mlp_keys": {"encoder": ["state"], "decoder": []}}, r"name a key to decode, or take exp=sac"),
+        ({"decoder": {"optimizer": {"eps": 1e-3}}}, r"algo.decoder.optimizer.eps=0.001: must be that of"),
+    ],
+)
+def test_it_refuses_what_cannot_be_decoded_or_takes_no_single_step(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        build(Config, BASE | changes, "algo.").check("algo.")
+
+
+@pytest.mark.parametrize(("side", "told"), [(65, "an even number of pixels"), (14, "at least 16 pixels")])
+def test_it_refuses_pictures_that_the_decoder_cannot_give_back(side: int, told: str) -> None:
+    action = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
+    spec = EnvSpec("Odd-v0", {"rgb": ArraySpec((side, side, 3), "uint8", kind="image")}, action)
+    keys = {"mlp_keys": {"encoder": []}, "cnn_keys": {"encoder": ["rgb"]}}
+    with pytest.raises(UserError, match=told):
+        build(Config, BASE | keys, "algo.").check_spec(spec)
+
+
+def test_convolutions_begin_delta_orthogonal() -> None:
+    layer = torch.nn.Conv2d(8, 8, 3)
+    initialise(layer, torch.Generator().manual_seed(0))
+    middle = layer.weight[:, :, 1, 1]
+    assert torch.allclose(middle @ middle.T, 2 * torch.eye(8), atol=1e-5)  # of a gain of √2
+    assert math.isclose(layer.weight.square().sum().item(), 16, rel_tol=1e-5)  # and nothing beside the middle
+    assert not layer.bias.any()
+
+
+def test_five_bits_keep_the_level_of_whole_and_of_real_pixels() -> None:
+    whole, nothing = torch.tensor([0, 7, 8, 255], dtype=torch.uint8), torch.zeros(4)
+    expected = torch.tensor([0, 0, 1, 31]) / 32 - 0.5
+    assert torch.equal(five_bits(whole, nothing), expected)
+    assert torch.equal(five_bits(torch.tensor([0.0, 0.031, 0.032, 1.0]), nothing), expected)
