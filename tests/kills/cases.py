@@ -19,7 +19,8 @@ from tests.runs import COMPILED, SMALL, prepare
 PLUGIN = "tests.faults.faulty_envs"
 WORLD = "tests.probes.registered"  # a world model, which is none of the registry
 EXAMPLES = ("examples.reinforce.reinforce", "examples.corridor.corridor")
-PLUGINS = (PLUGIN, WORLD, *EXAMPLES)
+PROBES = "tests.probes.envs"
+PLUGINS = (PLUGIN, WORLD, PROBES, *EXAMPLES)
 ENVIRONMENTS = (
     "CartPole-v1",
     "Acrobot-v1",
@@ -83,6 +84,22 @@ DREAMER = {
     "buffer__size": 1000,
     "env__max_episode_steps": 40,
 }
+# Two frames, stacked where they are read; a trunk that two optimizers train.
+SAC_AE = {
+    "algo": "sac_ae",
+    "algo__hidden_size": 8,
+    "algo__actor__hidden_size": 8,
+    "algo__critic__hidden_size": 8,
+    "algo__per_rank_batch_size": 16,
+    "algo__learning_starts": 100,
+    "algo__per_rank_pretrain_steps": 5,
+    "algo__replay_ratio": 0.1,
+    "algo__mlp_keys__encoder": [],
+    "algo__cnn_keys__encoder": ["rgb"],
+    "buffer__size": 1000,
+    "env__screen_size": None,
+    "env__frame_stack": 2,
+}
 ON_POLICY = {key: LEARNING[key] for key in LEARNING if key != "algo__anneal_clip_coef"}
 # Sequences of 7 of 32 rows, within which episodes end; a carry that goes from one rollout to the next.
 RECURRENT = LEARNING | {
@@ -100,6 +117,7 @@ ALGORITHMS = {
     "sac": OFF_POLICY,
     "world": WORLD_MODEL,
     "dreamer_v3": DREAMER,
+    "sac_ae": SAC_AE,
     "reinforce": REINFORCE,
 }
 # Keys that an environment needs: a class of somebody's own, and a game, whose engines are those of the tests.
@@ -152,7 +170,8 @@ class Case:
 
     def prepare(self, folder: Path) -> RunDirectory:
         """A run directory ready to be trained; for "flow" nothing yet, the command makes it."""
-        importlib.import_module(PLUGIN)
+        for plugin in (PLUGIN, PROBES):
+            importlib.import_module(plugin)
         if "flow" in self.mode:
             return RunDirectory(folder)
         return prepare(folder, self.env_id, **self.settings())
@@ -180,6 +199,7 @@ OTHERS = {
     "a2c": "CartPole-v1",
     "ppo_recurrent": "CartPole-v1",
     "dreamer_v3": "CartPole-v1",
+    "sac_ae": "known/Dot-v0",
     "sac": "Pendulum-v1",
     "world": "discrete_dummy",
     "reinforce": "CartPole-v1",

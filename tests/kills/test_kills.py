@@ -63,6 +63,10 @@ def test_killed_anywhere_a_dreamer_ends_in_the_same_bits(tmp_path: Path) -> None
     check("CartPole-v1", ("in-process",), tmp_path, "dreamer_v3")
 
 
+def test_killed_anywhere_an_autoencoder_on_frames_ends_in_the_same_bits(tmp_path: Path) -> None:
+    check("known/Dot-v0", ("in-process",), tmp_path, "sac_ae")
+
+
 def test_killed_anywhere_a_game_on_an_engine_ends_in_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
