@@ -89,9 +89,11 @@ def checkpointed_run(
 
     spec = spec or CARTPOLE
     env = EnvSpec.from_json(spec)
-    keys, module = {"encoder": list(spec["obs"])}, ALGORITHMS[algo]
+    images = [key for key, part in spec["obs"].items() if part.get("kind") == "image"]
+    keys, module = {"encoder": [key for key in spec["obs"] if key not in images]}, ALGORITHMS[algo]
     tree = defaults(RunConfig)
     settings = defaults(module.Config) | {"name": algo, "total_steps": 4096, "mlp_keys": keys}
+    settings |= {"cnn_keys": {"encoder": images}} if images else {}
     tree |= {"algo": settings, "exp_name": f"{algo}_{spec['id']}"}
     tree["env"]["id"] = spec["id"]
     run = synthetic_run(folder, run_id, **tree)
@@ -104,6 +106,20 @@ def checkpointed_run(
     return run
 
 
+IMAGE_SPEC = CARTPOLE | {
+    "id": "Camera-v0",
+    "obs": {
+        "speed": {"shape": [2], "dtype": "float32", "n": None, "start": 0},
+        "camera": {
+            "shape": [40, 40, 3],
+            "dtype": "uint8",
+            "n": None,
+            "start": 0,
+            "kind": "image",
+            "window": {"frames": 3, "dilation": 1},
+        },
+    },
+}
 DICT_SPEC = CARTPOLE | {
     "id": "Rooms-v0",
     "obs": {

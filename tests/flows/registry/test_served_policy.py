@@ -22,7 +22,7 @@ import flows
 from flows.stages.register_model import register_model
 from rlcore.functional import tree
 from rlcore.store.directory import RunDirectory
-from tests.flows.synthetic_runs import DICT_SPEC, checkpointed_run, evaluations, named
+from tests.flows.synthetic_runs import DICT_SPEC, IMAGE_SPEC, checkpointed_run, evaluations, named
 from tests.patience import wait_for
 from tests.probes import recurrent
 from tests.processes import answers, free_port
@@ -153,6 +153,26 @@ def test_named_observations_are_served_and_a_value_out_of_range_is_a_sentence(ho
     assert wrong.status_code == 400
     assert "obs 'room': expected whole numbers from 1 to 5" in wrong.json()["message"]
     assert "Traceback" not in wrong.text
+
+
+def test_images_beside_numbers_are_served_and_their_frames_are_what_it_answered(home: Path, tmp_path: Path) -> None:
+    from mlflow.pyfunc import load_model, scoring_server
+    from starlette.testclient import TestClient
+
+    policy = flows.load_policy(champion(tmp_path, "camera", spec=IMAGE_SPEC).path)
+    server, rng = TestClient(scoring_server.init(load_model("models:/camera@champion"))), np.random.default_rng(7)
+    answered, carry = {key: value.tolist() for key, value in policy.initial_carry(2).items()}, None
+    for opens in ([True, True], [False, False], [False, True], [False, False]):
+        camera = rng.integers(0, 256, (2, 40, 40, 3), np.uint8)
+        obs = {"speed": rng.normal(size=(2, 2)).astype(np.float32), "camera": camera}
+        given = {key: value.tolist() for key, value in obs.items()} | {"is_first": opens} | answered
+        response = server.post("/invocations", json={"inputs": given})
+        assert response.status_code == 200, response.text
+        answered = response.json()["predictions"]
+        action, carry = policy.step(obs, carry, np.array(opens))
+        assert answered.pop("action") == action.tolist()
+    past = [np.array(value) for value in answered.values() if np.shape(value)[2:] == (40, 40, 3)]
+    assert len(past) == 1 and (past[0][:, -1] == camera).all()  # the newest frame, as it came
 
 
 def test_a_policy_that_remembers_is_called_with_what_it_answered(
