@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from flows.stages.make_env import make_env
+from flows.runs.env_card import write_card
+from flows.stages.make_env import measure
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import defaults
@@ -69,8 +71,14 @@ def values(env_id: str, total_steps: int, algo: str = "ppo", **dotted: Any) -> d
     return tree
 
 
-def prepare(path: Path, env_id: str = "CartPole-v1", total_steps: int = 512, **dotted: Any) -> RunDirectory:
-    """A run directory with config, card and identity, ready to be trained."""
+def prepare(
+    path: Path,
+    env_id: str = "CartPole-v1",
+    total_steps: int = 512,
+    card: Callable[[RunDirectory], dict[str, Any]] = measure,
+    **dotted: Any,
+) -> RunDirectory:
+    """A run directory with config, card and identity, ready to be trained; `card` measures the environment."""
     config = build_config(values(env_id, total_steps, run_dir=str(path), **dotted))
     run = RunDirectory(path)
     path.mkdir(parents=True)
@@ -78,5 +86,5 @@ def prepare(path: Path, env_id: str = "CartPole-v1", total_steps: int = 512, **d
     run.config.write_text(yaml.safe_dump(plain(config)))
     identity = {"run_id": path.name, "algo": config.algo.name, "env_id": env_id, "seed": config.seed}
     write_json(run.identity, identity | {"commit": "unknown", "dirty": "unknown", "lock_hash": "unknown"})
-    make_env(run)
+    write_card(run, card(run))
     return run

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.stages.make_env import measure_once
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, shepherd
 from tests.runs import COMPILED, SMALL, prepare
@@ -120,9 +121,28 @@ ALGORITHMS = {
     "sac_ae": SAC_AE,
     "reinforce": REINFORCE,
 }
-# Keys that an environment needs: a class of somebody's own, and a game, whose engines are those of the tests.
+# Keys that an environment needs beside those of `LEARNING`: a class of somebody's own, engines of suites, and a game,
+# whose engines are those of the tests.
 NEEDED = {
     "Corridor": {"env__wrapper": {"_target_": "examples.corridor.corridor.Corridor", "length": 8}},
+    "MiniGrid-MemoryS7-v0": {"env__screen_size": None, "algo__mlp_keys__encoder": ["image", "direction"]},
+    "ALE/Breakout-v5": {
+        "env__screen_size": 36,
+        "env__grayscale": True,
+        "env__frame_stack": 2,
+        "env__action_repeat": 4,
+        "algo__mlp_keys__encoder": [],
+        "algo__cnn_keys__encoder": ["rgb"],
+        "algo__encoder__cnn_features_dim": 16,
+    },
+    "crafter_reward": {
+        "env__screen_size": 36,
+        "env__wrapper": {"area": [24, 24], "view": [5, 5]},
+        "env__reward_as_observation": True,
+        "algo__mlp_keys__encoder": ["reward"],
+        "algo__cnn_keys__encoder": ["rgb"],
+        "algo__encoder__cnn_features_dim": 16,
+    },
     "doapp": {
         "env__wrapper": {"screen_size": 16, "diambra_wrappers": {"no_op_max": 3}},
         "env__screen_size": 16,
@@ -174,7 +194,7 @@ class Case:
             importlib.import_module(plugin)
         if "flow" in self.mode:
             return RunDirectory(folder)
-        return prepare(folder, self.env_id, **self.settings())
+        return prepare(folder, self.env_id, card=measure_once, **self.settings())
 
     def command(self, run: RunDirectory) -> list[str]:
         """Commands that start the run and go on with it."""
@@ -207,7 +227,8 @@ OTHERS = {
 CASES += tuple(Case(env_id, mode, algo) for algo, env_id in OTHERS.items() for mode in MODES)
 CASES += tuple(Case(env_id, "compiled, two ranks", algo) for algo, env_id in OTHERS.items())
 CASES += tuple(Case("Corridor", mode) for mode in MODES)
-CASES += (Case("doapp", "in-process"), Case("doapp", "subprocess"))
+SUITES = ("MiniGrid-MemoryS7-v0", "ALE/Breakout-v5", "crafter_reward")
+CASES += tuple(Case(env_id, mode) for mode in MODES[:2] for env_id in (*SUITES, "doapp"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 
 

@@ -18,7 +18,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from tests.diambra_engine import engines
-from tests.kills.cases import ENGINES, TIERS, Case
+from tests.kills.cases import ENGINES, SUITES, TIERS, Case
 from tests.kills.killing import finish, same_bits
 from tests.kills.phases import PLACES
 from tests.kills.sampled import check
@@ -43,6 +43,11 @@ def test_killed_anywhere_a_run_ends_in_the_bits_of_the_one_nobody_killed(
     tier: str, modes: tuple[str, ...], tmp_path: Path
 ) -> None:
     assert f'"tier": "{tier}"' in check(TIERS[tier], modes, tmp_path).card.read_text()
+
+
+@pytest.mark.parametrize("env_id", SUITES)
+def test_killed_anywhere_a_run_on_an_engine_ends_in_the_same_bits(env_id: str, tmp_path: Path) -> None:
+    check(env_id, ("subprocess",), tmp_path)
 
 
 def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -> None:
