@@ -10,6 +10,7 @@ from flows.report.command_lines import short_path
 from flows.runs.listeners import working
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json
+from rlcore.store.run_config import config_of
 
 
 def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, video: bool) -> None:
@@ -73,7 +74,6 @@ def enjoy(source: str, episodes: int) -> None:
 
 def _compute_as(run: RunDirectory) -> None:
     """Have torch compute as the run's trainer does: with as many threads, and as exactly."""
-    from rlcore.store.run_config import config_of
     from rlcore.train.fabric import set_switches  # torch
 
     set_switches(config_of(run))
