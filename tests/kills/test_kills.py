@@ -1,4 +1,7 @@
-"""Killed and resumed: one environment of each tier at drawn moments; the whole of `shepherd train`, compiled."""
+"""Killed and resumed: one environment of each tier at drawn moments; the whole of `shepherd train`, compiled.
+
+Algorithms and suites have files of their own beside this one: `make test` gives a file to one of its workers.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,12 @@ import pytest
 from flows.config.compose import compose
 from flows.runs.create import create_run
 from flows.stages.make_env import make_env
-from rlcore.algorithms import ALGORITHMS
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from tests.diambra_engine import engines
-from tests.kills.cases import ENGINES, SUITES, TIERS, Case
+from tests.kills.cases import TIERS, Case
 from tests.kills.killing import finish, same_bits
 from tests.kills.phases import PLACES
 from tests.kills.sampled import check
-from tests.probes import world
 from tests.processes import ROOT, count, finish_here, kill_all, orphans, processes, start, wait_for
 from tests.soaking import soak
 from tests.stores import furnish
@@ -43,43 +43,6 @@ def test_killed_anywhere_a_run_ends_in_the_bits_of_the_one_nobody_killed(
     tier: str, modes: tuple[str, ...], tmp_path: Path
 ) -> None:
     assert f'"tier": "{tier}"' in check(TIERS[tier], modes, tmp_path).card.read_text()
-
-
-@pytest.mark.parametrize("env_id", SUITES)
-def test_killed_anywhere_a_run_on_an_engine_ends_in_the_same_bits(env_id: str, tmp_path: Path) -> None:
-    check(env_id, ("subprocess",), tmp_path)
-
-
-def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -> None:
-    run = check("Pendulum-v1", ("in-process", "subprocess"), tmp_path, "sac")
-    assert any((run.checkpoints / "chunks").iterdir())
-
-
-def test_killed_anywhere_a_recurrent_agent_ends_in_the_same_bits(tmp_path: Path) -> None:
-    check("CartPole-v1", ("in-process",), tmp_path, "ppo_recurrent")
-
-
-def test_killed_anywhere_a_world_model_ends_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALGORITHMS, "world", world)
-    check("discrete_dummy", ("subprocess",), tmp_path, "world")
-
-
-def test_killed_anywhere_a_dreamer_ends_in_the_same_bits(tmp_path: Path) -> None:
-    check("CartPole-v1", ("in-process",), tmp_path, "dreamer_v3")
-
-
-def test_killed_anywhere_an_autoencoder_on_frames_ends_in_the_same_bits(tmp_path: Path) -> None:
-    check("known/Dot-v0", ("in-process",), tmp_path, "sac_ae")
-
-
-def test_killed_anywhere_a_game_on_an_engine_ends_in_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine cannot be copied and outlives who was killed: the next one starts a new game on it."""
-    with engines(ENGINES) as addresses:
-        monkeypatch.setenv("DIAMBRA_ENVS", " ".join(addresses))
-        run = check("doapp", ("subprocess",), tmp_path)
-    assert '"tier": "boundary"' in run.card.read_text()
 
 
 def test_killed_anywhere_a_vectorised_environment_ends_in_the_same_bits(tmp_path: Path) -> None:

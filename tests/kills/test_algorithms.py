@@ -1,0 +1,35 @@
+"""Killed and resumed: what an algorithm keeps beside its parameters, at drawn moments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlcore.algorithms import ALGORITHMS
+from tests.kills.sampled import check
+from tests.probes import world
+
+pytestmark = pytest.mark.slow
+
+
+def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -> None:
+    run = check("Pendulum-v1", ("in-process", "subprocess"), tmp_path, "sac")
+    assert any((run.checkpoints / "chunks").iterdir())
+
+
+def test_killed_anywhere_a_recurrent_agent_ends_in_the_same_bits(tmp_path: Path) -> None:
+    check("CartPole-v1", ("in-process",), tmp_path, "ppo_recurrent")
+
+
+def test_killed_anywhere_a_world_model_ends_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "world", world)
+    check("discrete_dummy", ("subprocess",), tmp_path, "world")
+
+
+def test_killed_anywhere_a_dreamer_ends_in_the_same_bits(tmp_path: Path) -> None:
+    check("CartPole-v1", ("in-process",), tmp_path, "dreamer_v3")
+
+
+def test_killed_anywhere_an_autoencoder_on_frames_ends_in_the_same_bits(tmp_path: Path) -> None:
+    check("known/Dot-v0", ("in-process",), tmp_path, "sac_ae")
