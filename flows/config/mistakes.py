@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 _LATER = frozenset(
     (
         "a2c_mujoco",
-        "sac",
-        "droq",
+        "sac_decoupled",
         "dreamer",
         "p2e",
         "ppo_super_mario_bros",
@@ -26,7 +25,7 @@ _LATER = frozenset(
 NOT_YET: dict[str, frozenset[str]] = {
     "exp": _LATER,
     "algo": _LATER,
-    "env": frozenset(("dmc", "dummy", "minecraft", "minedojo", "minerl", "super")),
+    "env": frozenset(("minecraft", "minedojo", "minerl", "super")),
 }
 # Keys that every run needs and no default can give.
 NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "any Gymnasium id, as env.id=CartPole-v1"}

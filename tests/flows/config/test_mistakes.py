@@ -186,9 +186,9 @@ def test_a_wrong_choice_of_files_is_told(overrides, parts):
 def test_mistakes_are_told_all_at_once_and_those_that_outweigh_others_first():
     """The environment that is not there comes before what its config would need, and one cause is told once."""
     with pytest.raises(UserError) as caught:
-        compose(["exp=ppo", "algo.gama=0.9", "algo.dense_act=x", "algo.replay_ratio=1", "seed=-1", "env=dmc"])
+        compose(["exp=ppo", "algo.gama=0.9", "algo.dense_act=x", "algo.replay_ratio=1", "seed=-1", "env=minedojo"])
     first, *others = [str(mistake) for mistake in caught.value.mistakes]
-    assert first.startswith("env=dmc: SheepRL's dmc is not there yet")
+    assert first.startswith("env=minedojo: SheepRL's minedojo is not there yet")
     assert sorted(sentence.split("=")[0].split(" (")[0] for sentence in others) == [
         "algo.dense_act",  # and not the three keys that take its value
         "algo.replay_ratio",
