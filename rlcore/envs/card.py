@@ -46,7 +46,10 @@ TIERS = {
 
 
 def environment_card(config: EnvConfig | EnvSettings, seed: int) -> dict[str, Any]:
-    """Make the environment, read its spaces and play it with random actions for a few seconds at most.
+    """Make the environment, read its spaces and play it with random actions.
+
+    They are recorded for three processor seconds at most, and played again for each comparison: some six times as long
+    in all where steps are slow, as those of images are.
 
     Args:
         config: the env group.

@@ -1,4 +1,4 @@
-"""PlayedRowss of play: rows as they come, whole episodes cut out of them, and these as a dataset of Minari's."""
+"""Episodes of a policy: rows as they come, whole episodes cut out of them, and these as a dataset of Minari's."""
 
 from __future__ import annotations
 
