@@ -142,8 +142,10 @@ class SingleEnv:
 
     def capture(self) -> State:
         """The environment's state for `restore`; a RunError names an attribute that cannot be read."""
+        if self.broken:  # nothing of it is needed: the next episode opens in a newly built one
+            return {"length": self.length, "broken": True}
         try:
-            return {"env": capture(self.env), "length": self.length} | ({"broken": True} if self.broken else {})
+            return {"env": capture(self.env), "length": self.length}
         except OpaqueStateError as opaque:
             raise RunError(
                 f"environment {self.index}: {opaque} cannot be saved, so {self.spec.id} is not of tier snapshot; "
@@ -154,9 +156,10 @@ class SingleEnv:
         """Continue from a `capture` of the same kind of environment, in a newly built one if this one was used."""
         if self.used:
             self.rebuild()
-        restore(self.env, state["env"])
         self.length, self.broken = state["length"], state.get("broken", False)
-        self.used = True
+        if not self.broken:
+            restore(self.env, state["env"])
+            self.used = True
 
     def replay(self, seed: int | None, actions: list[Any], obs: dict[str, np.ndarray], row: int) -> None:
         """Re-simulate an episode from its seed in a newly built environment; the last observation is written."""

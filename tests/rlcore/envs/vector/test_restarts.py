@@ -99,6 +99,7 @@ class Noisy(gymnasium.Env):
     def call(self, name):
         Noisy.calls[name] += 1
         if Noisy.calls[name] in Noisy.fails.get(name, ()):
+            self.wreck = object()  # nobody can save it
             raise RuntimeError(name)
 
     def reset(self, *, seed=None, options=None):
