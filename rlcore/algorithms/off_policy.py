@@ -26,13 +26,6 @@ class TrainedConfig(NetworkConfig):
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4), "its own")
 
 
-@dataclass(frozen=True)
-class DecodedKeysConfig(KeysConfig):
-    """Keys, with those of a decoder that SheepRL's files name."""
-
-    decoder: tuple[str, ...] | None = arg(None, "keys that are decoded", unused="nothing is decoded")
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(AlgorithmConfig):
     """Keys of every algorithm that learns from a memory."""
@@ -57,7 +50,7 @@ class ReplayConfig(AlgorithmConfig):
         return (size or ROWS) // width
 
     def remembered(self, run: RunConfig) -> int:
-        """Those of each environment, of them all."""
+        """Rows that are remembered, of all environments together."""
         return self.rows(run.buffer.size, run.width) * run.width
 
     def random_steps(self, width: int) -> int:
@@ -81,8 +74,8 @@ class OffPolicyConfig(ReplayConfig):
     tau: float = arg(0.005, "τ: share of the way that target critics move", above=0, high=1)
     hidden_size: int = arg(256, "units of hidden layers, for the parts that do not say", low=1)
     n_step: int = arg(1, "n: rewards of a target before the critic's own estimate", low=1)
-    mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
-    cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
+    mlp_keys: KeysConfig = arg(KeysConfig(("state",)), "vector observation keys")
+    cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
 
     def check_with(self, run: RunConfig) -> None:
         """Refuse a memory that holds no batch."""

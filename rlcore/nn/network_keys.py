@@ -50,6 +50,26 @@ class KeysConfig:
 
 
 @dataclass(frozen=True)
+class DecodedKeysConfig(KeysConfig):
+    """Which observation keys are seen, and which of them are reconstructed."""
+
+    decoder: tuple[str, ...] | None = arg(None, "keys that are decoded, among those of `encoder`; null = all of them")
+
+    @property
+    def decoded(self) -> tuple[str, ...]:
+        """The keys that are decoded."""
+        return self.encoder if self.decoder is None else self.decoder
+
+    def check(self, prefix: str) -> None:
+        """Refuse keys that are decoded and not encoded; `prefix` is the place of this group, for messages."""
+        if extra := [key for key in self.decoded if key not in self.encoder]:
+            raise UserError(
+                f"{prefix}decoder=[{','.join(self.decoded)}]: {', '.join(extra)} is not encoded; must be among "
+                f"{prefix}encoder ([{','.join(self.encoder)}])"
+            )
+
+
+@dataclass(frozen=True)
 class EncoderConfig(MLPConfig):
     """Vector keys, concatenated, through one perceptron; image keys through one network of convolutions."""
 

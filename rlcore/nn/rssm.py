@@ -28,7 +28,7 @@ class State(NamedTuple):
         return torch.cat([self.stoch, self.deter], -1)
 
     def detach(self) -> State:
-        """It without gradient."""
+        """The state without its gradient."""
         return State(self.deter.detach(), self.stoch.detach())
 
 

@@ -50,7 +50,7 @@ class HiddenConfig:
 
     @property
     def layers(self) -> DenseConfig:
-        """It as hidden layers."""
+        """The layer as hidden layers, one of them."""
         return DenseConfig(self.hidden_size, 1, self.dense_act, self.layer_norm)
 
 

@@ -125,6 +125,8 @@ class KeyDecoder(nn.Module):
     def loss(self, made: Mapping[str, Tensor], seen: Obs, lead: int) -> Tensor:
         """Squared distance, summed over keys and their numbers; of vectors in symlog space (arXiv:2301.04104v1, eq. 1).
 
+        Without the ½ of the paper, as in its authors' code.
+
         Args:
             made: as `forward` gives it.
             seen: as `KeyEncoder.see` gives it.

@@ -22,7 +22,7 @@ BASE: dict[str, Any] = {"name": "sac_ae", "total_steps": 10_000}
     [
         (
             {"cnn_keys": {"decoder": ["rgb"]}},
-            r"algo.cnn_keys.decoder=\[rgb\]: 'rgb' is not among algo.cnn_keys.encoder",
+            r"algo.cnn_keys.decoder=\[rgb\]: rgb is not encoded; must be among algo.cnn_keys.encoder \(\[\]\)",
         ),
         ({"mlp_keys": {"encoder": ["state"], "decoder": []}}, r"name a key to decode, or take exp=sac"),
         ({"decoder": {"optimizer": {"eps": 1e-3}}}, r"algo.decoder.optimizer.eps=0.001: must be that of"),

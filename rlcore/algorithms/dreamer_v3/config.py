@@ -12,7 +12,7 @@ from rlcore.config.algorithm import VECTORS
 from rlcore.config.schema import arg, other_default
 from rlcore.config.values import spell
 from rlcore.errors import UserError
-from rlcore.nn.network_keys import ACTIVATIONS, KeysConfig, check_keys
+from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, check_keys
 from rlcore.nn.world_keys import LatentActorConfig, NormConfig, TwoHotConfig, WorldModelConfig
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from rlcore.spec import EnvSpec
 
 SMALLEST = 8  # pixels a side, of which one stage of convolutions leaves four
-
-
-@dataclass(frozen=True)
-class DecodedKeysConfig(KeysConfig):
-    """Keys that are seen, and those of them that are reconstructed."""
-
-    decoder: tuple[str, ...] | None = arg(None, "those of them that the model reconstructs; null = all")
-
-    @property
-    def decoded(self) -> tuple[str, ...]:
-        """Keys that the model reconstructs."""
-        return self.encoder if self.decoder is None else self.decoder
 
 
 @dataclass(frozen=True)
@@ -93,13 +81,6 @@ class Config(ReplayConfig):
         """Refuse what contradicts itself; `prefix` is the place of this group, for messages."""
         super().check(prefix)
         seen = self.mlp_keys.encoder + self.cnn_keys.encoder
-        for group in ("mlp_keys", "cnn_keys"):
-            keys: DecodedKeysConfig = getattr(self, group)
-            if extra := [key for key in keys.decoded if key not in keys.encoder]:
-                raise UserError(
-                    f"{prefix}{group}.decoder=[{','.join(keys.decoded)}]: {', '.join(extra)} is not encoded; must be "
-                    f"among {prefix}{group}.encoder ([{','.join(keys.encoder)}])"
-                )
         if seen and not self.mlp_keys.decoded + self.cnn_keys.decoded:
             raise UserError(
                 f"{prefix}mlp_keys.decoder=[]: the model learns from what it reconstructs; "

@@ -10,7 +10,7 @@ from rlcore.algorithms.off_policy import OffPolicyConfig, TrainedConfig
 from rlcore.config.algorithm import VECTORS
 from rlcore.config.schema import arg, other_default
 from rlcore.errors import UserError
-from rlcore.nn.network_keys import EncoderConfig, kind_of
+from rlcore.nn.network_keys import EncoderConfig, KeysConfig, kind_of
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -33,6 +33,13 @@ class CriticConfig(TrainedConfig):
     n: int = arg(2, "N: critics, of which the lowest counts", low=1)
     target: str = arg("ema", "targets: slow copies of the critics, or none: they themselves", choices=("ema", "none"))
     target_network_frequency: int = arg(1, "gradient steps between two moves of the target critics", low=1)
+
+
+@dataclass(frozen=True)
+class EncodedKeysConfig(KeysConfig):
+    """Keys, with those of a decoder that SheepRL's files name."""
+
+    decoder: tuple[str, ...] | None = arg(None, "keys that are decoded", unused="nothing is decoded")
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,8 @@ class Config(SoftConfig):
         "gradient steps of the critics for one of the policy; null = all that a row of the environments brings",
         low=1,
     )
+    mlp_keys: EncodedKeysConfig = arg(EncodedKeysConfig(("state",)), "vector observation keys")
+    cnn_keys: EncodedKeysConfig = arg(EncodedKeysConfig(), "image observation keys")
     normalize_obs: bool = arg(False, "observations by the running mean and std of those that are drawn")
     obs_clip: float = arg(10.0, "largest normalised observation", above=0)
     encoder: FlatConfig = arg(FlatConfig(), "of the actor, and of the critics: one each")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from rlcore.algorithms.off_policy import DecodedKeysConfig, OffPolicyConfig, TrainedConfig
+from rlcore.algorithms.off_policy import OffPolicyConfig, TrainedConfig
 from rlcore.algorithms.sac import config as sac
 from rlcore.config.schema import arg, other_default
 from rlcore.config.values import spell
 from rlcore.errors import UserError
-from rlcore.nn.network_keys import ACTIVATIONS, MLPConfig
+from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, MLPConfig
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -18,18 +18,6 @@ if TYPE_CHECKING:
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, eps=1e-8)
 OWN = ("lr", "weight_decay")  # settings of their optimizers in which encoder and decoder may differ
-
-
-@dataclass(frozen=True)
-class AutoencodedKeysConfig(DecodedKeysConfig):
-    """Which observation keys are encoded, and which are decoded again."""
-
-    decoder: tuple[str, ...] | None = arg(None, "keys that are decoded, among those of `encoder`; null = all of them")
-
-    @property
-    def decoded(self) -> tuple[str, ...]:
-        """The keys that are decoded."""
-        return self.encoder if self.decoder is None else self.decoder
 
 
 @dataclass(frozen=True)
@@ -107,8 +95,8 @@ class Config(sac.SoftConfig):
     mlp_layers: int = arg(2, "hidden layers, likewise", low=0)
     dense_act: str = arg("relu", "activation, likewise", choices=tuple(ACTIVATIONS))
     layer_norm: bool = arg(False, "LayerNorm, likewise")
-    mlp_keys: AutoencodedKeysConfig = arg(AutoencodedKeysConfig(("state",)), "vector observation keys")
-    cnn_keys: AutoencodedKeysConfig = arg(AutoencodedKeysConfig(), "image observation keys")
+    mlp_keys: DecodedKeysConfig = arg(DecodedKeysConfig(("state",)), "vector observation keys")
+    cnn_keys: DecodedKeysConfig = arg(DecodedKeysConfig(), "image observation keys")
     encoder: EncoderConfig = arg(EncoderConfig(), "trained by the critics' loss and by the reconstruction")
     decoder: DecoderConfig = arg(DecoderConfig(), "trained by the reconstruction")
     actor: ActorConfig = arg(ActorConfig(), "the policy's network")
@@ -116,14 +104,8 @@ class Config(sac.SoftConfig):
     alpha: AlphaConfig = arg(AlphaConfig(), "weight of the entropy")
 
     def check(self, prefix: str) -> None:
-        """Refuse keys that are decoded and not encoded, and two optimizers that no single step takes."""
+        """Refuse keys of which none is decoded, and two optimizers that no single step takes."""
         super().check(prefix)
-        for kind, keys in (("mlp_keys", self.mlp_keys), ("cnn_keys", self.cnn_keys)):
-            if missing := [key for key in keys.decoded if key not in keys.encoder]:
-                told = f"{prefix}{kind}.decoder=[{','.join(keys.decoded)}]"
-                raise UserError(
-                    f"{told}: {missing[0]!r} is not among {prefix}{kind}.encoder=[{','.join(keys.encoder)}]"
-                )
         if not self.mlp_keys.decoded and not self.cnn_keys.decoded:
             raise UserError(f"{prefix}cnn_keys.decoder=[]: name a key to decode, or take exp=sac")
         for name in (field.name for field in fields(OptimizerConfig) if field.name not in OWN):
