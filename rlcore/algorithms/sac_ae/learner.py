@@ -15,7 +15,7 @@ Read with:
 
 Departs from the paper:
     vector keys have a perceptron that is shared as the convolutions are (SheepRL's), so a mixture is encoded too;
-    λ_z counts once for each key that is decoded, likewise; J(Q) has SAC's ½; of α and log-probabilities as in `sac`.
+    λ_z counts once for each key that is decoded, likewise; J(Q) has SAC's ½; log-probabilities as in `sac`.
 """
 
 from __future__ import annotations
