@@ -11,11 +11,17 @@ import pytest
 import torch
 
 from rlcore.algorithms.ppo.config import Config
+from rlcore.algorithms.ppo.learner import Samples
 from rlcore.functional.stats import standardize
 from rlcore.types import Batch
 from tests.contract.test_registry import every_env, small
 
 PARTS = ("encoder.", "actor.", "head.", "critic.")
+
+
+def at_once(samples: Samples) -> Samples:
+    """All samples of a rollout as one minibatch, in their order."""
+    return samples.at(torch.arange(len(samples.weight)), samples.advantage, samples.weight)
 
 
 def reached(training: Any, **samples_changed: float) -> set[str]:
@@ -26,7 +32,7 @@ def reached(training: Any, **samples_changed: float) -> set[str]:
     samples = samples._replace(**{k: torch.full_like(samples.advantage, v) for k, v in samples_changed.items()})
     if learner.config.normalize_advantages:
         samples = samples._replace(advantage=standardize(samples.advantage, samples.weight))
-    loss, _, _ = learner.loss(samples, {"clip_coef": 0.2, "ent_coef": learner.config.ent_coef})
+    loss, _, _ = learner.loss(at_once(samples), {"clip_coef": 0.2, "ent_coef": learner.config.ent_coef})
     learner.agent.zero_grad()
     loss.backward()
     named = [(n, p.grad) for n, p in learner.agent.named_parameters() if p.grad is not None and p.grad.any()]
@@ -61,7 +67,7 @@ def test_first_minibatch_sees_the_policy_that_acted(env_id: str, distribution: s
     steps, last = training.collector.collect(24)
     assert (steps.terminated | steps.truncated)[1:-1].any(), "no episode ended inside the rollout"
     learner = training.learner
-    samples = learner.samples(Batch(steps, last, 100))
+    samples = at_once(learner.samples(Batch(steps, last, 100)))
     policy, value = learner.agent(samples.obs)
     ratio = (policy.logprob(samples.action) - samples.old_logprob).exp()
     torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=1e-6)
