@@ -146,7 +146,7 @@ class Learner(protocols.Learner):
         moves = self.updates % critic.per_rank_target_network_update_freq == 0
         tau = critic.tau if moves else 0.0
         self.updates += 1
-        metrics = self.step(sequence, tau if self.updates > 1 else 1.0, rng=self.noise)
+        metrics = self.step(sequence, tau, rng=self.noise)
         return mean_metrics([metrics], self.ranks)
 
     def gradient_step(self, batch: Sequence, tau: float, rng: Noise) -> Metrics:
