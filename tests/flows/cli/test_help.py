@@ -52,7 +52,7 @@ def test_help_shows_a_presets_values_beside_the_defaults():
         (["env"], [key for key in KEYS if key.startswith("env.")]),
         (["run"], [key for key in KEYS if "." not in key]),
         (["seed"], ["seed"]),
-        (["algo.mlp_keys"], ["algo.mlp_keys.decoder", "algo.mlp_keys.encoder", "env.vector_key"]),  # whose help names it
+        (["algo.mlp_keys"], ["algo.mlp_keys.decoder", "algo.mlp_keys.encoder", "env.vector_key"]),
         (["fabric", "precision"], ["fabric.precision"]),
     ],
 )
