@@ -129,7 +129,7 @@ MUTANTS = (
     # Entropy and log-probability.
     Mutant("entropy of the wrong sign", ENTROPY, returned("-it"), BASE),
     Mutant("ent_coef dropped", LOSS, swap('coefs["ent_coef"]', "0"), BASE),
-    Mutant("entropy of one sub-action", "Categoricals.entropy", returned("it / len(self.parts)"), PARTS),
+    Mutant("entropy of one sub-action", "distributions.Categoricals.entropy", returned("it / len(self.parts)"), PARTS),
     Mutant("log-probability of one sub-action", "Categoricals.logprob", returned("it / len(self.parts)"), PARTS),
     Mutant("log-probability without the std", "Normal.logprob", swap("self.log_std", "0"), NORMAL),
     Mutant("entropy of a normal without the std", "Normal.entropy", swap("self.log_std", "0 * self.log_std"), NORMAL),

@@ -33,8 +33,10 @@ MUTANTS = (
     Mutant("more minibatches than asked for", DRAW, swap("math.ceil(A)", "math.floor(A)"), GRADIENTS),
     Mutant("one epoch only", DRAW, swap("config.update_epochs", "1"), UPDATE),
     # The action before.
-    Mutant("the action of the row itself", "_column", given(past='past | {"action": new["action"][:1]}'), GRADIENTS),
-    Mutant("no action before the rollout", "_column", swap('past["action"]', '0 * past["action"]'), GRADIENTS),
+    Mutant(
+        "the action of the row itself", "history._column", given(past='past | {"action": new["action"][:1]}'), GRADIENTS
+    ),
+    Mutant("no action before the rollout", "history._column", swap('past["action"]', '0 * past["action"]'), GRADIENTS),
     Mutant("an episode opens with action 0", UNROLL, swap("A.masked_fill(B, 0)", "A"), GRADIENTS),
     Mutant("no action before", UNROLL, swap("A.masked_fill(B, 0)", "0 * A"), PARTS),
     # The cell, and how far gradients go.

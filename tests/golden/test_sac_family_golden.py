@@ -87,7 +87,7 @@ MUTANTS = (
         swap("self.critics(A, B, masks)", "self.critics(A, B, 0 * masks + 1)"),
         DROQ,
     ),
-    Mutant("lowest critic for the policy", "actor_loss", swap('kind == "min"', "True"), DROQ),
+    Mutant("lowest critic for the policy", "sac.actor_loss", swap('kind == "min"', "True"), DROQ),
     Mutant("mean of the critics in the target", "soft_target", swap("A.amin(0)", "A.mean(0)"), DROQ),
     Mutant("no LayerNorm", HIDDEN, given(layer_norm="False"), DROQ),
     Mutant("targets that stand still", "Target.follow", given(tau="0.0"), DROQ),
@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "target entropy not halved", "config.SoftConfig.target_entropy", swap("A.target_entropy_scale", "1.0"), SIMBA
     ),
-    Mutant("mean of the critics for the policy", "actor_loss", swap('kind == "min"', "False"), SIMBA),
+    Mutant("mean of the critics for the policy", "sac.actor_loss", swap('kind == "min"', "False"), SIMBA),
 )
 
 

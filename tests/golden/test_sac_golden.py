@@ -30,12 +30,12 @@ MUTANTS = (
         BASE,
     ),
     Mutant("action without its tanh", f"{LEARNER}.critic_objective", swap("batch.action.tanh()", "batch.action"), BASE),
-    Mutant("no ½", "critic_loss", swap("0.5 * A", "A"), BASE),  # Adam hardly sees it, the log does
-    Mutant("mean over critics", "critic_loss", swap("A.sum(0)", "A.mean(0)"), BASE),
+    Mutant("no ½", "sac.critic_loss", swap("0.5 * A", "A"), BASE),  # Adam hardly sees it, the log does
+    Mutant("mean over critics", "sac.critic_loss", swap("A.sum(0)", "A.mean(0)"), BASE),
     # The policy.
-    Mutant("policy loss of the wrong sign", "actor_loss", returned("-it"), BASE),
-    Mutant("highest critic for the policy", "actor_loss", swap("A.amin(0)", "A.amax(0)"), BASE),
-    Mutant("no entropy for the policy", "actor_loss", given(alpha="alpha * 0"), BASE),
+    Mutant("policy loss of the wrong sign", "sac.actor_loss", returned("-it"), BASE),
+    Mutant("highest critic for the policy", "sac.actor_loss", swap("A.amin(0)", "A.amax(0)"), BASE),
+    Mutant("no entropy for the policy", "sac.actor_loss", given(alpha="alpha * 0"), BASE),
     Mutant("no correction for the tanh", "TanhNormal.logprob", swap("A - log_tanh_slope(B).sum(-1)", "A"), BASE),
     Mutant(
         "correction of the wrong sign",

@@ -43,7 +43,7 @@ MISTAKES: dict[str, dict[str, Change]] = {
         "sac_ae.Learner.decoder_objective": swap("self.critics.encoder(A)", "self.critics.encoder(A).detach()"),
         "Critics.forward": swap("self.encoder(A)", "self.encoder(A).detach()"),
     },
-    "policy loss of the wrong sign": {"actor_loss": returned("-it")},
+    "policy loss of the wrong sign": {"sac.actor_loss": returned("-it")},
 }
 
 
