@@ -121,7 +121,7 @@ def test_every_key_that_decides_what_is_learned_is_a_parameter_of_train(params: 
 
 def test_make_env_depends_on_what_the_card_is_made_from_and_on_nothing_learned() -> None:
     grouped = {"num_stack": "actions_as_observation", "noop": "actions_as_observation"}
-    grouped["dilation"] = "actions_as_observation"
+    grouped |= {"dilation": "actions_as_observation", "restart": "restart_on_exception"}
     names = {f"env.{grouped.get(field.name, field.name)}" for field in dataclasses.fields(EnvSettings)}
     assert set(keys_of("make-env")) == {"seed", *names}
 
