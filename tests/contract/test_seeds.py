@@ -24,10 +24,8 @@ def drawn(folder: Path, seed: int, env_id: str, monkeypatch: pytest.MonkeyPatch)
     training = [True]
     reset, noise, minibatches = SingleEnv.reset, PolicyHead.noise, ppo.minibatches
 
-    def watched_reset(
-        self: SingleEnv, seed: int | None, obs: dict[str, np.ndarray], row: int, rebuild: bool = False
-    ) -> None:
-        reset(self, seed, obs, row, rebuild)
+    def watched_reset(self: SingleEnv, seed: int | None, obs: dict[str, np.ndarray], row: int, *others: Any) -> None:
+        reset(self, seed, obs, row, *others)
         seen["start" if training[0] else "evaluation start"].append(obs["state"][row].tobytes())
 
     def watched_noise(self: PolicyHead, *arguments: Any) -> torch.Tensor:
