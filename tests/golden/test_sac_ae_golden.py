@@ -10,7 +10,7 @@ from tests.golden.mutants import Mutant, changed, given, returned, swap
 
 CHECK = ("check_updates",)
 LEARNER, LOSS, BITS = "sac_ae.Learner", "reconstruction_loss", "five_bits"
-CRITICS, OPTIMIZERS, UPDATE = f"{LEARNER}.improve_critics", f"{LEARNER}._make_optimizers", f"{LEARNER}.update"
+CRITICS, OPTIMIZERS, UPDATE = f"{LEARNER}.step_critics", f"{LEARNER}._make_optimizers", f"{LEARNER}.update"
 MUTANTS = (
     # Who trains what.
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS = (
         CHECK,
     ),
     Mutant(
-        "online critics as targets", f"{LEARNER}.critic_objective", swap("self.target.module", "self.critics"), CHECK
+        "online critics as targets", "sac.Learner.critic_objective", swap("self.target.module", "self.critics"), CHECK
     ),
     # The reconstruction.
     Mutant("no latent penalty", LOSS, given(l2_lambda="0.0"), CHECK),

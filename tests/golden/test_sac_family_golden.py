@@ -10,7 +10,7 @@ from tests.golden.mutants import Mutant, changed, given, returned, swap
 
 NORM, RENORM = (("check_crossq", variant) for variant in ("batch_norm", "renorm"))
 DROQ, SIMBA = (("check_family", name) for name in ("droq", "simba"))
-STEP, CRITIC = "sac.Learner.gradient_step", "sac.Learner.critic_objective"
+CRITIC = "sac.Learner.critic_objective"
 OF_BATCH, HIDDEN, BLOCK = "BatchNorm._of_batch", "mlp.hidden_layer", "ResidualBlock.forward"
 MUTANTS = (
     # Batch normalisation, and its renormalisation.

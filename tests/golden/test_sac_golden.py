@@ -10,7 +10,7 @@ from tests.golden.mutants import Mutant, changed, given, returned, swap
 
 BASE, ENTROPY = (("check_update", variant) for variant in ("base", "target_entropy"))
 THREE, STEPS = ("check_update", "three_critics"), ("check_n_step",)
-TARGET, STEP, LEARNER = "soft_target", "sac.Learner.gradient_step", "sac.Learner"
+TARGET, LEARNER = "soft_target", "sac.Learner"
 MUTANTS = (
     # The critics' target.
     Mutant("no bootstrap", TARGET, returned("reward"), BASE),
@@ -53,7 +53,7 @@ MUTANTS = (
     Mutant("α of the wrong sign", "alpha_loss", returned("-it"), BASE),
     Mutant("target entropy of the wrong sign", "alpha_loss", swap("A + target_entropy", "A - target_entropy"), BASE),
     Mutant("target entropy ignored", "config.SoftConfig.target_entropy", swap("A.target_entropy", "None"), ENTROPY),
-    Mutant("α never learned", STEP, swap("self.config.alpha.fixed", "True"), BASE),
+    Mutant("α never learned", f"{LEARNER}.improve_actor", swap("self.config.alpha.fixed", "True"), BASE),
     # Targets, and the order of things.
     Mutant("targets never move", "Target.follow", given(tau="0.0"), BASE),
     Mutant("targets jump", "Target.follow", given(tau="1.0"), BASE),

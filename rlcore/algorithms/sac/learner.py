@@ -19,7 +19,7 @@ DroQ, CrossQ and SimBa are this file with other keys: `droq.py`, `crossq.py`, `s
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -45,10 +45,7 @@ from rlcore.types import Batch, Context, Metrics, Plan, Steps
 
 __all__ = ["Agent", "Learner", "build"]
 PASSED_ON = ("agent", "critics", "target")
-PARTS = (
-    *(*PASSED_ON, "temperature", "noise", "step", "critic_step"),
-    *("critic_optimizer", "actor_optimizer", "alpha_optimizer"),
-)
+OPTIMIZERS = ("critic_optimizer", "actor_optimizer", "alpha_optimizer")
 
 
 def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_logprob: Tensor, alpha: Tensor) -> Tensor:
@@ -78,7 +75,16 @@ def alpha_loss(log_alpha: Tensor, logprob: Tensor, target_entropy: float) -> Ten
 
 
 class Learner(protocols.Learner):
-    """Improves an `Agent` by one batch of transitions at a time."""
+    """Improves an `Agent` by one batch of transitions at a time.
+
+    Args:
+        context: what the learner is built from.
+
+    Attributes:
+        part_names: attributes that are parts, where a config has them.
+    """
+
+    part_names: ClassVar[tuple[str, ...]] = (*PASSED_ON, "temperature", "noise", "step", "critic_step", *OPTIMIZERS)
 
     def __init__(self, context: Context) -> None:
         config = self.config = context.config.algo
@@ -120,16 +126,9 @@ class Learner(protocols.Learner):
     def gradient_step(self, steps: Steps, last: Steps, tau: float, rng: Noise, policy: bool = True) -> Metrics:
         """Algorithm 1, "for each gradient step": critics, policy, temperature, target."""
         batch = n_step(show_past(Batch(steps, last, 0), self.agent.history), self.config.gamma)
-        count = len(batch.weight)
-        masks = self.critics.noise(count, rng), self.critics.noise(count, rng)
-        critic = self.critic_optimizer.minimize(batch, rng.normal(*batch.action.shape), *masks)
-        metrics = critic.metrics | {"Info/critic_grad_norm": critic.norm}
+        metrics = self.improve_critics(batch, rng)
         if policy:
-            masks = self.critics.noise(count, rng)
-            actor = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape), masks)
-            metrics |= actor.metrics | {"Info/actor_grad_norm": actor.norm}
-            if not self.config.alpha.fixed:
-                metrics |= self.alpha_optimizer.minimize(actor.aux["logprob"], batch.weight).metrics
+            metrics |= self.improve_actor(batch, rng)
         if self.target:
             self.target.follow(self.critic_optimizer, tau)
         return metrics
@@ -137,6 +136,22 @@ class Learner(protocols.Learner):
     def gradient_step_of_critics(self, steps: Steps, last: Steps, tau: float, rng: Noise) -> Metrics:
         """A gradient step without policy and temperature (DroQ, algorithm 2, lines 5 to 9)."""
         return self.gradient_step(steps, last, tau, rng, policy=False)
+
+    def improve_critics(self, batch: Transition, rng: Noise) -> Metrics:
+        """Step on J_Q."""
+        count = len(batch.weight)
+        masks = self.critics.noise(count, rng), self.critics.noise(count, rng)
+        found = self.critic_optimizer.minimize(batch, rng.normal(*batch.action.shape), *masks)
+        return found.metrics | {"Info/critic_grad_norm": found.norm}
+
+    def improve_actor(self, batch: Transition, rng: Noise) -> Metrics:
+        """Steps on J_π and J(α)."""
+        masks = self.critics.noise(len(batch.weight), rng)
+        found = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape), masks)
+        metrics = found.metrics | {"Info/actor_grad_norm": found.norm}
+        if not self.config.alpha.fixed:
+            metrics |= self.alpha_optimizer.minimize(found.aux["logprob"], batch.weight).metrics
+        return metrics
 
     def critic_objective(self, batch: Transition, noise: Tensor, masks: Any, target_masks: Any) -> Any:
         """J_Q over a batch; the policy answers the next observations as it is now."""
@@ -175,7 +190,7 @@ class Learner(protocols.Learner):
 
     def parts(self) -> dict[str, protocols.Part]:
         """Parameters, targets, optimizers, stream, and how steps are computed; of these, what this config has."""
-        return {name: part for name in PARTS if (part := getattr(self, name, None)) is not None}
+        return {name: part for name in self.part_names if (part := getattr(self, name, None)) is not None}
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:

@@ -48,13 +48,13 @@ class DecoderConfig(PerceptronConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorConfig(TrainedConfig):
+class ActorConfig(sac.SquashedActorConfig):
     """The actor behind its encoder."""
 
-    hidden_size: int = other_default(TrainedConfig, "hidden_size", 1024)
-    log_std_min: float = arg(-10.0, "lowest log std of the normal before the tanh", low=-20, high=2)
+    hidden_size: int = other_default(sac.SquashedActorConfig, "hidden_size", 1024)
+    log_std_min: float = other_default(sac.SquashedActorConfig, "log_std_min", -10.0)
     per_rank_update_freq: int = arg(2, "gradient steps between two of the actor and of α", low=1)
-    optimizer: OptimizerConfig = other_default(TrainedConfig, "optimizer", OPTIMIZER)
+    optimizer: OptimizerConfig = other_default(sac.SquashedActorConfig, "optimizer", OPTIMIZER)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,13 @@
 """SAC-AE: Improving Sample Efficiency in Model-Free RL from Images. Yarats et al. 2021, arXiv:1910.01741.
 
 Read with:
-    J(Q), J(π), J(α), J(RAE): the losses    critic_loss, actor_loss, alpha_loss of SAC; reconstruction_loss
+    J(Q), J(π), J(α): the losses            the learner of rlcore.algorithms.sac, from which this one derives
+    J(RAE)                                  reconstruction_loss
     shared convolutions, own projections    rlcore.nn.autoencoder.Trunk, Encoder
     no gradient of the actor to them        Learner.__init__: they are not among what the actor's optimizer trains
     targets of 5 bits                       rlcore.nn.autoencoder.five_bits
     log std between -10 and 2               Agent.limit
-    encoder and critics averaged apart      Learner.critic_step: τ_enc and τ_Q
+    encoder and critics averaged apart      Learner.step_critics: τ_enc and τ_Q
 
     loss    trains
     J(Q)    convolutions, critics' projection, critics
@@ -27,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlcore import protocols, streams
-from rlcore.algorithms.sac.learner import actor_loss, alpha_loss, critic_loss, soft_target, with_memory
+from rlcore import streams
+from rlcore.algorithms.sac import learner as sac
 from rlcore.algorithms.sac_ae.config import Config
 from rlcore.data.history import show_past
 from rlcore.data.replay import Replay
@@ -45,11 +46,6 @@ from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Metrics, Plan
-
-PARTS = (
-    *("agent", "critics", "target", "decoder", "temperature", "noise", "critic_step", "actor_step", "decoder_step"),
-    *("critic_optimizer", "actor_optimizer", "alpha_optimizer", "decoder_optimizer"),
-)
 
 
 class Agent(SquashedActor):
@@ -86,10 +82,14 @@ def reconstruction_loss(
     return torch.stack([error + penalty for error in errors]).sum(0)
 
 
-class Learner(protocols.Learner):
+class Learner(sac.Learner):
     """Improves an `Agent` by one batch of transitions at a time."""
 
     passed_on = ("agent", "critics", "target", "decoder")
+    part_names = (
+        *(*passed_on, "temperature", "noise", "critic_step", "actor_step", "decoder_step"),
+        *(*sac.OPTIMIZERS, "decoder_optimizer"),
+    )
 
     def __init__(self, context: Context) -> None:
         config, spec = context.config.algo, context.spec
@@ -103,13 +103,14 @@ class Learner(protocols.Learner):
         keys = (config.mlp_keys.decoded, config.cnn_keys.decoded)
         self.decoder = Decoder(encoder, *keys, config.decoder, config.decoder.cnn_channels_multiplier, rng)
         self.temperature = Temperature(config.alpha.alpha)
+        self.target_entropy = config.target_entropy(spec.action.size)
         self.target = Target(self.critics, context)
         self._make_optimizers(config, context)
         optimizers = [self.actor_optimizer]
         if not config.alpha.fixed:
             self.alpha_optimizer = Optimizer(self.temperature, self.alpha_objective, config.alpha.optimizer, context)
             optimizers.append(self.alpha_optimizer)
-        self.critic_step = Step(self.improve_critics, [self.critic_optimizer], [self.target], context)
+        self.critic_step = Step(self.step_critics, [self.critic_optimizer], [self.target], context)
         self.actor_step = Step(self.improve_actor, optimizers, [], context)
         self.decoder_step = Step(self.improve_decoder, [self.decoder_optimizer], [], context)
 
@@ -138,24 +139,12 @@ class Learner(protocols.Learner):
             metrics |= self.decoder_step(given, rng=self.noise)
         return mean_metrics([metrics], self.ranks)
 
-    def improve_critics(self, batch: Transition, moves: float, rng: Noise) -> Metrics:
+    def step_critics(self, batch: Transition, moves: float, rng: Noise) -> Metrics:
         """Step on J(Q); where `moves` is 1, targets follow: the encoder faster than the critics."""
-        count = len(batch.weight)
-        masks = self.critics.noise(count, rng), self.critics.noise(count, rng)
-        found = self.critic_optimizer.minimize(batch, rng.normal(*batch.action.shape), *masks)
-        config = self.config
+        metrics, config = self.improve_critics(batch, rng), self.config
         self.target.follow(
             self.critic_optimizer, {"encoder": config.encoder.tau * moves, "members": config.tau * moves}
         )
-        return found.metrics | {"Info/critic_grad_norm": found.norm}
-
-    def improve_actor(self, batch: Transition, rng: Noise) -> Metrics:
-        """Steps on J(π) and J(α)."""
-        masks = self.critics.noise(len(batch.weight), rng)
-        found = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape), masks)
-        metrics = found.metrics | {"Info/actor_grad_norm": found.norm}
-        if not self.config.alpha.fixed:
-            metrics |= self.alpha_optimizer.minimize(found.aux["logprob"], batch.weight).metrics
         return metrics
 
     def improve_decoder(self, batch: Transition, rng: Noise) -> Metrics:
@@ -163,31 +152,10 @@ class Learner(protocols.Learner):
         noise = [rng.uniform(*shape) for shape in self.decoder.noise_shapes(len(batch.weight))]
         return self.decoder_optimizer.minimize(batch, noise).metrics
 
-    def critic_objective(self, batch: Transition, noise: Tensor, masks: Any, target_masks: Any) -> Any:
-        """J(Q) over a batch; the policy answers the next observations as it is now."""
-        with torch.no_grad():
-            policy = self.agent(batch.next_obs)
-            action = policy.sample(noise)
-            next_q = self.target.module(batch.next_obs, action.tanh(), target_masks)
-            alpha, logprob = self.temperature.alpha, policy.logprob(action)
-            target = soft_target(batch.reward, batch.discount, next_q, logprob, alpha)
-        q = self.critics(batch.obs, batch.action.tanh(), masks, self.ranks)
-        loss = critic_loss(q, target)
-        return reduce_loss(loss, batch.weight, Loss__value_loss=loss, Info__q=q.mean(0))
-
-    def actor_objective(self, batch: Transition, noise: Tensor, masks: Any) -> Any:
-        """J(π) over a batch; the log-probabilities [N] are kept for J(α)."""
-        policy = self.agent(batch.obs, self.ranks)
-        action = policy.sample(noise)
-        logprob = policy.logprob(action)
-        loss = actor_loss(self.critics(batch.obs, action.tanh(), masks), logprob, self.temperature.alpha)
-        found = reduce_loss(loss, batch.weight, Loss__policy_loss=loss, Info__entropy=-logprob)
-        return *found, {"logprob": logprob.detach()}
-
     def alpha_objective(self, logprob: Tensor, weight: Tensor) -> Any:
         """J(α) over a batch, in α itself, as the authors' code has it."""
         alpha = self.temperature.log_alpha.exp()
-        loss = alpha_loss(alpha, logprob, self.config.target_entropy(self.agent.head.action.size))
+        loss = sac.alpha_loss(alpha, logprob, self.target_entropy)
         return reduce_loss(loss, weight, Loss__alpha_loss=loss, Info__alpha=alpha.expand_as(loss))
 
     def decoder_objective(self, batch: Transition, noise: Sequence[Tensor]) -> Any:
@@ -198,11 +166,7 @@ class Learner(protocols.Learner):
         )
         return reduce_loss(loss, batch.weight, Loss__reconstruction_loss=loss)
 
-    def parts(self) -> dict[str, protocols.Part]:
-        """Parameters, targets, optimizers, stream, and how steps are computed; of these, what this config has."""
-        return {name: part for name in PARTS if (part := getattr(self, name, None)) is not None}
-
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
-    return with_memory(context, Learner(context))
+    return sac.with_memory(context, Learner(context))
