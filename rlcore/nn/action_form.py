@@ -21,7 +21,9 @@ class ActionForm:
 
     def __init__(self, action: ActionSpec, kind: str) -> None:
         self.action, self.kind = action, kind
-        self._constants: dict[torch.device, tuple[Tensor, ...]] = {}  # no buffers: bfloat16 would round the bounds
+        # No buffers: bfloat16 would round the bounds.
+        self._constants: dict[torch.device, tuple[Tensor, ...]] = {}
+        self._stretches: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def to_env(self, action: Tensor) -> Tensor:
         """Actions [B, A] -> [B, *shape] of the environment's dtype: started, squashed, stretched or clipped."""
@@ -33,7 +35,7 @@ class ActionForm:
         elif self.kind == "tanh_normal":
             values = low + (action.double().tanh() + 1) / 2 * (high - low)
         elif self.kind == "scaled":
-            low, high, center, half = self._stretch(low, high)
+            center, half = self._stretch(action.device)
             values = (center + action.double() * half).clamp(low, high)
         else:
             values = action.double().clamp(low, high)
@@ -51,7 +53,7 @@ class ActionForm:
         if self.kind == "normal":
             return values.float()
         if self.kind == "scaled":
-            _, _, center, half = self._stretch(low, high)
+            center, half = self._stretch(action.device)
             return ((values - center) / half).float()
         inside = (values - low) / (high - low) * 2 - 1
         return inside.clamp(-1 + 1e-7, 1 - 1e-7).atanh().float()
@@ -64,9 +66,12 @@ class ActionForm:
             self._constants[device] = (start, *sides)
         return self._constants[device]
 
-    def _stretch(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Bounds, and what 0 and the way from 0 to 1 become, [A] each."""
-        sides = zip(self.action.low, self.action.high, strict=True)
-        bounded = torch.tensor([all(map(math.isfinite, pair)) for pair in sides], device=low.device)
-        center = torch.where(bounded, (low + high) / 2, torch.zeros_like(low))
-        return low, high, center, torch.where(bounded, (high - low) / 2, torch.ones_like(low))
+    def _stretch(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """What 0 and the way from 0 to 1 become, [A] float64 each."""
+        if device not in self._stretches:
+            _, low, high = self._bounds(device)
+            sides = zip(self.action.low, self.action.high, strict=True)
+            bounded = torch.tensor([all(map(math.isfinite, pair)) for pair in sides], device=device)
+            center = torch.where(bounded, (low + high) / 2, torch.zeros_like(low))
+            self._stretches[device] = center, torch.where(bounded, (high - low) / 2, torch.ones_like(low))
+        return self._stretches[device]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlcore.functional.precision import widen
 from rlcore.nn.cnn import pixels
 from rlcore.nn.encoder import flatten
 from rlcore.nn.mlp import MLP, linear
@@ -123,7 +124,7 @@ class Encoder(nn.Module):
         """Key -> [N, (frames,) *shape] -> z [N, output_size], float32 or better."""
         seen, felt = self.trunk(obs)
         parts = [felt] if seen is None else [self.projection(seen), *([] if felt is None else [felt])]
-        parts = [part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts]
+        parts = [widen(part) for part in parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from rlcore.compiled.scan import scan
 from rlcore.functional.noise import Noise
+from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import RSSM, State
-
-
-class Imagines(Protocol):
-    """An actor in imagination, an `nn.Module`: [N, F] and noise -> an action and how the model takes it."""
-
-    def __call__(self, feat: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Action [N, A], and laid flat as the model takes it [N, A'], with its gradient."""
-        ...
-
-    def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """What the actions [*lead, A] need."""
-        ...
 
 
 class Imagined(NamedTuple):
@@ -32,7 +21,7 @@ class Imagined(NamedTuple):
     action: Tensor
 
 
-def imagine(rssm: RSSM, actor: nn.Module, start: State, horizon: int, rng: Noise) -> Imagined:
+def imagine(rssm: RSSM, actor: LatentActor, start: State, horizon: int, rng: Noise) -> Imagined:
     """Go H steps on from N states, each with an action that the actor takes in it.
 
     Gradients flow along states and actions; the actor sees states without theirs, so that an action depends on those
@@ -40,7 +29,7 @@ def imagine(rssm: RSSM, actor: nn.Module, start: State, horizon: int, rng: Noise
 
     Args:
         rssm: of the model.
-        actor: as `Imagines`.
+        actor: who acts in them.
         start: [N, ...].
         horizon: H.
         rng: of actions and states.
@@ -48,9 +37,8 @@ def imagine(rssm: RSSM, actor: nn.Module, start: State, horizon: int, rng: Noise
     Returns:
         The trajectories.
     """
-    count, drawing = len(start.deter), actor
-    noise: Any = getattr(drawing, "noise")  # noqa: B009 - of an nn.Module, whose attributes no type tells
-    xs = {"act": noise(rng, horizon, count), "state": rssm.noise(rng, horizon, count)}
+    count = len(start.deter)
+    xs = {"act": actor.noise(rng, horizon, count), "state": rssm.noise(rng, horizon, count)}
     params = {"actor": dict(actor.named_parameters()), "rssm": dict(rssm.named_parameters())}
 
     def step(state: State, x: dict[str, Tensor], params: Any) -> tuple[State, Any]:

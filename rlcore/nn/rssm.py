@@ -61,14 +61,6 @@ class Categoricals:
         """[..., S, K] -> z [..., S·K], without gradient."""
         return latents.one_hot(distribution.argmax(-1), self.classes).flatten(-2)
 
-    def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        """KL[p ‖ q] [...], nats."""
-        return latents.categorical_kl(p, q)
-
-    def entropy(self, distribution: Tensor) -> Tensor:
-        """[...], nats."""
-        return latents.categorical_entropy(distribution)
-
 
 class Core(nn.Module):
     """One step of the model: what a loop over time computes again and again.

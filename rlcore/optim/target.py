@@ -33,6 +33,7 @@ class Target:
         self.parameters = FlatParameters(self.module)
         self.parameters.trained = False
         self.module.requires_grad_(False)
+        self._children = self._find_children()
 
     @torch.no_grad()
     def follow(self, optimizer: Optimizer, tau: float | Tensor | Mapping[str, float | Tensor]) -> None:
@@ -45,8 +46,10 @@ class Target:
         optimizer.parameters.gather()  # another optimizer may have trained some of them since
         slow, fast = self.parameters.vector, self._in_order(optimizer.parameters)
         taus = tau if isinstance(tau, Mapping) else {"": tau}
+        places = self._children if isinstance(tau, Mapping) else {"": slice(None)}
+        assert [*places] == [*taus], f"a τ is needed for {', '.join(places)}, not for {', '.join(taus)}"
         shares = {child: torch.as_tensor(tau, dtype=slow.dtype, device=slow.device) for child, tau in taus.items()}
-        parts = [(slow[at], fast[at], child) for child, at in self._places([*taus]).items()]
+        parts = [(slow[at], fast[at], child) for child, at in places.items()]
         if self.parameters.traced:
             moved = [mine.lerp(theirs, shares[child]) for mine, theirs, child in parts]
             self.parameters.take(moved[0] if len(moved) == 1 else torch.cat(moved))
@@ -61,12 +64,11 @@ class Target:
                     share = shares[""] if "" in shares else shares[name.partition(".")[0]]
                     mine._buffers[key] = torch.where(share > 0, value, mine._buffers[key])
 
-    def _places(self, children: list[str]) -> dict[str, slice]:
-        """Where the parameters of each child of the module lie in the vector, one behind the other; "" = of all."""
+    def _find_children(self) -> dict[str, slice]:
+        """Where the parameters of each child of the module lie in the vector, one behind the other."""
         firsts: dict[str, int] = {}
         for name, (start, _) in self.parameters.places.items():
-            firsts.setdefault(name.partition(".")[0] if children != [""] else "", start)
-        assert [*firsts] == children, f"a τ is needed for {', '.join(firsts)}, not for {', '.join(children)}"
+            firsts.setdefault(name.partition(".")[0], start)
         ends = [*[*firsts.values()][1:], len(self.parameters.vector)]
         return {child: slice(start, end) for (child, start), end in zip(firsts.items(), ends, strict=True)}
 

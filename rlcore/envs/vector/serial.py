@@ -12,7 +12,6 @@ import numpy as np
 
 from rlcore.config.groups import RestartConfig
 from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
-from rlcore.envs.vector.restarts import Restarts
 from rlcore.envs.vector.single import SingleEnv
 from rlcore.envs.vector.watchdog import STEP_TIMEOUT, Overdue, Watchdog, first_limit
 from rlcore.errors import EnvironmentLost
@@ -39,7 +38,6 @@ class SerialVectorEnv(EpisodicVectorEnv):
         restart: RestartConfig | None = None,
     ) -> None:
         self._watchdog = Watchdog(step_timeout)
-        self._restarts = Restarts(restart or RestartConfig())  # how long they may take; each environment counts its own
         with self._watchdog.limit_to(first_limit(step_timeout)):
             self._envs: list[SingleEnv] = [
                 self._watchdog.call(partial(SingleEnv, build, i, fresh_instance, restart)) for i in range(num_envs)
@@ -47,12 +45,13 @@ class SerialVectorEnv(EpisodicVectorEnv):
         super().__init__(num_envs, self._envs[0].spec, self._envs[0].bounds, episode_seed, tier, fresh_instance)
 
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
-        may_restart = self._restarts.attempts > 0
+        restarts = self._envs[0].restarts  # how long they may take is the same for each
+        may_restart = restarts.attempts > 0
         if not self._builds(action, seeds) and not (may_restart and seeds):
             ended = self._step_or_reset(action, seeds, rows)
         else:
             first = first_limit(self._watchdog.limit)
-            with self._watchdog.limit_to(first + self._restarts.seconds(first)):
+            with self._watchdog.limit_to(first + restarts.seconds(first)):
                 ended = self._step_or_reset(action, seeds, rows)
         for index, env in enumerate(self._envs if may_restart else ()):
             if env.failures:

@@ -64,9 +64,10 @@ class Worker:
 
     def built(self, deadline: Deadline) -> tuple[EnvSpec, Bounds]:
         """Spec and bounds of the environment, which is there now; errors as those of `receive`."""
-        spec, bounds = pickle.loads(self.receive(deadline, 0))
-        self.row = SharedRow(EnvSpec.from_json(spec), self._memory)
-        return EnvSpec.from_json(spec), bounds
+        told, bounds = pickle.loads(self.receive(deadline, 0))
+        spec = EnvSpec.from_json(told)
+        self.row = SharedRow(spec, self._memory)
+        return spec, bounds
 
     def send(self, request: Request, payload: bytes) -> None:
         """Ask for something; the answer must be received before the next request."""
