@@ -92,30 +92,7 @@ def parser() -> Parser:
     command.add_argument("overrides", nargs="*", default=[], help=about)
 
     _add_sweep(group)
-    about = "judge a run, a checkpoint or a registered model over whole episodes"
-    command = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
-    command.add_argument("source", help=SOURCE)
-    about = "episodes, greedy and stochastic each (100)"
-    command.add_argument("--episodes", type=int, default=100, metavar="N", help=about)
-    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
-    about = "set of evaluation seeds (1: the run's own last evaluation)"
-    command.add_argument("--round", type=int, default=1, help=about)
-    command.add_argument("--video", action="store_true", help="also record one greedy episode")
-    about = "play episodes with a policy and write them as a dataset that Minari reads and a memory may begin with"
-    command = _add(group, "collect", "flows.cli.judge:collect", about)
-    command.add_argument("source", help=SOURCE)
-    about = "of the new dataset, [FOLDER/]NAME-vNUMBER; it lies in MINARI_DATASETS_PATH, else ~/.minari/datasets"
-    command.add_argument("--minari", required=True, metavar="NAME", help=about)
-    command.add_argument("--episodes", type=int, default=100, metavar="N", help="episodes (100)")
-    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
-    about = "sampled from the policy, its most likely ones, or uniformly random ones (sampled)"
-    command.add_argument("--actions", choices=("sampled", "greedy", "random"), default="sampled", help=about)
-    about = "set of environment seeds (0), which no training and no evaluation has"
-    command.add_argument("--round", type=int, default=0, help=about)
-    command = _add(group, "enjoy", "flows.cli.judge:enjoy", "watch a policy play; without a display: make a video")
-    command.add_argument("source", help=SOURCE)
-    command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
-
+    _add_judges(group)
     command = _add(group, "config", "flows.cli.config:config", "print the composed config; run nothing")
     command.add_argument("overrides", nargs="*", default=[], help=KEYS)
     about = "as the params.yaml of the DVC pipelines: interpolations kept"
@@ -176,6 +153,33 @@ def _add_reap(group: Any) -> None:
     command.add_argument("--elsewhere", action="store_true", help=about)
     command.add_argument("--resume", dest="go_on", action="store_true", help="go on with each, one after the other")
     command.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+
+
+def _add_judges(group: Any) -> None:
+    """`evaluate`, `collect` and `enjoy`, which play with a policy that is there."""
+    about = "judge a run, a checkpoint or a registered model over whole episodes"
+    command = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
+    command.add_argument("source", help=SOURCE)
+    about = "episodes, greedy and stochastic each (100)"
+    command.add_argument("--episodes", type=int, default=100, metavar="N", help=about)
+    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
+    about = "set of evaluation seeds (1: the run's own last evaluation)"
+    command.add_argument("--round", type=int, default=1, help=about)
+    command.add_argument("--video", action="store_true", help="also record one greedy episode")
+    about = "play episodes with a policy and write them as a dataset that Minari reads and a memory may begin with"
+    command = _add(group, "collect", "flows.cli.judge:collect", about)
+    command.add_argument("source", help=SOURCE)
+    about = "of the new dataset, [FOLDER/]NAME-vNUMBER; it lies in MINARI_DATASETS_PATH, else ~/.minari/datasets"
+    command.add_argument("--minari", required=True, metavar="NAME", help=about)
+    command.add_argument("--episodes", type=int, default=100, metavar="N", help="episodes (100)")
+    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
+    about = "sampled from the policy, its most likely ones, or uniformly random ones (sampled)"
+    command.add_argument("--actions", choices=("sampled", "greedy", "random"), default="sampled", help=about)
+    about = "set of environment seeds (0), which no training and no evaluation has"
+    command.add_argument("--round", type=int, default=0, help=about)
+    command = _add(group, "enjoy", "flows.cli.judge:enjoy", "watch a policy play; without a display: make a video")
+    command.add_argument("source", help=SOURCE)
+    command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
 
 
 def _add_sweep(group: Any) -> None:

@@ -17,7 +17,7 @@ from rlcore.types import Context, Metrics
 
 
 class OnPolicyLearner(protocols.Learner):
-    """An agent, one optimizer for all of it, a step that may be compiled, and the statistics of rewards.
+    """An agent, one optimizer for all of it, its gradient step, and the statistics of rewards.
 
     Args:
         context: what the learner is built from.
@@ -39,7 +39,7 @@ class OnPolicyLearner(protocols.Learner):
         self.reward_scaler = RewardScaler(config.gamma, config.reward_clip, self.ranks)
 
     def gradient_step(self, *inputs: Any) -> Metrics:
-        """One step of the optimizer, and means for the log; a function that may be compiled whole."""
+        """One step of the optimizer, and means for the log."""
         raise NotImplementedError
 
     def loss(self, batch: Any, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
