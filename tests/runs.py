@@ -55,6 +55,24 @@ COMPILED: dict[str, Any] = {
     "algo.optimizer.lr": 0.01,
 }
 
+# The networks of a Dreamer, as small as they go.
+_LAYERS = {"dense_units": 8, "mlp_layers": 1}
+SMALL_DREAMER: dict[str, Any] = {
+    "world_model": {
+        "discrete_size": 4,
+        "stochastic_size": 3,
+        "encoder": _LAYERS,
+        "recurrent_model": {"recurrent_state_size": 8, "dense_units": 8},
+        "transition_model": {"hidden_size": 8},
+        "representation_model": {"hidden_size": 8},
+        "observation_model": _LAYERS,
+        "reward_model": _LAYERS | {"bins": 15},
+        "discount_model": _LAYERS,
+    },
+    "actor": _LAYERS,
+    "critic": _LAYERS | {"bins": 15},
+}
+
 
 def values(env_id: str, total_steps: int, algo: str = "ppo", **dotted: Any) -> dict[str, Any]:
     """A config as plain values: the classes' defaults, `SMALL`, then `a__b=c` for `a.b=c`."""

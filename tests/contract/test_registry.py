@@ -17,7 +17,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.session import Session
 from tests.learning.assembly import Training, assemble
-from tests.runs import prepare
+from tests.runs import SMALL_DREAMER, prepare
 
 # Small, with everything on that has a state of its own.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -75,7 +75,6 @@ SETTINGS["crossq"] = SETTINGS["sac"] | {
     "critic": {"hidden_size": 16, "renorm_warmup": 4},
 }
 SETTINGS["simba"] = SETTINGS["sac"] | {"name": "simba", "critic": {"hidden_size": 16, "mlp_layers": 1}}
-LATENT = {"dense_units": 8, "mlp_layers": 1}
 SETTINGS["dreamer_v3"] = {
     "name": "dreamer_v3",
     "total_steps": 10_000,
@@ -84,19 +83,8 @@ SETTINGS["dreamer_v3"] = {
     "learning_starts": 12,
     "replay_ratio": 0.2,
     "horizon": 4,
-    "world_model": {
-        "discrete_size": 4,
-        "stochastic_size": 3,
-        "encoder": LATENT,
-        "recurrent_model": {"recurrent_state_size": 8, "dense_units": 8},
-        "transition_model": {"hidden_size": 8},
-        "representation_model": {"hidden_size": 8},
-        "observation_model": LATENT,
-        "reward_model": LATENT | {"bins": 15},
-        "discount_model": LATENT,
-    },
-    "actor": LATENT,
-    "critic": LATENT | {"bins": 15, "per_rank_target_network_update_freq": 2},
+    **SMALL_DREAMER,
+    "critic": SMALL_DREAMER["critic"] | {"per_rank_target_network_update_freq": 2},
 }
 ROUGH = {"eps": 1e-4}  # with less, Adam makes steps of gradients that are nothing but rounding
 SETTINGS["sac_ae"] = {

@@ -15,7 +15,7 @@ from typing import Any
 from flows.stages.make_env import measure_once
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, shepherd
-from tests.runs import COMPILED, SMALL, prepare
+from tests.runs import COMPILED, SMALL, SMALL_DREAMER, prepare
 
 PLUGIN = "tests.faults.faulty_envs"
 WORLD = "tests.probes.registered"  # a world model, which is none of the registry
@@ -61,7 +61,6 @@ OFF_POLICY = {
 }
 # Sequences, pictures, a carry and a latent that is written back: what world models will need.
 WORLD_MODEL = {"algo": "world", "algo__learning_starts": 100, "algo__size": 200, "env__max_episode_steps": 40}
-_LAYERS = {"dense_units": 8, "mlp_layers": 1}
 DREAMER = {
     "algo": "dreamer_v3",
     "algo__learning_starts": 100,
@@ -69,19 +68,7 @@ DREAMER = {
     "algo__per_rank_batch_size": 4,
     "algo__per_rank_sequence_length": 12,
     "algo__horizon": 4,
-    "algo__world_model": {
-        "discrete_size": 4,
-        "stochastic_size": 4,
-        "encoder": _LAYERS,
-        "recurrent_model": {"recurrent_state_size": 8, "dense_units": 8},
-        "transition_model": {"hidden_size": 8},
-        "representation_model": {"hidden_size": 8},
-        "observation_model": _LAYERS,
-        "reward_model": _LAYERS,
-        "discount_model": _LAYERS,
-    },
-    "algo__actor": _LAYERS,
-    "algo__critic": _LAYERS,
+    **{f"algo__{part}": keys for part, keys in SMALL_DREAMER.items()},
     "buffer__size": 1000,
     "env__max_episode_steps": 40,
 }
