@@ -32,6 +32,11 @@ class TwoHot:
     bins: int = 255
     spacing: str = "symlog"
 
+    @property
+    def outputs(self) -> int:
+        """Numbers that a network gives for one: K."""
+        return self.bins
+
     def grid(self, like: Tensor) -> Tensor:
         """b, [K], of type and device of another tensor; exactly antisymmetric."""
         upper = torch.linspace(-LIMIT, LIMIT, self.bins, dtype=like.dtype, device=like.device)

@@ -1,4 +1,4 @@
-"""Networks of world models: layers without bias before a LayerNorm, initialised as their papers have it."""
+"""Networks of world models: hidden layers and recurrent cells, initialised as their papers have it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlcore.functional.precision import widen
 from rlcore.nn.network_keys import ACTIVATIONS
-from rlcore.nn.world_keys import DenseConfig
+from rlcore.nn.world_keys import Form, Layers
 
 CUT_AT_TWO = 0.87962566103423978  # std of a standard normal that is cut at ±2
 
@@ -81,7 +81,7 @@ class Dense(nn.Module):
 
     Args:
         inputs: features in.
-        config: the hidden layers.
+        hidden: the hidden layers.
         rng: CPU generator for the initialisation.
         outputs: features of a last linear layer; None = no such layer.
         scale: of its weights, as `initialise` has it.
@@ -90,17 +90,17 @@ class Dense(nn.Module):
     def __init__(
         self,
         inputs: int,
-        config: DenseConfig,
+        hidden: Layers,
         rng: torch.Generator,
         outputs: int | None = None,
         scale: float | None = 1.0,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for _ in range(config.mlp_layers):
-            layers.append(linear(inputs, config.dense_units, rng, bias=config.layer_norm.eps is None))
-            layers.append(Norm(config.dense_units, config.layer_norm.eps, config.dense_act))
-            inputs = config.dense_units
+        for _ in range(hidden.count):
+            layers.append(linear(inputs, hidden.units, rng, hidden.form.scale, hidden.form.bias))
+            layers.append(Norm(hidden.units, hidden.form.eps, hidden.act))
+            inputs = hidden.units
         self.hidden = nn.Sequential(*layers)
         self.output = None if outputs is None else linear(inputs, outputs, rng, scale)
         self.output_size = inputs if outputs is None else outputs
@@ -122,14 +122,14 @@ class LayerNormGRU(nn.Module):
     Args:
         inputs: F, features of x.
         size: H.
-        eps: of the norm; None: there is none.
+        form: of its layer.
         rng: CPU generator for the initialisation.
     """
 
-    def __init__(self, inputs: int, size: int, eps: float | None, rng: torch.Generator) -> None:
+    def __init__(self, inputs: int, size: int, form: Form, rng: torch.Generator) -> None:
         super().__init__()
-        self.linear = linear(size + inputs, 3 * size, rng, bias=False)
-        self.norm = nn.Identity() if eps is None else nn.LayerNorm(3 * size, eps)
+        self.linear = linear(size + inputs, 3 * size, rng, form.scale, form.bias)
+        self.norm = nn.Identity() if form.eps is None else nn.LayerNorm(3 * size, form.eps)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         """x [..., F], h [..., H] -> h' [..., H] of the precision of h."""
@@ -139,7 +139,52 @@ class LayerNormGRU(nn.Module):
         return torch.lerp(h, candidate, (update - 1).sigmoid())
 
 
-def convolution(kind: Any, inputs: int, outputs: int, rng: torch.Generator, scale: float | None, bias: bool) -> Any:
-    """A convolution of 4 × 4 pixels that halves an image (nn.Conv2d), or doubles it (nn.ConvTranspose2d)."""
-    made = nn.utils.skip_init(kind, inputs, outputs, 4, 2, 1, bias=bias, device="cpu")
+class GRU(nn.Module):
+    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), its reset behind the weights, as in PlaNet's code.
+
+        r = σ(W_r x + U_r h)    u = σ(W_u x + U_u h)    c = tanh(W_c x + r U_c h)    h' = (1 - u) c + u h
+
+    Each product has a bias. The weights of h begin orthogonal, as Keras has them.
+
+    Args:
+        inputs: F, features of x.
+        size: H.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(self, inputs: int, size: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.of_input = linear(inputs, 3 * size, rng, 1.0)
+        self.of_state = linear(size, 3 * size, rng, 0.0)
+        nn.init.orthogonal_(self.of_state.weight, generator=rng)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        """x [..., F], h [..., H] -> h' [..., H] of the precision of h."""
+        kind = self.of_input.weight.dtype
+        given = self.of_input(x.to(kind)).to(h.dtype).chunk(3, -1)
+        kept = self.of_state(h.to(kind)).to(h.dtype).chunk(3, -1)
+        reset, update = ((a + b).sigmoid() for a, b in zip(given[:2], kept[:2], strict=True))
+        return torch.lerp(torch.tanh(given[2] + reset * kept[2]), h, update)
+
+
+def cell(inputs: int, size: int, form: Form | None, rng: torch.Generator) -> LayerNormGRU | GRU:
+    """The recurrent cell that `RecurrentKeys.cell` says."""
+    return GRU(inputs, size, rng) if form is None else LayerNormGRU(inputs, size, form, rng)
+
+
+def convolution(
+    kind: Any,
+    inputs: int,
+    outputs: int,
+    rng: torch.Generator,
+    scale: float | None,
+    bias: bool,
+    size: int = 4,
+    padding: int = 1,
+) -> Any:
+    """A convolution of stride 2, which halves an image (nn.Conv2d), or doubles it (nn.ConvTranspose2d).
+
+    `size` is of its kernel, in pixels; so is `padding`: with 4 and 1 it does so exactly.
+    """
+    made = nn.utils.skip_init(kind, inputs, outputs, size, 2, padding, bias=bias, device="cpu")
     return initialise(made, rng, scale)

@@ -45,7 +45,7 @@ class LatentActor(nn.Module):
         kind = "discrete" if not action.continuous else "scaled" if stretch else "normal"
         self.form = ActionForm(action, kind)
         outputs = [2 * action.size] if action.continuous else action.nvec
-        self.hidden = Dense(inputs, config, rng)
+        self.hidden = Dense(inputs, config.layers, rng)
         self.heads = nn.ModuleList(linear(self.hidden.output_size, size, rng, scale) for size in outputs)
 
     def policy(self, feat: Tensor) -> Policy:

@@ -12,8 +12,8 @@ from rlcore.compiled.scan import scan
 from rlcore.functional import latents
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import widen
-from rlcore.nn.dense import Dense, LayerNormGRU, Norm, linear
-from rlcore.nn.world_keys import DenseConfig, WorldModelConfig
+from rlcore.nn.dense import Dense, Norm, cell, linear
+from rlcore.nn.world_keys import WorldKeys
 
 
 class State(NamedTuple):
@@ -77,23 +77,22 @@ class Core(nn.Module):
     def __init__(
         self,
         latent: Categoricals,
-        config: WorldModelConfig,
+        config: WorldKeys,
         actions: int,
         observed: int,
         scale: float | None,
         rng: torch.Generator,
     ) -> None:
         super().__init__()
-        recurrent, post, size = config.recurrent_model, config.representation_model, config.recurrent_model
-        layer = DenseConfig(recurrent.dense_units, 1, "silu", recurrent.layer_norm)
-        self.inputs = Dense(latent.size + actions, layer, rng)
-        self.cell = LayerNormGRU(recurrent.dense_units, size.recurrent_state_size, recurrent.layer_norm.eps, rng)
+        recurrent, post = config.recurrent_model, config.representation_model.layers
+        width = recurrent.recurrent_state_size
+        self.inputs = Dense(latent.size + actions, recurrent.layers, rng)
+        self.cell = cell(self.inputs.output_size, width, recurrent.cell, rng)
         self.of_deter: nn.Linear | None = None
         if observed:
-            width = size.recurrent_state_size
-            self.of_deter = linear(width, post.hidden_size, rng, bias=False, of=width + observed)
-        self.norm = Norm(post.hidden_size, post.layer_norm.eps, post.dense_act)
-        self.output = linear(post.hidden_size, latent.parameters, rng, scale)
+            self.of_deter = linear(width, post.units, rng, post.form.scale, bias=False, of=width + observed)
+        self.norm = Norm(post.units, post.form.eps, post.act)
+        self.output = linear(post.units, latent.parameters, rng, scale)
 
     def move(self, state: State, action: Tensor) -> Tensor:
         """h after an action: state [N, ...], action [N, A] -> [N, H]."""
@@ -112,17 +111,17 @@ class Core(nn.Module):
 
 
 class RSSM(nn.Module):
-    """Recurrent state-space model with categorical latents (arXiv:2301.04104v1, eq. 3).
+    """Recurrent state-space model (arXiv:2010.02193, eq. 1; arXiv:2301.04104v1, eq. 3).
 
         h = f(h, z, a)        z ~ q(z | h, x)        ẑ ~ p(ẑ | h)
 
-    A row that opens an episode finds the learned initial state, of h tanh of a parameter, of z its prior's mode, and no
-    action before it. Batched work stands outside of the loop over time: the observation's part of the posterior's first
-    layer, the priors, and, decoupled, the posteriors.
+    A row that opens an episode finds no action before it, and the state of a start: zeros, or of h tanh of a parameter
+    and of z its prior's mode. Batched work stands outside of the loop over time: the observation's part of the
+    posterior's first layer, the priors, and, decoupled, the posteriors.
 
     Args:
+        latent: form of the stochastic part.
         config: of the world model.
-        unimix: share of a uniform distribution in every categorical.
         features: E, of an observation.
         actions: A, numbers of an action laid flat.
         scale: of output weights, as `rlcore.nn.dense.initialise` has it.
@@ -131,23 +130,23 @@ class RSSM(nn.Module):
 
     def __init__(
         self,
-        config: WorldModelConfig,
-        unimix: float,
+        latent: Categoricals,
+        config: WorldKeys,
         features: int,
         actions: int,
         scale: float | None,
         rng: torch.Generator,
     ) -> None:
         super().__init__()
-        self.latent = Categoricals(config.stochastic_size, config.discrete_size, unimix)
-        width, post = config.recurrent_model.recurrent_state_size, config.representation_model
-        self.decoupled, self.sizes, self.actions = config.decoupled_rssm, (width, self.latent.size), actions
-        self.core = Core(self.latent, config, actions, 0 if self.decoupled else features, scale, rng)
-        of, bias = features + (0 if self.decoupled else width), post.layer_norm.eps is None
-        self.of_features = linear(features, post.hidden_size, rng, bias=bias, of=of)
-        self.prior = Dense(width, config.transition_model.layers, rng, self.latent.parameters, scale)
-        begin = torch.zeros(width)
-        if config.learnable_initial_recurrent_state:
+        self.latent = latent
+        width, post = config.recurrent_model.recurrent_state_size, config.representation_model.layers
+        self.decoupled, self.sizes, self.actions = config.decoupled, (width, latent.size), actions
+        self.core = Core(latent, config, actions, 0 if self.decoupled else features, scale, rng)
+        of = features + (0 if self.decoupled else width)
+        self.of_features = linear(features, post.units, rng, post.form.scale, post.form.bias, of)
+        self.prior = Dense(width, config.transition_model.layers, rng, latent.parameters, scale)
+        self.begin_in_zeros, begin = config.begin == "zeros", torch.zeros(width)
+        if config.begin == "learned":
             self.begin = nn.Parameter(begin)
         else:
             self.register_buffer("begin", begin)
@@ -155,6 +154,8 @@ class RSSM(nn.Module):
     def initial(self) -> State:
         """State before an episode's first row: h [H], z [Z]."""
         deter = widen(self.begin).tanh()
+        if self.begin_in_zeros:
+            return State(deter, deter.new_zeros(self.latent.size))
         return State(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:

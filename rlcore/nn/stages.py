@@ -1,8 +1,12 @@
-"""Images of world models: stages of convolutions that halve an image to 4 × 4 pixels, and those that undo them."""
+"""Images of world models: stages of convolutions that halve an image, and those that undo them.
+
+Padded stages (Dreamer V3's) halve an image of any power of two down to 4 × 4 pixels, and double it likewise. V1 and V2
+have four without padding, of 64 × 64 pixels: 64, 31, 14, 6, 2 on a side, and back in kernels of 5, 5, 6 and 6 pixels
+1, 5, 13, 30, 64.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -11,16 +15,21 @@ from torch import Tensor, nn
 from rlcore.functional.precision import widen
 from rlcore.nn.cnn import pixels, scale_pixels
 from rlcore.nn.dense import Norm, convolution, linear
-from rlcore.nn.world_keys import NormConfig
+from rlcore.nn.world_keys import Stages
 from rlcore.spec import ArraySpec
 
-SMALL = 4  # pixels a side, where stages end
+SMALL = 4  # pixels a side, where padded stages end
 FEW = 4  # channels
+KERNEL, KERNELS = 4, (5, 5, 6, 6)  # pixels a side; of stages, and of those that undo four without padding
+SIDE = 64  # pixels, of images of stages without padding
 
 
-def stages(specs: Sequence[ArraySpec]) -> int:
-    """Halvings of images of that size, a power of two, down to 4 × 4 pixels."""
-    return int(math.log2(specs[0].pixels[0] // SMALL))
+def sides(side: int, padded: bool) -> list[int]:
+    """Pixels a side of an image and after each of its stages."""
+    found = [side]
+    while found[-1] > SMALL if padded else len(found) <= len(KERNELS):
+        found.append(found[-1] // 2 if padded else (found[-1] - KERNEL) // 2 + 1)
+    return found
 
 
 class PixelNorm(nn.Module):
@@ -30,19 +39,21 @@ class PixelNorm(nn.Module):
 
     Args:
         channels: C.
-        norm: of them.
+        eps: of the norm; None: there is none.
         act: a key of `rlcore.nn.network_keys.ACTIVATIONS`.
     """
 
-    def __init__(self, channels: int, norm: NormConfig, act: str) -> None:
+    def __init__(self, channels: int, eps: float | None, act: str) -> None:
         super().__init__()
-        self.inner = Norm(channels, norm.eps, act)
+        self.inner = Norm(channels, eps, act)
         self.by_planes = channels <= FEW
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, C, height, width] -> the same."""
         norm = self.inner.norm
-        if norm is None or not self.by_planes:
+        if norm is None:
+            return self.inner.act(x)
+        if not self.by_planes:
             return self.inner(x.movedim(1, -1)).movedim(-1, 1)
         wide = widen(x)
         centered = wide - wide.mean(1, keepdim=True)
@@ -60,25 +71,22 @@ class ImageEncoder(nn.Module):
 
     Args:
         specs: the images, of one size.
-        multiplier: m.
-        act: activation.
-        norm: of each pixel's channels.
+        stages: the convolutions.
         rng: CPU generator for the initialisation.
     """
 
-    def __init__(
-        self, specs: Sequence[ArraySpec], multiplier: int, act: str, norm: NormConfig, rng: torch.Generator
-    ) -> None:
+    def __init__(self, specs: Sequence[ArraySpec], stages: Stages, rng: torch.Generator) -> None:
         super().__init__()
-        self.specs, channels = tuple(specs), sum(spec.channels for spec in specs)
+        self.specs, channels, form = tuple(specs), sum(spec.channels for spec in specs), stages.form
+        found = sides(specs[0].pixels[0], stages.padded)
         layers: list[nn.Module] = []
-        for stage in range(stages(specs)):
-            outputs = 2**stage * multiplier
-            layers.append(convolution(nn.Conv2d, channels, outputs, rng, None, norm.eps is None))
-            layers.append(PixelNorm(outputs, norm, act))
+        for stage in range(len(found) - 1):
+            outputs, padding = 2**stage * stages.multiplier, int(stages.padded)
+            layers.append(convolution(nn.Conv2d, channels, outputs, rng, form.scale, form.bias, KERNEL, padding))
+            layers.append(PixelNorm(outputs, form.eps, stages.act))
             channels = outputs
         self.layers = nn.Sequential(*layers)
-        self.output_size = channels * SMALL**2
+        self.output_size = channels * found[-1] ** 2
 
     def forward(self, images: Sequence[Tensor]) -> Tensor:
         """Images [N, channels, height, width] as `show` gives them -> [N, output_size]."""
@@ -98,38 +106,41 @@ class ImageDecoder(nn.Module):
     Args:
         inputs: F, of the vector.
         specs: the images, of one size.
-        multiplier: m.
-        act: activation.
-        norm: of each pixel's channels.
+        stages: the convolutions, undone in reverse order.
         rng: CPU generator for the initialisation.
         scale: of the first layer's weights, as `rlcore.nn.dense.initialise` has it.
     """
 
     def __init__(
-        self,
-        inputs: int,
-        specs: Sequence[ArraySpec],
-        multiplier: int,
-        act: str,
-        norm: NormConfig,
-        rng: torch.Generator,
-        scale: float | None,
+        self, inputs: int, specs: Sequence[ArraySpec], stages: Stages, rng: torch.Generator, scale: float | None
     ) -> None:
         super().__init__()
-        self.channels, count = [spec.channels for spec in specs], stages(specs)
-        channels = 2 ** (count - 1) * multiplier
-        self.project = linear(inputs, channels * SMALL**2, rng, scale)
+        self.channels, found, form = (
+            [spec.channels for spec in specs],
+            sides(specs[0].pixels[0], stages.padded),
+            stages.form,
+        )
+        count, padding = len(found) - 1, int(stages.padded)
+        kernels = [KERNEL] * count if stages.padded else [*KERNELS]
+        channels = 2 ** (count - 1) * stages.multiplier  # as the last stage has them
+        self.side = found[-1]
+        if not stages.padded:  # a vector of as many numbers, from one pixel on
+            channels, self.side = channels * self.side**2, 1
+        self.project = linear(inputs, channels * self.side**2, rng, scale)
         layers: list[nn.Module] = []
         for stage in reversed(range(count - 1)):
-            outputs = 2**stage * multiplier
-            layers.append(convolution(nn.ConvTranspose2d, channels, outputs, rng, None, norm.eps is None))
-            layers.append(PixelNorm(outputs, norm, act))
+            outputs, kernel = 2**stage * stages.multiplier, kernels.pop(0)
+            layers.append(
+                convolution(nn.ConvTranspose2d, channels, outputs, rng, form.scale, form.bias, kernel, padding)
+            )
+            layers.append(PixelNorm(outputs, form.eps, stages.act))
             channels = outputs
-        layers.append(convolution(nn.ConvTranspose2d, channels, sum(self.channels), rng, None, True))
+        last, total = kernels.pop(), sum(self.channels)
+        layers.append(convolution(nn.ConvTranspose2d, channels, total, rng, form.scale, True, last, padding))
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """[N, F] -> of each image, [N, channels, height, width]."""
-        made = self.project(x.to(self.project.weight.dtype)).unflatten(1, (-1, SMALL, SMALL))
+        made = self.project(x.to(self.project.weight.dtype)).unflatten(1, (-1, self.side, self.side))
         images = widen(self.layers(made))
         return [*images.split(self.channels, 1)] if len(self.channels) > 1 else [images]

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rlcore.functional.precision import widen
 from rlcore.functional.symlog import symlog
-from rlcore.functional.two_hot import TwoHot
 from rlcore.nn.dense import Dense, linear
 from rlcore.nn.encoder import flatten
-from rlcore.nn.rssm import RSSM, State
+from rlcore.nn.rssm import RSSM, Categoricals, State
 from rlcore.nn.stages import ImageDecoder, ImageEncoder, show
-from rlcore.nn.world_keys import ObservationConfig, WorldModelConfig
+from rlcore.nn.world_keys import ObservationKeys, WorldKeys
 from rlcore.spec import ArraySpec, EnvSpec
 
 Obs = Mapping[str, Tensor]
+Distance = Callable[[Tensor, Tensor, int], Tensor]  # guess, target [*lead, ...] each, and how many are leading
+
+
+class Number(Protocol):
+    """Form in which a network tells a number: `rlcore.functional` has `TwoHot` and `UnitNormal`."""
+
+    @property
+    def outputs(self) -> int:
+        """K: what the network gives for one."""
+        ...
+
+    def loss(self, outputs: Tensor, x: Tensor, /) -> Tensor:
+        """-log p of numbers. outputs [..., K], x [...] -> [...]."""
+        ...
+
+    def mean(self, outputs: Tensor, /) -> Tensor:
+        """[..., K] -> the numbers [...]."""
+        ...
 
 
 def frames(spec: EnvSpec, keys: Sequence[str]) -> list[ArraySpec]:
@@ -33,8 +50,8 @@ class KeyEncoder(nn.Module):
     Args:
         spec: of the environment.
         images: the image keys, of one size, a power of two.
-        vectors: the others, symlogged and laid one behind the other.
-        config: layers.
+        vectors: the others, laid one behind the other.
+        config: layers, and whether vectors are symlogged.
         rng: CPU generator for the initialisation.
     """
 
@@ -43,13 +60,13 @@ class KeyEncoder(nn.Module):
         spec: EnvSpec,
         images: Sequence[str],
         vectors: Sequence[str],
-        config: ObservationConfig,
+        config: ObservationKeys,
         rng: torch.Generator,
     ) -> None:
         super().__init__()
         self.spec, self.images, self.vectors = spec, tuple(images), tuple(vectors)
-        specs, multiplier, norm = frames(spec, images), config.cnn_channels_multiplier, config.cnn_layer_norm
-        self.cnn = ImageEncoder(specs, multiplier, config.cnn_act, norm, rng) if images else None
+        self.symlog = config.symlog
+        self.cnn = ImageEncoder(frames(spec, images), config.stages, rng) if images else None
         size = sum(spec.obs[key].size for key in vectors)
         self.mlp = Dense(size, config.layers, rng) if vectors else None
         self.output_size = sum(part.output_size for part in (self.cnn, self.mlp) if part is not None)
@@ -58,11 +75,12 @@ class KeyEncoder(nn.Module):
         """Observations as the model sees and reconstructs them.
 
         Key -> [*lead, *shape] as the environment gave it -> images [*lead, channels, height, width] from -½ to ½,
-        vectors [*lead, size] in symlog space, float32.
+        vectors [*lead, size], of V3 in symlog space, float32.
         """
         shown = {key: show(obs[key], self.spec.obs[key], lead) for key in self.images}
         seen = {key: image.unflatten(0, obs[key].shape[:lead]) for key, image in shown.items()}
-        return seen | {key: symlog(flatten(obs, self.spec, [key], lead)) for key in self.vectors}
+        vectors = {key: flatten(obs, self.spec, [key], lead) for key in self.vectors}
+        return seen | {key: symlog(vector) if self.symlog else vector for key, vector in vectors.items()}
 
     def forward(self, seen: Obs) -> Tensor:
         """What `see` gives -> features [*lead, E]."""
@@ -77,7 +95,7 @@ class KeyEncoder(nn.Module):
 
 
 class KeyDecoder(nn.Module):
-    """States back to observations: image keys as pixels, vector keys in symlog space.
+    """States back to observations, as `KeyEncoder.see` gives them.
 
     Args:
         inputs: F, of a state.
@@ -95,21 +113,20 @@ class KeyDecoder(nn.Module):
         spec: EnvSpec,
         images: Sequence[str],
         vectors: Sequence[str],
-        config: ObservationConfig,
+        config: ObservationKeys,
         scale: float | None,
         rng: torch.Generator,
     ) -> None:
         super().__init__()
         self.spec, self.images, self.vectors = spec, tuple(images), tuple(vectors)
-        specs, multiplier, norm = frames(spec, images), config.cnn_channels_multiplier, config.cnn_layer_norm
-        self.cnn = ImageDecoder(inputs, specs, multiplier, config.cnn_act, norm, rng, scale) if images else None
+        self.cnn = ImageDecoder(inputs, frames(spec, images), config.stages, rng, scale) if images else None
         self.mlp = Dense(inputs, config.layers, rng) if vectors else None
         sizes = {key: spec.obs[key].size for key in vectors}
         units = self.mlp.output_size if self.mlp is not None else 0
         self.heads = nn.ModuleDict({f"of_{key}": linear(units, size, rng, scale) for key, size in sizes.items()})
 
     def forward(self, feat: Tensor) -> dict[str, Tensor]:
-        """[*lead, F] -> key -> images [*lead, channels, height, width], vectors [*lead, size] in symlog space."""
+        """[*lead, F] -> key -> images [*lead, channels, height, width], vectors [*lead, size]."""
         made: dict[str, Tensor] = {}
         if self.cnn is not None:
             lead = feat.shape[:-1]
@@ -122,24 +139,20 @@ class KeyDecoder(nn.Module):
                 made[key] = widen(head(hidden.to(head.weight.dtype)))
         return made
 
-    def loss(self, made: Mapping[str, Tensor], seen: Obs, lead: int) -> Tensor:
-        """Squared distance, summed over keys and their numbers; of vectors in symlog space (arXiv:2301.04104v1, eq. 1).
-
-        Without the ½ of the paper, as in its authors' code.
+    @staticmethod
+    def loss(made: Mapping[str, Tensor], seen: Obs, lead: int, distance: Distance) -> Tensor:
+        """Distance of what was made from what was seen, summed over keys.
 
         Args:
             made: as `forward` gives it.
             seen: as `KeyEncoder.see` gives it.
             lead: leading dimensions.
+            distance: of one key's.
 
         Returns:
             [*lead].
         """
-        parts: list[Tensor] = []
-        for key, guess in made.items():
-            assert guess.shape == seen[key].shape, (key, guess.shape, seen[key].shape)
-            parts.append((guess - seen[key]).square().flatten(lead).sum(-1))
-        return torch.stack(parts).sum(0)
+        return torch.stack([distance(guess, seen[key], lead) for key, guess in made.items()]).sum(0)
 
 
 class Observed(NamedTuple):
@@ -158,30 +171,33 @@ class WorldModel(nn.Module):
         spec: of the environment.
         encoded: image keys and vector keys that are seen.
         decoded: those that are reconstructed.
-        unimix: share of a uniform distribution in every categorical.
-        zeros: outputs begin as the authors have them (those of the reward at 0); false: as hidden layers do.
+        latent: form of the stochastic part.
+        number: form in which the reward is told.
+        scales: of output weights, and of those of the reward, as `rlcore.nn.dense.initialise` has it.
         rng: CPU generator for the initialisation.
     """
 
     def __init__(
         self,
-        config: WorldModelConfig,
+        config: WorldKeys,
         spec: EnvSpec,
         encoded: tuple[Sequence[str], Sequence[str]],
         decoded: tuple[Sequence[str], Sequence[str]],
-        unimix: float,
-        zeros: bool,
+        latent: Categoricals,
+        number: Number,
+        scales: tuple[float | None, float | None],
         rng: torch.Generator,
     ) -> None:
         super().__init__()
-        scale, nothing = (1.0, 0.0) if zeros else (None, None)
+        scale, self.number = scales[0], number
         self.encoder = KeyEncoder(spec, *encoded, config.encoder, rng)
-        self.rssm = RSSM(config, unimix, self.encoder.output_size, spec.action.flat_size, scale, rng)
+        self.rssm = RSSM(latent, config, self.encoder.output_size, spec.action.flat_size, scale, rng)
         self.feat_size = sum(self.rssm.sizes)
         self.decoder = KeyDecoder(self.feat_size, spec, *decoded, config.observation_model, scale, rng)
-        self.two_hot = TwoHot(config.reward_model.bins)
-        self.reward = Dense(self.feat_size, config.reward_model, rng, self.two_hot.bins, nothing)
-        self.goes_on = Dense(self.feat_size, config.discount_model, rng, 1, scale)
+        self.reward = Dense(self.feat_size, config.reward_model.layers, rng, number.outputs, scales[1])
+        self.goes_on: Dense | None = None
+        if config.ends:
+            self.goes_on = Dense(self.feat_size, config.discount_model.layers, rng, 1, scale)
 
     def observe(
         self, seen: Obs, before: Tensor, is_first: Tensor, noise: Tensor, state: State | None = None
@@ -189,10 +205,15 @@ class WorldModel(nn.Module):
         """Go through L rows of N sequences, seen as `KeyEncoder.see` gives them; the rest as `RSSM.observe` has it."""
         return Observed(*self.rssm.observe(self.encoder(seen), before, is_first, noise, state))
 
+    def reward_loss(self, feat: Tensor, reward: Tensor) -> Tensor:
+        """-log p of the reward [...] that arrives with states [..., F]: [...]."""
+        return self.number.loss(self.reward(feat), reward)
+
     def predict_reward(self, feat: Tensor) -> Tensor:
         """[..., F] -> the reward that arrives with the state [...], in the environment's unit."""
-        return self.two_hot.mean(self.reward(feat))
+        return self.number.mean(self.reward(feat))
 
     def predict_continue(self, feat: Tensor) -> Tensor:
-        """[..., F] -> logits [...] of the episode going on."""
+        """[..., F] -> logits [...] of the episode going on, of a model that has a head for it."""
+        assert self.goes_on is not None, "use_continues=false"
         return self.goes_on(feat).squeeze(-1)

@@ -1,7 +1,7 @@
 """Dreamer V3: Mastering Diverse Domains through World Models. Hafner et al. 2023, arXiv:2301.04104v1.
 
 Read with:
-    eq. 1-2, symlog predictions              rlcore.functional.symlog, rlcore.nn.world_model.KeyDecoder.loss
+    eq. 1-2, symlog predictions              rlcore.functional.symlog, rlcore.nn.world_model.KeyEncoder.see
     eq. 3, recurrent state-space model       rlcore.nn.rssm.RSSM, rlcore.nn.world_model.WorldModel
     eq. 4-5, loss of the world model         Learner.model_loss, kl_loss
     eq. 6-7, actor, critic, λ-returns        rlcore.nn.imagination.imagine, rlcore.functional.returns.lambda_return
@@ -41,11 +41,12 @@ from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import mean_metrics, reduce_loss
 from rlcore.functional.two_hot import TwoHot
+from rlcore.functional.unit_normal import squared_distance
 from rlcore.nn.dense import Dense
 from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import Categoricals, State
 from rlcore.nn.world_agent import WorldAgent
 from rlcore.nn.world_model import WorldModel
 from rlcore.optim.optimizer import Optimizer
@@ -71,8 +72,10 @@ class Agent(WorldAgent):
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         images, vectors, zeros = config.cnn_keys, config.mlp_keys, config.hafner_initialization
         keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
-        world = WorldModel(config.world_model, spec, *keys, config.unimix, zeros, rng)
-        scale = 1.0 if zeros else None
+        scale, nothing, model = 1.0 if zeros else None, 0.0 if zeros else None, config.world_model
+        latent = Categoricals(model.stochastic_size, model.discrete_size, config.unimix)
+        number = TwoHot(model.reward_model.bins)
+        world = WorldModel(model, spec, *keys, latent, number, (scale, nothing), rng)
         super().__init__(
             world, LatentActor(world.feat_size, spec.action, config.actor, config.normalize_actions, scale, rng)
         )
@@ -119,7 +122,7 @@ class Learner(protocols.Learner):
         self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
         self.two_hot, size = TwoHot(config.critic.bins), self.agent.world.feat_size
         scale = 0.0 if config.hafner_initialization else None
-        self.critic = Dense(size, config.critic, rng, self.two_hot.bins, scale)
+        self.critic = Dense(size, config.critic.layers, rng, self.two_hot.bins, scale)
         self.target_critic = Target(self.critic, context)
         self.moments = context.fabric.to_device(ReturnScale(config.actor.moments))
         mix, world, actor = config.actor.objective_mix, self.agent.world, self.agent.actor
@@ -166,8 +169,8 @@ class Learner(protocols.Learner):
         seen = world.encoder.see(batch.obs, 2)
         state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
         feat = state.feat  # [L, N, F]
-        observation = world.decoder.loss(world.decoder(feat), seen, 2)  # [L, N]
-        reward = world.two_hot.loss(world.reward(feat), batch.reward)
+        observation = world.decoder.loss(world.decoder(feat), seen, 2, squared_distance)  # [L, N]
+        reward = world.reward_loss(feat, batch.reward)
         goes_on = world.predict_continue(feat)
         ends = config.continue_scale_factor * F.binary_cross_entropy_with_logits(
             goes_on, (~batch.terminated).to(goes_on), reduction="none"

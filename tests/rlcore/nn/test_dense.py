@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rlcore.nn.dense import CUT_AT_TWO, Dense, LayerNormGRU, linear
-from rlcore.nn.world_keys import DenseConfig, NormConfig
+from rlcore.nn.dense import CUT_AT_TWO, GRU, Dense, LayerNormGRU, linear
+from rlcore.nn.world_keys import DenseConfig, DenseKeys, Form, NormConfig
 
 NONE = NormConfig("identity")
 
@@ -20,7 +20,7 @@ def rng() -> torch.Generator:
 
 @pytest.mark.parametrize("eps", [1e-3, None])
 def test_the_cell_is_its_formula(eps: float | None) -> None:
-    cell = LayerNormGRU(3, 5, eps, rng()).double()
+    cell = LayerNormGRU(3, 5, Form(eps, False), rng()).double()
     x, h = (torch.randn(4, n, generator=rng(), dtype=torch.float64) for n in (3, 5))
     gates = torch.cat([h, x], 1) @ cell.linear.weight.T
     if eps is not None:
@@ -33,7 +33,7 @@ def test_the_cell_is_its_formula(eps: float | None) -> None:
 
 
 def test_layers_have_no_bias_where_a_norm_follows() -> None:
-    normed, plain = Dense(4, DenseConfig(8, 2), rng(), 3), Dense(4, DenseConfig(8, 2, "silu", NONE), rng(), 3)
+    normed, plain = (Dense(4, DenseConfig(8, 2, "silu", norm).layers, rng(), 3) for norm in (NormConfig(), NONE))
     # 4·8 + 8·8 weights, 2·2·8 of the norms, 8·3 + 3 of the output
     assert sum(p.numel() for p in normed.parameters()) == 32 + 64 + 32 + 27
     assert sum(p.numel() for p in plain.parameters()) == 32 + 8 + 64 + 8 + 27
@@ -53,3 +53,25 @@ def test_weights_begin_with_the_variance_of_the_mean_of_both_sides() -> None:
     assert output.weight.std().item() == pytest.approx(math.sqrt(2 / 400), rel=1e-2)
     assert output.weight.abs().max().item() <= math.sqrt(6 / 400)
     assert not linear(3, 5, rng(), 0.0).weight.any() and not hidden.bias.any()
+
+
+def test_the_other_cell_is_torchs() -> None:
+    ours, theirs = GRU(3, 5, rng()).double(), torch.nn.GRUCell(3, 5).double()
+    with torch.no_grad():
+        for p in ours.parameters():
+            p.normal_(generator=rng())
+        for own, name in ((ours.of_input, "ih"), (ours.of_state, "hh")):
+            getattr(theirs, f"weight_{name}").copy_(own.weight)
+            getattr(theirs, f"bias_{name}").copy_(own.bias)
+    x, h = (torch.randn(4, n, generator=rng(), dtype=torch.float64) for n in (3, 5))
+    torch.testing.assert_close(ours(x, h), theirs(x, h))
+    begun = GRU(3, 5, rng()).of_state.weight.unflatten(0, (3, 5))
+    torch.testing.assert_close(begun.flatten(0, 1).T @ begun.flatten(0, 1), torch.eye(5))
+
+
+def test_layers_of_the_first_papers_are_uniform_with_biases() -> None:
+    plain = Dense(300, DenseKeys(500, 1).layers, rng(), 2)
+    layer = plain.hidden[0]
+    assert isinstance(layer, torch.nn.Linear) and layer.bias is not None
+    limit = math.sqrt(6 / 800)  # Glorot and Bengio 2010, eq. 16
+    assert 0.999 * limit < layer.weight.abs().max().item() <= limit

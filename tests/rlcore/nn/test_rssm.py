@@ -14,7 +14,7 @@ from rlcore.nn.action_form import ActionForm
 from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.rssm import RSSM, State
+from rlcore.nn.rssm import RSSM, Categoricals, State
 from rlcore.nn.world_keys import (
     HiddenConfig,
     LatentActorConfig,
@@ -39,7 +39,7 @@ def made(decoupled: bool = False) -> RSSM:
         transition_model=HiddenConfig(5),
         representation_model=HiddenConfig(5),
     )
-    rssm = RSSM(config, 0.01, FEATURES, ACTIONS, 1.0, torch.Generator().manual_seed(0)).double()
+    rssm = RSSM(Categoricals(3, 4, 0.01), config, FEATURES, ACTIONS, 1.0, torch.Generator().manual_seed(0)).double()
     with torch.no_grad():
         rssm.begin.uniform_(-1, 1, generator=torch.Generator().manual_seed(1))
     return rssm
