@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 
 from torch import Tensor
+from torch.nn import functional as F
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 def squared_distance(guess: Tensor, target: Tensor, lead: int) -> Tensor:
     """Σ (guess - target)² over all but the `lead` leading dimensions: [*lead, ...] each -> [*lead]."""
-    assert guess.shape == target.shape, (guess.shape, target.shape)
-    return (guess - target).square().flatten(lead).sum(-1)
+    assert guess.shape == target.shape and guess.ndim > lead, (guess.shape, target.shape, lead)
+    return F.mse_loss(guess, target, reduction="none").sum(tuple(range(lead, guess.ndim)))
 
 
 def unit_normal_loss(mean: Tensor, x: Tensor, lead: int) -> Tensor:

