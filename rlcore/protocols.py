@@ -171,6 +171,10 @@ class Buffer:
         """The batches due now; the rows before the newest were `policy_steps`."""
         raise NotImplementedError
 
+    def due(self, policy_steps: int) -> int:
+        """How many `batches` will give, by which a long update says how far it is; 0 = nobody knows before."""
+        return 0
+
     def metrics(self) -> Metrics:
         """Numbers about itself for the log, asked for after the updates of an iteration."""
         return {}

@@ -40,7 +40,7 @@ def following(run: RunDirectory) -> Iterator[None]:
             progress.total_steps = facts["total_steps"]
             progress.update(facts["policy_steps"], facts["return"], rate, facts["elapsed"])
         elif kind == "work":
-            progress.work(facts["doing"], facts["done"], facts["total"])
+            progress.work(facts["doing"], facts["done"], facts["total"], facts["unit"])
         elif (sentence := describe(kind, facts)) is not None:
             progress.note(sentence)
 
@@ -60,7 +60,7 @@ class Line(NamedTuple):
 
 
 class Progress:
-    """Shows how far training (to `total_steps` policy steps), an evaluation or a comparison is.
+    """Shows how far training (to `total_steps` policy steps), a long update, an evaluation or a comparison is.
 
     On a terminal the line is rewritten in place; elsewhere whole lines without control characters are written: of
     training one for each 5 % or 10 s, of other work one for each 10 s, and in the long run one for each twentieth of
@@ -107,14 +107,14 @@ class Progress:
             if finished or much or self._due(elapsed):
                 self._write(self._training)
 
-    def work(self, doing: str, done: int, total: int) -> None:
-        """Tell where other long work stands, in episodes; until it is done its line stands in place of training's."""
+    def work(self, doing: str, done: int, total: int, unit: str = "episodes") -> None:
+        """Tell where other long work stands, by its unit; until it is done its line stands in place of training's."""
         with self._lock:
             now = self._clock()
             if self._work is None or self._work.doing != doing:
                 self._began = (now, done)
             took, made = now - self._began[0], done - self._began[1]
-            parts = [f"{done:,}/{total:,} episodes"]
+            parts = [f"{done:,}/{total:,} {unit}"]
             if made > 0:
                 parts.append(f"ETA {duration((total - done) * took / made)}")
             self._work = Line(doing, done / max(1, total), parts)

@@ -18,7 +18,7 @@ def describe(kind: str, facts: dict[str, Any]) -> str | None:
     if kind == "stage":
         return str(facts["doing"])
     if kind == "work":
-        return f"{facts['doing']}: {facts['done']} of {facts['total']} episodes"
+        return f"{facts['doing']}: {facts['done']} of {facts['total']} {facts['unit']}"
     if kind == "trial":
         said = f"failed: {facts['sentence']}" if facts["state"] == "fail" else number(facts["value"])
         said = f"pruned at {said}" if facts["state"] == "pruned" else said

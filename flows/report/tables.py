@@ -44,7 +44,7 @@ def summary_markdown(summary: Mapping[str, Any]) -> str:
         f"| {' | '.join(HEAD)} |",
         "| :-- | --: | --: | :-: | --: | --: |",
         *([f"| {' | '.join(row)} |" for row in rows] or ["| not evaluated | | | | | |"]),
-        *(["", APPROXIMATE] if _beyond(summary.get("eval") or {}) else []),
+        *(["", APPROXIMATE] if _beyond([*(summary.get("eval") or {}).values(), summary.get("baseline")]) else []),
         "",
         "| | |",
         "| :-- | :-- |",
@@ -60,12 +60,12 @@ def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | N
         return "  not evaluated"
     policies = [(*row[:2], Text(row[2], "green" if row[0] in evaluations else ""), *row[3:]) for row in rows]
     made = Padding.indent(table(HEAD, policies, numbers=HEAD[1:], rule=True), 2)
-    return Group(made, Text(f"  {APPROXIMATE}", "dim")) if _beyond(evaluations) else made
+    return Group(made, Text(f"  {APPROXIMATE}", "dim")) if _beyond([*evaluations.values(), baseline]) else made
 
 
-def _beyond(evaluations: Mapping[str, Any]) -> bool:
+def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:
     """Whether an interval reaches beyond all returns that were seen, as 500.3 on CartPole, which ends at 500."""
-    known = [result for result in evaluations.values() if result and result.get("returns")]
+    known = [result for result in results if result and result.get("returns")]
     return any(r["ci95"][0] < min(r["returns"]) or r["ci95"][1] > max(r["returns"]) for r in known)
 
 

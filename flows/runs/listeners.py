@@ -18,8 +18,8 @@ _listeners: list[Listener] = []
 def listening(listener: Listener) -> Iterator[None]:
     """Have `listener(kind, facts)` called inside the `with`.
 
-    Kinds: `progress` {policy_steps, return, elapsed} after an iteration; `work` {doing, done, total} of long work;
-    `stage` {doing}, a sentence; `baseline`, `checkpoint`, `evaluation` and `registered` with what the stage made.
+    Kinds: `progress` {policy_steps, return, elapsed} after an iteration; `work` {doing, done, total, unit} of long
+    work; `stage` {doing}, a sentence; `baseline`, `checkpoint`, `evaluation` and `registered` with what was made.
     Of many runs: `job` {label, number}, with the progress of one of them or {doing}; `ended` {label, number, state,
     sentence}; `trial` {number, label, state, value, sentence}; `phase` {doing, total}, when other jobs begin.
     """
@@ -31,8 +31,8 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def working(doing: str) -> Callable[[int, int], None]:
-    """Reporter of long work as it is done: to be called with how much is done, and of how much."""
-    return lambda done, total: tell("work", {"doing": doing, "done": done, "total": total})
+    """Reporter of episodes as they are played: to be called with how many are done, and of how many."""
+    return lambda done, total: tell("work", {"doing": doing, "done": done, "total": total, "unit": "episodes"})
 
 
 def tell(kind: str, facts: dict[str, Any]) -> None:

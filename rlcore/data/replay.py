@@ -210,15 +210,19 @@ class Replay(Buffer):
         Some are drawn ahead of the one that is handed out, and show what was written back before that.
         """
         self._steps_seen = policy_steps + self._newest
-        learned = self._steps_seen - self.starts
-        owed = 0
-        if learned > 0 and self.written >= self.sampler.length:
-            # Whole numbers: a product of fractions looks for common divisors, a tenth of a draw's time.
-            owed = self.ratio.numerator * learned // self.ratio.denominator + self.pretrain
-        while self.taken < owed:
-            for batch in self._draw(min(owed - self.taken, self._at_once), policy_steps):
+        while (due := self.due(policy_steps)) > 0:
+            for batch in self._draw(min(due, self._at_once), policy_steps):
                 self.taken += 1
                 yield batch
+
+    def due(self, policy_steps: int) -> int:
+        """Batches that are owed after the newest rows, with `policy_steps` before these, and not taken yet."""
+        learned = policy_steps + self._newest - self.starts
+        if learned <= 0 or self.written < self.sampler.length:
+            return 0
+        # Whole numbers: a product of fractions looks for common divisors, a tenth of a draw's time.
+        owed = self.ratio.numerator * learned // self.ratio.denominator + self.pretrain
+        return max(0, owed - self.taken)
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
         """Whether the step from each place [N] opens the next episode, so that nobody took it: [N] bool."""

@@ -8,6 +8,7 @@ from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import RunError, UserError
 from rlcore.functional.noise import Noise
+from rlcore.judge.play import OnProgress
 from rlcore.protocols import Buffer, Learner, VectorEnv
 from rlcore.system import heap
 from rlcore.train.collect import Collector
@@ -65,15 +66,26 @@ class Loop:
         self.buffer.extend(*self.collector.collect(self.plan.collect_length, random))
         self._due, self._waiting = before, True
 
-    def update(self) -> list[Metrics]:
-        """Improve the agent by the batches that are due; the metrics of each, as tensors that nothing has read.
+    def update(self, on_batch: OnProgress | None = None) -> list[Metrics]:
+        """Improve the agent by the batches that are due.
 
-        A RunError where nothing was collected since the last one, or a metric is not one number.
+        Args:
+            on_batch: called before each with how many are done, and how many there are (`Buffer.due`).
+
+        Returns:
+            The metrics of each, as tensors that nothing has read.
+
+        Raises:
+            RunError: nothing was collected since the last update, or a metric is not one number.
         """
         if not self._waiting:
             raise RunError("there is nothing new to learn from: collect() before update()")
         self.iterations, self._waiting = self.iterations + 1, False
-        found = [check_metrics(self.learner.update(batch, self.rng)) for batch in self.buffer.batches(self._due)]
+        found, total = [], self.buffer.due(self._due)
+        for batch in self.buffer.batches(self._due):
+            if on_batch is not None:
+                on_batch(len(found), total)
+            found.append(check_metrics(self.learner.update(batch, self.rng)))
         self.learner.publish(self.player)
         self._untrimmed += len(found)
         if self._untrimmed >= TRIMMED:

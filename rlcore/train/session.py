@@ -117,12 +117,13 @@ class Session:
         """Done so far."""
         return self.training.iterations
 
-    def advance(self, on_progress: Progress) -> Boundary:
+    def advance(self, on_progress: Progress, on_batch: OnProgress | None = None) -> Boundary:
         """Train to the next boundary.
 
         Args:
             on_progress: called after each iteration with policy_steps, those of the whole training, the mean return of
                 recent episodes, elapsed seconds.
+            on_batch: called before each batch of an iteration with how many are done, and of how many (`Buffer.due`).
 
         Returns:
             What is due there. After a resume, first what a killed process still owed.
@@ -143,7 +144,7 @@ class Session:
         until = next_stop(self.config, start)
         self.followers.tell(f"advance {until}")
         with self.stopwatch.running(), self.followers.together():
-            self.training.advance(until, on_iteration)
+            self.training.advance(until, on_iteration, on_batch)
         boundary = boundary_at(self.config, start, self.policy_steps, self._reason())
         # Also when interrupted here: the resumed process pays first.
         self.owed = ["evaluate"] if "evaluate" in boundary.due else []

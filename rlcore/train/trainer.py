@@ -10,7 +10,7 @@ Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps,
                     boundary {policy_steps, due, done, reason} · checkpoint {path, policy_steps, digest}
                     evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path}
                     doing {sentence} (before what takes long, and warnings) · error {sentence, kind, exit}
-                    work {doing, done, total} (about every second of an evaluation: episodes)
+                    work {doing, done, total, unit} (about every second of an evaluation, or of a long update)
                     called {result} or failed {error, sentence}, and before them what the function said
                     alive (every few seconds, whatever else goes on)
 
@@ -47,6 +47,7 @@ from rlcore.train.calls import Pace, call
 
 ALIVE_EVERY = 2.0  # seconds
 SHOW_EVERY = 0.1  # seconds between two lines of progress: an iteration of A2C takes a millisecond
+LONG_UPDATE = 10.0  # seconds of an iteration's gradient steps, from which on these have a progress of their own
 # Loggers whose messages the driver is told: a minute of compiling, a full disk, episodes without end, first weights.
 TOLD = (
     "rlcore.compiled.package",
@@ -147,19 +148,32 @@ class Trainer:
                     saved = self.session.save()
                 self.say("checkpoint", **saved)
             elif command == "evaluate":
-                self.say("evaluation", **self.session.evaluate(self._work("evaluation")))
+                self.say("evaluation", **self.session.evaluate(self._work("evaluation", "episodes")))
             elif command == "call":
                 call(asked["function"], asked["arguments"], self.say)
 
-    def _work(self, doing: str) -> Callable[[int, int], None]:
-        """Callback of an evaluation, which takes the number of episodes done and of all; said every now and then."""
+    def _work(self, doing: str, unit: str) -> Callable[[int, int], None]:
+        """Callback of long work, which takes how much is done and how much there is; said every now and then."""
         pace = Pace()
 
         def on_progress(done: int, total: int) -> None:
             if pace.due():
-                self.say("work", doing=doing, done=done, total=total)
+                self.say("work", doing=doing, done=done, total=total, unit=unit)
 
         return on_progress
+
+    def _update(self) -> Callable[[int, int], None]:
+        """Callback of the batches of an update, which says where one that takes long is, as that of `pretrain`."""
+        begun, work = 0.0, self._work("update", "gradient steps")
+
+        def on_batch(done: int, total: int) -> None:
+            nonlocal begun
+            if done == 0:
+                begun = time.monotonic()
+            elif (time.monotonic() - begun) * total >= LONG_UPDATE * done:
+                work(done, total)
+
+        return on_batch
 
     def _advance(self) -> None:
         """Train to the next boundary, or to the end of the iteration in which a signal comes."""
@@ -173,7 +187,7 @@ class Trainer:
                 self.say("progress", **progress)
 
         with self.carefully():
-            boundary = self.session.advance(on_progress)
+            boundary = self.session.advance(on_progress, self._update())
             if last:  # where it stands at a boundary is always told
                 self.say("progress", **last)
         self.say("boundary", **asdict(boundary))

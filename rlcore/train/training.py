@@ -142,16 +142,17 @@ class Training(Loop):
         """Policy steps of the whole training."""
         return budget(self.config)
 
-    def advance(self, until: int, on_iteration: OnIteration) -> None:
+    def advance(self, until: int, on_iteration: OnIteration, on_batch: OnProgress | None = None) -> None:
         """The one loop, for every algorithm: collect, store, update, until enough policy steps are taken.
 
         Args:
             until: policy steps; an iteration is never cut.
             on_iteration: called after each with the metrics of its updates; True ends the loop.
+            on_batch: called within each, as `update` says.
         """
         while self.policy_steps < until:
             self.collect()
-            if on_iteration(self.update()):
+            if on_iteration(self.update(on_batch)):
                 return
 
     def __iter__(self) -> Iterator[Iteration]:

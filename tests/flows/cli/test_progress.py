@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import re
@@ -230,6 +231,20 @@ def test_other_work_stands_in_place_of_training_until_it_is_done() -> None:
     assert out.screen() == ["the mirror is away", training]
 
 
+def test_a_long_update_says_how_many_of_its_gradient_steps_are_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, clock = RunDirectory(tmp_path), Clock()
+    monkeypatch.setattr("flows.cli.progress.Progress", functools.partial(Progress, clock=clock))
+    run.config.write_text("algo: {total_steps: 1000}")
+    with following(run):
+        for done in (10, 110):
+            tell("work", {"doing": "update", "done": done, "total": 1000, "unit": "gradient steps"})
+            clock.now += 12.0
+    # 100 in 12 s: 107 s for 890.
+    assert capsys.readouterr().err.splitlines() == ["update  110/1,000 gradient steps  ETA 1:47"]
+
+
 @pytest.mark.parametrize("trained", [True, False])
 def test_work_that_is_broken_off_leaves_no_line(trained: bool) -> None:
     out, clock = Terminal(), Clock()
@@ -266,7 +281,9 @@ def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: p
     with following(run):
         tell("progress", {"policy_steps": 100, "total_steps": 1000, "return": 1.0, "elapsed": 2.0})
         tell("checkpoint", {"policy_steps": 100})
-        tell("work", {"doing": "evaluation", "done": 3, "total": 10})  # too short for a line in a file
+        tell(
+            "work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"}
+        )  # too short for a line in a file
         tell("stage", {"doing": "stopped early"})
         tell("progress", {"policy_steps": 101, "total_steps": 1000, "return": None, "elapsed": 2.0})
     assert capsys.readouterr().err.splitlines() == [

@@ -114,6 +114,9 @@ def test_an_interval_beyond_every_return_is_told_to_be_an_approximation(printed:
     said = "intervals are normal approximations: an end may lie beyond what a return can be"
     assert said in printed(evaluation_table({"greedy": near, "stochastic": SAMPLED}, BASELINE, "runs/cart"))
     assert said in summary_markdown(SUMMARY | {"eval": {"greedy": near}})
+    random = {"mean": -497.9, "ci95": [-500.8, -494.9], "episodes": 100, "returns": [-500.0] * 99 + [-358.0]}
+    assert said in printed(evaluation_table({"stochastic": SAMPLED}, random, "runs/acro"))
+    assert said in summary_markdown(SUMMARY | {"baseline": random})
     assert "approximation" not in printed(evaluation_table({"stochastic": SAMPLED}, BASELINE, "runs/cart"))
     assert "approximation" not in summary_markdown(SUMMARY)
 

@@ -49,7 +49,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 def test_work_is_passed_on_and_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, run = TrainerProcess.__new__(TrainerProcess), RunDirectory(tmp_path)
     said = [
-        {"event": "work", "doing": "evaluation", "done": 3, "total": 10},
+        {"event": "work", "doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"},
         {"event": "error", "sentence": "no space", "kind": "DiskFault", "exit": 1},
     ]
     lines = iter([json.dumps(line).encode() for line in said])
@@ -59,7 +59,7 @@ def test_work_is_passed_on_and_a_full_disk_is_told_as_one(tmp_path: Path, monkey
     heard: list[tuple[str, dict[str, Any]]] = []
     with listening(lambda kind, facts: heard.append((kind, facts))), pytest.raises(DiskFault, match="no space"):
         trainer._until("evaluation")
-    assert heard == [("work", {"doing": "evaluation", "done": 3, "total": 10})]
+    assert heard == [("work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"})]
 
 
 def test_same_config_gives_the_same_bits(undisturbed: RunDirectory, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_without_a_trainer_it_is_done_here(tmp_path: Path) -> None:
     with listening(lambda kind, facts: heard.append((kind, facts))):
         assert with_torch(run, f"{HERE}.pid") == os.getpid()
         assert with_torch(run, f"{HERE}.play", 3, doing="playing", doubled=True) == [6]
-    assert heard[1] == ("work", {"doing": "playing", "done": 3, "total": 3})
+    assert heard[1] == ("work", {"doing": "playing", "done": 3, "total": 3, "unit": "episodes"})
     with pytest.raises(DiskFault, match="the reason"):
         with_torch(run, f"{HERE}.fail", "DiskFault")
 

@@ -93,7 +93,9 @@ def test_as_many_batches_are_handed_out_as_policy_steps_owe(ratio: float, starts
     for _ in range(3):
         before = collector.policy_steps
         replay.extend(*collector.collect(4))
+        due = replay.due(before)
         counts.append(len(list(replay.batches(before))))
+        assert (due, replay.due(before)) == (counts[-1], 0)
     assert counts == expected
 
 
