@@ -149,11 +149,14 @@ class CheckpointConfig:
     )
 
 
+DISTRIBUTIONS = ("auto", "discrete", "normal", "tanh_normal", "trunc_normal")
+
+
 @dataclass(frozen=True)
 class DistributionConfig:
     """The policy's distribution."""
 
-    type: str = arg("auto", "auto: by action space", choices=("auto", "discrete", "normal", "tanh_normal"))
+    type: str = arg("auto", "auto: by action space", choices=DISTRIBUTIONS)
     validate_args: bool = arg(
         False, "check distributions", unused="a loss or gradient that is not finite always ends the run"
     )

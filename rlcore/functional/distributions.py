@@ -123,6 +123,69 @@ class TanhNormal(Normal):
         return super().entropy() + (log_tanh_slope(u) * weights).sum(-1).sum(-1)
 
 
+class SquashedNormal(TanhNormal):
+    """Normal squashed by tanh, whose actions are kept *behind* the tanh, as a world model is given them."""
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Standard normal noise [N, A] -> [N, A] in -1 to 1."""
+        return super().sample(noise).tanh()
+
+    def mode(self) -> Tensor:
+        """The squashed mean, [N, A]."""
+        return self.mean.tanh()
+
+    def logprob(self, action: Tensor) -> Tensor:
+        """action [N, A] in -1 to 1 -> [N]; one on the edge counts as the nearest that float32 tells from it."""
+        edge = 1 - torch.finfo(torch.float32).eps / 2
+        return super().logprob(action.clamp(-edge, edge).atanh())
+
+
+class TruncatedNormal:
+    """Independent normal dimensions cut off at -1 and 1 (Burkardt 2014, "The truncated normal distribution", 2.3-2.5).
+
+        p(x) = φ((x - μ) / σ) / (σ Z),    Z = Φ(b) - Φ(a),    a = (-1 - μ) / σ,    b = (1 - μ) / σ
+
+    Args:
+        mean: μ of the uncut normal, [N, A] in -1 to 1.
+        std: σ of the uncut normal, [N, A].
+    """
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        self.mean, self.std = mean, std
+        self.low, self.high = (-1 - mean) / std, (1 - mean) / std
+        self.below = _normal_cdf(self.low)
+        self.inside = (_normal_cdf(self.high) - self.below).clamp(min=torch.finfo(mean.dtype).eps)  # Z
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Uniform noise [N, A] in [0, 1) -> [N, A], by the inverse of the distribution function, with its gradient."""
+        eps = torch.finfo(noise.dtype).eps
+        share = self.below + noise.clamp(eps, 1 - eps) * self.inside
+        return self.mean + self.std * (math.sqrt(2) * torch.erfinv(2 * share - 1))
+
+    def mode(self) -> Tensor:
+        """[N, A]."""
+        return self.mean
+
+    def logprob(self, action: Tensor) -> Tensor:
+        """action [N, A] in -1 to 1 -> [N]."""
+        z = (action - self.mean) / self.std
+        return (-0.5 * z.square() - self.std.log() - self.inside.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """[N], nats."""
+        edges = self.high * _normal_density(self.high) - self.low * _normal_density(self.low)
+        log_size = (self.std * self.inside).log() + 0.5 * math.log(2 * math.pi * math.e)
+        return (log_size - 0.5 * edges / self.inside).sum(-1)
+
+
+def _normal_cdf(x: Tensor) -> Tensor:
+    return 0.5 * (1 + (x / math.sqrt(2)).erf())
+
+
+def _normal_density(x: Tensor) -> Tensor:
+    return (-0.5 * x.square()).exp() / math.sqrt(2 * math.pi)
+
+
 def _sum(columns: list[Tensor]) -> Tensor:
     """Of [N] each; most often there is one."""
     return columns[0] if len(columns) == 1 else torch.stack(columns, -1).sum(-1)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlcore.functional.precision import widen
+from rlcore.types import Ranks
 
 
 def unimix(logits: Tensor, share: float) -> Tensor:
@@ -62,3 +63,12 @@ def normal_kl(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor]) -> Tensor:
 def free_nats(kl: Tensor, nats: float) -> Tensor:
     """max(nats, kl) elementwise: below, no gradient. The sum over the variables of a step is clipped, not each."""
     return kl.clamp(min=nats)
+
+
+def mean_free_nats(kl: Tensor, nats: float, ranks: Ranks) -> Tensor:
+    """Each KL [...] where their mean over all ranks is above `nats`, and `nats` in place of each where it is not.
+
+    The mean of the result is max(nats, mean KL), with its gradient (arXiv:1912.01603's and arXiv:2010.02193's code).
+    """
+    mean = ranks.sum(kl.detach().mean()) / ranks.size
+    return torch.where(mean > nats, kl, torch.full_like(kl, nats))

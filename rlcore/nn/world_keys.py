@@ -41,6 +41,17 @@ class Stages(NamedTuple):
     padded: bool  # each halves its image, down to 4 × 4 pixels; false: four without padding, of 64 × 64 pixels
 
 
+class PolicyForm(NamedTuple):
+    """Distribution of an actor's actions; all but the first two are of continuous ones."""
+
+    kind: str  # "discrete", or a key of `rlcore.nn.latent_actor.CONTINUOUS`
+    unimix: float = 0.0  # share of a uniform distribution in discrete ones
+    min_std: float = 0.1
+    max_std: float = 1.0  # of "scaled" alone
+    init_std: float = 0.0
+    largest: float = 0.0  # that the model is given; 0: as it is
+
+
 class Group:
     """Base of the groups whose layers have a form."""
 
@@ -157,6 +168,35 @@ class WorldKeys:
     def ends(self) -> bool:
         """A head says whether the episode goes on."""
         return True
+
+
+@dataclass(frozen=True)
+class ActorKeys(DenseKeys):
+    """The actor of V1 and V2, who sees the model's states, and the noise by which it explores."""
+
+    cls: str = arg("actor", "which; its class of SheepRL's is accepted", choices=("actor",))
+    min_std: float = arg(0.1, "added to the std of a continuous action", above=0)
+    init_std: float = arg(0.0, "added to what the network gives for the std")
+    clip_gradients: float = arg(100.0, "clip the gradient's global norm here; 0 = never", low=0)
+    expl_amount: float = arg(
+        0.0, "training: std of noise in a continuous action of -1 to 1; chance of a random discrete one", low=0
+    )
+    expl_decay: float = arg(0.0, "policy steps in which it halves; 0: it stays", low=0)
+    expl_min: float = arg(0.0, "below which it does not fall", low=0)
+
+    def policy(self, kind: str) -> PolicyForm:
+        """Distribution of actions of that kind."""
+        return PolicyForm(kind, min_std=self.min_std, init_std=self.init_std)
+
+    @property
+    def explores(self) -> bool:
+        """Whether there is noise in who collects."""
+        return max(self.expl_amount, self.expl_min) > 0
+
+    def exploration(self, policy_steps: int) -> float:
+        """Amount of noise after so many policy steps."""
+        halved = 0.5 ** (policy_steps / self.expl_decay) if self.expl_decay else 1.0
+        return max(self.expl_amount * halved, self.expl_min)
 
 
 @dataclass(frozen=True)
@@ -347,3 +387,12 @@ class LatentActorConfig(DenseConfig):
     unimix: float = arg(0.01, "share of a uniform distribution in discrete actions", low=0, high=1)
     action_clip: float = arg(1.0, "largest continuous action that the model is given; 0: as it is", low=0)
     moments: MomentsConfig = arg(MomentsConfig(), "scale of the returns")
+
+    @property
+    def explores(self) -> bool:
+        """Whether there is noise in who collects."""
+        return False
+
+    def policy(self, kind: str) -> PolicyForm:
+        """Distribution of actions of that kind."""
+        return PolicyForm(kind, self.unimix, self.min_std, self.max_std, self.init_std, self.action_clip)

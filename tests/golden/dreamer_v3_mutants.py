@@ -8,7 +8,7 @@ DISCRETE, MIXED = ("check_losses", "multi_discrete"), ("check_losses", "mixed")
 CONTINUOUS, DECOUPLED = ("check_losses", "continuous"), ("check_losses", "decoupled")
 
 MODEL, ACTOR, CRITIC = (f"dreamer_v3.Learner.{name}" for name in ("model_loss", "actor_objective", "critic_objective"))
-UPDATE, KL = "dreamer_v3.Learner.update", "dreamer_v3.kl_loss"
+ROWS, KL = "sequence_of", "dreamer_v3.kl_loss"
 MUTANTS = (
     # The KL.
     Mutant("KL sides swapped", KL, given(dynamic="representation", representation="dynamic"), DISCRETE),
@@ -35,11 +35,11 @@ MUTANTS = (
     Mutant("no unimix", "unimix", given(share="0.0"), CONTINUOUS),
     Mutant("no gradient through samples", "sample_one_hot", swap("A + (p - p.detach())", "A"), DISCRETE),
     # What is told of the state, and when.
-    Mutant("reward one step early", UPDATE, swap("steps.reward", "steps.reward.roll(-1, 0)"), DISCRETE),
-    Mutant("action one step late", UPDATE, swap("torch.cat([A, said[:-1]])", "said"), DISCRETE),
-    Mutant("truncation as end", UPDATE, swap("steps.terminated", "(steps.terminated | steps.truncated)"), DISCRETE),
-    Mutant("no start at the first row", UPDATE, swap("torch.ones_like(A)", "torch.zeros_like(A)"), CONTINUOUS),
-    Mutant("vectors without symlog", "KeyEncoder.see", swap("symlog(A)", "A"), DISCRETE),
+    Mutant("reward one step early", ROWS, swap("steps.reward", "steps.reward.roll(-1, 0)"), DISCRETE),
+    Mutant("action one step late", ROWS, swap("torch.cat([A, said[:-1]])", "said"), DISCRETE),
+    Mutant("truncation as end", ROWS, swap("steps.terminated", "(steps.terminated | steps.truncated)"), DISCRETE),
+    Mutant("no start at the first row", ROWS, swap("torch.ones_like(A)", "torch.zeros_like(A)"), CONTINUOUS),
+    Mutant("vectors without symlog", "KeyEncoder.see", swap("symlog(vector)", "vector"), DISCRETE),
     Mutant("other grid", "TwoHot.grid", swap('A == "symexp"', "True"), DISCRETE),
     Mutant("reward without symlog", "TwoHot.loss", swap('A == "symlog"', "False"), DISCRETE),
     Mutant("weights of the two bins exchanged", "TwoHot.loss", swap("x - low", "high - x"), DISCRETE),
@@ -78,8 +78,8 @@ MUTANTS = (
         MIXED,
     ),
     Mutant("actions clipped with a gradient", "LatentActor.clip", swap("A.detach()", "A"), CONTINUOUS),
-    Mutant("std without its offset", "LatentActor.policy", swap("spread + A", "spread"), CONTINUOUS),
+    Mutant("std without its offset", "scaled_normal", swap("spread + A", "spread"), CONTINUOUS),
     Mutant("slow critic forgotten", "dreamer_v3.critic_loss", swap("A + B", "A"), DISCRETE),
-    Mutant("slow critic is the critic", CRITIC, swap("self.target_critic.module(feat)", "self.critic(feat)"), DISCRETE),
+    Mutant("slow critic is the critic", CRITIC, swap("self.slow(feat)", "self.critic(feat)"), DISCRETE),
     Mutant("critic without weights", CRITIC, swap('A * imagined["weight"]', "A"), DISCRETE),
 )

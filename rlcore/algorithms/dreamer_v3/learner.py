@@ -9,12 +9,9 @@ Read with:
     eq. 10, regulariser of the critic        critic_loss, by its slow copy
     eq. 11-12, actor and scale of returns    actor_loss, rlcore.nn.return_scale.ReturnScale
 
-A sequence's row t, as it was collected: what arrives with obs[t] is of the step before it.
+Sequences are `rlcore.algorithms.dreamer_learner.Sequence`s; a row's ends as they are used here:
 
     t             0      1      2*     3      4          * obs 2 ended the episode
-    is_first      1      0      0      1      0          row 0 always, as states are not kept
-    action before -      a0     a1     -      a0'        forgotten with the state where is_first
-    reward        0      r1     r2     0      r1'        what the head of the state at t is to say
     continue      1      1      0      1      1          1 - terminated: an episode that is cut short goes on
     imagined      s0 -> ŝ1 -> ŝ2 ...                     from every row; reward and continue of the state stepped to
 
@@ -24,39 +21,30 @@ model (`algo.actor.objective_mix`), states begin anew with each sequence. Greedy
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlcore import protocols, streams
+from rlcore import protocols
+from rlcore.algorithms.dreamer_learner import DreamerLearner, Sequence, memory_and_plan
 from rlcore.algorithms.dreamer_v3.config import Config
 from rlcore.data.replay import Replay
-from rlcore.data.samplers import Sequences
 from rlcore.functional.latents import categorical_entropy, categorical_kl, free_nats
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
-from rlcore.functional.stats import mean_metrics, reduce_loss
+from rlcore.functional.stats import reduce_loss
 from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import squared_distance
-from rlcore.nn.dense import Dense
 from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.return_scale import ReturnScale
 from rlcore.nn.rssm import Categoricals, State
 from rlcore.nn.world_agent import WorldAgent
 from rlcore.nn.world_model import WorldModel
-from rlcore.optim.optimizer import Optimizer
-from rlcore.optim.step import Step
-from rlcore.optim.target import Target
 from rlcore.spec import EnvSpec
-from rlcore.types import Batch, Context, Metrics, Plan
-
-PARTS = ("agent", "critic", "target_critic", "moments", "noise", "step")
-OPTIMIZERS = ("world_optimizer", "actor_optimizer", "critic_optimizer")
+from rlcore.types import Context, Plan
 
 
 class Agent(WorldAgent):
@@ -76,19 +64,11 @@ class Agent(WorldAgent):
         latent = Categoricals(model.stochastic_size, model.discrete_size, config.unimix)
         number = TwoHot(model.reward_model.bins)
         world = WorldModel(model, spec, *keys, latent, number, (scale, nothing), rng)
+        form = config.actor.policy(config.policy_kind(spec.action, distribution))
+        stretch = config.normalize_actions
         super().__init__(
-            world, LatentActor(world.feat_size, spec.action, config.actor, config.normalize_actions, scale, rng)
+            world, LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, scale, rng)
         )
-
-
-class Sequence(NamedTuple):
-    """Rows [L, N] as the model takes them; `before` [L, N, A'] is the action before each, laid flat."""
-
-    obs: dict[str, Tensor]
-    before: Tensor
-    is_first: Tensor
-    reward: Tensor
-    terminated: Tensor
 
 
 def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: float, nats: float) -> Tensor:
@@ -109,57 +89,16 @@ def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) 
     return -weight * (objective + coef * entropy)
 
 
-class Learner(protocols.Learner):
+class Learner(DreamerLearner):
     """Improves an `Agent` by one batch of sequences at a time."""
 
-    passed_on = ("agent", "critic", "target_critic", "moments")
-
     def __init__(self, context: Context) -> None:
-        config = self.config = context.config.algo
-        self.ranks, self.updates = context.ranks, 0
-        self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
-        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
-        self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
-        self.two_hot, size = TwoHot(config.critic.bins), self.agent.world.feat_size
-        scale = 0.0 if config.hafner_initialization else None
-        self.critic = Dense(size, config.critic.layers, rng, self.two_hot.bins, scale)
-        self.target_critic = Target(self.critic, context)
-        self.moments = context.fabric.to_device(ReturnScale(config.actor.moments))
-        mix, world, actor = config.actor.objective_mix, self.agent.world, self.agent.actor
+        config: Config = context.config.algo
+        self.moments: Any = context.fabric.to_device(ReturnScale(config.actor.moments))
+        self.two_hot, mix = TwoHot(config.critic.bins), config.actor.objective_mix
         self.mix = float(not context.spec.action.continuous) if mix is None else mix
-        self.world_optimizer = self._optimizer(world, self.model_loss, config.world_model, context)
-        uses = [world, self.critic]
-        self.actor_optimizer = self._optimizer(actor, self.actor_objective, config.actor, context, uses)
-        uses = [self.target_critic.module]
-        self.critic_optimizer = self._optimizer(self.critic, self.critic_objective, config.critic, context, uses)
-        optimizers = [getattr(self, name) for name in OPTIMIZERS]
-        self.step = Step(self.gradient_step, optimizers, [self.target_critic], context, [self.moments])
-
-    @staticmethod
-    def _optimizer(module: Any, loss: Any, config: Any, context: Context, uses: Any = ()) -> Optimizer:
-        return Optimizer(module, loss, config.optimizer, context, max_grad_norm=config.clip_gradients, uses=uses)
-
-    def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
-        """One gradient step of world model, actor and critic on sequences [L, N]."""
-        steps, critic = batch.steps, self.config.critic
-        said = self.agent.actor.flat(steps.action)  # [L, N, A']
-        before = torch.cat([torch.zeros_like(said[:1]), said[:-1]])
-        is_first = torch.cat([torch.ones_like(steps.is_first[:1]), steps.is_first[1:]])
-        sequence = Sequence(steps.obs, before, is_first, steps.reward, steps.terminated)
-        moves = self.updates % critic.per_rank_target_network_update_freq == 0
-        tau = critic.tau if moves else 0.0
-        self.updates += 1
-        metrics = self.step(sequence, tau, rng=self.noise)
-        return mean_metrics([metrics], self.ranks)
-
-    def gradient_step(self, batch: Sequence, tau: float, rng: Noise) -> Metrics:
-        """Slow critic, world model, then actor and critic on what is imagined from the model's states."""
-        self.target_critic.follow(self.critic_optimizer, tau)
-        model = self.world_optimizer.minimize(batch, rng)
-        actor = self.actor_optimizer.minimize(State(**model.aux), batch.terminated, rng)
-        critic = self.critic_optimizer.minimize(actor.aux)
-        norms = {"Grads/world_model": model.norm, "Grads/actor": actor.norm, "Grads/critic": critic.norm}
-        return model.metrics | actor.metrics | critic.metrics | norms
+        scale = 0.0 if config.hafner_initialization else None
+        super().__init__(context, Agent, self.two_hot, scale, [self.moments])
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
         """Eq. 4: observations, reward and ends told of the states, and prior and posterior brought together."""
@@ -215,26 +154,15 @@ class Learner(protocols.Learner):
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
         """Eq. 10 on imagined states, each as likely as its episode is still going on."""
         feat = imagined["feat"]  # [H, L·N, F]
-        slow = self.two_hot.mean(self.target_critic.module(feat))
+        slow = self.two_hot.mean(self.slow(feat))
         loss = critic_loss(self.critic(feat), imagined["returns"], slow, self.two_hot) * imagined["weight"]
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
     def parts(self) -> dict[str, protocols.Part]:
-        """Agent, critic, its slow copy, scale of returns, stream, optimizers, and how steps are computed."""
-        return {name: getattr(self, name) for name in (*PARTS, *OPTIMIZERS)}
+        """Those of every Dreamer, and the scale of returns."""
+        return {**super().parts(), "moments": self.moments}
 
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
-    config: Config = context.config.algo
-    width, length = context.num_envs * context.ranks.size, config.per_rank_sequence_length
-    replay = Replay(
-        context,
-        Sequences(length),
-        size=config.rows(context.config.buffer.size, width),
-        batch_size=config.per_rank_batch_size,
-        ratio=Fraction(str(config.replay_ratio)) / context.ranks.size,
-        starts=config.quiet_steps(width, length),
-        pretrain=config.per_rank_pretrain_steps,
-    )
-    return Learner(context), replay, Plan(config.total_steps, config.collect_length, config.random_steps(width))
+    return Learner(context), *memory_and_plan(context)

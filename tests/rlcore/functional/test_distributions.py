@@ -3,10 +3,20 @@ from __future__ import annotations
 import math
 
 import pytest
+import scipy.stats
 import torch
 from torch import distributions as reference
+from torch.distributions import TanhTransform
 
-from rlcore.functional.distributions import LOG_STD_MAX, Categoricals, Normal, TanhNormal, log_tanh_slope
+from rlcore.functional.distributions import (
+    LOG_STD_MAX,
+    Categoricals,
+    Normal,
+    SquashedNormal,
+    TanhNormal,
+    TruncatedNormal,
+    log_tanh_slope,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -110,3 +120,34 @@ def test_log_tanh_slope_is_finite_in_float32_where_the_plain_form_is_not() -> No
     exact = 2 * (math.log(2) - u.double().abs() - torch.log1p(torch.exp(-2 * u.double().abs())))
     torch.testing.assert_close(log_tanh_slope(u).double(), exact, rtol=1e-5, atol=1e-6)
     assert torch.isinf((1 - u.tanh().square()).log()).any()
+
+
+def test_a_squashed_action_has_the_density_of_torchs_transformed_normal() -> None:
+    mean, log_std = normal_pair()
+    theirs = reference.TransformedDistribution(reference.Normal(mean, log_std.exp()), [TanhTransform()])
+    ours, noise = SquashedNormal(mean, log_std), torch.randn(50, 3, generator=generator(1)).double()
+    action = ours.sample(noise)
+    torch.testing.assert_close(action, torch.tanh(mean + log_std.exp() * noise))
+    torch.testing.assert_close(ours.logprob(action), theirs.log_prob(action).sum(-1))
+    torch.testing.assert_close(ours.mode(), mean.tanh())
+    assert ours.logprob(torch.ones(50, 3).double()).isfinite().all()  # where tanh has rounded to it
+
+
+def test_truncated_normals_are_scipys() -> None:
+    mean, log_std = normal_pair()
+    mean, std = mean.tanh(), log_std.exp()
+    low, high = (((edge - mean) / std).numpy() for edge in (-1, 1))
+    theirs = scipy.stats.truncnorm(low, high, mean.numpy(), std.numpy())
+    ours, noise = TruncatedNormal(mean, std), torch.rand(50, 3, generator=generator(1)).double()
+    action = ours.sample(noise)
+    torch.testing.assert_close(action, torch.from_numpy(theirs.ppf(noise.numpy())))
+    torch.testing.assert_close(ours.logprob(action), torch.from_numpy(theirs.logpdf(action.numpy()).sum(-1)))
+    torch.testing.assert_close(ours.entropy(), torch.from_numpy(theirs.entropy().sum(-1)))
+    assert TruncatedNormal(mean, std).sample(torch.zeros(50, 3).double()).isfinite().all()
+
+
+def test_truncated_samples_have_the_slope_of_their_quantile() -> None:
+    given = torch.tensor([[0.3, -0.8]], dtype=torch.float64), torch.tensor([[0.4, 1.5]], dtype=torch.float64)
+    noise = torch.tensor([[0.9, 0.2]], dtype=torch.float64)
+    inputs = tuple(part.requires_grad_() for part in given)
+    assert torch.autograd.gradcheck(lambda mean, std: TruncatedNormal(mean, std).sample(noise), inputs)

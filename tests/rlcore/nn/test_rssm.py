@@ -86,9 +86,14 @@ def test_row_by_row_is_the_same(decoupled: bool) -> None:
         close(tuple(state), tuple(part[t] for part in states))
 
 
+def made_actor(rssm: RSSM) -> LatentActor:
+    config, rng = LatentActorConfig(8, 1), torch.Generator().manual_seed(3)
+    return LatentActor(sum(rssm.sizes), BOX, config.layers, config.policy("scaled"), True, 1.0, rng)
+
+
 def test_imagined_states_are_those_of_the_priors_along_the_actions() -> None:
     rssm = made().float()
-    actor = LatentActor(sum(rssm.sizes), BOX, LatentActorConfig(8, 1), True, 1.0, torch.Generator().manual_seed(3))
+    actor = made_actor(rssm)
     start = State(torch.randn(4, 6), rssm.latent.mode(torch.randn(4, 3, 4)))
     feat, action = imagine(rssm, actor, start, 3, Noise(0, "probe"))
     assert feat.shape == (4, 4, 18) and action.shape == (3, 4, 3)

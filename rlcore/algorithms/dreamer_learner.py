@@ -1,0 +1,169 @@
+"""The parts of a Dreamer's learner, put together, and the rows that it learns from; mathematics are the algorithm's.
+
+A sequence's row t, as it was collected: what arrives with obs[t] is of the step before it.
+
+    t             0      1      2*     3      4          * obs 2 ended the episode
+    is_first      1      0      0      1      0          row 0 always, as states are not kept
+    action before -      a0     a1     -      a0'        forgotten with the state where is_first
+    reward        0      r1     r2     0      r1'        what the head of the state at t is to say
+    terminated    0      0      1      0      0          an episode that is cut short goes on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlcore import protocols, streams
+from rlcore.algorithms.dreamer import DreamerConfig
+from rlcore.data.replay import Replay
+from rlcore.data.samplers import Sequences
+from rlcore.functional.noise import Noise
+from rlcore.functional.stats import mean_metrics
+from rlcore.nn.dense import Dense
+from rlcore.nn.explorer import Explorer
+from rlcore.nn.latent_actor import LatentActor
+from rlcore.nn.rssm import State
+from rlcore.nn.world_agent import WorldAgent
+from rlcore.nn.world_model import Number
+from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.step import Step
+from rlcore.optim.target import Target
+from rlcore.types import Batch, Context, Metrics, Plan, Steps
+
+
+class Sequence(NamedTuple):
+    """Rows [L, N] as the model takes them; `before` [L, N, A'] is the action before each, laid flat."""
+
+    obs: dict[str, Tensor]
+    before: Tensor
+    is_first: Tensor
+    reward: Tensor
+    terminated: Tensor
+
+
+def sequence_of(steps: Steps, actor: LatentActor) -> Sequence:
+    """Rows [L, N] of a memory as the model takes them."""
+    said = actor.flat(steps.action)  # [L, N, A']
+    before = torch.cat([torch.zeros_like(said[:1]), said[:-1]])
+    is_first = torch.cat([torch.ones_like(steps.is_first[:1]), steps.is_first[1:]])
+    return Sequence(steps.obs, before, is_first, steps.reward, steps.terminated)
+
+
+class DreamerLearner(protocols.Learner):
+    """A world model and an actor, a critic and its slow copy if it has one, and what trains them.
+
+    An algorithm brings the three losses, each in the form that `rlcore.optim.optimizer.Optimizer` takes: what the
+    model's found of its states, the actor's is given, and what the actor's found of its trajectories, the critic's.
+
+    Args:
+        context: what the learner is built from.
+        agent_class: made of config, spec, distribution and a torch.Generator.
+        number: form in which the critic tells a value.
+        scale: of the critic's output weights, as `rlcore.nn.dense.initialise` has it.
+        modules: others whose buffers the losses read.
+    """
+
+    def __init__(
+        self, context: Context, agent_class: Any, number: Number, scale: float | None, modules: Several[nn.Module] = ()
+    ) -> None:
+        config = self.config = context.config.algo
+        self.ranks, self.updates = context.ranks, 0
+        self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
+        rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
+        self.agent: WorldAgent = agent_class(config, context.spec, context.config.distribution.type, rng)
+        world, actor = self.agent.world, self.agent.actor
+        self.critic = Dense(world.feat_size, config.critic.layers, rng, number.outputs, scale)
+        self.target_critic = None if config.critic.copied(0) is None else Target(self.critic, context)
+        targets = [] if self.target_critic is None else [self.target_critic]
+        slow = [target.module for target in targets]
+        self.explorer: Explorer | None = None
+        if config.actor.explores:
+            self.explorer = Explorer(self.agent, config.actor.exploration(0))
+        self.world_optimizer = self._optimizer(world, self.model_loss, config.world_model, context)
+        uses = [world, self.critic, *slow]
+        self.actor_optimizer = self._optimizer(actor, self.actor_objective, config.actor, context, uses)
+        self.critic_optimizer = self._optimizer(self.critic, self.critic_objective, config.critic, context, slow)
+        optimizers = [self.world_optimizer, self.actor_optimizer, self.critic_optimizer]
+        self.step = Step(self.gradient_step, optimizers, targets, context, modules)
+        self.passed_on = tuple(name for name in ("agent", "critic", "target_critic", "moments") if name in self.parts())
+
+    @staticmethod
+    def _optimizer(module: Any, loss: Any, config: Any, context: Context, uses: Any = ()) -> Optimizer:
+        return Optimizer(module, loss, config.optimizer, context, max_grad_norm=config.clip_gradients, uses=uses)
+
+    @property
+    def player(self) -> Any:
+        """The agent, with noise where the config has some."""
+        return self.explorer or self.agent
+
+    @property
+    def slow(self) -> Any:
+        """The slow copy of the critic."""
+        assert self.target_critic is not None
+        return self.target_critic.module
+
+    def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
+        """One gradient step of world model, actor and critic on sequences [L, N]."""
+        tau = self.config.critic.copied(self.updates) or 0.0
+        self.updates += 1
+        metrics = self.step(sequence_of(batch.steps, self.agent.actor), tau, rng=self.noise)
+        found = mean_metrics([metrics], self.ranks)
+        if self.explorer is not None:
+            amount = self.config.actor.exploration(batch.policy_steps)
+            self.explorer.amount.value = torch.full_like(self.explorer.amount.value, amount)
+            found["Params/exploration_amount"] = self.explorer.amount.value
+        return found
+
+    def gradient_step(self, batch: Sequence, tau: float, rng: Noise) -> Metrics:
+        """Slow critic, world model, then actor and critic on what is imagined from the model's states."""
+        if self.target_critic is not None:
+            self.target_critic.follow(self.critic_optimizer, tau)
+        model = self.world_optimizer.minimize(batch, rng)
+        actor = self.actor_optimizer.minimize(State(**model.aux), batch.terminated, rng)
+        critic = self.critic_optimizer.minimize(actor.aux)
+        norms = {"Grads/world_model": model.norm, "Grads/actor": actor.norm, "Grads/critic": critic.norm}
+        return model.metrics | actor.metrics | critic.metrics | norms
+
+    def model_loss(self, batch: Sequence, rng: Noise) -> Any:
+        """Loss of the world model; its states [L, N, ...] by name, for the actor."""
+        raise NotImplementedError
+
+    def actor_objective(self, states: State, terminated: Tensor, rng: Noise) -> Any:
+        """Loss of the actor on trajectories from every state [L, N]; what the critic needs of them."""
+        raise NotImplementedError
+
+    def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
+        """Loss of the critic on imagined states."""
+        raise NotImplementedError
+
+    def parts(self) -> dict[str, protocols.Part]:
+        """Agent, critic, its slow copy, stream, optimizers, how steps are computed, the amount of noise."""
+        names = ("agent", "critic", "target_critic", "noise", "step")
+        found = {
+            name: getattr(self, name) for name in (*names, "world_optimizer", "actor_optimizer", "critic_optimizer")
+        }
+        if self.explorer is not None:
+            found["exploration"] = self.explorer.amount
+        return {name: part for name, part in found.items() if part is not None}
+
+
+def memory_and_plan(context: Context) -> tuple[Replay, Plan]:
+    """The memory of sequences and how the loop goes on."""
+    config: DreamerConfig = context.config.algo
+    width, length = context.num_envs * context.ranks.size, config.per_rank_sequence_length
+    replay = Replay(
+        context,
+        Sequences(length),
+        size=config.rows(context.config.buffer.size, width),
+        batch_size=config.per_rank_batch_size,
+        ratio=Fraction(str(config.replay_ratio)) / context.ranks.size,
+        starts=config.quiet_steps(width, length),
+        pretrain=config.per_rank_pretrain_steps,
+    )
+    return replay, Plan(config.total_steps, config.collect_length, config.random_steps(width))

@@ -1,0 +1,74 @@
+"""Noise of who collects, by what it does to given actions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore.functional.noise import Noise
+from rlcore.nn.explorer import Explorer
+from rlcore.nn.world_keys import ActorKeys
+from rlcore.spec import ActionSpec
+
+BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
+CHOICES = ActionSpec("MultiDiscrete", (2,), "int64", nvec=(5, 3), start=(0, 0))
+
+
+class Fixed(torch.nn.Module):
+    """An agent that always says the same, with the action as its carry."""
+
+    keys = ("state",)
+
+    def __init__(self, action: ActionSpec, said: Tensor) -> None:
+        super().__init__()
+        self.said, self.actor = said, SimpleNamespace(action=action, flat=lambda action: action.float())
+
+    def act(self, carry: Any, obs: Any, is_first: Tensor, rng: Any, greedy: bool) -> Any:
+        return {"deter": carry, "action": self.said.float()}, self.said, {}
+
+
+def explored(action: ActionSpec, said: Tensor, amount: float, rng: Noise | None, greedy: bool = False) -> Tensor:
+    explorer = Explorer(Fixed(action, said), amount)  # pyright: ignore[reportArgumentType]
+    carry, taken, _ = explorer.act({"deter": said}, {}, torch.zeros(len(said)).bool(), rng, greedy)
+    torch.testing.assert_close(carry["action"], taken.float())  # what was done is what is remembered
+    return taken
+
+
+def test_continuous_actions_get_normal_noise_and_stay_inside() -> None:
+    said = torch.tensor([0.2, 0.9]).expand(50_000, 2)
+    taken = explored(BOX, said, 0.3, Noise(0, "probe"))
+    torch.testing.assert_close(taken[:, 0].mean(), torch.tensor(0.2), rtol=0, atol=0.3 * 5 / 50_000**0.5)
+    assert taken[:, 0].std().item() == pytest.approx(0.3, rel=0.02)
+    assert taken.max().item() == 1.0 and taken.min().item() >= -1.0
+    # P(0.9 + 0.3 z > 1) = 1 - Φ(1/3) = 0.3694
+    assert (taken[:, 1] == 1).float().mean().item() == pytest.approx(0.3694, abs=0.011)
+
+
+def test_discrete_actions_are_random_by_that_chance() -> None:
+    said = torch.tensor([4, 0]).expand(50_000, 2)
+    taken = explored(CHOICES, said, 0.5, Noise(0, "probe"))
+    for column, n in enumerate((5, 3)):
+        share = torch.bincount(taken[:, column], minlength=n) / 50_000
+        expected = torch.full((n,), 0.5 / n)
+        expected[said[0, column]] += 0.5
+        torch.testing.assert_close(share, expected, rtol=0, atol=0.0112)  # five standard errors
+    both = ((taken[:, 0] != 4) & (taken[:, 1] != 0)).float().mean().item()
+    assert both == pytest.approx(0.4 * 1 / 3, abs=0.011)  # each for itself
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_without_a_stream_or_greedy_nothing_is_disturbed(greedy: bool) -> None:
+    said = torch.tensor([[0.2, 0.9]])
+    rng = Noise(0, "probe") if greedy else None
+    torch.testing.assert_close(explored(BOX, said, 0.3, rng, greedy), said)
+
+
+def test_the_amount_halves_down_to_its_floor() -> None:
+    keys = ActorKeys(expl_amount=0.4, expl_decay=100.0, expl_min=0.15)
+    assert [keys.exploration(step) for step in (0, 100, 150, 10_000)] == [0.4, 0.2, 0.15, 0.15]
+    assert ActorKeys(expl_amount=0.4).exploration(10**6) == 0.4
+    assert not ActorKeys().explores and ActorKeys(expl_min=0.1).explores
