@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -44,19 +45,31 @@ def rehearse(context: Context, envs: VectorEnv) -> None:
     apart = replace(context, ranks=Mute(context.ranks), compiler=compiler)
     with machine_code.side_by_side(), torch.enable_grad():  # acting, which asks for it, wants no gradient
         try:
-            loop, begun = (
-                Loop(apart, DrawnEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None))),
-                time.monotonic(),
-            )
-            while loop.policy_steps < loop.plan.total_steps and time.monotonic() < begun + LIMIT:
+            loop = Loop(apart, DrawnEnvs(envs.spec, envs.num_envs, getattr(envs, "device", None)))
+            end = time.monotonic() + LIMIT
+
+            def leave_early(*_: int) -> None:
+                if time.monotonic() >= end or _has_learned(loop):
+                    raise _Known
+
+            while loop.policy_steps < loop.plan.total_steps and time.monotonic() < end:
                 loop.collect()
-                loop.update()
-                steps = [part for part in loop.learner.parts().values() if isinstance(part, Step)]
-                learned = loop.learner.updates and not any(step.awaited for step in steps)
-                if learned and loop.policy_steps > loop.plan.random_steps:
+                with suppress(_Known):  # an update may owe a thousand gradient steps, and one of a kind will do
+                    loop.update(leave_early)
+                if _has_learned(loop) and loop.policy_steps > loop.plan.random_steps:
                     break
         except Exception:  # of somebody's algorithm, over observations that no environment gave
             log.debug("the rehearsal was broken off", exc_info=True)
+
+
+class _Known(Exception):
+    """The rest of an update brings nothing new to light."""
+
+
+def _has_learned(loop: Loop) -> bool:
+    """Whether each kind of gradient step was taken."""
+    steps = [part for part in loop.learner.parts().values() if isinstance(part, Step)]
+    return bool(loop.learner.updates) and not any(step.awaited for step in steps)
 
 
 class Mute:

@@ -16,6 +16,7 @@ from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.errors import RunError
 from rlcore.store.compare import tensor_digests
+from rlcore.train.loop import Loop
 from rlcore.train.rehearsal import DrawnEnvs, rehearse
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
@@ -106,6 +107,25 @@ def test_it_ends_though_nothing_is_ever_learned(builds: list[list[str]], monkeyp
     began = time.monotonic()
     rehearse(one.context, one.envs)
     assert time.monotonic() - began < 60  # to learn would take far more
+
+
+@pytest.mark.parametrize(("algo", "kinds"), [("sac", 1), ("crossq", 2)])
+def test_an_update_of_many_gradient_steps_is_left_when_each_kind_was_taken(
+    algo: str, kinds: int, builds: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small: dict[str, Any] = {
+        "learning_starts": 6,
+        "hidden_size": 8,
+        "per_rank_batch_size": 8,
+        "per_rank_pretrain_steps": 300,
+    }
+    one = training(algo, "Pendulum-v1", **small)
+    loops: list[Loop] = []
+    monkeypatch.setattr("rlcore.train.rehearsal.LIMIT", 1e9)
+    monkeypatch.setattr("rlcore.train.rehearsal.Loop", lambda *parts: loops.append(Loop(*parts)) or loops[0])
+    rehearse(one.context, one.envs)
+    assert 0 < loops[0].learner.updates < 10
+    assert [len(keys) for keys in builds] == [1 + kinds]  # acting, which begins after the random steps, is among them
 
 
 def test_packages_are_checked_with_observations_that_tell_them_apart(
