@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -99,13 +100,23 @@ class _Groups:
         if self._runs is None:
             self._runs = {}
             for run in RunDirectory.below(Path(self.root)):
-                if group := _group(run):
+                if (group := _group(run)) and not _of_earlier_winner(run):
                     self._runs.setdefault(group, []).append(run)
         return self._runs
 
     def is_unconfirmed(self, word: str) -> bool:
         """Whether a word is the name of a sweep without a confirmation: its trials are of the group of that name."""
         return (Path(self.root, "sweeps", word) / "sweep.json").exists() and f"{word}-{CONFIRMED[0]}" not in self.names
+
+
+def _of_earlier_winner(run: RunDirectory) -> bool:
+    """Whether a run confirmed a trial of a sweep that is its best no more, since further trials were made."""
+    place = run.path.parent
+    report = place.parent / "report.json"
+    if not re.fullmatch(r"winner_\d+", place.name) or not report.exists():
+        return False
+    best = json.loads(report.read_text())["best"]
+    return best is not None and place.name != f"winner_{best['number']:04d}"
 
 
 def _group(run: RunDirectory) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from flows.compare.gather import gather
 from flows.tracking.backends import bring
 from rlcore.errors import UserError
-from rlcore.store.directory import RunDirectory
+from rlcore.store.directory import RunDirectory, write_json
 from tests.flows.compare.runs import finished_run, group_of
 
 # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
@@ -41,6 +41,20 @@ def test_a_sweep_means_its_confirmed_runs(root: Path) -> None:
         group_of(root, group, [1.0], first_seed=seed)
     assert seeds("first") == {"first-winner": [1], "first-default": [2]}
     assert seeds("first", "other") == {"first": [1], "other": [4]}  # not its trials
+
+
+def test_a_sweep_that_has_another_winner_now_means_the_runs_of_that_one(root: Path) -> None:
+    sweep = root / "sweeps" / "first"
+    for folder, group, seed in (("winner_0004", "winner", 1), ("winner_0019", "winner", 2), ("default", "default", 3)):
+        group_of(sweep / folder, f"first-{group}", [1.0], first_seed=seed)
+    group_of(root, "first-winner", [1.0], first_seed=5)  # trained by hand
+    write_json(sweep / "sweep.json", {})
+    write_json(sweep / "report.json", {"best": {"number": 19}})
+    assert seeds("first") == {"first-winner": [5, 2], "first-default": [3]}
+    assert seeds("runs/sweeps/first/winner_0004", "runs/sweeps/first/default") == {
+        "runs/sweeps/first/winner_0004": [1],
+        "runs/sweeps/first/default": [3],
+    }
 
 
 @pytest.mark.slow
