@@ -1,6 +1,8 @@
-"""Discrete latents: vectors of categorical variables, sampled with a gradient, and how far two of them are apart."""
+"""Latents: vectors of categorical or normal variables, sampled with a gradient, and how far two of them are apart."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -50,6 +52,11 @@ def categorical_kl(p: Tensor, q: Tensor) -> Tensor:
     """KL[p ‖ q] of S independent categorical variables, nats: their sum. Log-probabilities [..., S, K] -> [...]."""
     assert p.shape == q.shape, (p.shape, q.shape)
     return (p.exp() * (p - q)).sum((-2, -1))
+
+
+def normal_entropy(std: Tensor) -> Tensor:
+    """Entropy of independent normals, nats. Stds [..., S] -> [...]."""
+    return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
 def normal_kl(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor]) -> Tensor:

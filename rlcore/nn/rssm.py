@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from rlcore.compiled.scan import scan
 from rlcore.functional import latents
@@ -30,6 +31,65 @@ class State(NamedTuple):
     def detach(self) -> State:
         """The state without its gradient."""
         return State(self.deter.detach(), self.stoch.detach())
+
+
+class Latent(Protocol):
+    """Form of the stochastic part: what a network's output says of it, and how it is drawn."""
+
+    size: int  # Z, numbers of z
+    parameters: int  # P, numbers that a network gives for a distribution
+
+    def of(self, parameters: Tensor, /) -> Any:
+        """The distribution that a network's output [..., P] stands for: nested tensors [..., ...]."""
+        ...
+
+    def noise(self, rng: Noise, /, *lead: int) -> Tensor:
+        """What one `sample` needs, [*lead, S]."""
+        ...
+
+    def sample(self, distribution: Any, noise: Tensor, /) -> Tensor:
+        """z [..., Z], with a gradient to the distribution."""
+        ...
+
+    def mode(self, distribution: Any, /) -> Tensor:
+        """The most likely z [..., Z]."""
+        ...
+
+
+class Gaussian(NamedTuple):
+    """Independent normals: means and stds [..., S] each."""
+
+    mean: Tensor
+    std: Tensor
+
+
+class Gaussians:
+    """Stochastic part of S independent normals, of std softplus(s) + σ_min for a network's s (arXiv:1912.01603's code).
+
+    Args:
+        variables: S.
+        min_std: σ_min.
+    """
+
+    def __init__(self, variables: int, min_std: float) -> None:
+        self.size, self.parameters, self.min_std = variables, 2 * variables, min_std
+
+    def of(self, parameters: Tensor) -> Gaussian:
+        """The distribution that a network's output [..., 2 S], means before the rest, stands for."""
+        mean, spread = parameters.chunk(2, -1)
+        return Gaussian(mean, F.softplus(spread) + self.min_std)
+
+    def noise(self, rng: Noise, *lead: int) -> Tensor:
+        """What one `sample` needs, [*lead, S]."""
+        return rng.normal(*lead, self.size)
+
+    def sample(self, distribution: Gaussian, noise: Tensor) -> Tensor:
+        """Normals [..., S] -> z [..., S], with the gradient of mean and std."""
+        return torch.addcmul(distribution.mean, distribution.std, noise)
+
+    def mode(self, distribution: Gaussian) -> Tensor:
+        """Normals [..., S] -> z [..., S]: the mean."""
+        return distribution.mean
 
 
 class Categoricals:
@@ -76,7 +136,7 @@ class Core(nn.Module):
 
     def __init__(
         self,
-        latent: Categoricals,
+        latent: Latent,
         config: WorldKeys,
         actions: int,
         observed: int,
@@ -130,7 +190,7 @@ class RSSM(nn.Module):
 
     def __init__(
         self,
-        latent: Categoricals,
+        latent: Latent,
         config: WorldKeys,
         features: int,
         actions: int,
@@ -164,7 +224,7 @@ class RSSM(nn.Module):
 
     def observe(
         self, features: Tensor, before: Tensor, is_first: Tensor, noise: Tensor, state: State | None = None
-    ) -> tuple[State, Tensor, Tensor]:
+    ) -> tuple[State, Any, Any]:
         """Go through L rows of N sequences.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from rlcore.functional.precision import widen
 from rlcore.functional.symlog import symlog
 from rlcore.nn.dense import Dense, linear
 from rlcore.nn.encoder import flatten
-from rlcore.nn.rssm import RSSM, Categoricals, State
+from rlcore.nn.rssm import RSSM, Latent, State
 from rlcore.nn.stages import ImageDecoder, ImageEncoder, show
 from rlcore.nn.world_keys import ObservationKeys, WorldKeys
 from rlcore.spec import ArraySpec, EnvSpec
@@ -159,8 +159,8 @@ class Observed(NamedTuple):
     """L rows of N sequences as the model sees them: states, and their distributions before and after each row."""
 
     state: State
-    prior: Tensor
-    posterior: Tensor
+    prior: Any
+    posterior: Any
 
 
 class WorldModel(nn.Module):
@@ -183,7 +183,7 @@ class WorldModel(nn.Module):
         spec: EnvSpec,
         encoded: tuple[Sequence[str], Sequence[str]],
         decoded: tuple[Sequence[str], Sequence[str]],
-        latent: Categoricals,
+        latent: Latent,
         number: Number,
         scales: tuple[float | None, float | None],
         rng: torch.Generator,

@@ -1,4 +1,4 @@
-"""Categorical latents against torch.distributions, closed forms and finite differences."""
+"""Latents against torch.distributions, closed forms and finite differences."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def test_divergence_and_entropy_are_torchs() -> None:
     normals = [Independent(Normal(m, s), 1) for m, s in ((means, stds), (means.flip(0), stds.flip(1)))]
     found = latents.normal_kl((means, stds), (means.flip(0), stds.flip(1)))
     torch.testing.assert_close(found, kl_divergence(*normals))
+    torch.testing.assert_close(latents.normal_entropy(stds), normals[0].entropy())
 
 
 @pytest.mark.parametrize("side", ["p", "q"])

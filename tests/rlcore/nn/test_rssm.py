@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 
 from rlcore.functional.noise import Noise
+from rlcore.functional.tree import leaves
 from rlcore.nn.action_form import ActionForm
 from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.rssm import RSSM, Categoricals, State
+from rlcore.nn.rssm import RSSM, Categoricals, Gaussians, Latent, State
 from rlcore.nn.world_keys import (
     HiddenConfig,
     LatentActorConfig,
@@ -30,7 +32,7 @@ FEATURES, ACTIONS = 5, 3
 BOX = ActionSpec("Box", (3,), "float32", low=(-2.0, 0.0, -float("inf")), high=(2.0, 1.0, float("inf")))
 
 
-def made(decoupled: bool = False) -> RSSM:
+def made(decoupled: bool = False, latent: Latent | None = None) -> RSSM:
     config = WorldModelConfig(
         discrete_size=4,
         stochastic_size=3,
@@ -39,7 +41,9 @@ def made(decoupled: bool = False) -> RSSM:
         transition_model=HiddenConfig(5),
         representation_model=HiddenConfig(5),
     )
-    rssm = RSSM(Categoricals(3, 4, 0.01), config, FEATURES, ACTIONS, 1.0, torch.Generator().manual_seed(0)).double()
+    rssm = RSSM(
+        latent or Categoricals(3, 4, 0.01), config, FEATURES, ACTIONS, 1.0, torch.Generator().manual_seed(0)
+    ).double()
     with torch.no_grad():
         rssm.begin.uniform_(-1, 1, generator=torch.Generator().manual_seed(1))
     return rssm
@@ -53,7 +57,7 @@ def rows(rssm: RSSM, length: int, count: int) -> dict[str, Any]:
         "features": torch.randn(length, count, FEATURES, generator=rng, dtype=torch.float64),
         "before": torch.randn(length, count, ACTIONS, generator=rng, dtype=torch.float64),
         "is_first": is_first,
-        "noise": torch.rand(length, count, rssm.latent.variables, generator=rng, dtype=torch.float64),
+        "noise": torch.rand(length, count, 3, generator=rng, dtype=torch.float64),
     }
 
 
@@ -61,22 +65,29 @@ def close(one: Any, other: Any) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_two_episodes_in_a_sequence_are_two_sequences(decoupled: bool) -> None:
-    rssm = made(decoupled)
+kinds = pytest.mark.parametrize(
+    ("decoupled", "latent"),
+    [(False, None), (True, None), (False, Gaussians(3, 0.1))],
+    ids=["categorical", "decoupled", "normal"],
+)
+
+
+@kinds
+def test_two_episodes_in_a_sequence_are_two_sequences(decoupled: bool, latent: Latent | None) -> None:
+    rssm = made(decoupled, latent)
     given = rows(rssm, 7, 2)
     given["is_first"][4] = True
     whole = rssm.observe(**given)
     for part in (slice(0, 4), slice(4, 7)):
         cut: Any = {name: value[part] for name, value in given.items()}
         alone = rssm.observe(**cut)
-        for one, other in zip((*whole[0], *whole[1:]), (*alone[0], *alone[1:]), strict=True):
+        for one, other in zip(leaves(whole), leaves(alone), strict=True):
             close(one[part], other)
 
 
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_row_by_row_is_the_same(decoupled: bool) -> None:
-    rssm = made(decoupled)
+@kinds
+def test_row_by_row_is_the_same(decoupled: bool, latent: Latent | None) -> None:
+    rssm = made(decoupled, latent)
     given = rows(rssm, 5, 2)
     states, _, _ = rssm.observe(**given)
     state = State(*(torch.full((2, size), torch.nan, dtype=torch.float64) for size in rssm.sizes))
@@ -84,6 +95,17 @@ def test_row_by_row_is_the_same(decoupled: bool) -> None:
         features, before, is_first, noise = (part[t] for part in given.values())
         state = rssm.follow(features, before, is_first, noise, state)
         close(tuple(state), tuple(part[t] for part in states))
+
+
+def test_normal_latents_are_drawn_around_their_means_with_a_std_above_the_lowest() -> None:
+    latent, noise = Gaussians(2, 0.1), torch.tensor([[1.0, -2.0]])
+    # softplus(0) = log 2; softplus(-100) = 0
+    found = latent.of(torch.tensor([[3.0, -1.0, 0.0, -100.0]]))
+    torch.testing.assert_close(found.std, torch.tensor([[math.log(2) + 0.1, 0.1]]))
+    torch.testing.assert_close(latent.sample(found, noise), torch.tensor([[3.0 + math.log(2) + 0.1, -1.2]]))
+    torch.testing.assert_close(latent.mode(found), torch.tensor([[3.0, -1.0]]))
+    drawn = latent.sample(latent.of(torch.zeros(1, 4)), latent.noise(Noise(0, "probe"), 20_000))
+    torch.testing.assert_close(drawn.std(0), torch.full((2,), math.log(2) + 0.1), rtol=0.03, atol=0)
 
 
 def made_actor(rssm: RSSM) -> LatentActor:
