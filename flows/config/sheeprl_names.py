@@ -173,16 +173,17 @@ def _env(node: Tree, place: str) -> None:
     if node.get("max_episode_steps") == -1:  # theirs for none
         node["max_episode_steps"] = None
     wrapper = node.get("wrapper")
-    if isinstance(wrapper, dict) and "domain_name" in wrapper:
-        node["id"] = _dmc_id(node.get("id"), wrapper)
     if wrapper is None or wrapper == "???":
         node["wrapper"] = {}
     elif isinstance(wrapper, dict):
-        target, own = wrapper.get("_target_"), node.get("id")
+        target = wrapper.get("_target_")
         if isinstance(target, str) and _means_suite(target):
             del wrapper["_target_"]
             target = None
-            _unwrap(wrapper, own, place)
+        _unwrap(wrapper, node.get("id"), f"{place}.wrapper.env")
+        if "domain_name" in wrapper:
+            node["id"] = _dmc_id(node.get("id"), wrapper)
+        own = node.get("id")
         if isinstance(target, str) and target in ENVS_NOT_YET:
             missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists what is"
             raise UserError(f"{place}.wrapper._target_={target}: {missing}")
@@ -193,14 +194,15 @@ def _env(node: Tree, place: str) -> None:
             )
 
 
-def _unwrap(wrapper: Tree, own: Any, place: str) -> None:
-    """Put the arguments of the environment that a suite's wrapper is written around beside those of the wrapper."""
+def _unwrap(wrapper: Tree, env_id: Any, place: str) -> None:
+    """Put the arguments of the suite's environment that a wrapper is written around beside those of the wrapper."""
     inner = wrapper.get("env")
-    if not isinstance(inner, dict) or inner.get("_target_") not in CLASSES["env.wrapper"][0]:
+    if not isinstance(inner, dict) or not _means_suite(str(inner.get("_target_"))):
         return
     del wrapper["env"]
-    if inner.get("id", own) != own:
-        raise UserError(f"{place}.wrapper.env.id={inner['id']}: differs from {place}.id={own}")
+    _unwrap(inner, env_id, f"{place}.env")
+    if inner.get("id", env_id) != env_id:
+        raise UserError(f"{place}.id={inner['id']}: differs from env.id={env_id}")
     dropped = ("_target_", *CLASSES["env.wrapper"][1])
     wrapper |= {key: value for key, value in inner.items() if key not in dropped and key not in wrapper}
 

@@ -166,8 +166,8 @@ def source_files(settings: EnvSettings) -> list[Path] | None:
     Of a module without a package: the modules beside it, unless it was installed. None where one of them has no file.
     """
     suite, env_id = suite_for(settings)
-    maker = suite.source(env_id)
-    classes = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
+    makers = suite.sources(env_id)
+    classes = [part for maker in makers for part in (inspect.getmro(maker) if inspect.isclass(maker) else (maker,))]
     files: set[Path] = set()
     for name in {part.__module__.partition(".")[0] for part in classes} - {"builtins", "typing", "abc"}:
         root = sys.modules.get(name)

@@ -14,6 +14,7 @@ from rlcore.envs.drawing import DrawnImage, drawn_shape
 from rlcore.envs.images import FrameStack, ScreenSize
 from rlcore.envs.spaces import kind_of, obs_spaces
 from rlcore.envs.suites.ids import known_id
+from rlcore.envs.suites.own import OwnWrapper
 from rlcore.envs.suites.registry import own_class, suite_with
 from rlcore.envs.suites.suite import Suite, open_env
 from rlcore.envs.wrappers import (
@@ -141,12 +142,13 @@ def suite_for(settings: EnvConfig | EnvSettings) -> tuple[Suite, str]:
 
     A UserError where there is none.
     """
-    if own := own_class(settings.wrapper):
+    own = own_class(settings.wrapper)
+    if own is not None and not own.wraps:
         return own, settings.id
     env_id = known_id(settings.id)
     suite = suite_with(env_id)
     assert suite is not None, env_id
-    return suite, env_id
+    return (suite if own is None else OwnWrapper(own, suite)), env_id
 
 
 def adapt_to_evaluation(config: EnvConfig) -> EnvConfig:

@@ -1,25 +1,23 @@
-"""Environments of the user's own: `env.wrapper._target_: my_package.MyEnv`, as SheepRL's files name them."""
+"""Environments and wrappers of the user's own: what `env.wrapper._target_` names, as in SheepRL's files."""
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 
 from rlcore import plugins
-from rlcore.envs.suites.suite import Suite
-from rlcore.errors import UserError
+from rlcore.envs.suites.suite import Suite, open_env
+from rlcore.errors import UserError, first_line
 
 KEY = "env.wrapper._target_"
 
 
 class OwnClass(Suite):
     """A suite of one class or function, `target` of one of the plugins; ids are whatever the user calls it.
-
-    A wrapper whose first argument is `env` gets the environment of Gymnasium's registry that `env.id` names.
 
     A UserError where its package is none of the plugins, or it makes no environment.
     """
@@ -37,6 +35,13 @@ class OwnClass(Suite):
             )
         self.own: Any = found
 
+    @property
+    def wraps(self) -> bool:
+        """Whether it wants to be handed an environment: its first argument is `env`."""
+        if isinstance(self.own, type) and not issubclass(self.own, gymnasium.Wrapper):
+            return False
+        return next(iter(inspect.signature(self.own).parameters), "") == "env"
+
     def ids(self) -> tuple[str, ...]:
         """None that could be listed."""
         return ()
@@ -45,12 +50,7 @@ class OwnClass(Suite):
         """An object of the class, or what the function gives."""
         # What cannot be drawn need not know the argument.
         drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-        if _is_wrapper(self.own):
-            return self.own(gymnasium.make(env_id, disable_env_checker=True, **drawn), **arguments)
-        made = self.own(**{**arguments, **drawn})
-        if not isinstance(made, gymnasium.Env):
-            raise TypeError(f"it gave a {type(made).__name__}, no gymnasium.Env")
-        return made
+        return _checked(self.own(**{**arguments, **drawn}))
 
     def source(self, env_id: str) -> Any:
         """The class or function."""
@@ -69,11 +69,10 @@ def _is_env_class(found: object) -> bool:
     return isinstance(found, type) and issubclass(found, gymnasium.Env)
 
 
-def _is_wrapper(found: Any) -> bool:
-    """Whether this is a wrapper that wants to be handed an environment, and does not make its own."""
-    if not (isinstance(found, type) and issubclass(found, gymnasium.Wrapper)):
-        return False
-    return next(iter(inspect.signature(found).parameters), "") == "env"
+def _checked(made: Any) -> gymnasium.Env:
+    if not isinstance(made, gymnasium.Env):
+        raise TypeError(f"it gave a {type(made).__name__}, no gymnasium.Env")
+    return made
 
 
 def _makes_env(function: Any) -> bool:
@@ -84,3 +83,87 @@ def _makes_env(function: Any) -> bool:
         return _is_env_class(typing.get_origin(hint := typing.get_type_hints(function).get("return")) or hint)
     except (NameError, TypeError):
         return False
+
+
+class OwnWrapper(Suite):
+    """The environments of a suite in a wrapper of the user's own.
+
+    Of the keys of `env.wrapper` the wrapper gets those that its signature names, the suite's environment all others.
+
+    Args:
+        own: the wrapper.
+        inner: the suite whose environments it is put around.
+
+    Raises:
+        UserError: an argument of the wrapper has the name of one that the suite takes from a key of the env group.
+    """
+
+    def __init__(self, own: OwnClass, inner: Suite) -> None:
+        self.own, self.inner, self.decided = own, inner, own.decided
+        self.name, self.tier, self.tier_reason = inner.name, inner.tier, inner.tier_reason
+        self.packages, self.engines, self.from_keys = inner.packages, inner.engines, inner.from_keys
+        self.names = list(inspect.signature(own.own).parameters)[1:]
+        for name in self.names:
+            if name in inner.from_keys:
+                raise UserError(
+                    f"{KEY}={own.target}: its argument {name} would hide that of the suite {inner.name}, which is "
+                    f"env.{inner.from_keys[name]}; rename it"
+                )
+
+    def ids(self) -> Sequence[str]:
+        """Those of the suite."""
+        return self.inner.ids()
+
+    def has(self, env_id: str) -> bool:
+        """Whether the suite has this id."""
+        return self.inner.has(env_id)
+
+    def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
+        """The suite's environment, wrapped."""
+        mine = {name: value for name, value in arguments.items() if name in self.names}
+        env = open_env(self.inner, env_id, self._others(arguments), render_mode)
+        try:
+            return _checked(self.own.own(env, **mine))
+        except Exception as error:
+            env.close()
+            given = ", ".join(f"env.wrapper.{name}={value}" for name, value in mine.items()) or "no arguments"
+            raise UserError(
+                f"{KEY}={self.own.target} with {given}: cannot be put around {env_id} "
+                f"({type(error).__name__}: {first_line(error)})"
+            ) from error
+
+    def _others(self, wrapper: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys of `env.wrapper` that are the suite's."""
+        return {key: value for key, value in wrapper.items() if key not in self.names and key not in self.decided}
+
+    def parameters(self, env_id: str) -> None:
+        """Unknown here: the suite is asked with its own."""
+        return
+
+    def source(self, env_id: str) -> Any:
+        """The wrapper."""
+        return self.own.own
+
+    def sources(self, env_id: str) -> Sequence[Any]:
+        """The wrapper, and what makes that which it is put around."""
+        return (self.own.own, *self.inner.sources(env_id))
+
+    def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The suite's, of its own keys."""
+        return {**wrapper, **self.inner.evaluation(env_id, self._others(wrapper))}
+
+    def check(self, env_id: str, wrapper: Mapping[str, Any], together: int) -> None:
+        """The suite's, of its own keys."""
+        self.inner.check(env_id, self._others(wrapper), together)
+
+    def repeats(self, wrapper: Mapping[str, Any]) -> bool:
+        """Whether the suite's environments do."""
+        return self.inner.repeats(self._others(wrapper))
+
+    def room(self, env_id: str) -> int | None:
+        """The suite's."""
+        return self.inner.room(env_id)
+
+    def place(self, env_id: str) -> str:
+        """The key that names the wrapper."""
+        return self.own.place(env_id)

@@ -100,6 +100,10 @@ class Suite(Protocol):
         """The class or function that makes an id; the files of its package decide whether a card still holds."""
         ...
 
+    def sources(self, env_id: str) -> Sequence[Any]:
+        """All classes and functions that an id comes from."""
+        return (self.source(env_id),)
+
     def has(self, env_id: str) -> bool:
         """Whether an id is one of its `ids`."""
         return env_id in self.ids()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import socket
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.card import environment_card, readable_card
-from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.spaces import spec_of
 from rlcore.envs.suites.diambra import engine as engines_of
 from rlcore.envs.suites.diambra.messages import P1, P2, messages
@@ -110,6 +111,29 @@ def test_an_action_is_repeated_once_and_not_once_more_around_it(three, own):
     with closing(make(EnvSettings("doapp", wrapper=QUICK | own, action_repeat=3))) as env:
         assert "ActionRepeat" not in str(env)
         assert env.unwrapped.keys.repeat_action == 3 and env.unwrapped.keys.step_ratio == 1
+
+
+def test_a_wrapper_of_the_users_own_is_put_around_a_game(three, tmp_path, monkeypatch):
+    (tmp_path / "own_fights.py").write_text(
+        "import gymnasium\n\n\nclass Halved(gymnasium.RewardWrapper):\n"
+        "    def __init__(self, env, share):\n        super().__init__(env)\n        self.share = share\n\n"
+        "    def reward(self, reward):\n        return self.share * reward\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SHEPHERD_PLUGINS", "own_fights")
+    game = QUICK | {"diambra_settings": {"difficulty": 2}}
+    plain = EnvSettings("doapp", wrapper=game, action_repeat=3)
+    halved = dataclasses.replace(plain, wrapper=game | {"_target_": "own_fights.Halved", "share": 0.5})
+    suite, _ = suite_for(halved)
+    assert (suite.tier, suite.tier_reason, suite.room("doapp")) == (SUITE.tier, SUITE.tier_reason, 3)
+    with closing(make(halved)) as env:
+        assert "ActionRepeat" not in str(env) and suite.room("doapp") == 2
+        env.reset(seed=0)
+        rewards = [env.step(np.array([1, 1]))[1] for _ in range(30)]
+        assert env.unwrapped.keys.diambra_settings.difficulty == 2
+    with closing(make(plain)) as env:
+        env.reset(seed=0)
+        assert rewards == [0.5 * env.step(np.array([1, 1]))[1] for _ in range(30)] != [0.0] * 30
 
 
 def test_an_episode_begins_with_as_many_no_ops_as_are_drawn(scripted):

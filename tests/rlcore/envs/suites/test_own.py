@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,8 +14,12 @@ import pytest
 
 from flows.config.compose import compose
 from rlcore import plugins
+from rlcore.config.groups import EnvConfig
 from rlcore.envs.card import card_key, environment_card
-from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.exact.recording import random_action
+from rlcore.envs.make import EnvSettings, adapt_to_evaluation, make
+from rlcore.envs.suites.registry import SUITES
+from rlcore.envs.suites.suite import is_installed
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import UserError
 
@@ -65,10 +70,36 @@ def nothing() -> gymnasium.Env:
 class Doubled(gymnasium.RewardWrapper):
     def __init__(self, env, factor=2.0):
         super().__init__(env)
-        self.factor = factor
+        self.factor = float(factor)
 
     def reward(self, reward):
         return self.factor * reward
+
+
+def ended(env, end=4) -> gymnasium.Env:
+    """Around any environment: the episode ends after so many actions, by a generator of its own a little later."""
+    return Ended(env, end)
+
+
+class Ended(gymnasium.Wrapper):
+    def __init__(self, env, end):
+        super().__init__(env)
+        self.end, self.left = end, 0
+
+    def reset(self, **kwargs):
+        opened = self.env.reset(**kwargs)
+        self.left = self.end + int(self.np_random.integers(3))
+        return opened
+
+    def step(self, action):
+        self.left -= 1
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated or self.left == 0, truncated, info
+
+
+class Hiding(gymnasium.Wrapper):
+    def __init__(self, env, screen_size=8):
+        super().__init__(env)
 '''
 
 
@@ -101,11 +132,99 @@ def test_a_function_that_says_that_it_makes_an_environment_is_called() -> None:
     assert environment_card(settings("made"), seed=1)["tier"] == "snapshot"
 
 
-def test_a_wrapper_gets_the_environment_that_it_is_to_wrap() -> None:
-    with closing(make(EnvSettings("CartPole-v1", {"_target_": "own_envs.Doubled", "factor": 3.0}))) as env:
-        env.reset(seed=0)
-        assert env.step(0)[1] == 3.0
-        assert env.unwrapped.spec is not None and env.unwrapped.spec.id == "CartPole-v1"
+ANY_SUITE = {
+    "classic control": ("CartPole-v1", {}),
+    "toy text": ("FrozenLake-v1", {"is_slippery": False}),
+    "box2d": ("LunarLander-v3", {"gravity": -8.0}),
+    "mujoco": ("InvertedPendulum-v5", {"frame_skip": 3}),
+    "atari": ("PongNoFrameskip-v4", {"noop_max": 5}),
+    "crafter": ("crafter_reward", {"length": 50, "area": [12, 12]}),
+    "dmc": ("cartpole_balance", {"from_pixels": False}),
+    "minigrid": ("MiniGrid-Empty-5x5-v0", {"max_steps": 20}),
+    "dummy": ("discrete_dummy", {"n_steps": 9}),
+}
+
+
+@pytest.fixture(params=ANY_SUITE)
+def suite(request: pytest.FixtureRequest) -> str:
+    """Every suite that is installed, by name; the one of DIAMBRA's engines is in test_diambra.py."""
+    if not is_installed(SUITES[request.param]):
+        pytest.skip(f"the extra {SUITES[request.param].extra}")
+    return request.param
+
+
+def test_every_suite_can_be_wrapped() -> None:
+    built_in = {name for name, known in SUITES.items() if type(known).__module__.startswith("rlcore.") and known.ids()}
+    assert built_in - set(ANY_SUITE) <= {"diambra", "plugins"}
+
+
+def rows(envs: Any, steps: int) -> Iterator[Any]:
+    """Arrivals of random actions."""
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        yield envs.step(np.asarray(random_action(envs.spec, rng))[None])
+
+
+def played(envs: Any, steps: int) -> list[bytes]:
+    """Their bits."""
+    found = [(*now.obs.values(), now.reward, now.terminated, now.is_first) for now in rows(envs, steps)]
+    return [b"".join(value.tobytes() for value in arrival) for arrival in found]
+
+
+def test_a_wrapper_gets_the_environment_of_any_suite_and_those_keys_that_it_names(suite: str) -> None:
+    env_id, others = ANY_SUITE[suite]
+    plain = EnvSettings(env_id, others, action_repeat=2, screen_size=32, grayscale=True)
+    wrapped = dataclasses.replace(plain, wrapper={**others, "_target_": "own_envs.Doubled", "factor": 4.0})
+    envs, bare = (make_vector_env(which, num_envs=1, seed=1) for which in (wrapped, plain))
+    with closing(envs), closing(bare):
+        assert bare.spec == envs.spec
+        for left, right in ((bare.reset(), envs.reset()), *zip(*(rows(one, 12) for one in (bare, envs)), strict=True)):
+            assert all(np.array_equal(left.obs[key], right.obs[key]) for key in bare.spec.obs)
+            np.testing.assert_array_equal(4 * left.reward, right.reward)  # exact: a power of two
+
+
+TIERS = {"box2d": "replay", "mujoco": "replay", "dmc": "replay", "minigrid": "replay"}
+
+
+def test_a_wrapped_environment_goes_on_exactly_as_its_suite_does(suite: str) -> None:
+    env_id, others = ANY_SUITE[suite]
+    wrapped = EnvSettings(env_id, {**others, "_target_": "own_envs.ended"}, screen_size=32)
+
+    def vector() -> Any:
+        return make_vector_env(wrapped, num_envs=1, seed=1, tier=TIERS.get(suite, "snapshot"))
+
+    with closing(vector()) as envs, closing(vector()) as other:
+        envs.reset()
+        played(envs, 6)  # within an episode of a generator that has moved
+        other.load_state_dict(envs.state_dict())
+        assert played(other, 20) == played(envs, 20)
+        assert envs.pop_episodes()
+
+
+@pytest.mark.parametrize("suite", ["classic control", "minigrid"], indirect=True)
+def test_the_card_of_a_wrapped_environment_is_that_of_its_suite(suite: str, tmp_path: Path) -> None:
+    wrapped = EnvSettings(ANY_SUITE[suite][0], {"_target_": "own_envs.ended", "end": 30}, screen_size=32)
+    card = environment_card(wrapped, seed=1)
+    assert (card["id"], card["tier"]) == (wrapped.id, TIERS.get(suite, "snapshot"))
+    assert card["deterministic"] and "Ended" in card["layers"]
+    assert {package.lower() for package in SUITES[suite].packages} <= set(card["packages"])
+    before = card_key(wrapped, seed=1)
+    (tmp_path / "own_envs.py").write_text(SOURCE + "# changed")
+    assert card_key(wrapped, seed=1) not in (None, before)
+
+
+def test_an_argument_that_hides_one_of_the_env_group_is_refused() -> None:
+    pytest.importorskip("ale_py")
+    hides = "own_envs.Hiding: its argument screen_size would hide .* of the suite atari, which is env.screen_size"
+    with pytest.raises(UserError, match=hides):
+        make(EnvSettings("PongNoFrameskip-v4", {"_target_": "own_envs.Hiding"}))
+
+
+def test_an_evaluation_of_a_wrapped_game_is_as_the_suite_has_it() -> None:
+    pytest.importorskip("ale_py")
+    given = {"_target_": "own_envs.Doubled", "factor": 3.0, "terminal_on_life_loss": True}
+    config = adapt_to_evaluation(EnvConfig(id="PongNoFrameskip-v4", wrapper=given))
+    assert config.wrapper == {**given, "terminal_on_life_loss": False}
 
 
 def test_wrappers_limits_and_pictures_are_as_with_any_environment() -> None:
@@ -125,8 +244,6 @@ def test_its_card_says_how_it_resumes_and_changes_with_its_source(tmp_path: Path
 
 
 def test_it_steps_in_a_process_of_its_own() -> None:
-    from rlcore.config.groups import EnvConfig
-
     config = EnvConfig(id="Mine-v0", sync_env=False, wrapper={"_target_": "own_envs.Counting", "end": 5})
     with closing(make_vector_env(config, num_envs=2, seed=0)) as envs:
         envs.reset()
@@ -141,7 +258,13 @@ def test_it_steps_in_a_process_of_its_own() -> None:
         ("run", {"args": ["touch", "called"]}, "no class of gymnasium.Env"),
         ("gymnasium", {}, "no class of gymnasium.Env"),
         ("nothing", {}, "it gave a NoneType, no gymnasium.Env"),
-        ("Doubled", {}, "cannot be made"),  # Mine-v0 is nobody's
+        ("Doubled", {"end": 1}, "env.wrapper.end=1: FrozenLake-v1 has no such argument"),
+        (
+            "Doubled",
+            {"factor": None},
+            "own_envs.Doubled with env.wrapper.factor=None: cannot be put around FrozenLake-v1",
+        ),
+        ("ended", {}, "env.id=Mine-v0: no such environment"),
         ("Counting", {"end": 0}, r"with env.wrapper.end=0: cannot be made \(ValueError: end 0 is too small\)"),
         ("Counting", {"last": 2}, r"with env.wrapper.last=2: .* unexpected keyword argument 'last'"),
     ],
@@ -149,8 +272,9 @@ def test_it_steps_in_a_process_of_its_own() -> None:
 def test_what_is_no_environment_is_a_sentence_and_never_called(
     tmp_path: Path, name: str, arguments: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(UserError, match=rf"env.wrapper._target_=own_envs.{name}.*{says}"):
-        make(settings(name, **arguments))
+    given = dataclasses.replace(settings(name, **arguments), id="FrozenLake-v1" if name == "Doubled" else "Mine-v0")
+    with pytest.raises(UserError, match=says):
+        make(given)
     assert not (tmp_path / "called").exists()
 
 
@@ -173,3 +297,14 @@ def test_a_sheeprl_users_file_composes_with_its_id_among_the_arguments() -> None
     config, tree = compose(["exp=ppo", "plugins=[own_envs]", *typed])
     assert config.env.wrapper == tree["env"]["wrapper"] == {"_target_": "own_envs.Counting", "id": "Inner", "end": 4}
     assert config.plugins == ("own_envs",)
+
+
+def test_a_suites_environment_within_a_wrapper_of_ones_own_is_its_arguments() -> None:
+    around = ["env.wrapper._target_=own_envs.Doubled", "env.wrapper.factor=2"]
+    inner = "{_target_: gymnasium.make, id: PongNoFrameskip-v4, render_mode: rgb_array, mode: 1}"
+    game = f"{{_target_: gymnasium.wrappers.AtariPreprocessing, noop_max: 7, env: {inner}}}"
+    config, _ = compose(["exp=ppo", "env=gym", "env.id=PongNoFrameskip-v4", *around, f"+env.wrapper.env={game}"])
+    assert config.env.wrapper == {"_target_": "own_envs.Doubled", "factor": 2, "noop_max": 7, "mode": 1}
+    task = "{_target_: sheeprl.envs.dmc.DMCWrapper, domain_name: cheetah, task_name: run, from_pixels: false}"
+    config, _ = compose(["exp=ppo", "env=gym", "env.id=cheetah_run", *around, f"+env.wrapper.env={task}"])
+    assert (config.env.id, config.env.wrapper["from_pixels"]) == ("cheetah_run", False)
