@@ -267,7 +267,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Name the observation that has no name of its own as the algorithm's keys ask for it."""
-        object.__setattr__(self, "env", _named(self.env, self.algo))
+        if self.algo is not None:  # while a config is built, its algorithm's keys come last
+            object.__setattr__(self, "env", _named(self.env, self.algo))
 
     @property
     def width(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 
 from rlcore.compiled.cost import Arithmetic, Counter
 from rlcore.config.groups import FabricConfig, RunConfig
@@ -16,7 +15,8 @@ from rlcore.types import Alone, Context
 
 log = logging.getLogger(__name__)
 ITERATIONS = 20_000  # until something is learned, at most
-SAMPLE = 8  # rows of each environment by which the rest of the run is told
+SAMPLE = 8  # rows of each environment by which the rest of the run is told, at least,
+LONGEST = 4_096  # and at most: something is to be learned within
 
 
 def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
@@ -39,8 +39,10 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
         end = max(1, loop.plan.total_steps // iteration) * iteration
         first, begun = loop.learner.updates, loop.policy_steps
         if first and begun < end:
-            for _ in range(math.ceil(SAMPLE / loop.plan.collect_length)):
+            rows = 0
+            while rows < SAMPLE or (loop.learner.updates == first and rows < LONGEST):
                 _iterate(loop)
+                rows += loop.plan.collect_length
     except Exception:  # of somebody's algorithm, over observations that no environment gave
         log.debug("what the run is to compute cannot be counted", exc_info=True)
         return None

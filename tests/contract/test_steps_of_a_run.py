@@ -61,7 +61,8 @@ def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, bat
 @pytest.mark.parametrize(
     ("total", "starts", "ratio", "pretrain"),
     # of 3 environments: no random step, fewer than a row, a rest, a ratio that leaves fractions, steps at the start
-    [(60, 0, 1.0, 0), (60, 2, 1.0, 0), (61, 20, 1.0, 0), (90, 30, 0.3, 0), (45, 12, 2.5, 7)],
+    # and one by which most rows bring none
+    [(60, 0, 1.0, 0), (60, 2, 1.0, 0), (61, 20, 1.0, 0), (90, 30, 0.3, 0), (45, 12, 2.5, 7), (900, 30, 0.02, 0)],
 )
 def test_as_many_as_sheeprl_with_a_replay_ratio(
     ranks: int, total: int, starts: int, ratio: float, pretrain: int

@@ -17,6 +17,7 @@ from rlcore.envs.spaces import spec_of
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import UserError
 from rlcore.nn.network_keys import KeysConfig
+from rlcore.store.run_config import build_config
 from tests.probes.world import Config
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
 from tests.rlcore.envs.vector.test_resume import as_bytes, through_disk
@@ -29,9 +30,16 @@ def headless(monkeypatch):
 
 def run_config(env_id="CartPole-v1", vectors=(), images=(), **env):
     keys = {"mlp_keys": KeysConfig(tuple(vectors)), "cnn_keys": KeysConfig(tuple(images))}
-    return RunConfig(algo=Config(name="world", total_steps=1, **keys), env=EnvConfig(id=env_id, **env)).env
+    run = RunConfig(algo=Config(name="world", total_steps=1, **keys), env=EnvConfig(id=env_id, **env))
+    return run.env
 
 
+def built_config(env_id="CartPole-v1", vectors=(), images=(), **env):
+    keys = {"mlp_keys": {"encoder": list(vectors)}, "cnn_keys": {"encoder": list(images)}}
+    return build_config({"algo": {"name": "ppo", "total_steps": 64, **keys}, "env": {"id": env_id, **env}}).env
+
+
+@pytest.mark.parametrize("made", [run_config, built_config])
 @pytest.mark.parametrize(
     ("vectors", "images", "options", "names"),
     [
@@ -42,8 +50,8 @@ def run_config(env_id="CartPole-v1", vectors=(), images=(), **env):
         (["mine"], ["mine2"], {"vector_key": "a", "image_key": "b"}, ("a", "b")),
     ],
 )
-def test_what_has_no_name_of_its_own_is_called_as_the_algorithm_asks_for_it(vectors, images, options, names):
-    env = run_config(vectors=vectors, images=images, **options)
+def test_what_has_no_name_of_its_own_is_called_as_the_algorithm_asks_for_it(vectors, images, options, names, made):
+    env = made(vectors=vectors, images=images, **options)
     assert (env.vector_key, env.image_key) == names
 
 
