@@ -163,6 +163,10 @@ class Buffer:
         """Rows of one batch that is drawn from what it remembers."""
         return 0
 
+    def planned(self, policy_steps: int) -> int | None:
+        """Batches that it has handed out after so many policy steps of a whole run; None where it does not know."""
+        return None
+
     def extend(self, steps: Steps, last: Steps) -> None:
         """Take T new rows and the arrival after them."""
         raise NotImplementedError

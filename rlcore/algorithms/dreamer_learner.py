@@ -12,7 +12,6 @@ A sequence's row t, as it was collected: what arrives with obs[t] is of the step
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore import protocols, streams
-from rlcore.algorithms.dreamer import DreamerConfig
+from rlcore.algorithms.memory import make_memory
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Sequences
 from rlcore.functional.noise import Noise
@@ -155,15 +154,5 @@ class DreamerLearner(protocols.Learner):
 
 def memory_and_plan(context: Context) -> tuple[Replay, Plan]:
     """The memory of sequences and how the loop goes on."""
-    config: DreamerConfig = context.config.algo
-    width, length = context.num_envs * context.ranks.size, config.per_rank_sequence_length
-    replay = Replay(
-        context,
-        Sequences(length),
-        size=config.rows(context.config.buffer.size, width),
-        batch_size=config.per_rank_batch_size,
-        ratio=Fraction(str(config.replay_ratio)) / context.ranks.size,
-        starts=config.quiet_steps(width, length),
-        pretrain=config.per_rank_pretrain_steps,
-    )
-    return replay, Plan(config.total_steps, config.collect_length, config.random_steps(width))
+    length = context.config.algo.per_rank_sequence_length
+    return make_memory(context, Sequences(length), rows=length)

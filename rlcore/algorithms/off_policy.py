@@ -33,6 +33,9 @@ class ReplayConfig(AlgorithmConfig):
     gamma: float = arg(0.99, "discount of one step", low=0, high=1)
     per_rank_batch_size: int = arg(256, "N: transitions of one gradient step", low=1)
     replay_ratio: float = arg(1.0, "gradient steps of each rank for every policy step of its own", above=0)
+    train_every: int | None = arg(
+        None, "policy steps between trainings, each of all gradient steps that are due; null = every row", low=1
+    )
     learning_starts: int = arg(100, "policy steps at random before the first gradient step", low=0)
     per_rank_pretrain_steps: int = arg(0, "gradient steps more when learning starts", low=0)
 
@@ -56,6 +59,11 @@ class ReplayConfig(AlgorithmConfig):
     def random_steps(self, width: int) -> int:
         """Policy steps of the iterations whose actions are random: `learning_starts` in whole ones."""
         return self.learning_starts // width * width
+
+    @property
+    def annealing_keys(self) -> tuple[str, ...]:
+        """`train_every`: what is still owed at the end of the budget is done there."""
+        return ("train_every",) if self.train_every is not None else ()
 
     def quiet_steps(self, width: int, rows: int = 0) -> int:
         """Policy steps that no gradient step is owed for: all before the last random iteration.

@@ -70,3 +70,7 @@ class AlgorithmConfig:
     def iterations(self, width: int) -> int:
         """Iterations in the budget for so many environments, all ranks together: whole ones, at least one."""
         return max(1, self.total_steps // (self.collect_length * width))
+
+    def budget(self, width: int) -> int:
+        """Policy steps of these iterations."""
+        return self.iterations(width) * self.collect_length * width

@@ -52,6 +52,9 @@ class Replay(Buffer):
         ratio: gradient steps owed for every policy step, those of all ranks together counted once; taken exactly.
         starts: policy steps before the first batch; none is owed for them.
         pretrain: gradient steps owed besides, with the first.
+        every: policy steps between two trainings, in which all batches owed by then are handed out; their number is the
+            same with any.
+        end: policy steps of the whole run, after which nothing stays owed.
         before: rows that come along in front of each sequence, `Steps.past`; as far back as a history reaches.
         extras: name -> form of one row of what the agent says beside its action, where rows are to have it.
         carry: `agent.initial(1)`, where every sequence is to come with the carry before it; rollouts are then of one
@@ -69,6 +72,8 @@ class Replay(Buffer):
         ratio: float | Fraction = 1.0,
         starts: int = 0,
         pretrain: int = 0,
+        every: int = 1,
+        end: int | None = None,
         before: int = 0,
         extras: Mapping[str, ArraySpec] | None = None,
         carry: Carry = (),
@@ -78,6 +83,7 @@ class Replay(Buffer):
             raise ValueError(f"a memory of {size} rows holds no sequence of {length} steps and the arrival after it")
         self.sampler, self.size, self.batch_size, self.before = sampler, size, batch_size, before
         self.ratio, self.starts, self.pretrain = Fraction(str(ratio)), starts, pretrain
+        self.every, self.end = every, end
         self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
         self.rng, self.width = context.generator("replay"), context.num_envs
         self._files = context.config if context.config.buffer.memmap and self.device.type == "cpu" else None
@@ -111,6 +117,11 @@ class Replay(Buffer):
     def batch_rows(self) -> int:
         """Rows of one batch, its arrivals and what comes before it among them."""
         return self.batch_size * (self.before + self.sampler.length + 1)
+
+    @property
+    def learned_rows(self) -> int:
+        """Rows of one batch that are learned from."""
+        return self.batch_size * self.sampler.length
 
     @property
     def in_files(self) -> bool:
@@ -216,13 +227,18 @@ class Replay(Buffer):
                 yield batch
 
     def due(self, policy_steps: int) -> int:
-        """Batches that are owed after the newest rows, with `policy_steps` before these, and not taken yet."""
-        learned = policy_steps + self._newest - self.starts
-        if learned <= 0 or self.written < self.sampler.length:
+        """Batches that are to be taken after the newest rows, with `policy_steps` before these."""
+        now = policy_steps + self._newest
+        trains = now // self.every > policy_steps // self.every or now == self.end
+        if not trains or self.written < self.sampler.length:
             return 0
+        return max(0, self.planned(now) - self.taken)
+
+    def planned(self, policy_steps: int) -> int:
+        """Batches owed for so many policy steps of a whole run."""
+        learned = policy_steps - self.starts
         # Whole numbers: a product of fractions looks for common divisors, a tenth of a draw's time.
-        owed = self.ratio.numerator * learned // self.ratio.denominator + self.pretrain
-        return max(0, owed - self.taken)
+        return self.ratio.numerator * learned // self.ratio.denominator + self.pretrain if learned > 0 else 0
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
         """Whether the step from each place [N] opens the next episode, so that nobody took it: [N] bool."""

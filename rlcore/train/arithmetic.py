@@ -35,12 +35,11 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
             _iterate(loop)
             if loop.learner.updates:
                 break
-        iteration = loop.plan.collect_length * config.width
-        end = max(1, loop.plan.total_steps // iteration) * iteration
-        first, begun = loop.learner.updates, loop.policy_steps
+        end = config.algo.budget(config.width)
+        first, begun, planned = loop.learner.updates, loop.policy_steps, loop.buffer.planned(end)
         if first and begun < end:
             rows = 0
-            while rows < SAMPLE or (loop.learner.updates == first and rows < LONGEST):
+            while rows < SAMPLE or (planned is None and loop.learner.updates == first and rows < LONGEST):
                 _iterate(loop)
                 rows += loop.plan.collect_length
     except Exception:  # of somebody's algorithm, over observations that no environment gave
@@ -49,9 +48,10 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
     updates, operations, flops = loop.learner.updates, *counter.totals()
     if not updates:
         return None
-    later = (updates - first) / max(1, loop.policy_steps - begun)
-    steps = round(first + later * max(0, end - begun))
-    return Arithmetic(steps, operations / updates, flops / updates, end // config.width)
+    if planned is None:
+        later = (updates - first) / max(1, loop.policy_steps - begun)
+        planned = round(first + later * max(0, end - begun))
+    return Arithmetic(planned, operations / updates, flops / updates, end // config.width)
 
 
 def _iterate(loop: Loop) -> None:

@@ -36,7 +36,7 @@ def next_stop(config: RunConfig, policy_steps: int) -> int:
 
 def budget(config: RunConfig) -> int:
     """Policy steps of a whole run: whole iterations, at least one."""
-    return config.algo.iterations(config.width) * config.algo.collect_length * config.width
+    return config.algo.budget(config.width)
 
 
 def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str | None) -> Boundary:

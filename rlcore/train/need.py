@@ -43,6 +43,9 @@ class Counted:
         on_device: these rows lie where the agent does.
         in_files: they lie on the disk.
         countable: there is an end to its layers.
+        updates: gradient steps of each rank in the whole run; None = its buffer does not know.
+        learned_rows: rows that each of them learns from.
+        replay_ratio: gradient steps of a rank for every policy step of its own.
     """
 
     agent: int = 0
@@ -54,6 +57,9 @@ class Counted:
     on_device: bool = False
     in_files: bool = False
     countable: bool = True
+    updates: int | None = None
+    learned_rows: int = 0
+    replay_ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class Need:
     threads: int = 0
     busy: int = 1  # processes that compute on the CPU all the time
     countable: bool = True
+    plan: str = ""  # what will be learned, in words; of an algorithm with a replay memory
 
     def beyond(self, free: Free) -> str | None:
         """Name what there is too little of, in words; None where all fits."""
@@ -127,7 +134,18 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
         threads=ranks * config.num_threads + workers,
         busy=1 if gpu else ranks,
         countable=counted.countable,
+        plan=_plan(config, counted),
     )
+
+
+def _plan(config: RunConfig, counted: Counted) -> str:
+    """Gradient steps of a run in both units in which papers count them."""
+    if counted.updates is None:
+        return ""
+    ratio, rows = counted.replay_ratio, counted.learned_rows
+    ranks = " on every rank" if config.fabric.ranks > 1 else ""
+    steps = f"{counted.updates:,} gradient steps of {rows:,} rows{ranks}"
+    return f"plans {steps}: replay ratio {ratio:g} (gradient steps a policy step), train ratio {ratio * rows:g} (rows)"
 
 
 def on_gpu(config: RunConfig) -> bool:
@@ -144,6 +162,14 @@ def size(count: int) -> str:
     if number >= 999.5:
         return f"more than 999 {UNITS[-1]}"
     return f"{number:.{1 if number < 10 and unit else 0}f} {UNITS[unit]}"
+
+
+def span(seconds: float) -> str:
+    """Time as a person says it, from seconds to days."""
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.{1 if seconds < 10 * length else 0}f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _list(parts: dict[str, int]) -> str:

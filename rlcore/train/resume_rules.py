@@ -46,7 +46,7 @@ def refuse_other_config(run: RunDirectory, before: RunConfig, config: RunConfig)
         if extensible and key == "algo.total_steps":
             continue
         annealed = ", ".join(f"algo.{name}" for name in before.algo.annealing_keys) if key == "algo.total_steps" else ""
-        why = f" ({annealed}: the coefficient falls until there)" if annealed else ""
+        why = f" ({annealed}: what it does depends on where the run ends)" if annealed else ""
         raise UserError(
             f"{key}={spell(new)}: this run learns with {key}={spell(old)}, and a resumed run learns what it would have "
             f"learned{why}; start a new run from its weights with init_from={run.path}"

@@ -41,7 +41,8 @@ def check_room(config: RunConfig, spec: EnvSpec, folder: Path, begun: bool = Fal
     if begun or _may_be_large(config, spec, free):
         whole = _refuse_beyond(free, config, spec, counts=True)
     if begun:
-        log.info("%s", whole.sentence(free))
+        for sentence in (whole.sentence(free), *([whole.plan] if whole.plan else [])):
+            log.info("%s", sentence)
 
 
 def _refuse_beyond(free: Free, config: RunConfig, spec: EnvSpec, counts: bool) -> Need:

@@ -25,6 +25,7 @@ from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over
 from rlcore.train.fingerprint import fingerprint
 from rlcore.train.metrics import MetricsWindow, Stopwatch
+from rlcore.train.need import span
 from rlcore.train.parts import check_finite, start_from
 from rlcore.train.ranks import Followers
 from rlcore.train.resume import ResumePoint
@@ -72,6 +73,8 @@ class Session:
         self.interrupted = False
         self._recent: list[float] = []  # returns of the newest 100 episodes
         self._return: float | None = None  # their mean
+        self._slow_first = True  # what is compiled, or set up, when the first gradient step is taken
+        self._pace_told = False
         self._start(earlier)
 
     # Continuing -------------------------------------------------------------------------------------------------------
@@ -167,6 +170,7 @@ class Session:
     def _account(self, metrics: list[Metrics], episodes: list[Episode], seconds: float, on_progress: Progress) -> None:
         self._remember([e.ret for e in episodes])
         collected = self.collector.seconds
+        self._tell_pace(len(metrics), seconds - collected)
         self.window.add([*metrics, self.training.metrics()], episodes)
         self.window.seconds["collect"] += collected
         self.window.seconds["train"] += seconds - collected
@@ -177,6 +181,19 @@ class Session:
                 patiently(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
         place = {"policy_steps": self.policy_steps, "total_steps": self.training.budget}
         on_progress({**place, "return": self._return, "elapsed": self.stopwatch.wall})
+
+    def _tell_pace(self, updates: int, seconds: float) -> None:
+        """Tell once what the planned gradient steps will take, by those of the second iteration that has some."""
+        planned = None if self._pace_told or not updates else self.training.buffer.planned(self.training.budget)
+        if planned is None or self._slow_first:
+            self._slow_first = self._slow_first and not updates
+            return
+        self._pace_told, left = True, planned - self.learner.updates
+        if left > 0:
+            each = seconds / updates
+            log.info(
+                "a gradient step takes %.3g ms: the %s to come about %s", each * 1e3, f"{left:,}", span(each * left)
+            )
 
     def _remember(self, returns: list[float]) -> None:
         """Take in the returns of episodes that have ended; at most iterations of a short rollout there are none."""

@@ -59,16 +59,26 @@ def test_as_many_as_sheeprl(algo: str, ranks: int, total: int, rollout: int, bat
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
-    ("total", "starts", "ratio", "pretrain"),
-    # of 3 environments: no random step, fewer than a row, a rest, a ratio that leaves fractions, steps at the start
-    # and one by which most rows bring none
-    [(60, 0, 1.0, 0), (60, 2, 1.0, 0), (61, 20, 1.0, 0), (90, 30, 0.3, 0), (45, 12, 2.5, 7), (900, 30, 0.02, 0)],
+    ("total", "starts", "ratio", "pretrain", "every"),
+    # of 3 environments: no random step, fewer than a row, a rest, a ratio that leaves fractions, steps at the start,
+    # rare trainings of which the last is due before the end, and whose first is the end;
+    # a ratio by which most rows bring none
+    [
+        (60, 0, 1.0, 0, None),
+        (60, 2, 1.0, 0, None),
+        (61, 20, 1.0, 0, None),
+        (90, 30, 0.3, 0, None),
+        (45, 12, 2.5, 7, None),
+        (90, 30, 0.3, 0, 20),
+        (45, 12, 2.5, 7, 100),
+        (900, 30, 0.02, 0, None),
+    ],
 )
 def test_as_many_as_sheeprl_with_a_replay_ratio(
-    ranks: int, total: int, starts: int, ratio: float, pretrain: int
+    ranks: int, total: int, starts: int, ratio: float, pretrain: int, every: int | None
 ) -> None:
     changes = {"total_steps": total, "learning_starts": starts, "replay_ratio": ratio, "per_rank_batch_size": 4}
-    chosen = SETTINGS["sac"] | changes | {"per_rank_pretrain_steps": pretrain, "n_step": 1}
+    chosen = SETTINGS["sac"] | changes | {"per_rank_pretrain_steps": pretrain, "n_step": 1, "train_every": every}
     one = assemble("Pendulum-v1", chosen, num_envs=3, max_episode_steps=12)
     wide = dataclasses.replace(one.config, fabric=dataclasses.replace(one.config.fabric, devices=ranks))
 
@@ -83,4 +93,4 @@ def test_as_many_as_sheeprl_with_a_replay_ratio(
     steps = int(round((iterations - first + 1) * 3 * ratio, 9)) + pretrain
     done = [trained()] if ranks == 1 else on_two_ranks(trained)
     assert done == [(iterations, steps)] * ranks
-    assert counted(wide, one) == approx(steps, rel=0.1, abs=2)
+    assert counted(wide, one) == steps

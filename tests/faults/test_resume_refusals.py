@@ -69,7 +69,7 @@ def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew_by_itsel
         ("run_dir=elsewhere", "run_dir=elsewhere: the run lies in .*/run; move the folder"),
         ("log_root=elsewhere", "log_root=elsewhere: the run lies in .*/run"),
         ("checkpoint.resume_from=other", "resume_from=other: this run goes on from its own checkpoints"),
-        ("algo.total_steps=9999", r"learns with algo.total_steps=512.*\(algo.anneal_lr: the coefficient falls until"),
+        ("algo.total_steps=9999", r"learns with algo.total_steps=512.*\(algo.anneal_lr: what it does depends on where"),
     ],
 )
 def test_what_a_begun_run_could_only_take_note_of_is_refused(tmp_path: Path, override: str, says: str) -> None:
@@ -78,6 +78,12 @@ def test_what_a_begun_run_could_only_take_note_of_is_refused(tmp_path: Path, ove
     with pytest.raises(UserError, match=says):
         change_run(run, [override])
     assert files(run) == before
+
+
+def test_a_run_whose_trainings_are_rare_ends_where_it_was_to_end(tmp_path: Path) -> None:
+    run = prepare(tmp_path / "run", "Pendulum-v1", algo="sac", algo__train_every=100)
+    with pytest.raises(UserError, match=r"algo.total_steps=512.*\(algo.train_every: what it does depends on where"):
+        change_run(run, ["algo.total_steps=9999"])
 
 
 def test_what_may_change_is_kept_with_what_was_typed_and_other_bits_are_said(

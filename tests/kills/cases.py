@@ -65,6 +65,7 @@ DREAMER = {
     "algo": "dreamer_v3",
     "algo__learning_starts": 100,
     "algo__replay_ratio": 0.05,
+    "algo__train_every": 70,
     "algo__per_rank_batch_size": 4,
     "algo__per_rank_sequence_length": 12,
     "algo__horizon": 4,

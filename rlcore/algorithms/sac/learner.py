@@ -18,7 +18,6 @@ DroQ, CrossQ and SimBa are this file with other keys: `droq.py`, `crossq.py`, `s
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor
 
 from rlcore import protocols, streams
-from rlcore.algorithms.off_policy import OffPolicyConfig
+from rlcore.algorithms.memory import make_memory
 from rlcore.algorithms.sac.config import Config as Config
 from rlcore.data.history import rows_before, show_past
 from rlcore.data.replay import Replay
@@ -200,16 +199,5 @@ def build(context: Context) -> tuple[Learner, Replay, Plan]:
 
 def with_memory(context: Context, learner: Any) -> tuple[Any, Replay, Plan]:
     """A learner of single transitions, the memory that it draws them from, and the plan of both."""
-    config: OffPolicyConfig = context.config.algo
-    width = context.num_envs * context.ranks.size
-    replay = Replay(
-        context,
-        Transitions(config.n_step),
-        size=config.rows(context.config.buffer.size, width),
-        batch_size=config.per_rank_batch_size,
-        ratio=Fraction(str(config.replay_ratio)) / context.ranks.size,
-        starts=config.quiet_steps(width),
-        pretrain=config.per_rank_pretrain_steps,
-        before=rows_before(learner.agent.history),
-    )
-    return learner, replay, Plan(config.total_steps, config.collect_length, config.random_steps(width))
+    sampler = Transitions(context.config.algo.n_step)
+    return learner, *make_memory(context, sampler, before=rows_before(learner.agent.history))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,24 @@ def test_as_many_batches_are_handed_out_as_policy_steps_owe(ratio: float, starts
         counts.append(len(list(replay.batches(before))))
         assert (due, replay.due(before)) == (counts[-1], 0)
     assert counts == expected
+
+
+@pytest.mark.parametrize("every", [1, 6, 12, 30, 47, 1_000])
+@pytest.mark.parametrize(("ratio", "starts"), [(0.3, 5), (1, 0), (2.5, 50)])
+def test_trainings_may_be_rare_and_take_as_many_gradient_steps_in_all(every: int, ratio: float, starts: int) -> None:
+    replay = memory(ratio=ratio, starts=starts, pretrain=7, every=every, end=100 * 3)
+    collector = Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy"))
+    counts = []
+    for _ in range(100):
+        before = collector.policy_steps
+        replay.extend(*collector.collect(1))
+        counts.append(len(list(replay.batches(before))))
+    assert sum(counts) == int(ratio * (300 - starts) + 1e-9) + 7 == replay.planned(300)
+    trainings = {3 * (row + 1) for row, count in enumerate(counts) if count}
+    due = {3 * math.ceil(multiple / 3) for multiple in range(every, 301, every)} | {300}  # of 3 environments
+    assert trainings <= due and max(trainings) == 300
+    if every * ratio >= 1:
+        assert trainings == {at for at in due if at > starts}
 
 
 def test_sequences_are_rows_that_followed_each_other() -> None:

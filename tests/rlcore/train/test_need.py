@@ -347,3 +347,25 @@ def test_chunks_are_bounded_in_bytes(size: int, slot: int) -> None:
     chunk = chunk_rows(size, slot) * slot
     assert chunk <= max(slot, 32 << 20) and chunk <= max(slot, size * slot // 8)
     assert size * slot < 64 << 20 or chunk > (8 << 20) - slot
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_will_be_learned_is_told_in_both_units(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    given = compose(["exp=dreamer_v3_cartpole", "env.num_envs=2", "algo.total_steps=1001"])[0]
+    check_room(given, SPEC, Path("nowhere"), begun=True)
+    # 1,000 policy steps; what is random before the last random row owes nothing: 0.25 · (1,000 - 498)
+    assert (
+        "plans 125 gradient steps of 256 rows: replay ratio 0.25 (gradient steps a policy step), train ratio 64 (rows)"
+        in caplog.text
+    )
+    caplog.clear()
+    check_room(config(), SPEC, Path("nowhere"), begun=True)
+    assert "needs about" in caplog.text and "plans" not in caplog.text  # a rollout is learned from as it comes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (120, "2.0 min"), (7_300, "2.0 h"), (3 * 86_400, "3.0 days")]
+)
+def test_times_are_said_as_people_say_them(seconds: float, text: str) -> None:
+    assert needs.span(seconds) == text

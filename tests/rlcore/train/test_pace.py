@@ -1,0 +1,43 @@
+"""The time that a run's gradient steps will take, told when it is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.train.session import Session
+from tests.runs import prepare
+
+SAC = {
+    "algo": "sac",
+    "algo__hidden_size": 8,
+    "algo__per_rank_batch_size": 4,
+    "algo__learning_starts": 10,
+    "env__num_envs": 1,
+    "evaluation__every": 10_000,
+    "checkpoint__every": 10_000,
+}
+
+
+def told(folder: Path, caplog: pytest.LogCaptureFixture, **keys: Any) -> list[str]:
+    session = Session(prepare(folder, "Pendulum-v1", 60, **SAC | keys))
+    caplog.set_level("INFO")
+    session.advance(lambda facts: None)
+    session.close()
+    return [record.getMessage() for record in caplog.records if "a gradient step takes" in record.getMessage()]
+
+
+def test_the_time_of_the_planned_gradient_steps_is_told_once_the_second_training_has_been_timed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = told(tmp_path / "run", caplog)
+    assert "ms: the 49 to come about" in line  # 51 are planned from policy step 10 on
+    caplog.clear()
+    (line,) = told(tmp_path / "rare", caplog, algo__train_every=20)
+    assert "ms: the 20 to come about" in line
+
+
+def test_nothing_is_told_where_there_is_no_second_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert not told(tmp_path / "run", caplog, algo__train_every=1_000)
