@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlcore.judge.loaded_policy import LoadedPolicy
+    from rlcore.judge.loaded_world import LoadedWorldModel
 
 
 def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
@@ -24,11 +25,34 @@ def load_policy(path_or_uri: str | Path) -> LoadedPolicy:
     """
     from rlcore.judge.policy import load_policy as load
 
+    return load(_local(path_or_uri))
+
+
+def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
+    """A trained world model to look into, by `observe`, `imagine` and `decode`.
+
+    Args:
+        path_or_uri: run directory, checkpoint directory, exported policy folder, or `models:/NAME@champion`, of a
+            policy or of a registered `world_model`.
+
+    Returns:
+        The world model.
+
+    Raises:
+        UserError: there is no such model, or its algorithm learns none.
+    """
+    from rlcore.judge.policy import load_world_model as load
+
+    return load(_local(path_or_uri))
+
+
+def _local(path_or_uri: str | Path) -> str | Path:
+    """The place on this machine of what a path or a models:/ URI names."""
     if str(path_or_uri).startswith("models:/"):
         from flows.registry.models import resolve_uri  # every command imports flows first
 
-        path_or_uri = resolve_uri(str(path_or_uri))
-    return load(path_or_uri)
+        return resolve_uri(str(path_or_uri))
+    return path_or_uri
 
 
 def main(function: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -58,4 +82,4 @@ def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return train(cfg)
 
 
-__all__ = ["load_policy", "main", "run"]
+__all__ = ["load_policy", "load_world_model", "main", "run"]

@@ -28,6 +28,7 @@ PURPOSES = {
     "loss": 12,
     "imagine": 13,
     "dataset": 14,
+    "dream": 15,
 }
 
 

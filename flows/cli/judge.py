@@ -1,4 +1,4 @@
-"""`shepherd evaluate`, `enjoy` and `collect`: how a policy does, in figures or before one's eyes, and what it did."""
+"""`shepherd evaluate`, `enjoy`, `collect`, `dream`: how a policy does, what it did, and what its model expects."""
 
 from __future__ import annotations
 
@@ -70,6 +70,17 @@ def enjoy(source: str, episodes: int) -> None:
         return
     for number, (ret, length) in enumerate(show(run, path, episodes), 1):
         print(f"episode {number}: return {ret:g} in {length} steps")
+
+
+def dream(source: str, checkpoint: str | None) -> None:
+    """Look into a world model: episodes beside what it makes of them, and its own dreams, as pictures and films."""
+    from flows.report.dreams import picture_dreams  # torch
+
+    run, path = locate(source, checkpoint)
+    _compute_as(run)
+    with following(run):
+        made = picture_dreams(run, path, working("episodes to dream of"))
+    print(f"dreams of {short_path(path)}:", *(f"  {short_path(run.path / name)}" for name in made), sep="\n")
 
 
 def _compute_as(run: RunDirectory) -> None:

@@ -156,7 +156,7 @@ def _add_reap(group: Any) -> None:
 
 
 def _add_judges(group: Any) -> None:
-    """`evaluate`, `collect` and `enjoy`, which play with a policy that is there."""
+    """`evaluate`, `collect`, `enjoy` and `dream`, which play with a policy that is there."""
     about = "judge a run, a checkpoint or a registered model over whole episodes"
     command = _add(group, "evaluate", "flows.cli.judge:evaluate", about)
     command.add_argument("source", help=SOURCE)
@@ -180,6 +180,10 @@ def _add_judges(group: Any) -> None:
     command = _add(group, "enjoy", "flows.cli.judge:enjoy", "watch a policy play; without a display: make a video")
     command.add_argument("source", help=SOURCE)
     command.add_argument("--episodes", type=int, default=3, metavar="N", help="episodes to show (3)")
+    about = "look into a world model: episodes beside what it makes of them, and its own dreams, as pictures and films"
+    command = _add(group, "dream", "flows.cli.judge:dream", about)
+    command.add_argument("source", help=SOURCE)
+    command.add_argument("--checkpoint", help="latest, best or a number of policy steps (the run's chosen one)")
 
 
 def _add_sweep(group: Any) -> None:

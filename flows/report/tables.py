@@ -88,7 +88,10 @@ def _facts(summary: Mapping[str, Any], run: RunDirectory) -> list[tuple[str, str
         "learning curve": run.curve if run.curve.exists() else None,
         "video": summary.get("video") and run.path / summary["video"],
     }
-    return [*_effort(summary), *((name, short_path(path)) for name, path in paths.items() if path)]
+    facts = [*_effort(summary), *((name, short_path(path)) for name, path in paths.items() if path)]
+    if dreams := summary.get("dreams"):
+        facts.append(("dreams", f"{short_path(run.media)}: {', '.join(name.rpartition('/')[2] for name in dreams)}"))
+    return facts
 
 
 def _effort(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -8,7 +8,9 @@ from flows.runs.listeners import tell
 from flows.runs.series import write_results
 from flows.runs.trainer import trainer_for
 from flows.runs.with_torch import with_torch
+from rlcore.nn.world_keys import WORLD
 from rlcore.store.directory import RunDirectory
+from rlcore.store.run_config import config_of
 
 
 def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:
@@ -29,6 +31,7 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
         if policy_steps not in (None, trainer.policy_steps):
             return None
         event = trainer.evaluate()
+        _dream(run, "latest", ("every",))
     tell("evaluation", event)
     for mode in ("greedy", "stochastic"):
         if event.get(mode):
@@ -43,4 +46,18 @@ def _finally(run: RunDirectory) -> dict[str, Any]:
     choose(run)  # refuses a run without one before anything is said
     episodes = run.read_config()["evaluation"]["final_episodes"]
     tell("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
+    _dream(run, choose(run).name, ("every", "last"))
     return with_torch(run, "rlcore.judge.final.final_evaluation", doing="last evaluation")
+
+
+def _dream(run: RunDirectory, checkpoint: str, when: tuple[str, ...]) -> None:
+    """Leave pictures of what the run's world model expects, where it learns one and they are asked for.
+
+    Of a checkpoint: so they are made beside training, and touch nothing of it. Without one there is none.
+    """
+    from rlcore.store.checkpoint import newest_good, resolve  # numpy
+
+    config = config_of(run)
+    if config.evaluation.dream in when and WORLD in config.algo.registers and newest_good(run.checkpoints) is not None:
+        path = str(resolve(run, checkpoint))
+        with_torch(run, "flows.report.dreams.try_picturing", path, doing="episodes to dream of")

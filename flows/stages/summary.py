@@ -42,6 +42,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "baseline": baseline and {key: baseline[key] for key in ("mean", "std", "ci95", "episodes", "returns")},
         "checkpoint": judged.get("checkpoint", str(path.relative_to(run.path))),
         "video": judged.get("video"),
+        "dreams": [str(path.relative_to(run.path)) for path in sorted(run.media.glob("dream_*"))],
         "model": {key: model[key] for key in ("name", "version", "aliases")} if model else None,
         "fingerprint": bookkeeping["fingerprint"],
         "status": (last_event(events, "end") or {"status": "training"})["status"],

@@ -99,11 +99,13 @@ def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> Non
         if result and result.get("mean") is not None
     ]
     page = f"{summary_markdown(summary)}\n\nRun directory: `{run.path}`\n"
-    # Prefect's pages are served from elsewhere and cannot open a file of this machine: the picture goes with the link.
-    picture = "data:image/png;base64," + base64.b64encode(curve.read_bytes()).decode()
     _try(prefect.artifacts.create_table_artifact, rows, _key("results", run), f"returns of {name}")
     _try(prefect.artifacts.create_markdown_artifact, page, _key("report", run), f"results of {name}")
-    _try(prefect.artifacts.create_image_artifact, picture, _key("learning-curve", run), f"learning curve: {curve}")
+    _show_picture(_key("learning-curve", run), f"learning curve: {curve}", curve.read_bytes())
+    for dream in summary.get("dreams", ()):
+        if dream.endswith(".png"):
+            path = run.path / dream
+            _show_picture(_key(path.stem, run), f"{path.stem.replace('_', ' ')}: {path}", path.read_bytes())
 
 
 def show_comparison(name: str, markdown: str, pictures: Mapping[str, bytes]) -> None:
@@ -111,8 +113,13 @@ def show_comparison(name: str, markdown: str, pictures: Mapping[str, bytes]) -> 
     key = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     _try(prefect.artifacts.create_markdown_artifact, markdown, f"compare-{key}", name)
     for place, (title, png) in enumerate(pictures.items(), 1):
-        picture = "data:image/png;base64," + base64.b64encode(png).decode()
-        _try(prefect.artifacts.create_image_artifact, picture, f"compare-{key}-{place}", title)
+        _show_picture(f"compare-{key}-{place}", title, png)
+
+
+def _show_picture(key: str, title: str, png: bytes) -> None:
+    """Show a PNG, which goes with its link: Prefect's pages are served from elsewhere and open no file of ours."""
+    picture = "data:image/png;base64," + base64.b64encode(png).decode()
+    _try(prefect.artifacts.create_image_artifact, picture, key, title)
 
 
 def _name(run: RunDirectory) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,6 +13,7 @@ from rlcore.config.schema import arg, other_default
 from rlcore.config.values import spell
 from rlcore.errors import UserError
 from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, check_keys
+from rlcore.nn.world_keys import WORLD_PARTS
 from rlcore.spec import ActionSpec
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class DreamerConfig(ReplayConfig):
     """Keys of every Dreamer."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
+    registers: ClassVar[Mapping[str, str]] = WORLD_PARTS
     side: ClassVar[int | None] = 64  # pixels of the images that its convolutions take; None: any power of two
     continuous: ClassVar[tuple[str, ...]] = ("trunc_normal", "tanh_normal", "normal")  # distributions; the first, auto
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlcore.config.schema import REQUIRED, arg
@@ -21,6 +22,8 @@ class AlgorithmConfig:
     """Keys that every algorithm has, and what it says of its others."""
 
     kinds: ClassVar[frozenset[str]] = VECTORS  # of observation keys that it reads
+    # Of the learner's parts those that may be registered apart: name in model_manager.models -> its place in the state.
+    registers: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     name: str = arg(REQUIRED, "the algorithm")
     total_steps: int = arg(REQUIRED, "the budget in policy steps: rows of all environments together", low=1)

@@ -214,6 +214,11 @@ class EvaluationConfig:
     final_episodes: int = arg(100, "episodes of the last evaluation, greedy and stochastic each", low=1)
     baseline_episodes: int = arg(100, "episodes of the random baseline", low=1)
     num_envs: int = arg(25, "environments stepped together while evaluating", low=1)
+    dream: str = arg(
+        "every",
+        "of a world model: pictures and films of what it expects, in media/, at every evaluation, the last, or never",
+        choices=("every", "last", "never"),
+    )
     max_episode_steps: int | None = arg(
         None,
         "an evaluation episode is cut here; null = 1 % of algo.total_steps, "

@@ -107,9 +107,8 @@ def record(act: Act, env: gymnasium.Env, path: Path, seed: int, max_steps: int) 
         raise UserError(f"{_name(env)}: no video without pictures; make it with render_mode='rgb_array'")
     obs, _ = env.reset(seed=seed)
     first = _frame(env)
-    path.parent.mkdir(parents=True, exist_ok=True)
     total, length, done = 0.0, 0, False
-    with _writer(path, _rate(env), first.shape) as write:
+    with writing(path, _rate(env), first.shape) as write:
         write(first)
         while not done and length < max_steps:
             obs, reward, terminated, truncated, _ = env.step(act(obs))
@@ -143,11 +142,12 @@ def _frame(env: gymnasium.Env) -> np.ndarray:
 
 
 @contextmanager
-def _writer(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that takes frames of one shape; the file gets its name when every frame is in it."""
+def writing(path: Path, rate: float, shape: tuple[int, ...]) -> Iterator[Callable[[np.ndarray], None]]:
+    """A function that takes frames of `shape`, both sides even; the file gets its name when every frame is in it."""
     import imageio_ffmpeg
 
     height, width, _ = shape
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
     options: dict[str, Any] = {"fps": rate, "codec": "libx264", "macro_block_size": 1, "ffmpeg_log_level": "error"}
     output = ["-movflags", "+faststart", "-threads", "1", "-preset", "veryfast"]

@@ -21,6 +21,16 @@ from rlcore.spec import ArraySpec, EnvSpec
 from rlcore.types import Carry
 
 
+def algorithm_of(description: Mapping[str, Any]) -> Any:
+    """The algorithm that a description names, of a plugin too; a `UserError` where it is not here."""
+    plugins.load()
+    name = description["algo"]["name"]
+    if name not in ALGORITHMS:  # what only brought an environment is not asked for
+        plugins.require(description.get("plugins", ()))
+        raise UserError(f"algo.name={name}: not an algorithm here; algorithms: {', '.join(ALGORITHMS)}")
+    return ALGORITHMS[name]
+
+
 class LoadedPolicy:
     """An agent with the shapes it expects.
 
@@ -33,12 +43,7 @@ class LoadedPolicy:
     def __init__(self, description: Mapping[str, Any], state: Mapping[str, Any], seed: int = 0) -> None:
         self.description = dict(description)
         self.spec = EnvSpec.from_json(description["spec"])
-        plugins.load()
-        name = description["algo"]["name"]
-        if name not in ALGORITHMS:  # what only brought an environment is not asked for
-            plugins.require(description.get("plugins", ()))
-            raise UserError(f"algo.name={name}: not an algorithm here; algorithms: {', '.join(ALGORITHMS)}")
-        module = ALGORITHMS[name]
+        module = algorithm_of(description)
         config = build(module.Config, description["algo"], "algo.")
         self.agent = module.Agent(config, self.spec, description["distribution"], torch.Generator())
         self.agent.load_state_dict(state)

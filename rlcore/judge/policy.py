@@ -14,6 +14,7 @@ from rlcore.algorithms import ALGORITHMS
 from rlcore.config.values import plain
 from rlcore.errors import UserError
 from rlcore.judge.loaded_policy import LoadedPolicy
+from rlcore.judge.loaded_world import LoadedWorldModel
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
@@ -67,6 +68,24 @@ def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
     source = read_source(path)
     with _tell_errors_in(source.place, source.files):
         return LoadedPolicy(source.description, source.parts["agent"], seed)
+
+
+def load_world_model(path: str | Path, seed: int = 0) -> LoadedWorldModel:
+    """The world model of a run, a checkpoint or an exported policy, as `load_policy` finds it; or a registered one.
+
+    Args:
+        path: where it is.
+        seed: of the latents.
+
+    Returns:
+        A `LoadedWorldModel` on the CPU in float32.
+
+    Raises:
+        UserError: there is none there, it is damaged, or its algorithm learns none.
+    """
+    source = read_source(path)
+    with _tell_errors_in(source.place, source.files):
+        return LoadedWorldModel(source.description, source.parts, seed)
 
 
 def read_source(path: str | Path) -> Source:

@@ -28,6 +28,10 @@ class State(NamedTuple):
         """[z, h], [..., Z + H]: what heads and actor see."""
         return torch.cat([self.stoch, self.deter], -1)
 
+    def at(self, index: Any) -> State:
+        """Some of several states, by an index into what comes before their sizes: of [T, B, ...] a row, say."""
+        return State(self.deter[index], self.stoch[index])
+
     def detach(self) -> State:
         """The state without its gradient."""
         return State(self.deter.detach(), self.stoch.detach())

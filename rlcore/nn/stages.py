@@ -102,6 +102,14 @@ def show(image: Tensor, spec: ArraySpec, lead: int) -> Tensor:
     return scale_pixels(pixels(image, spec, lead))
 
 
+def restore(image: Tensor, spec: ArraySpec) -> Tensor:
+    """`show` undone: [..., channels, height, width] -> [..., *shape] float32, of integers from 0 to 255."""
+    frames, lead = spec.shape[:-3], image.shape[:-3]
+    parted = image.reshape(*lead, *frames, -1, *spec.pixels)
+    parted = parted if spec.channels_first else parted.movedim(-3, -1)
+    return parted if spec.dtype.startswith("float") else (parted + 0.5) * 255
+
+
 class ImageDecoder(nn.Module):
     """A vector to images, as `ImageEncoder` sees them.
 

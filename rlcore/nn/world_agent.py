@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rlcore.functional.noise import Noise
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import State
-from rlcore.nn.world_model import WorldModel
+from rlcore.nn.world_model import Number, WorldModel
 
 
 class WorldAgent(nn.Module):
@@ -21,11 +21,12 @@ class WorldAgent(nn.Module):
     Args:
         world: whose states it acts on.
         actor: who acts.
+        value: form in which a critic tells the value of a state; None: that of the model's reward.
     """
 
-    def __init__(self, world: WorldModel, actor: LatentActor) -> None:
+    def __init__(self, world: WorldModel, actor: LatentActor, value: Number | None = None) -> None:
         super().__init__()
-        self.world, self.actor = world, actor
+        self.world, self.actor, self.value = world, actor, value or world.number
         self.keys = (*world.encoder.images, *world.encoder.vectors)
 
     def initial(self, batch_size: int) -> dict[str, Tensor]:

@@ -13,6 +13,9 @@ from rlcore.config.schema import arg, other_default
 from rlcore.nn.network_keys import ACTIVATIONS
 
 NORMS = ("layer_norm", "identity")
+WORLD = "world_model"  # the part that a world model is, by SheepRL's names for parts
+# Those of every learner around one -> their places in its state (`registers`).
+WORLD_PARTS = {WORLD: "agent.world", "actor": "agent.actor", "critic": "critic"}
 
 
 class Form(NamedTuple):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.functional.precision import widen
-from rlcore.functional.symlog import symlog
+from rlcore.functional.symlog import symexp, symlog
 from rlcore.nn.dense import Dense, linear
 from rlcore.nn.encoder import flatten
 from rlcore.nn.rssm import RSSM, Latent, State
-from rlcore.nn.stages import ImageDecoder, ImageEncoder, show
+from rlcore.nn.stages import ImageDecoder, ImageEncoder, restore, show
 from rlcore.nn.world_keys import ObservationKeys, WorldKeys
 from rlcore.spec import ArraySpec, EnvSpec
 
@@ -81,6 +81,22 @@ class KeyEncoder(nn.Module):
         seen = {key: image.unflatten(0, obs[key].shape[:lead]) for key, image in shown.items()}
         vectors = {key: flatten(obs, self.spec, [key], lead) for key in self.vectors}
         return seen | {key: symlog(vector) if self.symlog else vector for key, vector in vectors.items()}
+
+    def restore(self, made: Obs) -> dict[str, Tensor]:
+        """`see` undone of some keys: [*lead, ...] -> key -> [*lead, *shape] float32 in the environment's units.
+
+        A Discrete observation becomes its likeliest value.
+        """
+        found: dict[str, Tensor] = {}
+        for key, part in made.items():
+            spec = self.spec.obs[key]
+            if key in self.images:
+                found[key] = restore(part, spec)
+            elif spec.n is not None:
+                found[key] = part.argmax(-1).float() + spec.start
+            else:
+                found[key] = (symexp(part) if self.symlog else part).reshape(*part.shape[:-1], *spec.shape)
+        return found
 
     def forward(self, seen: Obs) -> Tensor:
         """What `see` gives -> features [*lead, E]."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rlcore.algorithms.dreamer import DreamerConfig
 from rlcore.config.schema import arg, other_default
 from rlcore.errors import UserError
-from rlcore.nn.world_keys import LatentActorConfig, NormConfig, TwoHotConfig, WorldModelConfig
+from rlcore.nn.world_keys import WORLD_PARTS, LatentActorConfig, NormConfig, TwoHotConfig, WorldModelConfig
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class CriticConfig(TwoHotConfig):
 class Config(DreamerConfig):
     """Keys of Dreamer V3."""
 
+    registers: ClassVar[Mapping[str, str]] = WORLD_PARTS | {"target_critic": "target_critic", "moments": "moments"}
     side: ClassVar[int | None] = None
     continuous: ClassVar[tuple[str, ...]] = ("scaled",)
 

@@ -66,9 +66,8 @@ class Agent(WorldAgent):
         world = WorldModel(model, spec, *keys, latent, number, (scale, nothing), rng)
         form = config.actor.policy(config.policy_kind(spec.action, distribution))
         stretch = config.normalize_actions
-        super().__init__(
-            world, LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, scale, rng)
-        )
+        actor = LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, scale, rng)
+        super().__init__(world, actor, TwoHot(config.critic.bins))
 
 
 def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: float, nats: float) -> Tensor:

@@ -25,6 +25,7 @@ LINES = [
     "evaluate runs/a --episodes 5 --checkpoint best --round 2 --video",
     "collect runs/a --minari mine-v0 --episodes 5 --checkpoint best --actions greedy --round 1",
     "enjoy runs/a --episodes 2",
+    "dream runs/a --checkpoint best",
     "config exp=ppo --params",
     "diff runs/a runs/b",
     "reproduce runs/a --run-dir runs/b --json",

@@ -1,0 +1,373 @@
+"""A world model's dreams as pictures and films: beside the truth, as curves, and those of its own."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from flows.report.figures import COLOURS, GRID, INK, SOFT, drawing
+from rlcore.errors import UserError
+from rlcore.judge.dream import Dream, dream
+from rlcore.judge.film import writing
+from rlcore.judge.play import OnProgress
+from rlcore.spec import ArraySpec, EnvSpec
+from rlcore.store.directory import RunDirectory, write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Picture = np.ndarray  # [height, width, 3] uint8
+TRUTH, MODEL, SEEN_TONE, PALE = INK, COLOURS[1], COLOURS[2], GRID
+CELL, SMALL_CELL = 128, 72  # pixels a side, about, of an image in a film and in a picture
+GAP, EDGE = 4, 3  # pixels between images, and of the frame around one
+LEFT, TOP = 92, 26  # pixels of a film that words take
+SHOWN = (0, 2, 4, 5, 9, 14, 19, 24, 29, 34, 39, 44, 49)  # rows in a picture
+NUMBERS = 8  # of vector observations that are drawn at most
+RATE = 8.0  # frames a second: slow enough to compare
+log = logging.getLogger(__name__)
+
+
+def picture_dreams(run: RunDirectory, path: Path, on_progress: OnProgress | None = None) -> list[str]:
+    """Play episodes of a checkpoint, and leave what its world model makes of them in the run's media/.
+
+        dream_<key>.mp4, .png      of each decoded image key truth, model and difference
+        dream_curves.png           reward, the chance to go on and vector observations: truth against the model
+        dream_policy.mp4, .png     the policy's own dream with reward, value and chance to go on; film of images alone
+
+    Args:
+        run: whose environment and seed.
+        path: the checkpoint's directory.
+        on_progress: as of `rlcore.judge.dream.dream`.
+
+    Returns:
+        The files, relative to the run.
+
+    Raises:
+        UserError: the run's algorithm learns no world model.
+    """
+    made, spec = dream(run, path, on_progress), EnvSpec.from_json(run.read_card()["spec"])
+    images = {key: spec.obs[key] for key in made.model.obs if spec.obs[key].kind == "image"}
+    names = list[str]()
+    for key, image in images.items():
+        name = f"dream_{key.replace('/', '-')}"
+        _film(run.media / f"{name}.mp4", _beside_the_truth(made, key, image))
+        _save(run.media / f"{name}.png", _strips(made, key, image))
+        names += [f"{name}.mp4", f"{name}.png"]
+    _save(run.media / "dream_curves.png", _curves(made, spec))
+    names += ["dream_curves.png"]
+    if images:
+        _film(run.media / "dream_policy.mp4", _own_dream(made, images))
+        names += ["dream_policy.mp4"]
+    _save(run.media / "dream_policy.png", _own_strips(made, images) if images else _own_curves(made, spec))
+    return [str((run.media / name).relative_to(run.path)) for name in [*names, "dream_policy.png"]]
+
+
+def try_picturing(run: RunDirectory, path: str, on_progress: OnProgress | None = None) -> list[str]:
+    """As `picture_dreams`, for a training: whatever goes wrong is said in the log, for no picture is worth a run."""
+    try:
+        return picture_dreams(run, Path(path), on_progress)
+    except Exception as error:
+        log.warning("no dream: %s", error if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
+        return []
+
+
+# Images ---------------------------------------------------------------------------------------------------------------
+
+
+def as_pictures(images: np.ndarray, spec: ArraySpec) -> np.ndarray:
+    """Images [..., *shape] of an environment as [..., height, width, 3] uint8, the newest of a stack."""
+    rows = images if not spec.channels_first else np.moveaxis(images, -3, -1)
+    lead = images.ndim - len(spec.shape)
+    rows = rows.reshape(*images.shape[:lead], -1, *rows.shape[-3:])[..., -1, :, :, :]
+    if np.dtype(spec.dtype).kind == "f":  # of floats nobody knows the range
+        low, high = rows.min(), rows.max()
+        rows = (rows - low) / max(float(high - low), 1e-6) * 255
+    channels = rows.shape[-1]
+    rows = rows.clip(0, 255).astype(np.uint8)
+    return rows[..., -3:] if channels >= 3 else rows[..., -1:].repeat(3, -1)
+
+
+def _difference(model: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Grey where both are the same, brighter where the model is."""
+    return ((model.astype(int) - truth.astype(int) + 255) // 2).astype(np.uint8)
+
+
+def _enlarge(pictures: np.ndarray, side: int) -> np.ndarray:
+    """[..., height, width, 3], each pixel as a whole number of pixels, so that the height is about `side`."""
+    factor = max(1, round(side / pictures.shape[-3]))
+    return pictures.repeat(factor, -3).repeat(factor, -2)
+
+
+def _blank(pictures: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """White [..., height, width, 3] where nothing is there [...]."""
+    return np.where(there[..., None, None, None], pictures, np.uint8(255))
+
+
+def _edged(picture: Picture, colour: str, edge: int = EDGE) -> Picture:
+    """A picture with a frame around it."""
+    whole = np.empty((picture.shape[0] + 2 * edge, picture.shape[1] + 2 * edge, 3), np.uint8)
+    whole[:] = _rgb(colour)
+    whole[edge:-edge, edge:-edge] = picture
+    return whole
+
+
+def _tile(rows: Sequence[Sequence[Picture]], left: int, top: int) -> Picture:
+    """Pictures of one size in rows and columns on white, with room for words on the left and above; even sides."""
+    height, width = rows[0][0].shape[:2]
+    size = top + len(rows) * (height + GAP), left + len(rows[0]) * (width + GAP)
+    page = np.full((*(side + side % 2 for side in size), 3), 255, np.uint8)
+    for i, row in enumerate(rows):
+        for j, picture in enumerate(row):
+            y, x = top + i * (height + GAP), left + j * (width + GAP)
+            page[y : y + height, x : x + width] = picture
+    return page
+
+
+def _write(page: Picture, words: Sequence[tuple[float, float, str, str, str]], size: int = 15) -> Picture:
+    """Words on a page: x, y, anchor (Pillow's), text, colour."""
+    image = Image.fromarray(page)
+    pen, font = ImageDraw.Draw(image), ImageFont.load_default(size)
+    for x, y, anchor, text, colour in words:
+        pen.text((x, y), text, fill=_rgb(colour), font=font, anchor=anchor)
+    return np.asarray(image)
+
+
+def _rgb(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def _beside_the_truth(made: Dream, key: str, spec: ArraySpec) -> Iterator[Picture]:
+    """Frames of truth, model and difference, the sequences side by side."""
+    truth, model = (as_pictures(told.obs[key], spec) for told in (made.truth, made.model))
+    kinds = {"truth": truth, "model": model, "difference": _difference(model, truth)}
+    rows = {name: _blank(_enlarge(pictures, CELL), made.there) for name, pictures in kinds.items()}
+    for t in range(len(truth)):
+        word, colour = ("seen", SEEN_TONE) if t < made.seen else ("imagined", MODEL)
+        edges = {"truth": INK, "model": colour, "difference": SOFT}
+        cells = [[_edged(picture, edges[name]) for picture in pictures[t]] for name, pictures in rows.items()]
+        page, height = _tile(cells, LEFT, TOP), cells[0][0].shape[0]
+        words = [(LEFT - 8, TOP + (i + 0.5) * (height + GAP), "rm", name, INK) for i, name in enumerate(rows)]
+        yield _write(page, [*words, (LEFT, TOP / 2, "lm", f"row {t + 1} of {len(truth)}: {word}", colour)])
+
+
+def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
+    """Truth, model and difference of each sequence under one another, time to the right."""
+    shown = [t for t in SHOWN if t < len(made.there)]
+    truth, model = (as_pictures(told.obs[key], spec) for told in (made.truth, made.model))
+    kinds = {"truth": truth, "model": model, "difference": _difference(model, truth)}
+    pages, left = list[Picture](), 84
+    for n in range(truth.shape[1]):
+        small = [_blank(_enlarge(part[shown, n], SMALL_CELL), made.there[shown, n]) for part in kinds.values()]
+        cells, top = [[_edged(picture, GRID, 1) for picture in row] for row in small], 0 if n else TOP
+        page, (height, width) = _tile(cells, left, top), cells[0][0].shape[:2]
+        words = [(left - 6, top + i * (height + GAP) + height / 2, "rm", name, INK) for i, name in enumerate(kinds)]
+        if not n:
+            places = [left + i * (width + GAP) + width / 2 for i in range(len(shown))]
+            colours = [SEEN_TONE if t < made.seen else MODEL for t in shown]
+            words += [(x, TOP / 2, "mm", str(t + 1), tone) for x, t, tone in zip(places, shown, colours, strict=True)]
+            words += [(left - 6, TOP / 2, "rm", "row", SOFT)]
+        pages += [_write(page, words, 13), np.full((8, page.shape[1], 3), 255, np.uint8)]
+    legend = np.full((22, pages[0].shape[1], 3), 255, np.uint8)
+    words = [(left, 8, "lm", "seen", SEEN_TONE), (left + 44, 8, "lm", "imagined", MODEL)]
+    return np.concatenate([*pages, _write(legend, words, 13)])
+
+
+# The policy's own dream -----------------------------------------------------------------------------------------------
+
+
+def _said(made: Dream) -> dict[str, np.ndarray]:
+    """What the model says of its own dreams, [H+1, N], by what it is called in charts."""
+    own = made.own
+    said = {"reward": own.reward, "value": own.value, "goes on": own.goes_on}
+    return {name: part for name, part in said.items() if part is not None}
+
+
+def _lives(made: Dream) -> np.ndarray:
+    """Steps [H+1, N] of the dreams up to the first of which the model says that the episode likely ends there."""
+    if made.own.goes_on is None:
+        return np.ones_like(made.own.reward, bool)
+    before = np.concatenate([np.ones_like(made.own.goes_on[:1]), made.own.goes_on[:-1]])
+    return (before > 0.5).cumprod(0).astype(bool)
+
+
+def _dreamed(made: Dream, key: str, spec: ArraySpec, side: int) -> list[list[Picture]]:
+    """Images of the dreams, a list a step, in frames of the colour that each has in the charts; pale behind its end."""
+    pictures = _enlarge(as_pictures(made.own.obs[key], spec), side)
+    pictures = np.where(_lives(made)[..., None, None, None], pictures, 255 - (255 - pictures) // 4)
+    return [[_edged(p, tone) for p, tone in zip(row, COLOURS, strict=False)] for row in pictures]
+
+
+def _own_dream(made: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
+    """Frames of the dreams side by side, and what is said of them below, up to where they are."""
+    keys = [_dreamed(made, key, spec, CELL) for key, spec in images.items()]
+    keys = [rows for rows in keys if rows[0][0].shape == keys[0][0][0].shape]
+    for t in range(len(keys[0])):
+        page = _tile([rows[t] for rows in keys], LEFT, TOP)
+        if t == 0:
+            chart, place = _chart(made, page.shape[1], (LEFT, page.shape[1] - 2 * GAP))
+        told, now = chart.copy(), round(place(t))
+        told[:, now + 1 :] = 255 - (255 - told[:, now + 1 :]) // 5
+        told[4:-26, now] = _rgb(INK)
+        words = f"the policy's own dream, step {t} of {len(keys[0]) - 1}"
+        yield np.concatenate([_write(page, [(LEFT, TOP / 2, "lm", words, INK)]), told])
+
+
+def _own_strips(made: Dream, images: Mapping[str, ArraySpec]) -> Picture:
+    """Each dream a strip, time to the right, and what is said of them below on the same axis."""
+    rows = _dreamed(made, *next(iter(images.items())), SMALL_CELL)
+    shown = np.linspace(0, len(rows) - 1, min(len(rows), 11)).round().astype(int)
+    page, cell = _tile([[*strip] for strip in zip(*(rows[t] for t in shown), strict=True)], LEFT, TOP), rows[0][0]
+    centres = [LEFT + cell.shape[1] / 2 + i * (cell.shape[1] + GAP) for i in range(len(shown))]
+    words = [(x, TOP / 2, "mm", str(t), INK) for x, t in zip(centres, shown, strict=True)]
+    page = _write(page, [*words, (LEFT - 8, TOP / 2, "rm", "step", SOFT)], 13)
+    return np.concatenate([page, _chart(made, page.shape[1], (centres[0], centres[-1]))[0]])
+
+
+def _chart(made: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture, Callable[[int], float]]:
+    """Curves under one another, `width` pixels wide, of which the first and last step lie at `reach`.
+
+    Gives the picture, of an even number of rows, and where a step lies in it.
+    """
+    said, lives, (left, right) = _said(made), _lives(made), reach
+    height, span = 100 * len(said) + 30, max(1, len(lives) - 1)
+    with drawing():
+        figure, canvas = _figure(width, height)
+        for i, (name, curves) in enumerate(said.items()):
+            axes = _axes(figure, (left, 100 * i + 10, right - left, 82), name)
+            for n, tone in enumerate(COLOURS[: curves.shape[1]]):
+                axes.plot(curves[:, n], color=tone, linewidth=0.8, alpha=0.3)
+                axes.plot(np.where(lives[:, n], curves[:, n], np.nan), color=tone, linewidth=1.5)
+            axes.set_xlim(0, span)
+            if name == "goes on":
+                axes.set_ylim(-0.08, 1.08)
+            axes.tick_params(labelbottom=i == len(said) - 1)
+        drawn = _drawn(canvas)
+    return drawn[: height - height % 2], lambda step: left + step / span * (right - left)
+
+
+# Curves ---------------------------------------------------------------------------------------------------------------
+
+
+def _numbers(obs: Mapping[str, np.ndarray], spec: EnvSpec) -> dict[str, np.ndarray]:
+    """Vector observations as curves [T, N], each number by its name; as many as are drawn."""
+    found: dict[str, np.ndarray] = {}
+    for key, part in obs.items():
+        if spec.obs[key].kind == "image":
+            continue
+        flat = part.reshape(*part.shape[:2], -1).astype(float)
+        size = flat.shape[-1]
+        found |= {f"{key} {i}" if size > 1 else key: flat[..., i] for i in range(size)}
+    return dict([*found.items()][:NUMBERS])
+
+
+def _curves(made: Dream, spec: EnvSpec) -> Picture:
+    """Truth against model, a row a number and a column a sequence."""
+    truth, model = (_numbers(told.obs, spec) for told in (made.truth, made.model))
+    rows = {name: (truth[name], model[name]) for name in truth} | {"reward": (made.truth.reward, made.model.reward)}
+    if made.truth.goes_on is not None and made.model.goes_on is not None:
+        rows["goes on"] = (made.truth.goes_on, made.model.goes_on)
+    length = int(made.there.sum(0).max())
+    names = {f"{min(made.seen, length)} rows seen": SEEN_TONE, "recorded": TRUTH, "model": MODEL}
+    drawn = {name: [(a[:length], TRUTH, made.there), (b[:length], MODEL, made.there)] for name, (a, b) in rows.items()}
+    return _panels(drawn, names, "row", min(made.seen, length))
+
+
+def _own_curves(made: Dream, spec: EnvSpec) -> Picture:
+    """What is dreamed of vector observations, and what is said of it, a column a dream; pale behind its end."""
+    lives, rows = _lives(made), {**_numbers(made.own.obs, spec), **_said(made)}
+    drawn = {name: [(c, PALE, np.ones_like(lives)), (c, MODEL, lives)] for name, c in rows.items()}
+    names = {"the policy's own dream": MODEL, "after its end": PALE}
+    return _panels(drawn, names if not lives.all() else {"the policy's own dream": MODEL}, "step", 0)
+
+
+def _panels(
+    rows: Mapping[str, Sequence[tuple[np.ndarray, str, np.ndarray]]], names: Mapping[str, str], axis: str, seen: int
+) -> Picture:
+    """Charts under one another, a number each: its curves [T, N], their colours, what of them is there; N side by side.
+
+    A chart has one pair of axes for all of its sequences: Matplotlib takes 25 ms for a pair.
+    """
+    from matplotlib.lines import Line2D
+
+    length, count = next(iter(rows.values()))[0][0].shape
+    width, height, apart = 1200, 105 * len(rows) + 75, 1.1 * max(1, length - 1)
+    at = np.arange(length)[:, None] + apart * np.arange(count)  # [T, N], where a row lies
+    ticks = np.linspace(0, length - 1, 3).round().astype(int)
+    with drawing():
+        figure, canvas = _figure(width, height)
+        for i, (name, curves) in enumerate(rows.items()):
+            there = [curve[kept[:length]] for curve, _, kept in curves]
+            low, high = (0.0, 1.0) if name == "goes on" else (min(map(np.min, there)), max(map(np.max, there)))
+            spread = max(high - low, 0.1 * max(abs(low), abs(high)), 1e-3)  # what hardly changes is not to look wild
+            margin = 0.54 * spread - (high - low) / 2
+            axes = _axes(figure, (70, 35 + 105 * i, width - 80, 90), name)
+            for n in range(count if seen else 0):
+                axes.axvspan(at[0, n], at[seen - 1, n], color=SEEN_TONE, alpha=0.18, linewidth=0)
+            for curve, colour, kept in curves:
+                axes.plot(at, np.where(kept[:length], curve, np.nan), color=colour, linewidth=1.3)
+            for n in range(1, count):
+                axes.axvline(at[0, n], color=SOFT, linewidth=0.8)
+            axes.set_xlim(0, at[-1, -1] + 0.05 * length)
+            axes.set_ylim(low - margin, high + margin)
+            last = i == len(rows) - 1  # ticks are what takes Matplotlib's time
+            axes.set_xticks(at[ticks].T.flatten() if last else [])
+            if last:
+                axes.set_xticklabels([*map(str, ticks + (1 if seen else 0))] * count)
+        handles = [Line2D([], [], color=tone, linewidth=3, label=name) for name, tone in names.items()]
+        where = {"loc": "upper left", "bbox_to_anchor": (62 / width, 1 - 4 / height), "borderaxespad": 0.0}
+        figure.legend(handles=handles, ncols=len(names), frameon=False, labelcolor=INK, handlelength=1.2, **where)
+        figure.text(0.5, 6 / height, axis, color=INK, fontsize=9, ha="center")
+        return _drawn(canvas)
+
+
+def _figure(width: int, height: int) -> tuple[Any, Any]:
+    """A figure of so many pixels, and its canvas; without pyplot, which keeps every figure alive."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width / 100, height / 100), dpi=100)
+    return figure, FigureCanvasAgg(figure)
+
+
+def _axes(figure: Any, place: tuple[float, float, float, float], name: str) -> Axes:
+    """A chart whose left, top, width and height are these pixels of a figure."""
+    width, height = figure.bbox.size
+    left, top, wide, high = place
+    axes = figure.add_axes((left / width, 1 - (top + high) / height, wide / width, high / height))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(SOFT)
+    axes.tick_params(color=SOFT, labelcolor=INK, labelsize=8)
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.set_ylabel(name, color=INK, fontsize=9)
+    axes.locator_params(axis="y", nbins=4)
+    return axes
+
+
+def _drawn(canvas: Any) -> Picture:
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def _save(path: Path, picture: Picture) -> None:
+    """Write a picture as PNG, whole or not at all."""
+    data = io.BytesIO()
+    Image.fromarray(picture).save(data, "PNG")
+    write_bytes(path, data.getvalue())
+
+
+def _film(path: Path, frames: Iterator[Picture]) -> None:
+    """Write frames of one size, both sides even, as a film."""
+    first = next(frames)
+    with writing(path, RATE, first.shape) as write:
+        write(first)
+        for frame in frames:
+            write(frame)

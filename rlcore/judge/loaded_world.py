@@ -1,0 +1,182 @@
+"""A trained world model to look into: what it makes of observations, what it expects of actions, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.build import build
+from rlcore.errors import UserError
+from rlcore.functional.noise import Noise
+from rlcore.functional.tree import map_leaves
+from rlcore.judge.loaded_policy import algorithm_of
+from rlcore.nn.dense import Dense
+from rlcore.nn.rssm import State
+from rlcore.nn.world_keys import WORLD
+from rlcore.spec import ArraySpec, EnvSpec
+
+
+class Told(NamedTuple):
+    """What a model says of states [...].
+
+    Attributes:
+        obs: decoded key -> [..., *shape] in the environment's own form, dtype and units.
+        reward: [...] float32, in the environment's unit: what arrives with the state.
+        goes_on: [...] float32, the probability that the episode does not end in the state; None: it does not say.
+        value: [...] float32, discounted return to come under the policy; None: its critic is not there.
+    """
+
+    obs: dict[str, np.ndarray]
+    reward: np.ndarray
+    goes_on: np.ndarray | None
+    value: np.ndarray | None
+
+
+class LoadedWorldModel:
+    """A world model, and the actor and critic that learned in it, on the CPU in float32.
+
+    States are `rlcore.nn.rssm.State`: `deter` and `stoch`, [..., H] and [..., Z]. Latents are drawn from one stream,
+    so that the same calls in the same order give the same states.
+
+    Args:
+        description: as `LoadedPolicy` takes it.
+        parts: states of a learner's parts, `agent` and `critic`; or of the registered `world_model` alone.
+        seed: of the latents and of sampled actions.
+
+    Raises:
+        UserError: the algorithm has no world model.
+    """
+
+    def __init__(self, description: Mapping[str, Any], parts: Mapping[str, Any], seed: int = 0) -> None:
+        self.description, self.spec = dict(description), EnvSpec.from_json(description["spec"])
+        algorithm = algorithm_of(description)
+        refuse_without_world(algorithm.Config, description["algo"]["name"])
+        config = build(algorithm.Config, description["algo"], "algo.")
+        self.agent = algorithm.Agent(config, self.spec, description["distribution"], torch.Generator())
+        self.acts = "agent" in parts
+        if self.acts:
+            self.agent.load_state_dict(parts["agent"])
+        else:
+            self.agent.world.load_state_dict(parts[WORLD])
+        self.agent.requires_grad_(False).eval()
+        self.world = self.agent.world
+        self._critic: Any = None
+        if "critic" in parts:
+            outputs = self.agent.value.outputs
+            self._critic = Dense(self.world.feat_size, config.critic.layers, torch.Generator(), outputs)
+            self._critic.load_state_dict(parts["critic"])
+            self._critic.requires_grad_(False).eval()
+        self._rng = Noise(seed, "dream")
+
+    @torch.no_grad()
+    def observe(self, obs: Mapping[str, Any], action: Any, is_first: Any = None) -> State:
+        """States after each row of sequences, as training finds them: row 0 opens one, whatever came before.
+
+        Args:
+            obs: encoded key -> [T, B, *shape], as the environment gives them.
+            action: [T, B, *shape] in the environment's form; action[t] answers obs[t], so the last one is not looked
+                at.
+            is_first: [T, B] bool, rows that open an episode; None: row 0 alone.
+
+        Returns:
+            [T, B, ...].
+
+        Raises:
+            UserError: a key is missing, or shapes do not fit.
+        """
+        rows = {key: self._rows(obs, key) for key in self.agent.keys}
+        length, count = next(iter(rows.values())).shape[:2]
+        said = self._flat(action, length, count)
+        before = torch.cat([torch.zeros_like(said[:1]), said[:-1]])
+        opens = torch.zeros(length, count, dtype=torch.bool)
+        if is_first is not None:
+            opens = torch.from_numpy(np.array(is_first, bool).reshape(length, count))
+        opens[0] = True
+        noise = self.world.rssm.noise(self._rng, length, count)
+        return self.world.observe(self.world.encoder.see(rows, 2), before, opens, noise).state
+
+    @torch.no_grad()
+    def imagine(
+        self, state: State, action: Any = None, *, steps: int = 15, greedy: bool = True
+    ) -> tuple[State, np.ndarray]:
+        """States that follow, of which nothing is seen: drawn from the prior.
+
+        Args:
+            state: [B, ...], before the first action.
+            action: [H, B, *shape] in the environment's form; None: the actor's own.
+            steps: H, where the actor acts.
+            greedy: its most likely actions; False samples.
+
+        Returns:
+            The states after each action [H, B, ...], and the actions [H, B, *shape] in the environment's form.
+
+        Raises:
+            UserError: the actor is to act and is not there, or shapes do not fit.
+        """
+        rssm, actor, count = self.world.rssm, self.agent.actor, len(state.deter)
+        if action is None and not self.acts:
+            raise UserError("imagine: a world model alone has no actor; give it the actions")
+        given = None if action is None else self._flat(action, None, count)
+        states, taken = list[State](), list[Tensor]()
+        for t in range(steps if given is None else len(given)):
+            if given is None:
+                policy = actor.policy(state.feat)
+                own = policy.mode() if greedy else actor.clip(policy.sample(actor.noise(self._rng, count)))
+                taken.append(self.agent.to_env(own))
+                said = actor.flat(own)
+            else:
+                said = given[t]
+            state = rssm.imagine(state, said, rssm.noise(self._rng, count))
+            states.append(state)
+        joined = State(*(torch.stack(part) for part in zip(*states, strict=True)))
+        return joined, np.asarray(action) if given is not None else torch.stack(taken).numpy()
+
+    @torch.no_grad()
+    def decode(self, state: State) -> Told:
+        """What the model says of states [..., H], [..., Z]: observations, reward, whether it goes on, value."""
+        lead = state.deter.shape[:-1]
+        feat = map_leaves(lambda part: part.reshape(-1, part.shape[-1]), state).feat
+        made = self.world.encoder.restore(self.world.decoder(feat))
+        obs = {key: _fit(part.unflatten(0, lead).numpy(), self.spec.obs[key]) for key, part in made.items()}
+        goes_on = self.world.predict_continue(feat).sigmoid() if self.world.goes_on is not None else None
+        value = self.agent.value.mean(self._critic(feat)) if self._critic is not None else None
+        told = (None if part is None else part.reshape(lead).numpy() for part in (goes_on, value))
+        return Told(obs, self.world.predict_reward(feat).reshape(lead).numpy(), *told)
+
+    def _rows(self, obs: Mapping[str, Any], key: str) -> Tensor:
+        """Observations of a key as a tensor [T, B, *shape]."""
+        if key not in obs:
+            raise UserError(f"obs: key {key!r} is missing; expected {', '.join(self.agent.keys)}")
+        spec, array = self.spec.obs[key], np.asarray(obs[key])
+        if array.shape[2:] != spec.shape or array.ndim < 2:
+            raise UserError(f"obs {key!r}: expected [T, B, {', '.join(map(str, spec.shape))}], got {array.shape}")
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    def _flat(self, action: Any, length: int | None, count: int) -> Tensor:
+        """Actions [T, B, *shape] of the environment as the model takes them, [T, B, A']."""
+        array, shape = np.array(action, self.spec.action.dtype), self.spec.action.shape
+        length = len(array) if length is None else length
+        if array.shape != (length, count, *shape):
+            raise UserError(f"action: expected {(length, count, *shape)}, got {array.shape}")
+        own = self.agent.from_env(torch.from_numpy(array).flatten(0, 1))
+        return self.agent.actor.flat(own).unflatten(0, (length, count))
+
+
+def _fit(values: np.ndarray, spec: ArraySpec) -> np.ndarray:
+    """Values in a spec's dtype, the nearest that it holds."""
+    if np.dtype(spec.dtype).kind in "iu":
+        info = np.iinfo(spec.dtype)
+        values = values.round().clip(info.min, info.max)
+    return values.astype(spec.dtype)
+
+
+def refuse_without_world(config: Any, name: str) -> None:
+    """Refuse an algorithm, by its `Config` and name, that learns no world model."""
+    if WORLD not in config.registers:
+        have = [other for other, module in ALGORITHMS.items() if WORLD in module.Config.registers]
+        raise UserError(f"{name} learns no world model to look into; algorithms that do: {', '.join(have)}")

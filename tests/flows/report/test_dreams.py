@@ -1,0 +1,216 @@
+"""Pictures and films of dreams, read back from what was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from flows.cli import main as cli
+from flows.report import dreams
+from flows.report.dreams import EDGE, GAP, LEFT, TOP, as_pictures, picture_dreams, try_picturing
+from rlcore.judge.dream import Dream
+from rlcore.judge.loaded_world import Told
+from rlcore.spec import ArraySpec
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.train.session import Session
+from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run
+from tests.processes import digest
+from tests.rlcore.judge.test_film import read
+from tests.runs import SMALL_DREAMER, prepare
+
+ROWS, COUNT, SIDE, CELL = 50, 6, 16, 128
+PICTURES = CARTPOLE | {
+    "id": "Some-v0",
+    "obs": {
+        "rgb": {"shape": [SIDE, SIDE, 3], "dtype": "uint8", "n": None, "start": 0, "kind": "image"},
+        "state": {"shape": [2], "dtype": "float32", "n": None, "start": 0},
+    },
+}
+
+
+def made() -> Dream:
+    """Truth is the grey 3t + n, the model's is 40 brighter from row 5 on; the last sequence ends after 20 rows."""
+    t, n = np.meshgrid(np.arange(ROWS), np.arange(COUNT), indexing="ij")
+    grey = np.broadcast_to((3 * t + n)[..., None, None, None], (ROWS, COUNT, SIDE, SIDE, 3)).astype(np.uint8)
+    bright = grey + (40 * (t >= 5)[..., None, None, None]).astype(np.uint8)
+    numbers = np.stack([t, n], -1).astype(np.float32)
+    there = t < np.where(n == 5, 20, ROWS)
+    goes_on = (t != 19) | (n != 5)
+    truth = Told({"rgb": grey, "state": numbers}, t / 10, goes_on.astype(np.float32), None)
+    model = Told({"rgb": bright, "state": numbers + 1}, t / 9, 0.9 * np.ones_like(numbers[..., 0]), t / 2)
+    own = Told(*({k: v[4:] for k, v in model.obs.items()}, *(part[4:] for part in model[1:])))  # pyright: ignore
+    own.goes_on[20, 0] = 0.1  # the first dream ends there
+    return Dream(truth, model, 5, there, own)
+
+
+@pytest.fixture(scope="module")
+def charts() -> list[Any]:
+    """The figures that were drawn, as Matplotlib's objects."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, charts: list[Any]) -> RunDirectory:
+    run, draw = RunDirectory(tmp_path_factory.mktemp("written")), dreams._drawn
+    run.card.write_text(json.dumps({"spec": PICTURES}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dreams, "dream", lambda *arguments: made())
+        patch.setattr(dreams, "_drawn", lambda canvas: (charts.append(canvas.figure), draw(canvas))[1])
+        assert picture_dreams(run, Path("unused")) == [
+            "media/dream_rgb.mp4",
+            "media/dream_rgb.png",
+            "media/dream_curves.png",
+            "media/dream_policy.mp4",
+            "media/dream_policy.png",
+        ]
+    return run
+
+
+def page_of(path: Path) -> np.ndarray:
+    """A picture [height, width, 3]."""
+    with Image.open(path) as image:
+        return np.asarray(image).astype(int)
+
+
+def middle(frame: np.ndarray, row: int, column: int) -> float:
+    """Grey in the middle of a cell of a film."""
+    side = CELL + 2 * EDGE + GAP
+    y, x = TOP + row * side + side // 2, LEFT + column * side + side // 2
+    return float(frame[y - 8 : y + 8, x - 8 : x + 8].mean())
+
+
+def test_the_film_shows_truth_model_and_difference_of_every_row(written: RunDirectory) -> None:
+    _, rate, frames = read(written.media / "dream_rgb.mp4")
+    assert len(frames) == ROWS and rate == dreams.RATE
+    for t in (0, 4, 5, 30):
+        for n in range(5):
+            shown = [middle(frames[t], row, n) for row in range(3)]
+            brighter = 40 if t >= 5 else 0
+            wanted = [3 * t + n, 3 * t + n + brighter, (255 + brighter) // 2]
+            assert shown == pytest.approx(wanted, abs=3)  # the codec is lossy
+    assert middle(frames[19], 0, 5) == pytest.approx(3 * 19 + 5, abs=3)
+    assert [middle(frames[20], row, 5) for row in range(3)] == pytest.approx([255] * 3, abs=3)  # it has ended
+
+
+def test_the_picture_shows_some_of_the_rows_exactly(written: RunDirectory) -> None:
+    page = page_of(written.media / "dream_rgb.png")
+    side = round(dreams.SMALL_CELL / SIDE) * SIDE + 2 + GAP
+    for column, t in enumerate(dreams.SHOWN):
+        for row, wanted in enumerate([3 * t, 3 * t + 40 * (t >= 5), (255 + 40 * (t >= 5)) // 2]):
+            y, x = TOP + row * side + side // 2, 84 + column * side + side // 2
+            assert page[y, x].tolist() == [wanted] * 3, (t, row)
+
+
+def test_the_policys_dream_fades_where_the_model_says_that_it_ends(written: RunDirectory) -> None:
+    _, _, frames = read(written.media / "dream_policy.mp4")
+    assert len(frames) == ROWS - 4
+    grey = 3 * np.arange(4, ROWS) + np.where(np.arange(4, ROWS) >= 5, 40, 0)
+    assert middle(frames[20], 0, 0) == pytest.approx(grey[20], abs=3)
+    assert middle(frames[21], 0, 0) == pytest.approx(255 - (255 - grey[21]) / 4, abs=3)
+    assert middle(frames[21], 0, 1) == pytest.approx(grey[21] + 1, abs=3)
+    # below, the future is pale: there is less ink right of where the film is
+    chart = 255 - frames[10][TOP + CELL + 2 * EDGE + GAP :].astype(int)
+    now = LEFT + round(10 / 45 * (chart.shape[1] - 2 * GAP - LEFT))
+    assert chart[:, LEFT + 8 : now - 4].mean() > 2 * chart[:, now + 4 :].mean()
+
+
+def test_curves_are_the_numbers_of_truth_and_model(written: RunDirectory, charts: list[Any]) -> None:
+    curves = {axes.get_ylabel(): axes.lines for axes in charts[0].axes}
+    assert [*curves] == ["state 0", "state 1", "reward", "goes on"]
+    one = made()
+    for name, truth, model in (
+        ("state 1", one.truth.obs["state"][..., 1], one.model.obs["state"][..., 1]),
+        ("reward", one.truth.reward, one.model.reward),
+        ("goes on", one.truth.goes_on, one.model.goes_on),
+    ):
+        for n in range(COUNT):
+            for line, wanted in ((curves[name][n], truth), (curves[name][COUNT + n], model)):
+                shown = np.where(one.there[:, n], wanted[:, n], np.nan)  # nothing behind an episode's end
+                np.testing.assert_allclose(line.get_ydata(), shown)
+    said = {axes.get_ylabel(): axes.lines for axes in charts[1].axes}
+    assert [*said] == ["reward", "value", "goes on"]
+    np.testing.assert_allclose(said["value"][0].get_ydata(), one.own.value[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "pixel", "wanted"),
+    [
+        ((8, 8, 3), "uint8", [1, 2, 3], [1, 2, 3]),
+        ((3, 8, 8), "uint8", [1, 2, 3], [1, 2, 3]),
+        ((8, 8, 1), "uint8", [9], [9, 9, 9]),
+        ((2, 8, 8, 3), "uint8", [1, 2, 3], [1, 2, 3]),
+    ],
+)
+def test_images_of_any_form_become_pictures(shape: Any, dtype: str, pixel: list[int], wanted: list[int]) -> None:
+    spec = ArraySpec(shape, dtype, kind="image")
+    image = np.zeros((4, 5, *shape), dtype)
+    if spec.channels_first:
+        image[...] = np.array(pixel).reshape(-1, 1, 1)
+    else:
+        image[...] = pixel
+    pictures = as_pictures(image, spec)
+    assert pictures.shape == (4, 5, 8, 8, 3)
+    assert (pictures == wanted).all()
+
+
+def test_a_training_goes_on_without_pictures(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise ZeroDivisionError("of a film")
+
+    monkeypatch.setattr(dreams, "dream", fail)
+    assert try_picturing(run, "unused") == []
+    assert "no dream: ZeroDivisionError: of a film" in caplog.text
+
+
+def test_the_command_says_what_it_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo="dreamer_v3")
+    assert cli.main(["dream", str(run.path)]) == 0
+    said = capsys.readouterr().out
+    for name in ("dream_curves.png", "dream_policy.png"):
+        assert name in said and page_of(run.media / name).shape[1:] == (1200, 3)
+
+
+def test_a_run_without_a_world_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = checkpointed_run(tmp_path / "run", "ppo", weights=1)
+    assert cli.main(["dream", str(run.path)]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("shepherd: ppo learns no world model to look into")
+    assert not run.media.exists()
+
+
+@pytest.mark.slow
+def test_dreams_move_no_bit_of_training(tmp_path: Path) -> None:
+    digests = []
+    for name in ("with", "without"):
+        run = prepare(
+            tmp_path / name,
+            total_steps=160,
+            algo="dreamer_v3",
+            algo__compile=False,
+            algo__learning_starts=32,
+            algo__replay_ratio=0.1,
+            algo__per_rank_batch_size=2,
+            algo__per_rank_sequence_length=8,
+            algo__horizon=3,
+            buffer__size=200,
+            checkpoint__every=40,
+            **{f"algo__{part}": keys for part, keys in SMALL_DREAMER.items()},
+        )
+        session = Session(run)
+        with run.writing():
+            while not (boundary := session.advance(lambda said: None)).done:
+                session.save()
+                if name == "with" and boundary.policy_steps == 120:
+                    assert try_picturing(run, str(checkpoint.resolve(run, "latest")))
+            session.save()
+        session.close()
+        assert session.learner.updates > 3 and boundary.policy_steps == 160
+        digests.append(digest(run))
+    assert digests[0] == digests[1]
