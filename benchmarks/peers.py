@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,13 @@ class Protocol:
     normalize: bool = False  # observations and rewards
     judged: bool = True  # greedy returns are shown
     beside: bool = False  # the simulator's own time is measured, and ratios are outside of it
+    longer: int = 0  # steps of a second run, longer by `more` of `unit`: figures are of one of these
+    more: int = 1
+    unit: str = ""
+
+    def words(self) -> list[str]:
+        """Words that the steps are typed with, where there are two lengths of them."""
+        return [f"algo.total_steps={self.steps}"] if self.longer else []
 
 
 PPO_64 = {"n_steps": 32, "batch_size": 256, "n_epochs": 4, "learning_rate": 1e-3, "vf_coef": 0.5, "max_grad_norm": 0.5}
@@ -76,6 +83,10 @@ PONG_OPTIONS = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate
 SAC_OPTIONS = {"batch_size": 256, "buffer_size": 65_537, "learning_rate": 3e-4, "learning_starts": 100}
 SAC_OPTIONS |= {"train_freq": 1, "gradient_steps": 1}
 CROSSQ_OPTIONS = {"buffer_size": 65_537, "learning_starts": 250, "policy_kwargs": {"net_arch": [256, 256]}}
+# Steps of a world model begin when there are sequences of 64 rows.
+DREAMING = ("algo.learning_starts=128", "algo.per_rank_pretrain_steps=0", "buffer.size=4096")
+NUMBERS = ("algo.cnn_keys.encoder=[]", "algo.cnn_keys.decoder=[]", "algo.mlp_keys.encoder=[vector]")
+EACH, RARELY = ("algo.replay_ratio=1",), ("algo.replay_ratio=0.002",)
 RECURRENT_OPTIONS: dict[str, Any] = {"n_steps": 128, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4}
 # One LSTM for actor and critic, as the other two have it.
 RECURRENT_OPTIONS["policy_kwargs"] = {
@@ -214,6 +225,48 @@ PROTOCOLS = {
         judged=False,
         beside=True,
     ),
+    "k": Protocol(
+        "Dreamer V3, networks of `dreamer_v3_benchmarks`, pixels of 64 × 64, 16 sequences of 64 rows: a gradient step",
+        "discrete_dummy",
+        1,
+        136,
+        ("exp=dreamer_v3_benchmarks", "env=dummy", *DREAMING, *EACH, "algo.compile=true"),
+        None,
+        ("exp=dreamer_v3_benchmarks", "env=dummy", *DREAMING, *EACH),
+        goal="0.7 of the CPU time",
+        judged=False,
+        longer=160,
+        more=24,
+        unit="gradient step",
+    ),
+    "l": Protocol(
+        "Dreamer V3, the same networks on CartPole's numbers: a gradient step",
+        "CartPole-v1",
+        1,
+        168,
+        ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *EACH, "algo.compile=true"),
+        None,
+        ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *EACH),
+        goal="a third",
+        judged=False,
+        longer=328,
+        more=160,
+        unit="gradient step",
+    ),
+    "m": Protocol(
+        "Dreamer V3, the same networks on CartPole's numbers: an action, of one environment",
+        "CartPole-v1",
+        1,
+        500,
+        ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *RARELY, "algo.compile=true"),
+        None,
+        ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *RARELY),
+        goal="a third",
+        judged=False,
+        longer=2_500,
+        more=2_000,
+        unit="action",
+    ),
 }
 
 
@@ -243,7 +296,7 @@ def measured(command: Sequence[str], folder: Path) -> dict[str, float]:
 
 def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:
     run = f"runs/{seed}-{time.monotonic_ns()}"
-    words = [*protocol.ours, f"env.id={protocol.env_id}", f"seed={seed}"]
+    words = [*protocol.ours, *protocol.words(), f"env.id={protocol.env_id}", f"seed={seed}"]
     measured([str(BIN / "shepherd"), "stage", "make-env", run, *words], folder)
     plugins = [word for word in words if word.startswith("plugins=")]
     found = measured([str(BIN / "shepherd"), "stage", "train", run, *plugins], folder)
@@ -270,12 +323,29 @@ def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) 
 
 
 def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[str, float]:
-    words = [*protocol.sheeprl, f"env.id={protocol.env_id}", "env.sync_env=True", *SILENT, f"seed={seed}"]
+    words = [
+        *protocol.sheeprl,
+        *protocol.words(),
+        f"env.id={protocol.env_id}",
+        "env.sync_env=True",
+        *SILENT,
+        f"seed={seed}",
+    ]
     logs = folder / f"sheeprl-{time.monotonic_ns()}"
     found = measured([str(Path(python).with_name("sheeprl")), *words, f"log_root={logs}"], folder)
     if protocol.judged:
         found["return"] = asked_of(python, "sheeprl_judge.py", [str(logs), EPISODES], folder)
     return found
+
+
+def each(run: Callable[..., dict[str, float]], protocol: Protocol, *how: Any) -> dict[str, float]:
+    """Figures of a run; where a protocol has two lengths, what the second takes longer for each `unit` that it adds."""
+    short = run(protocol, *how)
+    if not protocol.longer:
+        return short
+    long = run(replace(protocol, steps=protocol.longer), *how)
+    slope = {key: (long[key] - short[key]) / protocol.more for key in ("cpu", "wall")}
+    return slope | {"memory": long["memory"]}
 
 
 def asked_of(python: str, script: str, words: Sequence[Any], folder: Path) -> float:
@@ -314,11 +384,11 @@ def main() -> None:
             alone = []
             for seed in range(1, arguments.repeats + 1):
                 alone.append(simulator(protocol, folder))
-                rows["Shepherd"].append(ours(protocol, seed, folder))
+                rows["Shepherd"].append(each(ours, protocol, seed, folder))
                 if protocol.sb3:
                     rows[baselines].append(stable_baselines3(protocol, seed, folder, arguments.peers))
                 if protocol.sheeprl:
-                    rows["SheepRL"].append(sheeprl(protocol, seed, folder, arguments.peers))
+                    rows["SheepRL"].append(each(sheeprl, protocol, seed, folder, arguments.peers))
                 print("  ", {who: found[-1] for who, found in rows.items() if found}, flush=True)
             found = {who: found for who, found in rows.items() if found}
             lines += table(letter, protocol, cold, found, statistics.median(alone))
@@ -352,7 +422,9 @@ Rows = dict[str, list[dict[str, float]]]
 
 
 def table(letter: str, protocol: Protocol, cold: dict[str, float], rows: Rows, alone: float) -> list[str]:
-    columns = ("", "CPU s", "wall s", "peak MB", "returns", "their CPU / ours", "their wall / ours")
+    times = (f"CPU ms a {protocol.unit}", f"wall ms a {protocol.unit}") if protocol.longer else ("CPU s", "wall s")
+    columns = ("", *times, "peak MB", "returns", "their CPU / ours", "their wall / ours")
+    scale = 1e3 if protocol.longer else 1
     lines = [f"## {letter}. {protocol.about}", "", f"To reach: {protocol.goal} of each peer.", ""]
     if alone:
         lines += [f"The simulator alone takes {alone:.1f} s of each; the ratios of processor time are without it.", ""]
@@ -364,8 +436,11 @@ def table(letter: str, protocol: Protocol, cold: dict[str, float], rows: Rows, a
         returns = ", ".join(f"{row['return']:.0f}" for row in rows[who]) if "return" in m else ""
         ratio = (m["cpu"] - alone) / (median["Shepherd"]["cpu"] - alone)
         ratios = f"{ratio:.1f} | {m['wall'] / median['Shepherd']['wall']:.1f}"
-        lines.append(f"| {who} | {m['cpu']:.1f} | {m['wall']:.1f} | {m['memory']:.0f} | {returns} | {ratios} |")
-    lines.append(f"| Shepherd, cold | {cold['cpu']:.1f} | {cold['wall']:.1f} | {cold['memory']:.0f} | | | |")
+        lines.append(
+            f"| {who} | {scale * m['cpu']:.1f} | {scale * m['wall']:.1f} | {m['memory']:.0f} | {returns} | {ratios} |"
+        )
+    of_run = " (whole run, s)" if protocol.longer else ""
+    lines.append(f"| Shepherd, cold{of_run} | {cold['cpu']:.1f} | {cold['wall']:.1f} | {cold['memory']:.0f} | | | |")
     return [*lines, ""]
 
 
