@@ -35,7 +35,7 @@ KEYS: dict[tuple[str, ...], str] = {
         algo.actor.moments algo.actor.outscale algo.actor.expl_amount algo.actor.expl_min algo.actor.expl_decay
         algo.actor.max_step_expl_decay algo.critic.tau algo.critic.bins algo.critic.clip_gradients algo.critic.outscale
         algo.critic.per_rank_target_network_update_freq algo.critic.slow_regularizer algo.critic.replay_loss
-        algo.critic.replay_grad buffer.type buffer.prioritize_ends""",
+        algo.critic.replay_grad""",
     ("p2e",): """
         algo.ensembles algo.intrinsic_reward_multiplier algo.critics_exploration algo.actor_exploration
         algo.critic_exploration buffer.load_from_exploration checkpoint.exploration_ckpt_path""",

@@ -23,6 +23,11 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
         value = at(values, argument.key)
         if argument.unused and value != plain(argument.default):
             unused.setdefault(argument.unused, []).append(f"{argument.key}={spell(value)}")
+    if not config.algo.remembered(config):
+        kept = f"{config.algo.name} keeps no memory and learns from every rollout once"
+        for key in ("buffer.type", "buffer.prioritize_ends", "buffer.online"):
+            if (value := at(values, key)) not in (False, "sequential"):
+                unused.setdefault(kept, []).append(f"{key}={spell(value)}")
     yield from (f"{', '.join(settings)}: no effect ({reason})" for reason, settings in unused.items())
     for override in overrides:
         key = override.partition("=")[0].lstrip("+")

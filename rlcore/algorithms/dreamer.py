@@ -93,7 +93,16 @@ class DreamerConfig(ReplayConfig):
         """Say what is not stacked, and when learning begins later than its key says."""
         if run.env.frame_stack > 1:
             yield f"env.frame_stack={run.env.frame_stack}: {self.name} sees the newest frame; its state remembers"
-        rows, width = self.per_rank_sequence_length, run.width
+        rows, width, buffer = self.per_rank_sequence_length, run.width, run.buffer
+        if buffer.type == "episode":
+            yield f"buffer.type=episode: the first gradient steps come when an episode of {rows} rows or more has ended"
+        elif buffer.prioritize_ends:
+            yield "buffer.prioritize_ends=true: no effect with buffer.type=sequential, which knows no episodes"
+        if buffer.online and self.replay_ratio * self.per_rank_batch_size * rows < 1:
+            yield (
+                f"buffer.online=true: {rows} rows bring a new sequence, and algo.replay_ratio={self.replay_ratio:g} "
+                "learns from fewer than one in that time: of those that wait the memory forgets the oldest"
+            )
         if rows * width > max(self.random_steps(width), width):
             yield (
                 f"algo.learning_starts={self.learning_starts}: learning starts after {rows * width} policy steps, when "

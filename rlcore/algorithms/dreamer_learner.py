@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from rlcore import protocols, streams
 from rlcore.algorithms.memory import make_memory
+from rlcore.config.groups import BufferConfig
 from rlcore.data.replay import Replay
-from rlcore.data.samplers import Sequences
+from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import mean_metrics
 from rlcore.nn.dense import Dense
@@ -155,4 +156,6 @@ class DreamerLearner(protocols.Learner):
 def memory_and_plan(context: Context) -> tuple[Replay, Plan]:
     """The memory of sequences and how the loop goes on."""
     length = context.config.algo.per_rank_sequence_length
-    return make_memory(context, Sequences(length), rows=length)
+    buffer: BufferConfig = context.config.buffer
+    sampler = Episodes(length, buffer.prioritize_ends) if buffer.type == "episode" else Sequences(length)
+    return make_memory(context, sampler, rows=length)

@@ -34,6 +34,7 @@ def make_memory(context: Context, sampler: Sampler, rows: int = 0, before: int =
         pretrain=config.per_rank_pretrain_steps,
         every=config.train_every or 1,
         end=config.budget(width),
+        online=context.config.buffer.online,
         before=before,
     )
     return replay, Plan(config.total_steps, config.collect_length, config.random_steps(width))

@@ -86,7 +86,11 @@ class OffPolicyConfig(ReplayConfig):
     cnn_keys: KeysConfig = arg(KeysConfig(), "image observation keys")
 
     def check_with(self, run: RunConfig) -> None:
-        """Refuse a memory that holds no batch."""
+        """Refuse a memory that holds no batch, or is drawn from by episodes."""
+        if run.buffer.type != "sequential":
+            raise UserError(
+                f"buffer.type={run.buffer.type}: {self.name} learns from single transitions; set it to sequential"
+            )
         if self.rows(run.buffer.size, run.width) <= self.n_step:
             key = f"buffer.size={spell(run.buffer.size)}"
             raise UserError(f"{key}: of {run.width} environments; at least {run.width * (self.n_step + 1)} rows")

@@ -131,7 +131,15 @@ class BufferConfig:
     validate_args: bool = arg(False, "check shapes", learning=False, unused="shapes are always checked")
     from_numpy: bool = arg(False, "storage shared with NumPy", learning=False, unused="storage is always shared")
     checkpoint: bool = arg(True, "keep the replay in checkpoints", learning=False, unused="it always is")
-    online: bool = arg(False, "newest steps first", unused="not there yet")
+    type: str = arg(
+        "sequential",
+        "what sequences are drawn from: all rows; episode: whole episodes that have ended, each as likely as any other",
+        choices=("sequential", "episode"),
+    )
+    prioritize_ends: bool = arg(False, "of whole episodes, sequences that end where they do are drawn more often")
+    online: bool = arg(
+        False, "batches begin with the sequences that are new, each of them once, the oldest first; the rest is drawn"
+    )
     sample_next_obs: bool = arg(False, "next observations by their row", unused="they are never stored twice")
     share_data: bool = arg(False, "all ranks learn from all rollouts", unused=ALL_RANKS)
 

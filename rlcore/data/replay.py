@@ -15,11 +15,13 @@ from rlcore import streams
 from rlcore.data import dataset
 from rlcore.data.arrivals import as_steps, columns
 from rlcore.data.chunked import ChunkedRing
+from rlcore.data.episodes import EpisodeIndex, WholeEpisodes
 from rlcore.data.gathered import gather_batches
 from rlcore.data.ring import HostRing, form_bytes, form_of, make_ring, to_device
-from rlcore.data.samplers import Sampler
+from rlcore.data.samplers import Position, Sampler
 from rlcore.data.sizes import chunk_rows, row_bytes
 from rlcore.data.table import Form, scratch_folder
+from rlcore.errors import RunError
 from rlcore.functional import tree
 from rlcore.protocols import Buffer
 from rlcore.spec import ArraySpec
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 ENDS = ("terminated", "truncated", "is_first")
+NONE = np.zeros((0, 1), bool)
 AT_ONCE = 1 << 20  # bytes of the batches that are drawn together
 
 
@@ -55,6 +58,7 @@ class Replay(Buffer):
         every: policy steps between two trainings, in which all batches owed by then are handed out; their number is the
             same with any.
         end: policy steps of the whole run, after which nothing stays owed.
+        online: batches begin with the sequences that are new, each of them once, the oldest first; the rest is drawn.
         before: rows that come along in front of each sequence, `Steps.past`; as far back as a history reaches.
         extras: name -> form of one row of what the agent says beside its action, where rows are to have it.
         carry: `agent.initial(1)`, where every sequence is to come with the carry before it; rollouts are then of one
@@ -74,6 +78,7 @@ class Replay(Buffer):
         pretrain: int = 0,
         every: int = 1,
         end: int | None = None,
+        online: bool = False,
         before: int = 0,
         extras: Mapping[str, ArraySpec] | None = None,
         carry: Carry = (),
@@ -83,7 +88,7 @@ class Replay(Buffer):
             raise ValueError(f"a memory of {size} rows holds no sequence of {length} steps and the arrival after it")
         self.sampler, self.size, self.batch_size, self.before = sampler, size, batch_size, before
         self.ratio, self.starts, self.pretrain = Fraction(str(ratio)), starts, pretrain
-        self.every, self.end = every, end
+        self.every, self.end, self.online = every, end, online
         self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
         self.rng, self.width = context.generator("replay"), context.num_envs
         self._files = context.config if context.config.buffer.memmap and self.device.type == "cpu" else None
@@ -102,6 +107,8 @@ class Replay(Buffer):
         self.taken = 0  # batches handed out
         self._newest = 0  # policy steps of the last `extend`, of all ranks
         self._steps_seen = 0  # policy steps, of all ranks
+        self._queue: Position = ()  # of what is new
+        self._episodes = EpisodeIndex(self.width)
 
     @property
     def capacity(self) -> int:
@@ -132,6 +139,11 @@ class Replay(Buffer):
     def oldest(self) -> int:
         """The first row that may be drawn, counted from the first of all time."""
         return max(0, self.written - self.size)
+
+    @property
+    def collected(self) -> int:
+        """The first row that was collected in this run: those before it are of a dataset."""
+        return self.written - self._steps_seen // (self.width * self.ranks.size)
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
@@ -221,6 +233,12 @@ class Replay(Buffer):
         Some are drawn ahead of the one that is handed out, and show what was written back before that.
         """
         self._steps_seen = policy_steps + self._newest
+        owed = self.planned(self._steps_seen) - self.taken
+        if self._steps_seen == self.end and owed > 0 and not self.sampler.can_draw(self):
+            raise RunError(
+                f"{owed} gradient steps are owed at the end of the run, and the memory has no sequence of "
+                f"{self.sampler.length} rows; let the run be longer, the memory larger, or sequences shorter"
+            )
         while (due := self.due(policy_steps)) > 0:
             for batch in self._draw(min(due, self._at_once), policy_steps):
                 self.taken += 1
@@ -230,7 +248,7 @@ class Replay(Buffer):
         """Batches that are to be taken after the newest rows, with `policy_steps` before these."""
         now = policy_steps + self._newest
         trains = now // self.every > policy_steps // self.every or now == self.end
-        if not trains or self.written < self.sampler.length:
+        if not trains or not self.sampler.can_draw(self):
             return 0
         return max(0, self.planned(now) - self.taken)
 
@@ -240,6 +258,12 @@ class Replay(Buffer):
         # Whole numbers: a product of fractions looks for common divisors, a tenth of a draw's time.
         return self.ratio.numerator * learned // self.ratio.denominator + self.pretrain if learned > 0 else 0
 
+    def episodes(self) -> WholeEpisodes:
+        """Whole episodes among the rows that may be drawn."""
+        begin = self._episodes.next_row(self.oldest)
+        ended = self._resets[np.arange(begin, self.written) % len(self._resets)] if begin < self.written else NONE
+        return self._episodes.find(ended, self.oldest)
+
     def only_resets(self, places: np.ndarray) -> np.ndarray:
         """Whether the step from each place [N] opens the next episode, so that nobody took it: [N] bool."""
         return self._resets.ravel()[places % self._resets.size]
@@ -248,7 +272,13 @@ class Replay(Buffer):
         # One after the other: what is drawn does not depend on how many are drawn together.
         begins = np.empty((count, self.batch_size), np.int64)
         for row in begins:
-            row[:] = self.sampler.draw(self, self.batch_size, self.rng)
+            new = 0
+            if self.online:
+                fresh, self._queue = self.sampler.queue(self, self._queue, self.batch_size)
+                new = len(fresh)
+                row[:new] = fresh
+            if new < self.batch_size:
+                row[new:] = self.sampler.draw(self, self.batch_size - new, self.rng)
         rings = {name: ring.ring for name, ring in self._rings.items()}
         first = (self.oldest - self.before) * self.width
         for steps, last, places in gather_batches(rings, begins, first, self._offsets, self.before, self.target):
@@ -279,13 +309,15 @@ class Replay(Buffer):
         rows = {name: ring.state(first, self.written) for name, ring in self._rings.items()}
         counts = {"written": self.written, "taken": self.taken, "part": self.chunk_rows}
         given, rng = rows.pop("given", {"chunks": [], "tail": []}), streams.generator_state(self.rng)
-        return counts | {"rng": rng} | given | rows
+        queue = {"queue": [*self._queue]} if self.online else {}
+        return counts | {"rng": rng} | queue | given | rows
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a `state_dict`, in chunks as long as its own: those of a shorter run may be of fewer rows."""
         self.chunk_rows = state.get("part", self.chunk_rows)
         streams.load_generator_state(self.rng, state["rng"])
         self.written, self.taken, self._rings = state["written"], state["taken"], {}
+        self._queue, self._episodes = tuple(state.get("queue", ())), EpisodeIndex(self.width)
         if not state["tail"]:
             return
         self._make_room(form_of(state["tail"][-1].columns(), 2))

@@ -1,7 +1,7 @@
 """Samplers: which rows of a replay memory a gradient step learns from.
 
-A sampler is how many steps a drawn sequence has, and where sequences begin. Others, of whole episodes or by priority,
-are classes like these.
+A sampler is how many steps a drawn sequence has, and where sequences begin. Others, by priority say, are classes like
+these.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
+from rlcore.data.episodes import WholeEpisodes
 from rlcore.errors import RunError
 
 MANY = 64  # rounds of drawing again, after which it is asked whether there is a step at all
+Position = tuple[int, ...]  # of a queue: what was handed out of it; () = nothing
 
 
 class Remembered(Protocol):
@@ -30,6 +32,11 @@ class Remembered(Protocol):
         ...
 
     @property
+    def collected(self) -> int:
+        """The first row that was collected in this run: those before it are of a dataset."""
+        ...
+
+    @property
     def width(self) -> int:
         """B, environments."""
         ...
@@ -38,9 +45,13 @@ class Remembered(Protocol):
         """Whether the step from each place [N] opens the next episode, so that nobody took it: [N] bool."""
         ...
 
+    def episodes(self) -> WholeEpisodes:
+        """Whole episodes among the rows that may be drawn."""
+        ...
 
-class Sampler(Protocol):
-    """Where drawn sequences begin.
+
+class Sampler:
+    """Where drawn sequences begin; a base class.
 
     Attributes:
         length: L, steps of each of them; the row after the last step comes along.
@@ -48,12 +59,29 @@ class Sampler(Protocol):
 
     length: int
 
+    def can_draw(self, memory: Remembered) -> bool:
+        """Whether there is a sequence."""
+        return memory.written >= self.length
+
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draw places [count] int64, row · B + environment, where sequences begin: row + L ≤ `memory.written`."""
-        ...
+        raise NotImplementedError
+
+    def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
+        """Sequences that were not handed out before, the oldest first: each new row is in one of them, once.
+
+        Args:
+            memory: whose.
+            position: of the queue; what was overwritten since is passed over.
+            count: how many are wanted.
+
+        Returns:
+            Their places, [count] or fewer, and the position after them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no queue of new sequences")
 
 
-class Transitions:
+class Transitions(Sampler):
     """Steps that were taken, each as likely as any other, and the up to n - 1 after it.
 
     Args:
@@ -79,8 +107,17 @@ class Transitions:
             places[resets] = rng.integers(low, high, again)
         return places
 
+    def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
+        """See `Sampler`; what only resets is passed over."""
+        low, high = _bounds(memory, self.length)
+        low = max(low, memory.collected * memory.width, *(position or (0,)))
+        end = max(low, min(high, low + 2 * count))
+        taken = np.arange(low, end)
+        taken = taken[~memory.only_resets(taken)][:count]
+        return taken, (int(taken[-1]) + 1 if len(taken) == count else end,)
 
-class Sequences:
+
+class Sequences(Sampler):
     """Rows of one environment that followed each other, each beginning as likely as any other; they may cross ends.
 
     Args:
@@ -93,6 +130,64 @@ class Sequences:
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
         """See `Sampler`."""
         return rng.integers(*_bounds(memory, self.length), count)
+
+    def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
+        """See `Sampler`; those of an environment follow each other without a gap, from the first row that is new."""
+        width, length, first = memory.width, self.length, memory.collected
+        lost = max(0, -(-(memory.oldest - first) // length))  # sequences of each environment
+        low, high = max(lost * width, *(position or (0,))), (memory.written - first) // length * width
+        number = np.arange(low, max(low, min(high, low + count)))
+        places = (first + number // width * length) * width + number % width
+        return places, (low + len(number),)
+
+
+class Episodes(Sampler):
+    """Sequences within one episode that has ended, every episode with so many rows as likely as any other.
+
+    Where they begin in it is uniform. With prioritised ends (arXiv:2010.02193, its authors' code), it is drawn from all
+    of its rows, and one that would reach beyond the end is the last one: L + 1 times as likely as another.
+
+    Args:
+        length: L; shorter episodes are never drawn.
+        prioritize_ends: as said.
+    """
+
+    def __init__(self, length: int, prioritize_ends: bool = False) -> None:
+        self.length, self.prioritize_ends = length, prioritize_ends
+
+    def can_draw(self, memory: Remembered) -> bool:
+        """Whether an episode of so many rows has ended."""
+        return bool((memory.episodes().lengths >= self.length).any())
+
+    def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
+        """See `Sampler`."""
+        begins, lengths = memory.episodes()
+        fits = np.flatnonzero(lengths >= self.length)
+        chosen = fits[rng.integers(0, len(fits), count)]
+        last = lengths[chosen] - self.length
+        drawn = rng.integers(0, last + 1 + (self.length if self.prioritize_ends else 0))
+        return begins[chosen] + np.minimum(drawn, last) * memory.width
+
+    def queue(self, memory: Remembered, position: Position, count: int) -> tuple[np.ndarray, Position]:
+        """See `Sampler`; those of an episode come when it has ended, and the last of them ends where it does.
+
+        Its first rows, fewer than a sequence, are left out. The position is the place that ended the newest episode of
+        which something was handed out, and how much was.
+        """
+        width, (begins, lengths) = memory.width, memory.episodes()
+        ends = begins + (lengths - 1) * width
+        last, taken = position or (-1, 0)
+        found: list[int] = []
+        at = int(np.searchsorted(ends, max(last, memory.collected * width)))
+        for begin, length, end in zip(begins[at:], lengths[at:], ends[at:], strict=True):
+            if len(found) == count:
+                break
+            last, taken = int(end), taken if end == last else 0
+            first, number = begin + length % self.length * width, int(length // self.length)
+            more = range(taken, min(number, taken + count - len(found)))
+            found += [int(first) + k * self.length * width for k in more]
+            taken += len(more)
+        return np.array(found, np.int64), (last, taken)
 
 
 def _bounds(memory: Remembered, length: int) -> tuple[int, int]:

@@ -71,6 +71,9 @@ DREAMER = {
     "algo__horizon": 4,
     **{f"algo__{part}": keys for part, keys in SMALL_DREAMER.items()},
     "buffer__size": 1000,
+    "buffer__type": "episode",
+    "buffer__prioritize_ends": True,
+    "buffer__online": True,
     "env__max_episode_steps": 40,
 }
 # Two frames, stacked where they are read; a trunk that two optimizers train.

@@ -118,7 +118,7 @@ MISTAKES = [
     ("algo.per_rank_sequence_length=16", ["algo.per_rank_sequence_length=16", "ppo_recurrent"]),
     ("algo.mlp_keys.decoder=[state]", ["algo.mlp_keys.decoder", "sac_ae"]),
     ("algo.actor.objective_mix=null", ["algo.actor.objective_mix=null", "dreamer"]),
-    ("buffer.prioritize_ends=true", ["buffer.prioritize_ends=true", "dreamer"]),
+    ("buffer.type=episodes", ["buffer.type", "episodes", "'episode'"]),
     ("checkpoint.exploration_ckpt_path=x", ["checkpoint.exploration_ckpt_path=x", "p2e"]),
     # Keys that they have, and no counterpart of: told as such, where the nearest match would mislead.
     ("env.restart_on_exception.attempts=-1", ["env.restart_on_exception.attempts=-1", "must be an integer"]),

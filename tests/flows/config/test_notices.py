@@ -27,7 +27,6 @@ UNUSED = {
     "buffer.validate_args": "true",
     "buffer.from_numpy": "true",
     "buffer.checkpoint": "false",
-    "buffer.online": "true",
     "buffer.sample_next_obs": "true",
     "buffer.share_data": "true",
     "checkpoint.memmap_buffer": "copy",
@@ -42,6 +41,23 @@ def test_a_key_without_effect_is_named_once_when_set(key):
     typed = f"{key}={UNUSED[key]}"
     (sentence,) = notices(compose(["exp=ppo", typed])[0])
     assert sentence.startswith(f"{typed}: no effect (")
+
+
+@pytest.mark.parametrize("typed", ["buffer.online=true", "buffer.type=episode", "buffer.prioritize_ends=true"])
+def test_how_a_memory_is_drawn_from_has_no_effect_where_there_is_none(typed):
+    (sentence,) = notices(compose(["exp=ppo", typed])[0])
+    assert sentence == f"{typed}: no effect (ppo keeps no memory and learns from every rollout once)"
+
+
+def test_how_a_dreamers_memory_is_drawn_from_is_told_where_it_is_not_as_its_keys_say():
+    small = ["exp=dreamer_v3_cartpole", "algo.learning_starts=500"]
+    assert notices(compose([*small, "buffer.online=true"])[0]) == []
+    (late,) = notices(compose([*small, "buffer.type=episode", "buffer.prioritize_ends=true"])[0])
+    assert late.startswith("buffer.type=episode: the first gradient steps come when an episode of 16 rows")
+    (ends,) = notices(compose([*small, "buffer.prioritize_ends=true"])[0])
+    assert ends.startswith("buffer.prioritize_ends=true: no effect with buffer.type=sequential")
+    (slow,) = notices(compose([*small, "buffer.online=true", "algo.replay_ratio=0.0039"])[0])  # 256 rows a step
+    assert slow.startswith("buffer.online=true: 16 rows bring a new sequence, and algo.replay_ratio=0.0039 learns")
 
 
 def test_a_key_with_an_effect_is_not_named():
