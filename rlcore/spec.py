@@ -118,6 +118,15 @@ class EnvSpec:
     obs: dict[str, ArraySpec]
     action: ActionSpec
 
+    @property
+    def mask_keys(self) -> tuple[str, ...]:
+        """Keys whose masks, one behind the other, have an entry for every choice of every sub-action, in their order.
+
+        () where there are none, or masks of another form: those mean what the environment says, and bind nobody here.
+        """
+        keys = tuple(key for key, part in self.obs.items() if part.kind == "mask")
+        return keys if keys and sum(self.obs[key].size for key in keys) == sum(self.action.nvec) else ()
+
     def windows(self, keys: Iterable[str]) -> dict[str, Window]:
         """The windows of those of these keys that have one."""
         return {key: window for key in keys if (window := self.obs[key].window) is not None}

@@ -66,9 +66,11 @@ ENVS_NOT_YET = {
     "sheeprl.envs.super_mario_bros.SuperMarioBrosWrapper": "Super Mario Bros",
 }
 SHEEPRL_RESTARTS = 2  # within 300 s, of its Dreamers
+ACTORS = {"Actor": "actor", "MinedojoActor": "masked_actor"}
 NETWORKS = {f"sheeprl.models.models.{name}": "layer_norm" for name in ("LayerNorm", "LayerNormChannelLast")}
 NETWORKS |= {"torch.nn.LayerNorm": "layer_norm", "torch.nn.Identity": "identity"}
-NETWORKS |= {"sheeprl.algos.dreamer_v3.agent.Actor": "actor"}
+for version in ("dreamer_v1", "dreamer_v2", "dreamer_v3"):
+    NETWORKS |= {f"sheeprl.algos.{version}.agent.{name}": made for name, made in ACTORS.items()}
 # Models that SheepRL registers apart: parts that are registered within the agent's.
 PARTS = ("world_model", "actor", "critic", "target_critic", "moments", "encoder", "decoder")
 MODEL_KEYS = ("model_name", "description", "tags")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlcore.algorithms.off_policy import ReplayConfig
 from rlcore.config.algorithm import VECTORS
@@ -13,7 +13,7 @@ from rlcore.config.schema import arg, other_default
 from rlcore.config.values import spell
 from rlcore.errors import UserError
 from rlcore.nn.network_keys import ACTIVATIONS, DecodedKeysConfig, check_keys
-from rlcore.nn.world_keys import WORLD_PARTS
+from rlcore.nn.world_keys import MASKED, WORLD_PARTS
 from rlcore.spec import ActionSpec
 
 if TYPE_CHECKING:
@@ -68,6 +68,13 @@ class DreamerConfig(ReplayConfig):
     def check_spec(self, spec: EnvSpec) -> None:
         """Refuse observation keys that the environment does not have, and images that stages do not take."""
         check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds, SMALLEST)
+        actor: Any = getattr(self, "actor", None)  # of each Dreamer its own
+        if actor is not None and actor.cls == MASKED and not spec.mask_keys:
+            choices = f"for {sum(spec.action.nvec)} choices" if spec.action.nvec else "of a continuous action"
+            raise UserError(
+                f"algo.actor.cls={MASKED}: {spec.id} gives no masks {choices} (keys action_mask… or mask…, an entry a "
+                "choice); set it to actor"
+            )
         for key in self.cnn_keys.encoder:
             height, width = spec.obs[key].pixels
             fits = height == self.side if self.side else math.log2(height).is_integer()

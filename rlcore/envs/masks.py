@@ -7,20 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rlcore.spec import EnvSpec
-
-
-def mask_keys(spec: EnvSpec) -> list[str]:
-    """Keys whose masks, one behind the other, have an entry for every choice of every sub-action, in their order.
-
-    [] where there are none, or masks of another form: those mean what the environment says, and bind nobody here.
-    """
-    keys = [key for key, part in spec.obs.items() if part.kind == "mask"]
-    return keys if keys and sum(spec.obs[key].size for key in keys) == sum(spec.action.nvec) else []
-
 
 def allowed_choices(keys: Sequence[str], obs: Mapping[str, Any]) -> np.ndarray | None:
-    """Which choices are allowed, [B, sum of nvec] bool, by `mask_keys` and their arrays [B, ...]; None without keys."""
+    """Choices that are allowed, [B, sum of nvec] bool, by `EnvSpec.mask_keys` and arrays [B, ...]; None without any."""
     if not keys:
         return None
     masks = [np.asarray(obs[key]) for key in keys]

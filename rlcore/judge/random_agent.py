@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.envs.masks import allowed_choices, draw_allowed, mask_keys
+from rlcore.envs.masks import allowed_choices, draw_allowed
 from rlcore.functional.noise import Noise
 from rlcore.spec import EnvSpec
 
@@ -20,7 +20,6 @@ class RandomAgent:
 
     def __init__(self, spec: EnvSpec) -> None:
         self.spec = spec
-        self.mask_keys = mask_keys(spec)
         action = spec.action
         self.low, self.high = np.asarray(action.low, np.float64), np.asarray(action.high, np.float64)
 
@@ -38,8 +37,8 @@ class RandomAgent:
     ) -> tuple[tuple[()], Tensor, dict[str, Tensor]]:
         """Actions [B, A]; of discrete ones those alone that the masks among `obs` allow."""
         assert rng is not None
-        batch, spec, draw = len(is_first), self.spec.action, rng.host
-        allowed = allowed_choices(self.mask_keys, {key: obs[key].cpu().numpy() for key in self.mask_keys})
+        batch, spec, draw, keys = len(is_first), self.spec.action, rng.host, self.spec.mask_keys
+        allowed = allowed_choices(keys, {key: obs[key].cpu().numpy() for key in keys})
         if allowed is not None:
             return (), torch.from_numpy(draw_allowed(allowed, spec.nvec, draw)), {}
         if not spec.continuous:

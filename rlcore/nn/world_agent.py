@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlcore.functional.distributions import Categoricals
 from rlcore.functional.noise import Noise
+from rlcore.nn.action_masks import Restricted, find_allowed
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import State
 from rlcore.nn.world_model import Number, WorldModel
@@ -16,7 +18,8 @@ from rlcore.nn.world_model import Number, WorldModel
 class WorldAgent(nn.Module):
     """World model and actor. Its carry: the model's state, and the action before, laid flat.
 
-    Greedy, both the latent and the action are the most likely ones.
+    Greedy, both the latent and the action are the most likely ones. A masked actor takes choices that the environment's
+    masks allow; what the model imagines has none.
 
     Args:
         world: whose states it acts on.
@@ -27,7 +30,8 @@ class WorldAgent(nn.Module):
     def __init__(self, world: WorldModel, actor: LatentActor, value: Number | None = None) -> None:
         super().__init__()
         self.world, self.actor, self.value = world, actor, value or world.number
-        self.keys = (*world.encoder.images, *world.encoder.vectors)
+        self.masks = world.encoder.spec.mask_keys if actor.says.masked else ()
+        self.keys = (*world.encoder.images, *world.encoder.vectors, *self.masks)
 
     def initial(self, batch_size: int) -> dict[str, Tensor]:
         """Zeros, which an episode's first row forgets."""
@@ -48,9 +52,15 @@ class WorldAgent(nn.Module):
         noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
         state = State(carry["deter"], carry["stoch"])
         state = rssm.follow(self.world.encoder(self.world.encoder.see(obs, 1)), carry["action"], is_first, noise, state)
-        policy = actor.policy(state.feat)
+        policy, allowed = actor.policy(state.feat), self.allowed(obs)
+        if allowed is not None and isinstance(policy, Categoricals):
+            policy = Restricted(policy, allowed)
         action = policy.mode() if greedy or rng is None else actor.clip(policy.sample(actor.noise(rng, count)))
         return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}
+
+    def allowed(self, obs: dict[str, Tensor]) -> Tensor | None:
+        """Which choices [B, sum of nvec] bool may be taken; None: all."""
+        return find_allowed(obs, self.masks, self.actor.action.nvec) if self.masks else None
 
     def to_env(self, action: Tensor) -> Tensor:
         """[B, A] -> [B, *shape] in the environment's own form and bounds."""

@@ -12,6 +12,8 @@ from typing import ClassVar, NamedTuple
 from rlcore.config.schema import arg, other_default
 from rlcore.nn.network_keys import ACTIVATIONS
 
+MASKED = "masked_actor"
+ACTORS = ("actor", MASKED)
 NORMS = ("layer_norm", "identity")
 WORLD = "world_model"  # the part that a world model is, by SheepRL's names for parts
 # Those of every learner around one -> their places in its state (`registers`).
@@ -53,6 +55,7 @@ class PolicyForm(NamedTuple):
     max_std: float = 1.0  # of "scaled" alone
     init_std: float = 0.0
     largest: float = 0.0  # that the model is given; 0: as it is
+    masked: bool = False  # discrete ones are kept to what the environment's masks allow
 
 
 class Group:
@@ -177,7 +180,7 @@ class WorldKeys:
 class ActorKeys(DenseKeys):
     """The actor of V1 and V2, who sees the model's states, and the noise by which it explores."""
 
-    cls: str = arg("actor", "which; its class of SheepRL's is accepted", choices=("actor",))
+    cls: str = arg("actor", "which; masked_actor takes choices that the environment's masks allow", choices=ACTORS)
     min_std: float = arg(0.1, "added to the std of a continuous action", above=0)
     init_std: float = arg(0.0, "added to what the network gives for the std")
     clip_gradients: float = arg(100.0, "clip the gradient's global norm here; 0 = never", low=0)
@@ -189,7 +192,7 @@ class ActorKeys(DenseKeys):
 
     def policy(self, kind: str) -> PolicyForm:
         """Distribution of actions of that kind."""
-        return PolicyForm(kind, min_std=self.min_std, init_std=self.init_std)
+        return PolicyForm(kind, min_std=self.min_std, init_std=self.init_std, masked=self.cls == MASKED)
 
     @property
     def explores(self) -> bool:
@@ -375,7 +378,7 @@ class MomentsConfig:
 class LatentActorConfig(DenseConfig):
     """The actor, who sees the model's states."""
 
-    cls: str = arg("actor", "which; its class of SheepRL's is accepted", choices=("actor",))
+    cls: str = arg("actor", "which; masked_actor takes choices that the environment's masks allow", choices=ACTORS)
     ent_coef: float = arg(3e-4, "η: weight of the entropy bonus", low=0)
     objective_mix: float | None = arg(
         None,
@@ -398,4 +401,5 @@ class LatentActorConfig(DenseConfig):
 
     def policy(self, kind: str) -> PolicyForm:
         """Distribution of actions of that kind."""
-        return PolicyForm(kind, self.unimix, self.min_std, self.max_std, self.init_std, self.action_clip)
+        spread = self.min_std, self.max_std, self.init_std
+        return PolicyForm(kind, self.unimix, *spread, self.action_clip, self.cls == MASKED)

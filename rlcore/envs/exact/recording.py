@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from rlcore import streams
-from rlcore.envs.masks import allowed_choices, draw_allowed, mask_keys
+from rlcore.envs.masks import allowed_choices, draw_allowed
 from rlcore.errors import EnvironmentFault
 from rlcore.spec import EnvSpec
 
@@ -149,7 +149,7 @@ def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
 
     The action itself, the same object, where it is allowed or there are no masks.
     """
-    if not (keys := mask_keys(spec)):
+    if not (keys := spec.mask_keys):
         return action
     allowed = allowed_choices(keys, {key: np.asarray(obs[key])[None] for key in keys})
     assert allowed is not None
@@ -169,7 +169,7 @@ def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] |
 
     Of discrete ones those alone that the masks in an observation allow, where one is given.
     """
-    action, keys = spec.action, mask_keys(spec) if obs is not None else []
+    action, keys = spec.action, spec.mask_keys if obs is not None else ()
     if action.continuous:
         low, high = np.array(action.low), np.array(action.high)
         bounded = np.isfinite(low) & np.isfinite(high)

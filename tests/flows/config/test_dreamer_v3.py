@@ -82,7 +82,6 @@ def test_sizes_have_as_many_parameters_as_theirs(size: str) -> None:
         (["algo.actor.moments.percentile.low=0.99"], ["algo.actor.moments.percentile.low=0.99", "not be above 0.95"]),
         (["algo.learning_starts=6000"], ["algo.learning_starts=6000", "nothing would be learned"]),
         (["distribution.type=tanh_normal"], ["distribution.type=tanh_normal", "set it to auto"]),
-        (["algo.actor.cls=sheeprl.algos.dreamer_v3.agent.MinedojoActor"], ["algo.actor.cls", "one of actor"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

@@ -23,16 +23,24 @@ class Fixed(torch.nn.Module):
 
     keys = ("state",)
 
-    def __init__(self, action: ActionSpec, said: Tensor) -> None:
+    def __init__(self, action: ActionSpec, said: Tensor, allowed: Tensor | None = None) -> None:
         super().__init__()
+        self.allowed = lambda obs: allowed
         self.said, self.actor = said, SimpleNamespace(action=action, flat=lambda action: action.float())
 
     def act(self, carry: Any, obs: Any, is_first: Tensor, rng: Any, greedy: bool) -> Any:
         return {"deter": carry, "action": self.said.float()}, self.said, {}
 
 
-def explored(action: ActionSpec, said: Tensor, amount: float, rng: Noise | None, greedy: bool = False) -> Tensor:
-    explorer = Explorer(Fixed(action, said), amount)  # pyright: ignore[reportArgumentType]
+def explored(
+    action: ActionSpec,
+    said: Tensor,
+    amount: float,
+    rng: Noise | None,
+    greedy: bool = False,
+    allowed: Tensor | None = None,
+) -> Tensor:
+    explorer = Explorer(Fixed(action, said, allowed), amount)  # pyright: ignore[reportArgumentType]
     carry, taken, _ = explorer.act({"deter": said}, {}, torch.zeros(len(said)).bool(), rng, greedy)
     torch.testing.assert_close(carry["action"], taken.float())  # what was done is what is remembered
     return taken
@@ -72,3 +80,11 @@ def test_the_amount_halves_down_to_its_floor() -> None:
     assert [keys.exploration(step) for step in (0, 100, 150, 10_000)] == [0.4, 0.2, 0.15, 0.15]
     assert ActorKeys(expl_amount=0.4).exploration(10**6) == 0.4
     assert not ActorKeys().explores and ActorKeys(expl_min=0.1).explores
+
+
+def test_random_choices_are_allowed_ones_each_as_likely() -> None:
+    allowed = torch.tensor([1, 0, 1, 1, 0, 0, 1, 0]).bool().expand(60_000, 8)
+    taken = explored(CHOICES, torch.tensor([2, 1]).expand(60_000, 2), 1.0, Noise(0, "probe"), allowed=allowed)
+    share = torch.bincount(taken[:, 0], minlength=5) / 60_000
+    torch.testing.assert_close(share, torch.tensor([1, 0, 1, 1, 0]) / 3, rtol=0, atol=0.0097)  # five standard errors
+    assert (taken[:, 1] == 1).all()
