@@ -59,10 +59,8 @@ class MetricsWindow:
     def close(self, policy_steps: int, updates: int) -> Metrics:
         """The point at `policy_steps`, after `updates` gradient steps in all; the window starts anew."""
         chosen = self.config.aggregator.metrics
-        values = self._numbers()
+        values = self.check_finite(policy_steps, updates)
         point = {name: REDUCTIONS[chosen.get(name, "mean")](numbers) for name, numbers in values.items()}
-        if broken := {name: value for name, value in point.items() if not math.isfinite(value)}:
-            raise RunError(f"not finite after {updates} updates and {policy_steps} policy steps: {broken}")
         self._known |= point.keys()
         if updates > self.start_updates:  # a memory that fills first learns nothing
             self._check(chosen, point)
@@ -76,6 +74,23 @@ class MetricsWindow:
         self.values, self.start_steps, self.start_updates = {}, policy_steps, updates
         self.seconds = {"collect": 0.0, "train": 0.0}
         return point
+
+    def check_finite(self, policy_steps: int, updates: int) -> dict[str, list[float]]:
+        """The values so far; a RunError names those that were the first not to be finite, and their gradient step."""
+        values = self._numbers()
+        broken = {
+            name: next(i for i, value in enumerate(numbers) if not math.isfinite(value))
+            for name, numbers in values.items()
+            if not all(map(math.isfinite, numbers))
+        }
+        if broken:
+            first = min(broken.values())
+            named = {name: values[name][at] for name, at in broken.items() if at == first}
+            steps = updates - self.start_updates
+            one_each = all(len(values[name]) == steps for name in named)  # else several steps, or episodes, make one
+            since = f" at gradient step {self.start_updates + first + 1}" if one_each else ""
+            raise RunError(f"not finite after {updates} updates and {policy_steps} policy steps: {named}{since}")
+        return values
 
     def _numbers(self) -> dict[str, list[float]]:
         """The values as numbers: one synchronisation with the device for all that lie there."""

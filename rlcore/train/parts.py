@@ -37,9 +37,7 @@ def check_finite(state: State, policy_steps: int) -> None:
     """Refuse a learner's state with NaN or infinity, which the update after this one would find to be broken."""
     for name, leaf in name_leaves(state, "").items():  # numbers and words among them
         if torch.is_tensor(leaf) and not leaf.isfinite().all():
-            raise RunError(
-                f"not finite after {policy_steps} policy steps: {name[1:]}; the checkpoints from before are untouched"
-            )
+            raise RunError(f"not finite after {policy_steps} policy steps: {name[1:]}")
 
 
 def start_from(learner: Learner, state: Mapping[str, Any], source: str) -> str:

@@ -6,11 +6,13 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rlcore.compiled.machine_code import clock
 from rlcore.compiled.when_to_compile import EAGER, decide
+from rlcore.errors import RunError
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import read_source
 from rlcore.spec import EnvSpec
@@ -176,7 +178,8 @@ class Session:
         self.window.seconds["train"] += seconds - collected
         last = self._reason() is not None
         if self.window.due(self.policy_steps) or last:
-            point = self.window.close(self.policy_steps, self.learner.updates)
+            with self._naming_the_last_good():
+                point = self.window.close(self.policy_steps, self.learner.updates)
             if self.config.metric.log_level:
                 patiently(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
         place = {"policy_steps": self.policy_steps, "total_steps": self.training.budget}
@@ -216,7 +219,9 @@ class Session:
         self.followers.tell("save")
         with self.followers.together():
             learning = self.training.state_dict(self.run.checkpoints)
-        check_finite(learning["learner"], self.policy_steps)
+        with self._naming_the_last_good():
+            self.window.check_finite(self.policy_steps, self.learner.updates)
+            check_finite(learning["learner"], self.policy_steps)
         bookkeeping = {
             "fingerprint": self.fingerprint,
             "window": self.window.state_dict(),
@@ -250,6 +255,16 @@ class Session:
         self.owed = []
         fields: dict[str, Any] = {**self._moment(), "final": False, "greedy": greedy, **self._clock()}
         return patiently(lambda: self.events.append("evaluation", **fields))
+
+    @contextmanager
+    def _naming_the_last_good(self) -> Iterator[None]:
+        """A RunError of numbers that are not finite says which checkpoint is from before: none is saved with such."""
+        try:
+            yield
+        except RunError as error:
+            last = next(iter(checkpoint.newest_first(self.run.checkpoints)), None)
+            before = "no checkpoint yet" if last is None else f"the last good checkpoint is {last}"
+            raise RunError(f"{error}; {before}") from None
 
     def _moment(self) -> dict[str, int]:
         """Where training stands, for an event: the counter that everything goes by, and the actions beside it."""
