@@ -46,6 +46,23 @@ def load_world_model(path_or_uri: str | Path) -> LoadedWorldModel:
     return load(_local(path_or_uri))
 
 
+def load_part(path_or_uri: str | Path) -> dict[str, Any]:
+    """The state of a part of a learner that is registered alone, a critic say: name -> tensor.
+
+    Args:
+        path_or_uri: `models:/NAME/VERSION`, or a folder with part.json.
+
+    Returns:
+        The state, as the part's `load_state_dict` takes it.
+
+    Raises:
+        UserError: there is no such part.
+    """
+    from rlcore.judge.policy import load_part as load
+
+    return load(_local(path_or_uri))
+
+
 def _local(path_or_uri: str | Path) -> str | Path:
     """The place on this machine of what a path or a models:/ URI names."""
     if str(path_or_uri).startswith("models:/"):
@@ -82,4 +99,4 @@ def run(cfg: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return train(cfg)
 
 
-__all__ = ["load_policy", "load_world_model", "main", "run"]
+__all__ = ["load_part", "load_policy", "load_world_model", "main", "run"]

@@ -83,6 +83,8 @@ def _rows(client: MlflowClient, name: str) -> Iterator[tuple[str, ...]]:
 def _decision(version: ModelVersion) -> str:
     """The gate's decision in a few words; the whole sentence is the version's tag `decision`."""
     tags = version.tags
+    if "part" in tags:
+        return f"{tags['part']} of {tags['policy']}"
     if "decision" not in tags:  # it is written last
         return "undecided"
     if not {"difference", "difference_low", "difference_high"} <= set(tags):

@@ -71,7 +71,7 @@ NETWORKS = {f"sheeprl.models.models.{name}": "layer_norm" for name in ("LayerNor
 NETWORKS |= {"torch.nn.LayerNorm": "layer_norm", "torch.nn.Identity": "identity"}
 for version in ("dreamer_v1", "dreamer_v2", "dreamer_v3"):
     NETWORKS |= {f"sheeprl.algos.{version}.agent.{name}": made for name, made in ACTORS.items()}
-# Models that SheepRL registers apart: parts that are registered within the agent's.
+# Models that SheepRL registers apart: parts that are registered within the agent's, where `registers` has them not.
 PARTS = ("world_model", "actor", "critic", "target_critic", "moments", "encoder", "decoder")
 MODEL_KEYS = ("model_name", "description", "tags")
 
@@ -83,6 +83,9 @@ def name_classes(tree: Tree) -> None:
         if isinstance(node := at(tree, place), dict):
             with mistakes.catch():
                 rewrite(node, place)
+    if isinstance(node := at(tree, "model_manager.models"), dict):
+        with mistakes.catch():
+            _models(node, "model_manager.models", ALGORITHMS.get(str(at(tree, "algo.name"))))
     for place, (table, dropped) in (CLASSES | _optimizers(tree)).items():
         if isinstance(node := at(tree, place), dict) and not (place == "env.wrapper" and _is_own(node.get("_target_"))):
             if "_target_" in node:
@@ -253,17 +256,23 @@ def _reduction(value: Any, key: str) -> str:
     raise UserError(f"{key}={spell(value)}: must be one of {', '.join(table)}{nearest(spell(value), table)}")
 
 
-def _models(node: Tree, place: str) -> None:
+def _models(node: Tree, place: str, algorithm: Any) -> None:
+    """Models that are registered: the agent's, and parts that the algorithm registers apart."""
+    known = ("agent", *(algorithm.Config.registers if algorithm else ()))
     for name in PARTS:
-        node.pop(name, None)
+        if name not in known:
+            node.pop(name, None)
     for name, model in node.items():
-        if name != "agent":
-            raise UserError(f"unknown key '{place}.{name}' (value {spell(model)!r}): the registered model is 'agent'")
+        if name not in known:
+            raise UserError(
+                f"unknown key '{place}.{name}' (value {spell(model)!r}): what is registered is "
+                f"{', '.join(map(repr, known))}{nearest(str(name), known)}"
+            )
         for key in model if isinstance(model, dict) else ():
             if key not in MODEL_KEYS:
                 hint = nearest(str(key), MODEL_KEYS) or f"; known here: {', '.join(MODEL_KEYS)}"
                 raise UserError(f"unknown key '{place}.{name}.{key}' (value {spell(model[key])!r}){hint}")
-        if not isinstance(model, dict):
+        if not isinstance(model, dict) and (model is not None or name == "agent"):  # null: that part is not registered
             raise UserError(f"{place}.{name}={spell(model)}: must be a mapping of {', '.join(MODEL_KEYS)}")
 
 
@@ -272,5 +281,4 @@ _REWRITES: dict[str, Callable[[Tree, str], None]] = {
     "env": _env,
     "fabric": _fabric,
     "metric.aggregator": _aggregator,
-    "model_manager.models": _models,
 }

@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[^/@]+))")
 NAME = re.compile(r"\w[\w .+-]{0,199}")  # no quotes, @ or %: a name stands in queries, URIs and folders
 CHAMPION = "champion"  # the alias
+AGENT = "agent"  # the model that is the policy, in model_manager.models
 
 
-def model_name(config: RunConfig) -> str:
-    """Name of a run's model: `model_manager.models.agent.model_name`, else `<algo>-<env id>`.
+def model_name(config: RunConfig, part: str = AGENT) -> str:
+    """Name of a run's model, or of one of its parts': `model_manager.models.<part>.model_name`.
 
-    Slashes and colons, which MLflow forbids, become dashes; a name that no URI or query can hold is a `UserError`.
+    Else `<algo>-<env id>`, of a part with its name behind. Slashes and colons, which MLflow forbids, become dashes; a
+    name that no URI or query can hold is a `UserError`.
     """
-    name, key = agent_settings(config).get("model_name"), "model_manager.models.agent.model_name"
+    name, key = model_settings(config, part).get("model_name"), f"model_manager.models.{part}.model_name"
     if name in (None, ""):
-        name = f"{config.algo.name}-{config.env.id}"
+        name = f"{config.algo.name}-{config.env.id}{'' if part == AGENT else f'-{part}'}"
     if not isinstance(name, str):
         raise UserError(f"{key}={spell(name)}: must be text, as my-agent")
     name = re.sub(r"[/:]", "-", name)
@@ -45,16 +47,32 @@ def model_name(config: RunConfig) -> str:
     return name
 
 
-def agent_settings(config: RunConfig) -> Mapping[str, Any]:
-    """`model_manager.models.agent`: model_name, description, tags, as far as given; a `UserError` if it is no group."""
-    agent = config.model_manager.models.get("agent") or {}
-    key = "model_manager.models.agent"
-    if not isinstance(agent, Mapping):
-        raise UserError(f"{key}={spell(agent)}: this is a group of keys: model_name, description, tags")
-    tags = agent.get("tags") or {}
+def model_settings(config: RunConfig, part: str = AGENT) -> Mapping[str, Any]:
+    """`model_manager.models.<part>`: model_name, description, tags, as far as given; a `UserError` where it is none."""
+    model = config.model_manager.models.get(part) or {}
+    key = f"model_manager.models.{part}"
+    if not isinstance(model, Mapping):
+        raise UserError(f"{key}={spell(model)}: this is a group of keys: model_name, description, tags")
+    tags = model.get("tags") or {}
     if not isinstance(tags, Mapping):
         raise UserError(f"{key}.tags={spell(tags)}: this is a group of keys, as {key}.tags.team=blue")
-    return agent
+    return model
+
+
+def parts_of(config: RunConfig) -> list[str]:
+    """The parts of a run's learner that get a model of their own, beside the policy's: those whose group is there."""
+    return [part for part in config.algo.registers if config.model_manager.models.get(part) is not None]
+
+
+def check_models(config: RunConfig) -> None:
+    """Refuse names that no registered model can have, and two models of one name."""
+    names: dict[str, str] = {}
+    for part in (AGENT, *parts_of(config)):
+        name = model_name(config, part)
+        if name in names:
+            key = f"model_manager.models.{part}.model_name"
+            raise UserError(f"{key}={name}: the model of {names[name]} is called so; give it another name")
+        names[name] = part
 
 
 @contextmanager
@@ -67,9 +85,10 @@ def deciding(store: str) -> Iterator[None]:
         yield
 
 
-def description_of(config: RunConfig) -> str:
-    """Description of a run's model: `model_manager.models.agent.description`, else `<ALGO> agent for <env id>`."""
-    return str(agent_settings(config).get("description") or f"{config.algo.name.upper()} agent for {config.env.id}")
+def description_of(config: RunConfig, part: str = AGENT) -> str:
+    """Description of a run's model: `model_manager.models.<part>.description`, else `<ALGO> <part> for <env id>`."""
+    said = model_settings(config, part).get("description")
+    return str(said or f"{config.algo.name.upper()} {part} for {config.env.id}")
 
 
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:
@@ -103,9 +122,9 @@ def champion_of(client: MlflowClient, name: str) -> ModelVersion | None:
 
 
 def resolve_uri(uri: str) -> Path:
-    """The exported policy behind `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`.
+    """The policy, or part of a learner, behind `models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/NAME/latest`.
 
-    A local folder that `rlcore.judge.policy.load_policy` reads; a `UserError` where there is no such model.
+    A local folder, which `rlcore.judge.policy` reads; a `UserError` where there is no such model.
     """
     return fetch_policy(connect(tracking_uri()), version_at(uri))
 
@@ -191,7 +210,7 @@ def _download(client: MlflowClient, version: ModelVersion, folder: Path) -> None
     shutil.rmtree(building, ignore_errors=True)
     source = client.get_model_version_download_uri(version.name, version.version)
     local = Path(download_artifacts(artifact_uri=f"{source}/artifacts", tracking_uri=client.tracking_uri))
-    shutil.copytree(next(local.rglob("policy.json")).parent, building)
+    shutil.copytree(next(path for name in ("policy.json", "part.json") for path in local.rglob(name)).parent, building)
     try:
         os.rename(building, folder)
     except OSError:  # another process was first; versions do not change, so theirs is ours

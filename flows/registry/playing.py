@@ -13,7 +13,7 @@ import numpy as np
 from rlcore.judge import final
 from rlcore.judge.loaded_policy import LoadedPolicy
 from rlcore.judge.play import OnProgress
-from rlcore.judge.policy import export_policy, load_policy
+from rlcore.judge.policy import export_part, export_policy, load_policy
 from rlcore.store.directory import RunDirectory
 
 LOOK_EVERY = 10  # episodes of both
@@ -27,6 +27,12 @@ def export(run: RunDirectory, checkpoint: str, folder: str) -> dict[str, Any]:
         "signature": asdict(policy.signature),
         "example": {name: array.tolist() for name, array in example_of(policy).items()},
     }
+
+
+def export_parts(run: RunDirectory, checkpoint: str, parts: list[str], folder: str) -> None:
+    """Write parts of a checkpoint's learner into a folder, each one in a folder of its name."""
+    for part in parts:
+        export_part(run, Path(checkpoint), part, Path(folder) / part)
 
 
 def example_of(policy: LoadedPolicy) -> dict[str, np.ndarray]:

@@ -65,26 +65,58 @@ def create_version(
     client: MlflowClient, name: str, policy: Exported, run_id: str, tags: Mapping[str, str], description: str = ""
 ) -> ModelVersion:
     """Log an exported policy, of an MLflow run, as a model and register it as the next version of a name."""
-    from mlflow.exceptions import MlflowException
-
     columns = {"takes": policy.signature.inputs, "gives": policy.signature.outputs}
     tags = {**tags, **{name: ", ".join(map(str, found)) for name, found in columns.items()}}
-    digest = policy.description["digest"]
-    begun = [logged for logged in _find_logged_models(client, run_id) if logged.tags[DIGEST] == digest]
-    if begun:  # by a call that was killed
-        logged = min(begun, key=lambda one: one.status != "READY")
-    else:
-        experiment = client.get_run(run_id).info.experiment_id
-        logged = client.create_logged_model(experiment, "policy", run_id, tags={DIGEST: digest}, model_type="agent")
+    logged = _begun(client, "policy", run_id, policy.description["digest"], "agent")
     if logged.status != "READY":
         _fill(client, logged, run_id, policy)
+    return _register(client, name, logged, run_id, tags, description)
+
+
+def create_part_version(
+    client: MlflowClient, name: str, part: str, folder: Path, run_id: str, tags: Mapping[str, str], description: str
+) -> ModelVersion:
+    """Log a part of a learner, exported into a folder, as a model and register it as the next version of a name.
+
+    It is files alone: MLflow knows of no program that would serve it, `flows.load_part` reads it.
+    """
+    from mlflow.models import Model
+
+    logged = _begun(client, part, run_id, f"{tags[DIGEST]}-{part}", "part")
+    if logged.status != "READY":
+        with tempfile.TemporaryDirectory() as temporary:
+            files = Path(temporary) / "model"
+            shutil.copytree(folder, files / "artifacts" / part)
+            made = Model(logged.artifact_location, run_id, model_uuid=logged.model_id, model_id=logged.model_id)
+            made.add_flavor("shepherd", part=part, data=f"artifacts/{part}")
+            made.save(str(files / "MLmodel"))
+            client.log_model_artifacts(logged.model_id, str(files))
+        client.finalize_logged_model(logged.model_id, "READY")
+    return _register(client, name, logged, run_id, tags, description)
+
+
+def _begun(client: MlflowClient, name: str, run_id: str, digest: str, kind: str) -> LoggedModel:
+    """The logged model of these weights, which a call that was killed may have begun."""
+    begun = [logged for logged in _find_logged_models(client, run_id) if logged.tags[DIGEST] == digest]
+    if begun:
+        return min(begun, key=lambda one: one.status != "READY")
+    experiment = client.get_run(run_id).info.experiment_id
+    return client.create_logged_model(experiment, name, run_id, tags={DIGEST: digest}, model_type=kind)
+
+
+def _register(
+    client: MlflowClient, name: str, logged: LoggedModel, run_id: str, tags: Mapping[str, str], description: str
+) -> ModelVersion:
+    """The next version of a name, made of a logged model."""
+    from mlflow.exceptions import MlflowException
+
     try:
         client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     return client.create_model_version(
-        name, logged.artifact_location, run_id, tags=tags, description=description, model_id=logged.model_id
+        name, logged.artifact_location, run_id, tags={**tags}, description=description, model_id=logged.model_id
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.registry.models import agent_settings, model_name, resolve_uri
+from flows.registry.models import check_models, resolve_uri
 from rlcore.compiled.when_to_compile import check_compiler
 from rlcore.errors import Mistakes, UserError
 from rlcore.nn.network_keys import kind_of
@@ -92,10 +92,9 @@ def _check_dataset(source: str, spec: EnvSpec) -> None:
 
 
 def _check_model(config: RunConfig) -> None:
-    """Refuse a name that no registered model can have."""
+    """Refuse names that registered models cannot have."""
     if not config.model_manager.disabled:
-        model_name(config)
-        agent_settings(config)
+        check_models(config)
 
 
 def _source(uri: str) -> tuple[dict[str, Any], LoadedPolicy]:

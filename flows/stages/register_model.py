@@ -60,11 +60,12 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
         if decision is None:
             upload.link_logged_model(client, version)
             client.set_registered_model_alias(name, "challenger", version.version)
+        parts = _register_parts(client, run, checkpoint, version)
     decision = decision or _decide(client, run, checkpoint, version)
     aliases = sorted(client.get_model_version(name, version.version).aliases)
     if version.run_id != mlflow_run:
         decision = f"the same weights as {version.tags.get('run_dir', version.run_id)} registered: {decision}"
-    event = {"name": name, "version": int(version.version), "aliases": aliases}
+    event = {"name": name, "version": int(version.version), "aliases": aliases} | ({"parts": parts} if parts else {})
     noted = last_event(read_events(run.events), "registered")
     if noted is None or not event.items() <= noted.items():
         EventLog(run.events).append("registered", **event)
@@ -78,19 +79,54 @@ def register_model(run: RunDirectory) -> dict[str, Any]:
 def _create_version(
     client: MlflowClient, name: str, run: RunDirectory, checkpoint: Path, mlflow_run: str
 ) -> ModelVersion:
-    """The checkpoint as a version with all that it was made from in its tags, which MLflow shows in this order."""
-    config, facts = config_of(run), manifest(checkpoint)
-    chosen_tags = registry.agent_settings(config).get("tags") or {}
-    tags = {key: redact(spell(value)) for key, value in chosen_tags.items()}
-    tags |= {"policy_steps": str(facts["policy_steps"]), "seed": str(config.seed)}
-    tags |= {key: spell(value) for key, value in lineage(run).items()}
-    tags |= {"checkpoint_digest": facts["digest"]}
-    tags |= {"run_dir": str(run.path.absolute()), "checkpoint": checkpoint.relative_to(run.path).as_posix()}
+    """The policy of a checkpoint as a version."""
+    config, tags = config_of(run), _tags(run, checkpoint, registry.AGENT)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "policy"
         facts = with_torch(run, "flows.registry.playing.export", str(checkpoint), str(place))
         exported = upload.Exported.from_json(place, facts)
         return upload.create_version(client, name, exported, mlflow_run, tags, registry.description_of(config))
+
+
+def _tags(run: RunDirectory, checkpoint: Path, part: str) -> dict[str, str]:
+    """All that a version was made from, in the order in which MLflow shows it."""
+    config, facts = config_of(run), manifest(checkpoint)
+    chosen_tags = registry.model_settings(config, part).get("tags") or {}
+    tags = {key: redact(spell(value)) for key, value in chosen_tags.items()}
+    tags |= {"policy_steps": str(facts["policy_steps"]), "seed": str(config.seed)}
+    tags |= {key: spell(value) for key, value in lineage(run).items()}
+    tags |= {"checkpoint_digest": facts["digest"]}
+    return tags | {"run_dir": str(run.path.absolute()), "checkpoint": checkpoint.relative_to(run.path).as_posix()}
+
+
+def _register_parts(
+    client: MlflowClient, run: RunDirectory, checkpoint: Path, policy: ModelVersion
+) -> dict[str, dict[str, Any]]:
+    """The parts that the config names as versions of models of their own: part -> name, version.
+
+    They have no aliases: which of them is the champion's says the tag `policy`.
+    """
+    config, digest, made = config_of(run), manifest(checkpoint)["digest"], dict[str, dict[str, Any]]()
+    names = {part: registry.model_name(config, part) for part in registry.parts_of(config)}
+    found = {part: registry.version_of_checkpoint(client, name, digest) for part, name in names.items()}
+    missing = [part for part, version in found.items() if version is None]
+    with tempfile.TemporaryDirectory() as folder:
+        if missing:
+            with_torch(run, "flows.registry.playing.export_parts", str(checkpoint), missing, folder)
+        for part, name in names.items():
+            version, tags = found[part], {"part": part, "policy": f"{policy.name} version {policy.version}"}
+            version = version or upload.create_part_version(
+                client,
+                name,
+                part,
+                Path(folder) / part,
+                str(policy.run_id),
+                tags | _tags(run, checkpoint, part),
+                registry.description_of(config, part),
+            )
+            upload.link_logged_model(client, version)
+            made[part] = {"name": name, "version": int(version.version)}
+    return made
 
 
 def _decision(version: ModelVersion) -> str | None:

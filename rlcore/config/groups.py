@@ -205,7 +205,7 @@ class ModelManagerConfig:
     """The MLflow registry."""
 
     disabled: bool = arg(False, "true: do not register the model")
-    models: dict[str, Any] = arg({}, "agent: {model_name, description, tags}")
+    models: dict[str, Any] = arg({}, "agent, and parts that are registered apart: {model_name, description, tags}")
     gate_time: float | None = arg(
         1.0,
         "the comparison with the champion takes so many times as long as training did, at most; null = no limit",

@@ -74,10 +74,9 @@ def record(
 ) -> dict[str, np.ndarray]:
     """Rows of greedy play on seeds that nothing else has, as `PlayedRows.columns` gives them; `ROWS` at most."""
     recorded, played = PlayedRows(), None
-    keys = {*model.agent.keys, *model.world.decoder.images, *model.world.decoder.vectors}
 
     def on_step(arrival: Arrival, action: Rows) -> None:
-        kept = {key: arrival.obs[key] for key in arrival.obs if key in keys}
+        kept = {key: arrival.obs[key] for key in model.keys}
         recorded(dataclasses.replace(arrival, obs=kept), action)
 
     play = play_round(

@@ -65,6 +65,7 @@ class LoadedWorldModel:
             self.agent.world.load_state_dict(parts[WORLD])
         self.agent.requires_grad_(False).eval()
         self.world = self.agent.world
+        self.keys = (*self.world.encoder.images, *self.world.encoder.vectors)  # encoded
         self._critic: Any = None
         if "critic" in parts:
             outputs = self.agent.value.outputs
@@ -89,7 +90,7 @@ class LoadedWorldModel:
         Raises:
             UserError: a key is missing, or shapes do not fit.
         """
-        rows = {key: self._rows(obs, key) for key in self.agent.keys}
+        rows = {key: self._rows(obs, key) for key in self.keys}
         length, count = next(iter(rows.values())).shape[:2]
         said = self._flat(action, length, count)
         before = torch.cat([torch.zeros_like(said[:1]), said[:-1]])
@@ -151,7 +152,7 @@ class LoadedWorldModel:
     def _rows(self, obs: Mapping[str, Any], key: str) -> Tensor:
         """Observations of a key as a tensor [T, B, *shape]."""
         if key not in obs:
-            raise UserError(f"obs: key {key!r} is missing; expected {', '.join(self.agent.keys)}")
+            raise UserError(f"obs: key {key!r} is missing; expected {', '.join(self.keys)}")
         spec, array = self.spec.obs[key], np.asarray(obs[key])
         if array.shape[2:] != spec.shape or array.ndim < 2:
             raise UserError(f"obs {key!r}: expected [T, B, {', '.join(map(str, spec.shape))}], got {array.shape}")

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
 
 FORMAT = 1
-AGENT, BESIDE = (("agent.json", "agent.safetensors"), ("beside.json", "beside.safetensors"))
+AGENT, BESIDE, PART = (
+    (f"{name}.json", f"{name}.safetensors") for name in ("agent", "beside", "weights")
+)  # the shape of a state, and its tensors
 
 
 def describe(run: RunDirectory, path: Path) -> dict[str, Any]:
@@ -66,6 +68,8 @@ def load_policy(path: str | Path, seed: int = 0) -> LoadedPolicy:
         UserError: there is none there, or it is damaged.
     """
     source = read_source(path)
+    if "part" in source.description:
+        raise UserError(f"{path}: {source.description['part']} of a learner, not a policy; flows.load_part reads it")
     with _tell_errors_in(source.place, source.files):
         return LoadedPolicy(source.description, source.parts["agent"], seed)
 
@@ -93,6 +97,8 @@ def read_source(path: str | Path) -> Source:
     path = Path(path)
     if (path / "policy.json").exists():
         return _read_exported(path)
+    if (path / "part.json").exists():
+        return _read_part(path)
     path = _checkpoint_at(path)
     learning, bookkeeping = checkpoint.load(path)
     if "policy" not in bookkeeping:  # it lies in a run, which knows
@@ -134,13 +140,26 @@ def _read_exported(path: Path) -> Source:
     """The parts of an exported folder, which may be anybody's."""
     files = f"policy.json and {AGENT[0]}"
     with _tell_errors_in(str(path), files):
-        description = read_json((path / "policy.json").read_bytes(), "policy.json")
-        if not isinstance(description, dict) or description.get("format") != FORMAT:
-            raise UserError(f"policy.json is of another format than {FORMAT}, which this version reads")
+        description = _description(path, "policy.json")
         beside = (
             _read(path, BESIDE) if (path / BESIDE[0]).exists() else {}
         )  # of earlier versions only the agent is there
         return Source(description, {**beside, "agent": _read(path, AGENT)}, str(path), files)
+
+
+def _read_part(path: Path) -> Source:
+    """A part of a learner that was exported alone, which may be anybody's."""
+    files = f"part.json and {PART[0]}"
+    with _tell_errors_in(str(path), files):
+        description = _description(path, "part.json")
+        return Source(description, {str(description["part"]): _read(path, PART)}, str(path), files)
+
+
+def _description(path: Path, name: str) -> dict[str, Any]:
+    description = read_json((path / name).read_bytes(), name)
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise UserError(f"{name} is of another format than {FORMAT}, which this version reads")
+    return description
 
 
 def _read(path: Path, names: tuple[str, str]) -> Any:
@@ -202,3 +221,40 @@ def export_policy(run: RunDirectory, path: Path, destination: Path) -> Path:
         _write(destination, BESIDE, {name: parts[name] for name in beside})
     write_json(destination / "policy.json", description | {"plugins": needed})
     return destination
+
+
+def export_part(run: RunDirectory, path: Path, part: str, destination: Path) -> Path:
+    """Write a part of the learner in a run's checkpoint, one that its algorithm `registers`, as a folder of its own.
+
+    part.json describes the agent that it belongs to, as policy.json does; its state lies beside.
+    """
+    description = describe(run, path)
+    algorithm = ALGORITHMS[description["algo"]["name"]]
+    learner: Mapping[str, Any] = checkpoint.load(path)[0]["learner"]
+    whole, _, inside = algorithm.Config.registers[part].partition(".")
+    state = learner[whole]
+    if inside:
+        state = {name.removeprefix(f"{inside}."): x for name, x in state.items() if name.startswith(f"{inside}.")}
+    destination.mkdir(parents=True, exist_ok=True)
+    _write(destination, PART, state)
+    needed = plugins.bringing(algorithm.build.__module__)
+    write_json(destination / "part.json", description | {"part": part, "plugins": needed})
+    return destination
+
+
+def load_part(path: str | Path) -> dict[str, Any]:
+    """The state of a part of a learner that was exported alone: name -> tensor, as its `load_state_dict` takes it.
+
+    Args:
+        path: the folder that `export_part` wrote.
+
+    Returns:
+        The state.
+
+    Raises:
+        UserError: there is none there, or it is damaged.
+    """
+    if not (Path(path) / "part.json").exists():
+        raise UserError(f"{path}: no part of a learner that lies alone; load_policy and load_world_model read the rest")
+    source = _read_part(Path(path))
+    return source.parts[source.description["part"]]

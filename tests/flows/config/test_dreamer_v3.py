@@ -10,6 +10,7 @@ import pytest
 
 from flows.config.compose import compose
 from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
+from flows.registry.models import model_name, parts_of
 from rlcore.config.values import at
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
@@ -126,3 +127,19 @@ def test_what_a_run_does_otherwise_than_its_keys_say_is_told() -> None:
     config = compose([*SMALL, "env.frame_stack=4", "algo.learning_starts=3"])[0]
     told = [*config.algo.notices(config)]
     assert "env.frame_stack=4" in told[0] and "algo.learning_starts=3" in told[1] and len(told) == 2
+
+
+def test_parts_are_registered_by_their_names_and_others_are_mistakes() -> None:
+    models = compose([*SMALL])[0].model_manager.models
+    assert [*models] == ["agent", "world_model", "actor", "critic", "target_critic", "moments"]
+    theirs = [
+        "+model_manager.models.critic.model_name=dreamer_v3_CartPole-v1_critic",
+        "model_manager.models.actor=null",
+    ]
+    config = compose([*SMALL, *[word.removeprefix("+") for word in theirs]])[0]
+    assert parts_of(config) == ["world_model", "critic", "target_critic", "moments"]
+    assert model_name(config, "critic") == "dreamer_v3_CartPole-v1_critic"
+    assert model_name(config, "moments") == "dreamer_v3-CartPole-v1-moments"
+    with pytest.raises(UserError, match="unknown key 'model_manager.models.critics'.*did you mean 'critic'"):
+        compose([*SMALL, "+model_manager.models.critics.model_name=a"])
+    assert parts_of(compose(["exp=ppo", "+model_manager.models.critic.model_name=a"])[0]) == []  # of SheepRL's files

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from flows.cli import main as cli
 from flows.report import dreams
 from flows.report.dreams import EDGE, GAP, LEFT, TOP, as_pictures, picture_dreams, try_picturing
+from flows.stages import evaluate as stage
 from rlcore.judge.dream import Dream
 from rlcore.judge.loaded_world import Told
 from rlcore.spec import ArraySpec
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
-from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run
+from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run, configured
 from tests.processes import digest
 from tests.rlcore.judge.test_film import read
 from tests.runs import SMALL_DREAMER, prepare
 
 ROWS, COUNT, SIDE, CELL = 50, 6, 16, 128
+JUDGED = {"policy_steps": 4096, "greedy": {"mean": 1.0, "returns": []}}
 PICTURES = CARTPOLE | {
     "id": "Some-v0",
     "obs": {
@@ -183,6 +188,37 @@ def test_a_run_without_a_world_is_refused_in_a_sentence(tmp_path: Path, capsys: 
     assert cli.main(["dream", str(run.path)]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("shepherd: ppo learns no world model to look into")
     assert not run.media.exists()
+
+
+@pytest.mark.parametrize(
+    ("algo", "key", "midway", "finally_"),
+    [
+        ("dreamer_v3", "every", 1, 1),
+        ("dreamer_v3", "last", 0, 1),
+        ("dreamer_v3", "never", 0, 0),
+        ("ppo", "every", 0, 0),
+    ],
+)
+def test_an_evaluation_dreams_where_the_config_says_so(
+    algo: str, key: str, midway: int, finally_: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkpointed_run(tmp_path / "run", "one", weights=1, algo=algo)
+    configured(run, evaluation=yaml.safe_load(run.config.read_text())["evaluation"] | {"dream": key})
+    asked: list[str] = []
+    monkeypatch.setattr(stage, "with_torch", lambda run, function, *rest, **more: asked.append(function) or JUDGED)
+    monkeypatch.setattr(stage, "trainer_for", lambda run: SimpleNamespace(policy_steps=4096, evaluate=lambda: JUDGED))
+    stage.evaluate(run, 4096)
+    assert asked == ["flows.report.dreams.try_picturing"] * midway
+    asked.clear()
+    stage._finally(run)
+    assert asked == ["flows.report.dreams.try_picturing"] * finally_ + ["rlcore.judge.final.final_evaluation"]
+
+
+def test_a_run_that_has_no_checkpoint_yet_is_not_dreamed_of(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpointed_run(run.path.parent / "other", "one", weights=1, algo="dreamer_v3")
+    shutil.rmtree(made.checkpoints)
+    monkeypatch.setattr(stage, "with_torch", lambda *arguments, **more: pytest.fail("it was"))
+    stage._dream(made, "latest", ("every",))
 
 
 @pytest.mark.slow

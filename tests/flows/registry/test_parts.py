@@ -1,0 +1,171 @@
+"""Parts of a learner that are registered one by one, on a real SQLite store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import flows
+from flows.cli.registry import list_versions
+from flows.registry import models as registry
+from flows.runs.check import _check_model
+from flows.settings import tracking_uri
+from flows.stages.register_model import register_model
+from flows.tracking.mlflow_store import connect
+from rlcore.errors import UserError
+from rlcore.judge.policy import export_part
+from rlcore.store import checkpoint
+from rlcore.store.directory import RunDirectory
+from rlcore.store.run_config import config_of
+from tests.flows.synthetic_runs import checkpointed_run, configured, evaluations
+
+PARTS = ("world_model", "actor", "critic", "target_critic", "moments")
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
+    pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),
+]
+
+
+def dreamer(folder: Path, name: str, parts: tuple[str, ...] = PARTS, seed: int = 1) -> RunDirectory:
+    """A run of Dreamer V3 whose checkpoint has all parts of its learner, and whose config names some of them."""
+    run = checkpointed_run(folder, name, weights=seed, algo="dreamer_v3")
+    learning, bookkeeping = checkpoint.load(checkpoint.resolve(run, "latest"))
+    rng = torch.Generator().manual_seed(seed)
+    learner = learning["learner"] | {
+        "critic": {"output.bias": torch.rand(3, generator=rng)},
+        "target_critic": {"output.bias": torch.rand(3, generator=rng)},
+        "moments": {"low": torch.tensor(-1.5), "high": torch.tensor(2.5)},
+    }
+    checkpoint.save(run.checkpoints, 8192, {"learner": learner}, bookkeeping)
+    models: dict[str, Any] = {part: {"model_name": f"{name}-{part}", "tags": {"team": "blue"}} for part in parts}
+    return configured(run, model_manager={"disabled": False, "models": models | {"agent": {"model_name": name}}})
+
+
+def test_every_part_is_a_model_of_its_own(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = dreamer(tmp_path / "run", "whole")
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    result = register_model(run)
+    assert result["parts"] == {part: {"name": f"whole-{part}", "version": 1} for part in PARTS}
+    learner = checkpoint.load(checkpoint.resolve(run, "latest"))[0]["learner"]
+    for part in PARTS:
+        state = flows.load_part(f"models:/whole-{part}/1")
+        if part in ("world_model", "actor"):
+            inside = {"world_model": "world.", "actor": "actor."}[part]
+            wanted = {n[len(inside) :]: x for n, x in learner["agent"].items() if n.startswith(inside)}
+        else:
+            wanted = learner[part]
+        assert [*state] == [*wanted] and len(state) > 0
+        assert all(torch.equal(state[name], weight) for name, weight in wanted.items())
+    client = connect(tracking_uri())
+    version = client.get_model_version("whole-critic", "1")
+    assert {k: version.tags[k] for k in ("part", "policy", "policy_steps", "team")} == {
+        "part": "critic",
+        "policy": "whole version 1",
+        "policy_steps": "8192",
+        "team": "blue",
+    }
+    assert version.description == "DREAMER_V3 critic for CartPole-v1"
+    # no pickle among its files
+    files = {path.name for path in registry.resolve_uri("models:/whole-critic/1").iterdir()}
+    assert files == {"part.json", "weights.json", "weights.safetensors"}
+    assert register_model(run) == result
+    assert len(client.search_model_versions("name = 'whole-critic'")) == 1
+
+
+def test_a_world_model_alone_is_looked_into_and_is_no_policy(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = dreamer(tmp_path / "run", "alone", ("world_model",))
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    register_model(run)
+    alone, whole = (
+        flows.load_world_model("models:/alone-world_model/1"),
+        flows.load_world_model(run.path / "checkpoints/4096"),
+    )
+    begin = whole.world.rssm.initial()
+    begin = type(begin)(*(part.expand(2, -1) for part in begin))
+    action = torch.zeros(5, 2, dtype=torch.int64).numpy()
+    told, wanted = (model.decode(model.imagine(begin, action)[0]) for model in (alone, whole))
+    assert (told.reward == wanted.reward).all() and (told.obs["state"] == wanted.obs["state"]).all()
+    with pytest.raises(UserError, match="a world model alone has no actor; give it the actions"):
+        alone.imagine(begin)
+    with pytest.raises(UserError, match="world_model of a learner, not a policy"):
+        flows.load_policy("models:/alone-world_model/1")
+    list_versions("alone-world_model")
+    assert "world_model of alone" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_part_without_a_group_is_in_no_model(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = dreamer(tmp_path / "run", "none", ())
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    assert "parts" not in register_model(run)
+    assert not [name for name in registry.model_names(connect(tracking_uri())) if name.startswith("none-")]
+
+
+class Killed(BaseException):
+    """Nothing in MLflow or here catches it."""
+
+
+def test_cut_off_at_every_write_a_part_is_one_version(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    run = dreamer(tmp_path / "run", "cut", ())
+    evaluations(monkeypatch, lambda digest, episode: 100.0 + episode % 3)
+    policy = register_model(run)
+    models = {"agent": {"model_name": "cut"}, "critic": {"model_name": "cut-critic"}}
+    configured(run, model_manager={"disabled": False, "models": models})
+    died = list[str]()
+
+    def dying(method: str) -> Callable[..., Any]:
+        real = getattr(MlflowClient, method)
+
+        def call(self: MlflowClient, *arguments: Any, **named: Any) -> Any:
+            if method not in died:
+                died.append(method)
+                raise Killed(method)
+            return real(self, *arguments, **named)
+
+        return call
+
+    writes = ("create_logged_model", "log_model_artifacts", "finalize_logged_model", "create_model_version")
+    for method in (*writes, "set_logged_model_tags"):
+        monkeypatch.setattr(MlflowClient, method, dying(method))
+    for _ in (*writes, "set_logged_model_tags"):
+        with pytest.raises(Killed):
+            register_model(run)
+    result = register_model(run)
+    assert result == policy | {"parts": {"critic": {"name": "cut-critic", "version": 1}}}
+    client = connect(tracking_uri())
+    (version,) = client.search_model_versions("name = 'cut-critic'")
+    logged = client.search_logged_models([client.get_run(str(version.run_id)).info.experiment_id])
+    mine = {model.name: model for model in logged if model.source_run_id == version.run_id}
+    assert sorted(mine) == ["critic", "policy"] and len(logged) >= len(mine)
+    assert "cut-critic" in mine["critic"].tags["mlflow.modelVersions"]
+    assert set(flows.load_part("models:/cut-critic/1")) == {"output.bias"}
+
+
+def test_two_models_of_one_name_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    run = dreamer(tmp_path / "run", "same")
+    same = {"agent": {"model_name": "same"}, "critic": {"model_name": "same"}}
+    configured(run, model_manager={"disabled": False, "models": same})
+    with pytest.raises(UserError, match=r"models.critic.model_name=same: the model of agent is called so"):
+        _check_model(config_of(run))
+
+
+def test_a_part_of_another_version_of_the_format_is_refused(tmp_path: Path) -> None:
+    run = dreamer(tmp_path / "run", "format")
+    folder = export_part(run, checkpoint.resolve(run, "latest"), "moments", tmp_path / "part")
+    assert {name: float(x) for name, x in flows.load_part(folder).items()} == {"low": -1.5, "high": 2.5}
+    text = (folder / "part.json").read_text()
+    (folder / "part.json").write_text(text.replace('"format": 1', '"format": 9'))
+    with pytest.raises(UserError, match="part.json is of another format than 1"):
+        flows.load_part(folder)
+    with pytest.raises(UserError, match="no part of a learner that lies alone"):
+        flows.load_part(run.path)
