@@ -81,7 +81,7 @@ def write(sides: list[Side], folder: Path, threshold: float | None = None, tell:
     pictures = []
     for picture in draw(made):
         pictures.append(picture)
-        tell(f"{len(pictures)} pictures drawn")
+        tell(f"{len(pictures)} {'picture' if len(pictures) == 1 else 'pictures'} drawn")
     save(pictures, folder)
     write_text(folder / "runs.csv", _csv(RUN_COLUMNS, _runs(made)))
     write_text(folder / "points.csv", _csv(POINT_COLUMNS, _points(made)))
