@@ -55,22 +55,28 @@ COMPILED: dict[str, Any] = {
     "algo.optimizer.lr": 0.01,
 }
 
-# The networks of a Dreamer, as small as they go.
+# The networks of a Dreamer, as small as they go: of V3, and of V2.
 _LAYERS = {"dense_units": 8, "mlp_layers": 1}
+_WORLD: dict[str, Any] = {
+    "discrete_size": 4,
+    "stochastic_size": 3,
+    "encoder": _LAYERS,
+    "recurrent_model": {"recurrent_state_size": 8, "dense_units": 8},
+    "transition_model": {"hidden_size": 8},
+    "representation_model": {"hidden_size": 8},
+    "observation_model": _LAYERS,
+    "reward_model": _LAYERS,
+    "discount_model": _LAYERS,
+}
 SMALL_DREAMER: dict[str, Any] = {
-    "world_model": {
-        "discrete_size": 4,
-        "stochastic_size": 3,
-        "encoder": _LAYERS,
-        "recurrent_model": {"recurrent_state_size": 8, "dense_units": 8},
-        "transition_model": {"hidden_size": 8},
-        "representation_model": {"hidden_size": 8},
-        "observation_model": _LAYERS,
-        "reward_model": _LAYERS | {"bins": 15},
-        "discount_model": _LAYERS,
-    },
+    "world_model": _WORLD | {"reward_model": _LAYERS | {"bins": 15}},
     "actor": _LAYERS,
     "critic": _LAYERS | {"bins": 15},
+}
+SMALL_DREAMER_V2: dict[str, Any] = {
+    "world_model": _WORLD | {"use_continues": True, "kl_free_nats": 0.1},
+    "actor": _LAYERS | {"expl_amount": 0.2, "expl_decay": 100.0},
+    "critic": _LAYERS | {"per_rank_target_network_update_freq": 2},
 }
 
 

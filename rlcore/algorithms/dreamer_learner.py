@@ -32,6 +32,7 @@ from rlcore.nn.rssm import State
 from rlcore.nn.world_agent import WorldAgent
 from rlcore.nn.world_model import Number
 from rlcore.optim.optimizer import Optimizer
+from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
 from rlcore.types import Batch, Context, Metrics, Plan, Steps
@@ -93,9 +94,14 @@ class DreamerLearner(protocols.Learner):
         self.step = Step(self.gradient_step, optimizers, targets, context, modules)
         self.passed_on = tuple(name for name in ("agent", "critic", "target_critic", "moments") if name in self.parts())
 
+    def _optimizer(self, module: Any, loss: Any, config: Any, context: Context, uses: Any = ()) -> Optimizer:
+        rule = self.rule(config.optimizer)
+        return Optimizer(module, loss, rule, context, max_grad_norm=config.clip_gradients, uses=uses)
+
     @staticmethod
-    def _optimizer(module: Any, loss: Any, config: Any, context: Context, uses: Any = ()) -> Optimizer:
-        return Optimizer(module, loss, config.optimizer, context, max_grad_norm=config.clip_gradients, uses=uses)
+    def rule(settings: OptimizerConfig) -> OptimizerConfig:
+        """Settings of an optimizer as its algorithm reads them."""
+        return settings
 
     @property
     def player(self) -> Any:

@@ -202,6 +202,7 @@ class RSSM(nn.Module):
         rng: torch.Generator,
     ) -> None:
         super().__init__()
+        self.begin: Tensor | None
         self.latent = latent
         width, post = config.recurrent_model.recurrent_state_size, config.representation_model.layers
         self.decoupled, self.sizes, self.actions = config.decoupled, (width, latent.size), actions
@@ -209,17 +210,17 @@ class RSSM(nn.Module):
         of = features + (0 if self.decoupled else width)
         self.of_features = linear(features, post.units, rng, post.form.scale, post.form.bias, of)
         self.prior = Dense(width, config.transition_model.layers, rng, latent.parameters, scale)
-        self.begin_in_zeros, begin = config.begin == "zeros", torch.zeros(width)
         if config.begin == "learned":
-            self.begin = nn.Parameter(begin)
+            self.begin = nn.Parameter(torch.zeros(width))
         else:
-            self.register_buffer("begin", begin)
+            self.register_buffer("begin", None if config.begin == "zeros" else torch.zeros(width))
 
     def initial(self) -> State:
         """State before an episode's first row: h [H], z [Z]."""
+        if self.begin is None:
+            like = widen(self.core.output.bias)
+            return State(*(like.new_zeros(size) for size in self.sizes))
         deter = widen(self.begin).tanh()
-        if self.begin_in_zeros:
-            return State(deter, deter.new_zeros(self.latent.size))
         return State(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:

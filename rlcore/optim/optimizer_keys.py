@@ -63,6 +63,17 @@ class OptimizerConfig:
         for pattern, settings in self.groups.items():
             build(GroupConfig, settings, f"{prefix}groups.{pattern}.")
 
+    def decayed_each_step(self) -> OptimizerConfig:
+        """Settings by which Adam takes the share `weight_decay` off each weight at every step, whatever the rate is.
+
+        That is how arXiv:2010.02193's code decays: AdamW with the share divided by the learning rate.
+        """
+        if self.name != "adam":
+            return self
+        own = {pattern: (settings, self.of_group(pattern)) for pattern, settings in self.groups.items()}
+        groups = {name: {**settings, "weight_decay": of.weight_decay / of.lr} for name, (settings, of) in own.items()}
+        return replace(self, name="adamw", weight_decay=self.weight_decay / self.lr, groups=groups)
+
     def of_group(self, pattern: str) -> OptimizerConfig:
         """Settings with a group's own in the places of those of all."""
         own = build(GroupConfig, self.groups[pattern])

@@ -80,10 +80,21 @@ def test_sac_ae_too(check: Callable[[RunConfig], None]) -> None:
     ids=lambda check: check.__name__,
 )
 def test_dreamer_v3_too_beside_a_vector_and_with_several_actions(check: Callable[[RunConfig], None]) -> None:
-    world = SETTINGS["dreamer_v3"]["world_model"]
+    check(of_pictures_and_a_vector("dreamer_v3", 16))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [conformance.a_loaded_policy_acts_alike, conformance.compiled_equals_eager, conformance.two_ranks_learn_as_one],
+    ids=lambda check: check.__name__,
+)
+def test_dreamer_v2_too_of_the_one_size_that_it_sees(check: Callable[[RunConfig], None]) -> None:
+    check(of_pictures_and_a_vector("dreamer_v2", 64))
+
+
+def of_pictures_and_a_vector(algo: str, side: int) -> RunConfig:
+    world = SETTINGS[algo]["world_model"]
     small = {name: world[name] | {"cnn_channels_multiplier": 2} for name in ("encoder", "observation_model")}
     both = {"mlp_keys": {"encoder": ["state"]}, "cnn_keys": {"encoder": ["rgb"]}, "world_model": world | small}
-    env = EnvConfig(id="multidiscrete_dummy", num_envs=3, screen_size=16, max_episode_steps=12)
-    check(
-        RunConfig(algo=build(ALGORITHMS["dreamer_v3"].Config, SETTINGS["dreamer_v3"] | both, "algo."), env=env, seed=0)
-    )
+    env = EnvConfig(id="multidiscrete_dummy", num_envs=3, screen_size=side, max_episode_steps=12)
+    return RunConfig(algo=build(ALGORITHMS[algo].Config, SETTINGS[algo] | both, "algo."), env=env, seed=0)

@@ -15,7 +15,7 @@ from typing import Any
 from flows.stages.make_env import measure_once
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, shepherd
-from tests.runs import COMPILED, SMALL, SMALL_DREAMER, prepare
+from tests.runs import COMPILED, SMALL, SMALL_DREAMER, SMALL_DREAMER_V2, prepare
 
 PLUGIN = "tests.faults.faulty_envs"
 WORLD = "tests.probes.registered"  # a world model, which is none of the registry
@@ -76,6 +76,12 @@ DREAMER = {
     "buffer__online": True,
     "env__max_episode_steps": 40,
 }
+# A slow critic that is copied, noise of who collects.
+DREAMER_V2 = DREAMER | {
+    "algo": "dreamer_v2",
+    "algo__per_rank_pretrain_steps": 2,
+    **{f"algo__{part}": keys for part, keys in SMALL_DREAMER_V2.items()},
+}
 # Two frames, stacked where they are read; a trunk that two optimizers train.
 SAC_AE = {
     "algo": "sac_ae",
@@ -108,6 +114,7 @@ ALGORITHMS = {
     "ppo_recurrent": RECURRENT,
     "sac": OFF_POLICY,
     "world": WORLD_MODEL,
+    "dreamer_v2": DREAMER_V2,
     "dreamer_v3": DREAMER,
     "sac_ae": SAC_AE,
     "reinforce": REINFORCE,
@@ -209,6 +216,7 @@ CASES += (Case("CartPole-v1", "two ranks"), Case("CartPole-v1", "compiled, two r
 OTHERS = {
     "a2c": "CartPole-v1",
     "ppo_recurrent": "CartPole-v1",
+    "dreamer_v2": "Pendulum-v1",
     "dreamer_v3": "CartPole-v1",
     "sac_ae": "known/Dot-v0",
     "sac": "Pendulum-v1",

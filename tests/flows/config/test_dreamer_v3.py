@@ -9,62 +9,28 @@ from typing import Any
 import pytest
 
 from flows.config.compose import compose
-from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
 from flows.registry.models import model_name, parts_of
-from rlcore.config.values import at
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.counting import count
+from tests.flows.config.dreamer_leaves import SPEC, check_leaves
 
 MADE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden" / "dreamer_v3_fixtures.json").read_text())
-# Leaves of theirs that are not here, or have another value: each is told in docs/coming_from_sheeprl.md.
-DROPPED = (
-    "_target_",
-    "fused",
-    "env.wrapper.env",
-    "algo.compile.",
-    "algo.player",
-    "env.wrapper.id",
-    "env.wrapper.render_mode",
-)
-OTHERS = {
-    "env.sync_env": True,
-    "env.actions_as_observation.noop": 0,
-}
 LATER = {  # of the timing run: neither films nor memory on the disk
     "dreamer_v3_benchmarks": {"env.capture_video": False, "buffer.memmap": False},
 }
 SMALL = ("exp=dreamer_v3_cartpole",)
 
 
-def named(value: Any) -> Any:
-    """A value of theirs under our name."""
-    if isinstance(value, str):
-        return {"torch.nn.SiLU": "silu"}.get(value) or NETWORKS.get(value) or OPTIMIZERS.get(value) or value
-    return value
-
-
 @pytest.mark.parametrize("preset", MADE["presets"])
 def test_every_leaf_of_a_preset_is_theirs(preset: str) -> None:
-    tree = compose([f"exp={preset}"])[1]
-    others = OTHERS | LATER.get(preset, {})
-    for key, value in MADE["presets"][preset].items():
-        if any(part in key for part in DROPPED):
-            continue
-        assert at(tree, key) == others.get(key, named(value)), key
-    for part in ("world_model", "actor", "critic"):
-        assert at(tree, f"algo.{part}.optimizer.name") == "adam"
+    check_leaves(preset, MADE["presets"][preset], LATER.get(preset, {}))
 
 
 @pytest.mark.parametrize("size", MADE["sizes"])
 def test_sizes_have_as_many_parameters_as_theirs(size: str) -> None:
     config = compose(["exp=dreamer_v3", f"algo=dreamer_v3_{size}"])[0]
-    spec = EnvSpec(
-        "Some-v0",
-        {"rgb": ArraySpec((64, 64, 3), "uint8", kind="image")},
-        ActionSpec("Discrete", (), "int64", (9,), (0,)),
-    )
-    counted, theirs = count(config, spec), MADE["sizes"][size]
+    counted, theirs = count(config, SPEC), MADE["sizes"][size]
     assert counted is not None
     assert counted.agent == 4 * (theirs["world_model"] + theirs["actor"])
 

@@ -1,0 +1,173 @@
+"""Dreamer V2: Mastering Atari with Discrete World Models. Hafner, Lillicrap, Norouzi, Ba 2021, arXiv:2010.02193.
+
+Read with:
+    eq. 1, recurrent state-space model       rlcore.nn.rssm.RSSM, rlcore.nn.world_model.WorldModel
+    eq. 2, loss of the world model           Learner.model_loss, rlcore.functional.unit_normal
+    algorithm 1, straight-through gradients  rlcore.functional.latents.sample_one_hot
+    algorithm 2, KL balancing                kl_loss
+    eq. 3, imagined trajectories             rlcore.nn.imagination.imagine
+    eq. 4, λ-target                          Learner.actor_objective, rlcore.functional.returns.lambda_return
+    eq. 5, critic                            critic_loss
+    eq. 6, actor                             actor_loss
+
+Sequences are `rlcore.algorithms.dreamer_learner.Sequence`s. From every row, with H = 3:
+
+    imagined      s0 -a0-> ŝ1 -a1-> ŝ2 -a2-> ŝ3
+    reward        r0       r̂1       r̂2                 arrives with its state
+    discount      γ0       γ̂1       γ̂2                 γ0 as it was: 0 where the row ended its episode
+    value         v0       v1       v2       v3        of the slow critic
+    λ-target      R0       R1       R2                 Rt = rt + γt ((1 - λ) vt+1 + λ Rt+1)
+    critic        R0       R1       R2                 weights 1, γ0, γ0 γ̂1
+    actor         R1 - v0  R2 - v1                     of a0, a1: nothing follows from the last action
+
+Departs from the paper: as its authors' code and SheepRL's `dreamer_v2` do: free nats of the mean KL, rewards and values
+as unit normals, states that begin anew with each sequence. Greedy, a continuous action is the mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rlcore.algorithms.dreamer_learner import DreamerLearner, Sequence, memory_and_plan
+from rlcore.algorithms.dreamer_v2.config import Config
+from rlcore.data.replay import Replay
+from rlcore.functional.latents import categorical_entropy, categorical_kl, free_nats, mean_free_nats
+from rlcore.functional.noise import Noise
+from rlcore.functional.returns import lambda_return
+from rlcore.functional.stats import reduce_loss
+from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
+from rlcore.nn.imagination import imagine
+from rlcore.nn.latent_actor import LatentActor
+from rlcore.nn.rssm import Categoricals, State
+from rlcore.nn.world_agent import WorldAgent
+from rlcore.nn.world_model import WorldModel
+from rlcore.optim.optimizer_keys import OptimizerConfig
+from rlcore.spec import EnvSpec
+from rlcore.types import Context, Plan, Ranks
+
+
+class Agent(WorldAgent):
+    """World model and actor, made of a config.
+
+    Args:
+        config: sizes, keys.
+        spec: of the environment.
+        distribution: `distribution.type`; of continuous actions "auto" is the truncated normal.
+        rng: CPU generator for the initialisation.
+    """
+
+    def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
+        images, vectors, model = config.cnn_keys, config.mlp_keys, config.world_model
+        keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
+        latent = Categoricals(model.stochastic_size, model.discrete_size, 0.0)
+        world = WorldModel(model, spec, *keys, latent, UnitNormal(), (1.0, 1.0), rng)
+        form, stretch = config.actor.policy(config.policy_kind(spec.action, distribution)), config.normalize_actions
+        super().__init__(world, LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, 1.0, rng))
+
+
+def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: Ranks | None) -> Tensor:
+    """α KL[sg q ‖ p] + (1 - α) KL[q ‖ sg p], algorithm 2, with free nats of the mean over ranks, or of each row.
+
+    Log-probabilities [L, N, S, K] -> [L, N].
+    """
+    to_prior, to_posterior = categorical_kl(posterior.detach(), prior), categorical_kl(posterior, prior.detach())
+    if ranks is None:
+        return alpha * free_nats(to_prior, nats) + (1 - alpha) * free_nats(to_posterior, nats)
+    return alpha * mean_free_nats(to_prior, nats, ranks) + (1 - alpha) * mean_free_nats(to_posterior, nats, ranks)
+
+
+def critic_loss(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """½ (v - V)² + ½ log 2π, eq. 5, weighted by the chance of getting there. value [H, N, 1], others [H, N]."""
+    return weight * UnitNormal().loss(value, target)
+
+
+def actor_loss(
+    logprob: Tensor, target: Tensor, baseline: Tensor, entropy: Tensor, weight: Tensor, mix: float, coef: float
+) -> Tensor:
+    """-ρ log π(a) sg(V - v) - (1 - ρ) V - η H[π], eq. 6, weighted likewise. [H - 1, N] each."""
+    assert logprob.shape == target.shape == baseline.shape == weight.shape, (logprob.shape, target.shape, weight.shape)
+    reinforce = logprob * (target - baseline).detach()
+    return -weight * (mix * reinforce + (1 - mix) * target + coef * entropy)
+
+
+class Learner(DreamerLearner):
+    """Improves an `Agent` by one batch of sequences at a time."""
+
+    def __init__(self, context: Context) -> None:
+        mix = context.config.algo.actor.objective_mix
+        self.mix = float(not context.spec.action.continuous) if mix is None else mix
+        self.number = UnitNormal()
+        super().__init__(context, Agent, self.number, 1.0)
+
+    @staticmethod
+    def rule(settings: OptimizerConfig) -> OptimizerConfig:
+        """Weights decay by the same share at every step, whatever the learning rate is."""
+        return settings.decayed_each_step()
+
+    def model_loss(self, batch: Sequence, rng: Noise) -> Any:
+        """Eq. 2: observations, reward and discount told of the states, and prior and posterior brought together."""
+        world, config = self.agent.world, self.config.world_model
+        noise = world.rssm.noise(rng, *batch.reward.shape)
+        seen = world.encoder.see(batch.obs, 2)
+        state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
+        feat = state.feat  # [L, N, F]
+        observation = world.decoder.loss(world.decoder(feat), seen, 2, unit_normal_loss)  # [L, N]
+        reward, discount = world.reward_loss(feat, batch.reward), torch.zeros_like(observation)
+        if world.goes_on is not None:
+            goes_on = world.predict_continue(feat)
+            target = self.config.gamma * (~batch.terminated).to(goes_on)
+            discount = config.discount_scale_factor * F.binary_cross_entropy_with_logits(
+                goes_on, target, reduction="none"
+            )
+        ranks = self.ranks if config.kl_free_avg else None
+        kl = kl_loss(posterior, prior, config.kl_balancing_alpha, config.kl_free_nats, ranks)
+        loss = observation + reward + discount + config.kl_regularizer * kl
+        found = reduce_loss(
+            loss.flatten(),
+            torch.ones_like(loss).flatten(),
+            Loss__world_model_loss=loss.flatten(),
+            Loss__observation_loss=observation.flatten(),
+            Loss__reward_loss=reward.flatten(),
+            Loss__continue_loss=discount.flatten(),
+            Loss__state_loss=kl.flatten(),
+            State__kl=categorical_kl(posterior, prior).flatten(),
+            State__post_entropy=categorical_entropy(posterior).flatten(),
+            State__prior_entropy=categorical_entropy(prior).flatten(),
+        )
+        return *found, state.detach()._asdict()
+
+    def actor_objective(self, states: State, terminated: Tensor, rng: Noise) -> Any:
+        """Eq. 6 on trajectories from every state [L, N]; these, their λ-targets and weights, for the critic."""
+        world, config = self.agent.world, self.config
+        start = State(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
+        with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs none of what is imagined
+            feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
+            value = self.number.mean(self.slow(feat))  # [H+1, L·N]
+            reward = world.predict_reward(feat[:-1])  # [H, L·N]
+            discount = torch.full_like(reward, config.gamma)
+            if world.goes_on is not None:
+                first = config.gamma * (~terminated).to(reward).flatten().unsqueeze(0)  # as it was
+                discount = torch.cat([first, world.predict_continue(feat[1:-1]).sigmoid()])  # [H, L·N]
+            target = lambda_return(reward, discount, value[1:], config.lmbda)  # [H, L·N]
+        weight = torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).detach().cumprod(0)  # [H, L·N]
+        policy = self.agent.actor.policy(feat[:-2].detach())
+        logprob, entropy = policy.logprob(action[:-1].detach()), policy.entropy()  # [H-1, L·N]
+        loss = actor_loss(
+            logprob, target[1:], value[:-2], entropy, weight[:-1], self.mix, config.actor.ent_coef
+        ).flatten()
+        found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
+        return *found, {"feat": feat[:-1].detach(), "target": target.detach(), "weight": weight}
+
+    def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
+        """Eq. 5 on imagined states, each as likely as its episode is still going on."""
+        loss = critic_loss(self.critic(imagined["feat"]), imagined["target"], imagined["weight"]).flatten()
+        return reduce_loss(loss, torch.ones_like(loss), Loss__value_loss=loss)
+
+
+def build(context: Context) -> tuple[Learner, Replay, Plan]:
+    """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""
+    return Learner(context), *memory_and_plan(context)

@@ -1,0 +1,46 @@
+"""Comparison of a preset of ours with SheepRL's of that name, leaf by leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flows.config.compose import compose
+from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
+from rlcore.config.values import at
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+
+# Leaves of theirs that are not here, or have another value: each is told in docs/coming_from_sheeprl.md.
+DROPPED = (
+    "_target_",
+    "fused",
+    "env.wrapper.env",
+    "algo.compile.",
+    "algo.player",
+    "env.wrapper.id",
+    "env.wrapper.render_mode",
+)
+OTHERS = {"env.sync_env": True, "env.actions_as_observation.noop": 0}
+SPEC = EnvSpec(
+    "Some-v0",
+    {"rgb": ArraySpec((64, 64, 3), "uint8", kind="image")},
+    ActionSpec("Discrete", (), "int64", (9,), (0,)),
+)
+
+
+def named(value: Any) -> Any:
+    """A value of theirs under our name."""
+    if isinstance(value, str):
+        known = {"torch.nn.SiLU": "silu", "torch.nn.ELU": "elu", "torch.nn.ReLU": "relu"}
+        return known.get(value) or NETWORKS.get(value) or OPTIMIZERS.get(value) or value
+    return value
+
+
+def check_leaves(preset: str, theirs: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    """Every leaf of a preset is theirs, but those with `others` as their values."""
+    tree, others = compose([f"exp={preset}"])[1], OTHERS | dict(others)
+    for key, value in theirs.items():
+        if not any(part in key for part in DROPPED):
+            assert at(tree, key) == others.get(key, named(value)), key
+    for part in ("world_model", "actor", "critic"):
+        assert at(tree, f"algo.{part}.optimizer.name") == "adam"

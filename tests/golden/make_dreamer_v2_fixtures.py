@@ -1,0 +1,214 @@
+"""Writes Dreamer V2's golden values: what SheepRL 0.8.4's losses make of given weights, one batch and its samples.
+
+python3.11 -m venv /tmp/oracle
+/tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
+/tmp/oracle/bin/python -m tests.golden.make_dreamer_v2_fixtures
+
+dreamer_v2.npz              for every variant: weights, batch, the noise that stands for its samples, and all losses,
+                            λ-returns and gradients, before clipping, in float64; written as float32
+dreamer_v2_fixtures.json    overrides of each variant, under names that are SheepRL's and ours; resolved presets
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from lightning.fabric import Fabric
+from sheeprl.algos.dreamer_v2 import agent as theirs
+from sheeprl.algos.dreamer_v2.dreamer_v2 import actor_loss, critic_loss, imagine, world_model_loss
+from sheeprl.algos.dreamer_v2.utils import build_optimizer
+from sheeprl.utils.distribution import TruncatedStandardNormal
+from torch import Tensor
+from torch.distributions import Distribution, OneHotCategoricalStraightThrough, TransformedDistribution
+
+from tests.golden.sheeprl_dreamers import (
+    COUNT,
+    HORIZON,
+    LENGTH,
+    Samples,
+    batch,
+    compose,
+    disturb,
+    entries,
+    leaves,
+    noise_of,
+    stored,
+)
+
+HERE = Path(__file__).parent
+COMMON = {
+    "algo.horizon": HORIZON,
+    "algo.dense_units": 6,
+    "algo.mlp_layers": 1,
+    "algo.world_model.discrete_size": 4,
+    "algo.world_model.stochastic_size": 3,
+    "algo.world_model.kl_free_nats": 0.01,
+    "algo.world_model.use_continues": True,
+    "algo.world_model.encoder.cnn_channels_multiplier": 1,
+    "algo.world_model.recurrent_model.recurrent_state_size": 7,
+    "algo.world_model.transition_model.hidden_size": 5,
+    "algo.world_model.representation_model.hidden_size": 5,
+    "algo.actor.ent_coef": 0.03,
+    "algo.mlp_keys.encoder": ["state"],
+    "algo.cnn_keys.encoder": [],
+}
+PICTURES = {"algo.cnn_keys.encoder": ["rgb"]}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "discrete": {"algo.mlp_layers": 2, "algo.world_model.use_continues": False},
+    "multi_discrete": PICTURES
+    | {"algo.world_model.discount_scale_factor": 2.0, "algo.world_model.kl_regularizer": 0.3},
+    "mixed": {
+        "algo.actor.objective_mix": 0.4,
+        "algo.layer_norm": True,
+        "algo.world_model.kl_free_avg": False,
+        "algo.world_model.kl_free_nats": 1.3,
+    },
+    "continuous": PICTURES | {"algo.layer_norm": True, "algo.world_model.kl_balancing_alpha": 0.6},
+    "clamped": {"algo.actor.objective_mix": 0.7, "algo.world_model.kl_free_nats": 50.0, "algo.actor.min_std": 0.3},
+    "tanh_normal": {"distribution.type": "tanh_normal", "algo.actor.ent_coef": 0.0, "algo.actor.init_std": 0.5},
+}
+CHOICES = {"discrete": (4,), "multi_discrete": (3, 2), "mixed": (3, 2)}
+
+
+def draw_truncated(samples: Samples) -> Any:
+    """Sampling of truncated normals, with its uniform noise noted."""
+
+    def rsample(self: Any, *_: Any) -> Tensor:
+        noise = torch.rand_like(self.loc)
+        samples.drawn.append(("normal", noise))
+        return self.icdf(noise)
+
+    return rsample
+
+
+def draw_squashed(samples: Samples) -> Any:
+    """Sampling of squashed normals, with its normal noise noted."""
+    return lambda self, *_: samples.normal(self.base_dist).tanh()
+
+
+def pictures(rng: torch.Generator) -> Tensor:
+    """Squares of one colour each, which compress."""
+    small = torch.randint(256, (LENGTH, COUNT, 3, 4, 4), generator=rng)
+    return small.repeat_interleave(16, -1).repeat_interleave(16, -2)
+
+
+def make(name: str, changes: dict[str, Any]) -> dict[str, np.ndarray]:
+    torch.manual_seed(3)
+    nvec, keys = CHOICES.get(name, ()), COMMON | changes
+    cfg = compose("dreamer_v2", keys | {"algo.cnn_keys.decoder": keys["algo.cnn_keys.encoder"]})
+    data, actions_dim = batch(nvec, pictures), nvec or (2,)
+    obs_space = spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8), "state": spaces.Box(-1, 1, (4,))})
+    fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
+    world, actor, critic, target, _ = theirs.build_agent(fabric, actions_dim, not nvec, cfg, obs_space)
+    for module in (world, actor, critic, target):
+        module.double()
+    disturb(world, actor, critic, target)
+    samples, model = Samples(), cfg.algo.world_model
+    draws = (
+        mock.patch.object(OneHotCategoricalStraightThrough, "rsample", lambda self, *_: samples.one_hot(self)),
+        mock.patch.object(TruncatedStandardNormal, "rsample", draw_truncated(samples)),
+        mock.patch.object(TransformedDistribution, "rsample", draw_squashed(samples)),
+    )
+    with draws[0], draws[1], draws[2]:
+        loss, posteriors, recurrent, found = world_model_loss(
+            world,
+            data,
+            cnn_keys=tuple(cfg.algo.cnn_keys.encoder),
+            mlp_keys=tuple(cfg.algo.mlp_keys.encoder),
+            stochastic_size=model.stochastic_size,
+            discrete_size=model.discrete_size,
+            recurrent_state_size=model.recurrent_model.recurrent_state_size,
+            use_continues=model.use_continues,
+            gamma=cfg.algo.gamma,
+            kl_balancing_alpha=model.kl_balancing_alpha,
+            kl_free_nats=model.kl_free_nats,
+            kl_free_avg=model.kl_free_avg,
+            kl_regularizer=model.kl_regularizer,
+            discount_scale_factor=model.discount_scale_factor,
+        )
+        observed = samples.of("latent")[1::2]  # a prior is drawn before each posterior
+        samples.drawn.clear()
+        how = {"horizon": HORIZON, "gamma": cfg.algo.gamma, "lmbda": cfg.algo.lmbda}
+        made = imagine(
+            world,
+            actor,
+            target,
+            posteriors.detach(),
+            recurrent.detach(),
+            data["terminated"],
+            use_continues=model.use_continues,
+            **how,
+        )
+    trajectories, actions, values, returns, discount = made
+    policy_loss = actor_loss(
+        actor,
+        trajectories,
+        actions,
+        values,
+        returns,
+        discount,
+        objective_mix=cfg.algo.actor.objective_mix,
+        actions_dim=actions_dim,
+        ent_coef=cfg.algo.actor.ent_coef,
+    )
+    value_loss = critic_loss(critic, trajectories, returns, discount)
+    metrics = {f"{'Loss' if key.endswith('loss') else 'State'}/{key}": value for key, value in found.items()}
+    metrics |= {"Loss/world_model_loss": loss, "Loss/policy_loss": policy_loss, "Loss/value_loss": value_loss}
+    modules = {"world": world, "actor": actor, "critic": critic, "target": target}
+    content = entries(data, modules, {"world": loss, "actor": policy_loss, "critic": value_loss})
+    content |= {f"metrics/{key}": value for key, value in metrics.items()} | noise_of(observed, samples, nvec)
+    content |= {"returns": returns, "discount": discount}
+    if not cfg.algo.cnn_keys.encoder:
+        del content["batch/rgb"]
+    return stored({f"{name}/{key}": value for key, value in content.items()}, nvec)
+
+
+def decayed() -> dict[str, np.ndarray]:
+    """Weights after ten steps of their optimizer, whose weights decay in a way of their own."""
+    settings = {"_target_": "torch.optim.Adam", "lr": 1e-2, "eps": 1e-5, "betas": [0.9, 0.999], "weight_decay": 1e-2}
+    rng = torch.Generator().manual_seed(7)
+    weights, gradients = torch.randn(6, generator=rng), torch.randn(10, 6, generator=rng)
+    p = torch.nn.Parameter(weights.clone())
+    optimizer = build_optimizer(settings, [p])
+    for p.grad in gradients:
+        optimizer.step()
+    found = {"before": weights, "gradients": gradients, "after": p}
+    return {f"decay/{key}": value.detach().numpy() for key, value in found.items()}
+
+
+def count(exp: str) -> dict[str, int]:
+    """Parameters for pictures of 64 × 64 and 9 actions."""
+    cfg = compose(exp, {"algo.mlp_keys.encoder": [], "algo.mlp_keys.decoder": []})
+    fabric, obs_space = Fabric(accelerator="cpu"), spaces.Dict({"rgb": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
+    world, actor, critic, *_ = theirs.build_agent(fabric, (9,), False, cfg, obs_space)
+    parts = {"world_model": world, "actor": actor, "critic": critic}
+    return {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
+
+
+def main() -> None:
+    Distribution.set_default_validate_args(False)  # as its command does: γ is no outcome of a Bernoulli variable
+    content = decayed()
+    for name, changes in VARIANTS.items():
+        content |= make(name, changes)
+    np.savez_compressed(HERE / "dreamer_v2.npz", **content)
+    names = ("dreamer_v2", "dreamer_v2_ms_pacman", "dreamer_v2_benchmarks", "dreamer_v2_crafter")
+    facts = {
+        "common": COMMON,
+        "variants": VARIANTS,
+        "choices": CHOICES,
+        "sizes": {name: count(name) for name in names},
+        "presets": {name: leaves(name) for name in names},
+        "sheeprl": "0.8.4",
+        "torch": torch.__version__,
+    }
+    (HERE / "dreamer_v2_fixtures.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
