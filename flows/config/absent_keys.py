@@ -29,7 +29,7 @@ KEYS: dict[tuple[str, ...], str] = {
     ("dreamer", "p2e"): """
         algo.world_model algo.horizon algo.lmbda algo.unimix algo.hafner_initialization algo.cnn_act algo.cnn_layer_norm
         algo.mlp_layer_norm algo.normalize_actions algo.replay_context algo.loss_scales algo.norm_eps algo.cnn_stages
-        algo.cnn_kernel_size algo.player algo.train_every algo.optimizer.agc algo.optimizer.agc_pmin
+        algo.cnn_kernel_size algo.train_every algo.optimizer.agc algo.optimizer.agc_pmin
         algo.actor.cls algo.actor.ent_coef algo.actor.objective_mix algo.actor.min_std
         algo.actor.max_std algo.actor.init_std algo.actor.clip_gradients algo.actor.unimix algo.actor.action_clip
         algo.actor.moments algo.actor.outscale algo.actor.expl_amount algo.actor.expl_min algo.actor.expl_decay
