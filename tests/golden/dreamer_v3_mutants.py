@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.golden.mutants import Mutant, given, returned, swap
 
 DISCRETE, MIXED = ("check_losses", "multi_discrete"), ("check_losses", "mixed")
+MIXED_NORMAL = ("check_losses", "continuous_mixed")
 CONTINUOUS, DECOUPLED = ("check_losses", "continuous"), ("check_losses", "decoupled")
 
 MODEL, ACTOR, CRITIC = (f"dreamer_v3.Learner.{name}" for name in ("model_loss", "actor_objective", "critic_objective"))
@@ -70,6 +71,18 @@ MUTANTS = (
     Mutant("entropy of the wrong sign", "dreamer_v3.actor_loss", swap("objective + A", "objective - A"), DISCRETE),
     Mutant(
         "entropy without weights", "dreamer_v3.actor_loss", swap("A * (objective + B)", "A * objective - B"), DISCRETE
+    ),
+    Mutant(
+        "REINFORCE of continuous actions left out where objectives are mixed",
+        ACTOR,
+        swap("self.mix * A * advantage.detach()", "self.mix * advantage.detach()"),
+        MIXED_NORMAL,
+    ),
+    Mutant(
+        "gradient of an action reaches its own log-probability",
+        ACTOR,
+        swap("policy.logprob(action.detach())", "policy.logprob(action)"),
+        MIXED_NORMAL,
     ),
     Mutant(
         "objectives mixed the other way",

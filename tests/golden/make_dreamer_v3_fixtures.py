@@ -65,6 +65,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "multi_discrete": {},
     "mixed": {"algo.actor.objective_mix": 0.4, "algo.world_model.continue_scale_factor": 2.0},
     "continuous": {"algo.mlp_layers": 2},
+    "continuous_mixed": {"algo.actor.objective_mix": 0.4},
     "decoupled": {
         "algo.actor.objective_mix": 1.0,
         "algo.world_model.decoupled_rssm": True,

@@ -1,0 +1,98 @@
+"""SheepRL's files of Dreamer V3 in a user's folder: they compose as they are, and mean what they meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.config.compose import compose
+from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
+from rlcore.errors import UserError
+
+ROOT = Path(__file__).parents[3]
+FILES: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "dreamer_files.json").read_text())
+REFUSED = {  # and what is said
+    "dreamer_v3_L_doapp": "rgb is not encoded",
+    "dreamer_v3_L_doapp_128px_gray_combo_discrete": "rgb is not encoded",
+    "dreamer_v3_L_navigate": "MineRL is not there yet",
+    "dreamer_v3_minedojo": "MineDojo is not there yet",
+    "dreamer_v3_super_mario_bros": "Super Mario Bros is not there yet",
+}
+# Leaves that are not here, by the word of the page that tells of them; a wrapper's own arguments are its suite's.
+DROPPED = {
+    "_target_": "_target_",
+    "fused": "fused",
+    "callbacks": "fabric.callbacks",
+    "player": "algo.player",
+    "sync_on_compute": "metric.sync_on_compute",
+    "algo compile": "algo.compile",
+    "env wrapper": "env.wrapper._target_",
+}
+MINUS = "env max_episode_steps"  # -1 is null here, as the page says too
+CLASSES = {"torch.nn.SiLU": "silu"} | NETWORKS | OPTIMIZERS
+
+
+def nested(leaves: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in leaves.items():
+        *groups, last = key.split(" ")
+        branch = tree
+        for group in groups:
+            branch = branch.setdefault(group, {})
+        branch[last] = value
+    return tree
+
+
+def composed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The tree of `exp=theirs`, whose files have their groups as SheepRL resolves them."""
+    tree = nested(FILES[name])
+    defaults = [{f"override /{group}": "theirs"} for group in ("algo", "env")]
+    for group in ("algo", "env"):
+        (folder / group).mkdir(parents=True)
+        (folder / group / "theirs.yaml").write_text(yaml.safe_dump(tree.pop(group)))
+    (folder / "exp").mkdir()
+    body = yaml.safe_dump({"defaults": [*defaults, "_self_"], **tree})
+    (folder / "exp" / "theirs.yaml").write_text(f"# @package _global_\n{body}")
+    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{folder}")
+    return compose(["exp=theirs"])[1]
+
+
+def found(tree: Any, place: list[str]) -> Any:
+    for name in place:
+        tree = tree[name]
+    return tree
+
+
+@pytest.mark.parametrize("name", FILES.keys() - REFUSED)
+def test_every_leaf_is_theirs_or_the_page_says_why_not(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, page = composed(name, tmp_path, monkeypatch), (ROOT / "docs" / "coming_from_sheeprl.md").read_text()
+    compared = 0
+    for key, value in FILES[name].items():
+        told = [word for part, word in DROPPED.items() if part in key]
+        if told:
+            assert f"`{told[0]}" in page or told[0] in page, key
+            continue
+        expected = CLASSES.get(value, value) if isinstance(value, str) else value
+        if key == MINUS and value == -1:
+            expected = None
+        assert found(tree, key.split(" ")) == expected, key
+        compared += 1
+    assert compared > 150
+    for part in ("world_model", "actor", "critic"):
+        assert found(tree, ["algo", part, "optimizer", "name"]) == "adam"
+    metrics = tree["metric"]["aggregator"]["metrics"]
+    assert metrics["Loss/world_model_loss"] == metrics["State/kl"] == metrics["Grads/actor"] == "mean"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_trained_here_is_told_in_its_words(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=REFUSED[name]):
+        composed(name, tmp_path, monkeypatch)

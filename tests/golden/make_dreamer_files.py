@@ -1,0 +1,56 @@
+"""Writes what SheepRL 0.8.4's files of Dreamer V3 resolve to, for test_dreamer_files.py to write into a user's folder.
+
+python3.11 -m venv /tmp/oracle
+/tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
+/tmp/oracle/bin/python -m tests.golden.make_dreamer_files
+
+dreamer_files.json          for every `exp` of theirs: dotted key -> value, of all groups but Hydra's own
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import OmegaConf
+
+HERE = Path(__file__).parent
+# Its values are of the moment and of the machine: names of runs by time, a tracking server.
+OF_THE_MOMENT = ("hydra", "exp_name", "run_name", "root_dir", "log_root")
+
+
+def leaves(exp: str) -> dict[str, Any]:
+    """Dotted keys of an `exp`, resolved."""
+    with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
+        made = hydra.compose("config", [f"exp={exp}"])
+    tree = OmegaConf.to_container(made, resolve=False)
+    for key in OF_THE_MOMENT:
+        tree.pop(key, None)
+    tree["metric"].pop("logger", None)
+    tree["model_manager"] = {"disabled": tree["model_manager"]["disabled"]}  # its names have the time in them
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, place: str) -> None:
+        if isinstance(value, dict) and value:
+            for key, part in value.items():
+                walk(part, f"{place} {key}" if place else str(key))  # names of metrics have dots and slashes
+        else:
+            flat[place] = value
+
+    walk(OmegaConf.to_container(OmegaConf.create(tree), resolve=True, throw_on_missing=False), "")
+    return flat
+
+
+def main() -> None:
+    folder = resources.files("sheeprl.configs") / "exp"
+    names = sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.startswith("dreamer_v3"))
+    made = {name: leaves(name) for name in names if "v3_5" not in name}
+    rows = [f"{json.dumps(name)}: {json.dumps(values, sort_keys=True)}" for name, values in made.items()]
+    (HERE / "dreamer_files.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
