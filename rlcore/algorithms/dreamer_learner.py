@@ -11,6 +11,7 @@ A sequence's row t, as it was collected: what arrives with obs[t] is of the step
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from rlcore.config.groups import BufferConfig
 from rlcore.data.replay import Replay
 from rlcore.data.samplers import Episodes, Sequences
 from rlcore.functional.noise import Noise
-from rlcore.functional.stats import mean_metrics
+from rlcore.functional.stats import mean_metrics, reduce_loss
 from rlcore.nn.dense import Dense
 from rlcore.nn.explorer import Explorer
 from rlcore.nn.latent_actor import LatentActor
@@ -135,6 +136,27 @@ class DreamerLearner(protocols.Learner):
         critic = self.critic_optimizer.minimize(actor.aux)
         norms = {"Grads/world_model": model.norm, "Grads/actor": actor.norm, "Grads/critic": critic.norm}
         return model.metrics | actor.metrics | critic.metrics | norms
+
+    @staticmethod
+    def reduce_model_loss(
+        loss: Tensor, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor], state: State
+    ) -> Any:
+        """The loss [L, N] of the world model as its optimizer takes it.
+
+        Args:
+            loss: of each row.
+            terms: of it, name -> [L, N], logged as `Loss/<name>_loss`.
+            measures: of prior and posterior, name -> [L, N], logged as `State/<name>`.
+            state: [L, N, ...], for the actor.
+
+        Returns:
+            Its sum, the number of rows, what is logged, and the states by name.
+        """
+        means = {"Loss__world_model_loss": loss} | {f"Loss__{name}_loss": term for name, term in terms.items()}
+        means |= {f"State__{name}": measure for name, measure in measures.items()}
+        logged = {name: value.flatten() for name, value in means.items()}
+        found = reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), **logged)
+        return *found, state.detach()._asdict()
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
         """Loss of the world model; its states [L, N, ...] by name, for the actor."""

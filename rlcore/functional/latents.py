@@ -54,6 +54,12 @@ def categorical_kl(p: Tensor, q: Tensor) -> Tensor:
     return (p.exp() * (p - q)).sum((-2, -1))
 
 
+def categorical_measures(posterior: Tensor, prior: Tensor) -> dict[str, Tensor]:
+    """Figures for the log, nats [...]: KL[q ‖ p] and both entropies. Log-probabilities [..., S, K]."""
+    entropies = {"post_entropy": categorical_entropy(posterior), "prior_entropy": categorical_entropy(prior)}
+    return {"kl": categorical_kl(posterior, prior)} | entropies
+
+
 def normal_entropy(std: Tensor) -> Tensor:
     """Entropy of independent normals, nats. Stds [..., S] -> [...]."""
     return (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)

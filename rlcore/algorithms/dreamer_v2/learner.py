@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from rlcore.algorithms.dreamer_learner import DreamerLearner, Sequence, memory_and_plan
 from rlcore.algorithms.dreamer_v2.config import Config
 from rlcore.data.replay import Replay
-from rlcore.functional.latents import categorical_entropy, categorical_kl, free_nats, mean_free_nats
+from rlcore.functional.latents import categorical_kl, categorical_measures, free_nats, mean_free_nats
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import reduce_loss
@@ -126,19 +126,8 @@ class Learner(DreamerLearner):
         ranks = self.ranks if config.kl_free_avg else None
         kl = kl_loss(posterior, prior, config.kl_balancing_alpha, config.kl_free_nats, ranks)
         loss = observation + reward + discount + config.kl_regularizer * kl
-        found = reduce_loss(
-            loss.flatten(),
-            torch.ones_like(loss).flatten(),
-            Loss__world_model_loss=loss.flatten(),
-            Loss__observation_loss=observation.flatten(),
-            Loss__reward_loss=reward.flatten(),
-            Loss__continue_loss=discount.flatten(),
-            Loss__state_loss=kl.flatten(),
-            State__kl=categorical_kl(posterior, prior).flatten(),
-            State__post_entropy=categorical_entropy(posterior).flatten(),
-            State__prior_entropy=categorical_entropy(prior).flatten(),
-        )
-        return *found, state.detach()._asdict()
+        terms = {"observation": observation, "reward": reward, "continue": discount, "state": kl}
+        return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
     def actor_objective(self, states: State, terminated: Tensor, rng: Noise) -> Any:
         """Eq. 6 on trajectories from every state [L, N]; these, their λ-targets and weights, for the critic."""

@@ -31,7 +31,7 @@ from rlcore import protocols
 from rlcore.algorithms.dreamer_learner import DreamerLearner, Sequence, memory_and_plan
 from rlcore.algorithms.dreamer_v3.config import Config
 from rlcore.data.replay import Replay
-from rlcore.functional.latents import categorical_entropy, categorical_kl, free_nats
+from rlcore.functional.latents import categorical_kl, categorical_measures, free_nats
 from rlcore.functional.noise import Noise
 from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import reduce_loss
@@ -115,19 +115,8 @@ class Learner(DreamerLearner):
         )
         kl = kl_loss(posterior, prior, config.kl_dynamic, config.kl_representation, config.kl_free_nats)
         loss = observation + reward + ends + config.kl_regularizer * kl
-        found = reduce_loss(
-            loss.flatten(),
-            torch.ones_like(loss).flatten(),
-            Loss__world_model_loss=loss.flatten(),
-            Loss__observation_loss=observation.flatten(),
-            Loss__reward_loss=reward.flatten(),
-            Loss__continue_loss=ends.flatten(),
-            Loss__state_loss=kl.flatten(),
-            State__kl=categorical_kl(posterior, prior).flatten(),
-            State__post_entropy=categorical_entropy(posterior).flatten(),
-            State__prior_entropy=categorical_entropy(prior).flatten(),
-        )
-        return *found, state.detach()._asdict()
+        terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
+        return self.reduce_model_loss(loss, terms, categorical_measures(posterior, prior), state)
 
     def actor_objective(self, states: State, terminated: Tensor, rng: Noise) -> Any:
         """Eq. 11 on trajectories from every state [L, N]; these, their λ-returns and weights, for the critic."""
