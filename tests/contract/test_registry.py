@@ -136,6 +136,18 @@ def moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[st
     return {name for name, value in before.items() if not np.array_equal(value, after[name])}
 
 
+@every_algorithm
+def test_what_may_be_registered_apart_is_in_the_learners_state(algo: str) -> None:
+    training = small(algo, ENVS["continuous"])
+    state = training.learner.state_dict()
+    training.envs.close()
+    for place in ALGORITHMS[algo].Config.registers.values():
+        part, _, inside = place.partition(".")
+        assert part in state
+        assert not inside or any(name.startswith(f"{inside}.") for name in state[part]), place
+        assert part in training.learner.passed_on
+
+
 def test_every_algorithm_is_in_this_suite() -> None:
     assert SETTINGS.keys() == ALGORITHMS.keys()
 

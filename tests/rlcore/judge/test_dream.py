@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from rlcore.algorithms import ALGORITHMS
 from rlcore.errors import UserError
 from rlcore.judge.dream import LENGTH, SEEN, SEQUENCES, cut, dream, look
 from rlcore.judge.loaded_world import Told
 from rlcore.nn.rssm import State
+from rlcore.nn.world_keys import WORLD
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store import checkpoint
 from tests.flows.synthetic_runs import checkpointed_run
@@ -97,8 +99,9 @@ def test_a_model_that_is_right_is_right_in_every_row(length: int) -> None:
     assert made.own.value is not None and made.own.value.shape == (LENGTH - SEEN + 1, SEQUENCES)
 
 
-def test_episodes_of_a_run_are_played_and_looked_into(tmp_path: Path) -> None:
-    run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo="dreamer_v3")
+@pytest.mark.parametrize("algo", [name for name, made in ALGORITHMS.items() if WORLD in made.Config.registers])
+def test_episodes_of_a_run_are_played_and_looked_into(algo: str, tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "dreamer", weights=4, algo=algo)
     told: list[tuple[int, int]] = []
     made = dream(run, checkpoint.resolve(run, "latest"), lambda done, total: told.append((done, total)))
     assert made.truth.obs["state"].shape == made.model.obs["state"].shape == (LENGTH, SEQUENCES, 4)
