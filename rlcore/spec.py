@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +26,21 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Binding:
+    """A mask of actions, and what it is about.
+
+    Attributes:
+        part: the sub-action whose choices it has an entry for.
+        by: a sub-action before it; the mask counts only where this one takes one of `when`. None: always.
+        when: choices of that sub-action, counted from 0.
+    """
+
+    part: int
+    by: int | None = None
+    when: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class ArraySpec:
     """One observation key.
 
@@ -35,6 +52,7 @@ class ArraySpec:
         kind: "vector", "image", "mask" (of actions) or "goal"; algorithms say which of them they read.
         window: what of its past belongs to it, as `env.frame_stack` asks for images; None = nothing. A frame has
             `shape`, and an agent is shown [frames, *shape].
+        binds: of a mask, what it is about, where the environment says so; None = masks lie one behind the other.
     """
 
     shape: tuple[int, ...]
@@ -43,6 +61,7 @@ class ArraySpec:
     start: int = 0
     kind: str = "vector"
     window: Window | None = None
+    binds: Binding | None = None
 
     @property
     def size(self) -> int:
@@ -120,12 +139,45 @@ class EnvSpec:
 
     @property
     def mask_keys(self) -> tuple[str, ...]:
-        """Keys whose masks, one behind the other, have an entry for every choice of every sub-action, in their order.
+        """Keys of the masks that say which choices are allowed, in their order.
 
-        () where there are none, or masks of another form: those mean what the environment says, and bind nobody here.
+        Those that the environment binds to sub-actions; else all masks where, one behind the other, they have an entry
+        for every choice of every sub-action. () where there are none, or masks of another form: those mean what the
+        environment says, and bind nobody here.
         """
         keys = tuple(key for key, part in self.obs.items() if part.kind == "mask")
+        if bound := tuple(key for key in keys if self.obs[key].binds is not None):
+            return bound
         return keys if keys and sum(self.obs[key].size for key in keys) == sum(self.action.nvec) else ()
+
+    def allowed(self, obs: Mapping[str, Any], part: int, chosen: Sequence[Any], join: Callable[[Any, int], Any]) -> Any:
+        """Which choices of a sub-action may be taken, [B, choices] bool; None where no mask is about it.
+
+        Where masks leave none, as in an observation that ends an episode, all may.
+
+        Args:
+            obs: key -> [B, ...] of `mask_keys`, all arrays or all tensors; not 0 where a choice is allowed.
+            part: the sub-action.
+            chosen: [B] each, what the sub-actions before it took, counted from 0.
+            join: concatenates some of these along an axis.
+
+        Returns:
+            True where it may.
+        """
+        masks = [(self.obs[key].binds, obs[key].reshape(len(obs[key]), -1) != 0) for key in self.mask_keys]
+        if masks and masks[0][0] is None:
+            begin = sum(self.action.nvec[:part])
+            found = [join([mask for _, mask in masks], 1)[:, begin : begin + self.action.nvec[part]]]
+        else:
+            found = [
+                mask if about.by is None else mask | ~_takes(chosen[about.by], about.when)[:, None]
+                for about, mask in masks
+                if about is not None and about.part == part
+            ]
+        if not found:
+            return None
+        together = functools.reduce(operator.and_, found)
+        return together | ~together.any(1)[:, None]
 
     def windows(self, keys: Iterable[str]) -> dict[str, Window]:
         """The windows of those of these keys that have one."""
@@ -149,7 +201,18 @@ class EnvSpec:
         return EnvSpec(data["id"], obs, action)
 
 
+def _takes(chosen: Any, choices: Sequence[int]) -> Any:
+    """Whether what was chosen [B] is one of these, [B] bool."""
+    return functools.reduce(operator.or_, [chosen == choice for choice in choices])
+
+
 def _array(data: Mapping[str, Any]) -> ArraySpec:
     window: Mapping[str, int] | None = data.get("window")
+    binds: Mapping[str, Any] | None = data.get("binds")
     parts = (data["dtype"], data["n"], data["start"], data.get("kind", "vector"))
-    return ArraySpec(tuple(data["shape"]), *parts, None if window is None else Window(**window))
+    return ArraySpec(
+        tuple(data["shape"]),
+        *parts,
+        None if window is None else Window(**window),
+        None if binds is None else Binding(binds["part"], binds["by"], tuple(binds["when"])),
+    )

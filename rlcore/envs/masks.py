@@ -1,31 +1,33 @@
-"""Masks of discrete actions: which choices the observation keys of kind "mask" allow, and one of these at random."""
+"""Masks of discrete actions, observation keys of kind "mask": one of the choices that they allow, at random."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-
-def allowed_choices(keys: Sequence[str], obs: Mapping[str, Any]) -> np.ndarray | None:
-    """Choices that are allowed, [B, sum of nvec] bool, by `EnvSpec.mask_keys` and arrays [B, ...]; None without any."""
-    if not keys:
-        return None
-    masks = [np.asarray(obs[key]) for key in keys]
-    return np.concatenate([mask.reshape(len(mask), -1) != 0 for mask in masks], 1)
+from rlcore.spec import EnvSpec
 
 
-def draw_allowed(allowed: np.ndarray, nvec: Sequence[int], rng: np.random.Generator) -> np.ndarray:
-    """Uniformly random actions [B, A], counted from 0, among the allowed choices [B, sum of nvec].
+def draw_allowed(spec: EnvSpec, obs: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
+    """Uniformly random actions [B, A], counted from 0, among the choices that masks allow.
 
-    Where a sub-action has none, as in an observation that ends an episode, all of its choices count.
+    Args:
+        spec: of the environment, which has `mask_keys`.
+        obs: these keys' arrays [B, ...].
+        rng: draws.
+
+    Returns:
+        [B, A] int64, one sub-action after the other: an allowed choice may depend on those before it.
     """
-    uniform, actions, begin = rng.random((len(allowed), len(nvec))), [], 0
+    masks, nvec = {key: np.asarray(obs[key]) for key in spec.mask_keys}, spec.action.nvec
+    uniform = rng.random((len(masks[spec.mask_keys[0]]), len(nvec)))
+    actions: list[np.ndarray] = []
     for column, count in enumerate(nvec):
-        part = allowed[:, begin : begin + count]
-        part = part | ~part.any(1, keepdims=True)
-        rank = (uniform[:, column] * part.sum(1)).astype(np.int64)  # which of the allowed ones
-        actions.append((part.cumsum(1) > rank[:, None]).argmax(1))
-        begin += count
+        allowed = spec.allowed(masks, column, actions, np.concatenate)
+        if allowed is None:
+            allowed = np.ones((len(uniform), count), bool)
+        rank = (uniform[:, column] * allowed.sum(1)).astype(np.int64)  # which of the allowed ones
+        actions.append((allowed.cumsum(1) > rank[:, None]).argmax(1))
     return np.stack(actions, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -10,11 +11,12 @@ import numpy as np
 from gymnasium import spaces
 
 from rlcore.errors import UserError
-from rlcore.spec import ActionSpec, ArraySpec, EnvSpec, Window
+from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec, Window
 
 GOALS = ("achieved_goal", "desired_goal")  # of a GoalEnv, beside its `observation`
 WINDOWS = "frame_windows"  # attribute of the wrapper that says what of the past of its images is seen
 Bounds = dict[str, tuple[np.ndarray, np.ndarray]]
+BINDINGS = "mask_bindings"  # attribute of an environment: key -> (part,) or (part, by, when), as `Binding` has them
 
 
 def spec_of(env: gymnasium.Env) -> EnvSpec:
@@ -29,8 +31,42 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
     for key, part in obs.items():
         kind = "goal" if key in goals else kind_of(key, found[key])
         obs[key] = dataclasses.replace(part, kind=kind, window=windows.get(key))
-    spec = env.unwrapped.spec
-    return EnvSpec(spec.id if spec is not None else type(env.unwrapped).__name__, obs, action_spec(env.action_space))
+    spec, action = env.unwrapped.spec, action_spec(env.action_space)
+    for key, about in bind(obs, action, getattr(env.unwrapped, BINDINGS, {})).items():
+        obs[key] = dataclasses.replace(obs[key], binds=about)
+    return EnvSpec(spec.id if spec is not None else type(env.unwrapped).__name__, obs, action)
+
+
+def bind(obs: dict[str, ArraySpec], action: ActionSpec, told: Mapping[str, Any]) -> dict[str, Binding]:
+    """What an environment says its masks are about, by key.
+
+    Args:
+        obs: its keys.
+        action: its action.
+        told: its attribute `mask_bindings`.
+
+    Returns:
+        The same as records.
+
+    Raises:
+        UserError: a key is no mask, or does not fit what it is said to be about.
+    """
+    found: dict[str, Binding] = {}
+    for key, value in told.items():
+        part, *rest = value
+        about, choices = Binding(part, rest[0], tuple(rest[1])) if rest else Binding(part), action.nvec
+        fits = key in obs and obs[key].kind == "mask" and 0 <= about.part < len(choices)
+        fits = fits and obs[key].size == choices[about.part]
+        if about.by is not None:
+            fits = fits and 0 <= about.by < about.part and bool(about.when)
+            fits = fits and all(0 <= choice < choices[about.by] for choice in about.when)
+        if not fits:
+            raise UserError(
+                f"{BINDINGS}: {key}: {tuple(value)} of the environment is not (part, by, when) of a mask with an entry "
+                f"for each choice of sub-action `part`, where `by` comes before it (choices: {list(choices)})"
+            )
+        found[key] = about
+    return found
 
 
 def obs_spaces(env: gymnasium.Env) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.envs.masks import allowed_choices, draw_allowed
+from rlcore.envs.masks import draw_allowed
 from rlcore.functional.noise import Noise
 from rlcore.spec import EnvSpec
 
@@ -38,9 +38,9 @@ class RandomAgent:
         """Actions [B, A]; of discrete ones those alone that the masks among `obs` allow."""
         assert rng is not None
         batch, spec, draw, keys = len(is_first), self.spec.action, rng.host, self.spec.mask_keys
-        allowed = allowed_choices(keys, {key: obs[key].cpu().numpy() for key in keys})
-        if allowed is not None:
-            return (), torch.from_numpy(draw_allowed(allowed, spec.nvec, draw)), {}
+        if keys:
+            masks = {key: obs[key].cpu().numpy() for key in keys}
+            return (), torch.from_numpy(draw_allowed(self.spec, masks, draw)), {}
         if not spec.continuous:
             return (), torch.from_numpy(draw.integers(0, spec.nvec, (batch, spec.size))), {}
         below, above = np.isfinite(self.low), np.isfinite(self.high)

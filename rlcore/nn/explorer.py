@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.functional.noise import Noise
-from rlcore.nn.action_masks import pick
+from rlcore.nn.action_masks import disturb
 from rlcore.nn.world_agent import WorldAgent
 
 
@@ -50,21 +50,20 @@ class Explorer(nn.Module):
         """The agent's, with noise unless there is no stream of it."""
         carry, action, extras = self.agent.act(carry, obs, is_first, rng, greedy)
         if rng is not None and not greedy:
-            action = self.disturb(action, rng, self.agent.allowed(obs))
+            action = self.disturb(action, rng, obs)
             carry = carry | {"action": self.agent.actor.flat(action)}
         return carry, action, extras
 
-    def disturb(self, action: Tensor, rng: Noise, allowed: Tensor | None = None) -> Tensor:
-        """Actions [B, A] with noise; of discrete ones, choices that are allowed [B, sum of nvec]."""
+    def disturb(self, action: Tensor, rng: Noise, obs: dict[str, Tensor]) -> Tensor:
+        """Actions [B, A] with noise; discrete ones stay within the masks among `obs`, where the agent has some."""
         actor, amount = self.agent.actor, self.amount.value
         if actor.action.continuous:
             return (action + amount * rng.normal(*action.shape)).clamp(-1, 1)
-        share, nvec = rng.uniform(*action.shape), actor.action.nvec
-        if allowed is not None:
-            other = pick(share, allowed, nvec)
-        else:
-            pairs = zip(share.split(1, -1), nvec, strict=True)
-            other = torch.cat([(part * n).long().clamp(max=n - 1) for part, n in pairs], -1)
+        share = rng.uniform(*action.shape)
+        if self.agent.masks:
+            return disturb(self.agent.spec, action, obs, share, rng.uniform(*action.shape) < amount)
+        pairs = zip(share.split(1, -1), actor.action.nvec, strict=True)
+        other = torch.cat([(part * n).long().clamp(max=n - 1) for part, n in pairs], -1)
         return torch.where(rng.uniform(*action.shape) < amount, other, action)
 
     def to_env(self, action: Tensor) -> Tensor:

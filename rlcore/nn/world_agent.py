@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rlcore.functional.distributions import Categoricals
 from rlcore.functional.noise import Noise
-from rlcore.nn.action_masks import Restricted, find_allowed
+from rlcore.nn.action_masks import choose
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import State
 from rlcore.nn.world_model import Number, WorldModel
@@ -30,7 +30,8 @@ class WorldAgent(nn.Module):
     def __init__(self, world: WorldModel, actor: LatentActor, value: Number | None = None) -> None:
         super().__init__()
         self.world, self.actor, self.value = world, actor, value or world.number
-        self.masks = world.encoder.spec.mask_keys if actor.says.masked else ()
+        self.spec = world.encoder.spec
+        self.masks = self.spec.mask_keys if actor.says.masked else ()
         self.keys = (*world.encoder.images, *world.encoder.vectors, *self.masks)
 
     def initial(self, batch_size: int) -> dict[str, Tensor]:
@@ -52,15 +53,12 @@ class WorldAgent(nn.Module):
         noise: Any = None if greedy or rng is None else rssm.noise(rng, count)
         state = State(carry["deter"], carry["stoch"])
         state = rssm.follow(self.world.encoder(self.world.encoder.see(obs, 1)), carry["action"], is_first, noise, state)
-        policy, allowed = actor.policy(state.feat), self.allowed(obs)
-        if allowed is not None and isinstance(policy, Categoricals):
-            policy = Restricted(policy, allowed)
-        action = policy.mode() if greedy or rng is None else actor.clip(policy.sample(actor.noise(rng, count)))
+        policy, acts = actor.policy(state.feat), None if greedy or rng is None else actor.noise(rng, count)
+        if self.masks and isinstance(policy, Categoricals):
+            action = choose(self.spec, policy, obs, acts)
+        else:
+            action = policy.mode() if acts is None else actor.clip(policy.sample(acts))
         return {"deter": state.deter, "stoch": state.stoch, "action": actor.flat(action)}, action, {}
-
-    def allowed(self, obs: dict[str, Tensor]) -> Tensor | None:
-        """Which choices [B, sum of nvec] bool may be taken; None: all."""
-        return find_allowed(obs, self.masks, self.actor.action.nvec) if self.masks else None
 
     def to_env(self, action: Tensor) -> Tensor:
         """[B, A] -> [B, *shape] in the environment's own form and bounds."""

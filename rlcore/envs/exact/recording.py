@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from rlcore import streams
-from rlcore.envs.masks import allowed_choices, draw_allowed
+from rlcore.envs.masks import draw_allowed
 from rlcore.errors import EnvironmentFault
 from rlcore.spec import EnvSpec
 
@@ -151,14 +151,14 @@ def allowed_action(action: Any, spec: EnvSpec, obs: dict[str, Any]) -> Any:
     """
     if not (keys := spec.mask_keys):
         return action
-    allowed = allowed_choices(keys, {key: np.asarray(obs[key])[None] for key in keys})
-    assert allowed is not None
-    flat, begin, start = np.array(action).reshape(-1), 0, spec.action.start
-    for column, count in enumerate(spec.action.nvec):
-        choices = allowed[0, begin : begin + count].nonzero()[0] + start[column]
-        if len(choices) and flat[column] not in choices:
+    masks, chosen = {key: np.asarray(obs[key])[None] for key in keys}, []
+    flat, start = np.array(action).reshape(-1), spec.action.start
+    for column in range(spec.action.size):
+        allowed = spec.allowed(masks, column, chosen, np.concatenate)
+        choices = (np.ones((1, 0)) if allowed is None else allowed)[0].nonzero()[0] + start[column]
+        if allowed is not None and flat[column] not in choices:
             flat[column] = choices[np.searchsorted(choices, flat[column]) % len(choices)]
-        begin += count
+        chosen.append(flat[column : column + 1] - start[column])
     if (flat == np.reshape(action, -1)).all():
         return action
     return flat.reshape(spec.action.shape) if spec.action.shape else int(flat[0])
@@ -176,9 +176,7 @@ def random_action(spec: EnvSpec, rng: np.random.Generator, obs: dict[str, Any] |
         uniform = rng.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0))
         flat = np.where(bounded, uniform, np.clip(rng.standard_normal(action.size), low, high))
     elif keys and obs is not None:
-        allowed = allowed_choices(keys, {key: np.asarray(obs[key])[None] for key in keys})
-        assert allowed is not None
-        flat = draw_allowed(allowed, action.nvec, rng)[0] + np.array(action.start)
+        flat = draw_allowed(spec, {key: np.asarray(obs[key])[None] for key in keys}, rng)[0] + np.array(action.start)
     else:
         flat = rng.integers(0, np.array(action.nvec)) + np.array(action.start)
     return flat.astype(action.dtype).reshape(action.shape) if action.shape else int(flat[0])

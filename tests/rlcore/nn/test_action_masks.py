@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from flows.config.compose import compose
+from rlcore.envs.exact.recording import allowed_action, random_action
 from rlcore.envs.masks import draw_allowed
+from rlcore.envs.spaces import bind
 from rlcore.errors import UserError
 from rlcore.functional.distributions import Categoricals
 from rlcore.functional.noise import Noise
-from rlcore.nn.action_masks import Restricted, find_allowed, pick
-from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.nn.action_masks import choose, disturb
+from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec
 from rlcore.train.training import Training
 from tests.rlcore.envs import probe_envs as probe_envs  # registers Probe/Masked-v0
 from tests.runs import SMALL_DREAMER
@@ -30,6 +34,72 @@ SPEC = EnvSpec(
     },
     ActionSpec("MultiDiscrete", (2,), "int64", NVEC, (0, 0)),
 )
+# Kinds of action, of which the second needs a tool that is at hand and the third an item; the other part is free.
+BOUND = {"mask_kind": (0,), "mask_tool": (2, 0, (1,)), "mask_item": (2, 0, (2,))}
+CRAFTS = EnvSpec(
+    "Crafts-v0",
+    {
+        "mask_kind": ArraySpec((3,), "bool", kind="mask", binds=Binding(0)),
+        "mask_tool": ArraySpec((4,), "bool", kind="mask", binds=Binding(2, 0, (1,))),
+        "mask_item": ArraySpec((4,), "bool", kind="mask", binds=Binding(2, 0, (2,))),
+    },
+    ActionSpec("MultiDiscrete", (3,), "int64", (3, 2, 4), (0, 0, 0)),
+)
+
+
+class Crafts(gymnasium.Env):
+    """Of such actions; one that is not allowed raises."""
+
+    action_space = spaces.MultiDiscrete([3, 2, 4])
+    observation_space = spaces.Dict(
+        {"x": spaces.Box(0, 99, (1,))} | {key: spaces.MultiBinary(3 if key == "mask_kind" else 4) for key in BOUND}
+    )
+    mask_bindings = BOUND
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode, self.count = render_mode, 0
+
+    def obs(self) -> dict[str, Any]:
+        def ones(size: int, *where: int) -> np.ndarray:
+            return np.isin(np.arange(size), [at % size for at in where]).astype(np.int8)
+
+        n = self.count
+        masks = {"mask_kind": ones(3, n, n + 1), "mask_tool": ones(4, n), "mask_item": ones(4, n + 2, n + 3)}
+        return masks | {"x": np.array([n], np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self.obs(), {}
+
+    def step(self, action: Any) -> Any:
+        kind, _, what = (int(part) for part in action)
+        obs = self.obs()
+        needs = {1: "mask_tool", 2: "mask_item"}.get(kind)
+        if not obs["mask_kind"][kind] or (needs and not obs[needs][what]):
+            raise ValueError(f"{action} is not allowed now")
+        self.count += 1
+        return self.obs(), 1.0, self.count >= 25, False, {}
+
+
+gymnasium.register("Probe/Crafts-v0", Crafts)
+
+
+def crafts(count: int, seed: int) -> dict[str, torch.Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    sizes = {key: part.size for key, part in CRAFTS.obs.items()}
+    return {key: torch.rand(count, size, generator=rng) < 0.4 for key, size in sizes.items()}
+
+
+def is_allowed(obs: dict[str, torch.Tensor], row: int, action: list[int]) -> bool:
+    """One row's action looked at by itself."""
+    kind, _, what = action
+    if obs["mask_kind"][row].any() and not obs["mask_kind"][row, kind]:
+        return False
+    if kind == 0:
+        return True
+    mask = obs["mask_tool" if kind == 1 else "mask_item"][row]
+    return not mask.any() or bool(mask[what])
 
 
 def test_masks_lie_one_behind_the_other_and_one_that_leaves_nothing_binds_nobody() -> None:
@@ -38,34 +108,93 @@ def test_masks_lie_one_behind_the_other_and_one_that_leaves_nothing_binds_nobody
         "mask_b": torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.int8),
     }
     assert SPEC.mask_keys == ("mask_a", "mask_b")
-    found = find_allowed(obs, SPEC.mask_keys, NVEC)  # of 3 choices: a, a, b; of 2: b, b
-    assert found.tolist() == [[True, False, True, False, True], [True, True, True, True, False]]
+    # Of 3 choices: a, a, b; of 2: b, b.
+    assert SPEC.allowed(obs, 0, [], torch.cat).tolist() == [[True, False, True], [True, True, True]]
+    assert SPEC.allowed(obs, 1, [], torch.cat).tolist() == [[False, True], [True, False]]
 
 
 def test_a_policy_is_the_same_among_what_is_allowed() -> None:
-    logits = torch.randn(5, generator=torch.Generator().manual_seed(0))
-    allowed = torch.tensor([True, False, True, False, True])
-    policy, count = Restricted(Categoricals(logits.expand(1, 5), NVEC), allowed), 40_000
+    logits, count = torch.randn(5, generator=torch.Generator().manual_seed(0)), 40_000
+    obs = {"mask_a": torch.tensor([[True, False]]), "mask_b": torch.tensor([[1, 0, 1]])}
+    obs = {key: mask.expand(count, -1) for key, mask in obs.items()}
+    policy = Categoricals(logits.expand(count, 5), NVEC)
     p = logits[[0, 2]].exp() / logits[[0, 2]].exp().sum()
-    torch.testing.assert_close(policy.parts[0].exp()[0], torch.tensor([p[0], 0, p[1]]))
-    assert policy.parts[1].exp()[0].tolist() == [0, 1]
-    many = Restricted(Categoricals(logits.expand(count, 5), NVEC), allowed)
-    drawn = many.sample(Noise(0, "probe").exponential(count, 5))
+    drawn = choose(SPEC, policy, obs, Noise(0, "probe").exponential(count, 5))
     share = torch.bincount(drawn[:, 0], minlength=3) / count
     torch.testing.assert_close(share, torch.tensor([p[0], 0, p[1]]), rtol=0, atol=0.0125)  # five standard errors
     assert (drawn[:, 1] == 1).all()
-    assert many.sample(torch.zeros(count, 5))[:, 1].eq(1).all()  # as float32 draws it now and then
-    assert policy.mode().tolist() == [[0 if p[0] > p[1] else 2, 1]]
+    zero = choose(SPEC, policy, obs, torch.zeros(count, 5))  # as float32 draws it now and then
+    assert (zero[:, 0] != 1).all() and (zero[:, 1] == 1).all()
+    assert choose(SPEC, policy, obs, None)[0].tolist() == [0 if p[0] > p[1] else 2, 1]
 
 
-def test_random_choices_are_those_that_the_environments_own_draw_gives() -> None:
-    rng = np.random.default_rng(3)
-    allowed = rng.random((500, 5)) < 0.5
-    obs = {"mask_a": torch.from_numpy(allowed[:, :2]), "mask_b": torch.from_numpy(allowed[:, 2:])}
-    share = np.random.default_rng(7).random((500, 2))  # what the next line draws
-    expected = draw_allowed(allowed, NVEC, np.random.default_rng(7))
-    found = pick(torch.from_numpy(share), find_allowed(obs, SPEC.mask_keys, NVEC), NVEC)
-    assert found.tolist() == expected.tolist()
+def test_a_mask_that_depends_on_another_choice_counts_where_that_was_taken_and_nowhere_else() -> None:
+    count, obs = 4_000, crafts(4_000, 1)
+    logits = torch.randn(count, 9, generator=torch.Generator().manual_seed(2))
+    policy, noise = Categoricals(logits, (3, 2, 4)), Noise(0, "probe").exponential(count, 9)
+    free = policy.sample(noise)
+    random = torch.rand(count, 3, generator=torch.Generator().manual_seed(3)) < 0.3
+    share = torch.rand(count, 3, generator=torch.Generator().manual_seed(4))
+    drawn = choose(CRAFTS, policy, obs, noise)
+    for action in (drawn, choose(CRAFTS, policy, obs, None), disturb(CRAFTS, drawn, obs, share, random)):
+        assert all(is_allowed(obs, row, taken) for row, taken in enumerate(action.tolist()))
+    assert not all(is_allowed(obs, row, taken) for row, taken in enumerate(free.tolist()))
+    # The same noise takes the same action wherever it is allowed: no other is touched.
+    kept = [row for row, taken in enumerate(free.tolist()) if is_allowed(obs, row, taken)]
+    assert (drawn[kept] == free[kept]).all() and len(kept) > 500
+    same = ~random.any(1)
+    assert (disturb(CRAFTS, drawn, obs, share, random)[same] == drawn[same]).all()
+
+
+def test_random_actions_keep_to_such_masks_and_are_uniform_among_them() -> None:
+    count = 60_000
+    masks = {"mask_kind": [True, True, False], "mask_tool": [False, True, False, True], "mask_item": [True] * 4}
+    obs = {key: np.tile(mask, (count, 1)) for key, mask in masks.items()}
+    drawn = draw_allowed(CRAFTS, obs, np.random.default_rng(0))
+    tools = np.bincount(drawn[drawn[:, 0] == 1, 2], minlength=4) / (drawn[:, 0] == 1).sum()
+    rest = np.bincount(drawn[drawn[:, 0] == 0, 2], minlength=4) / (drawn[:, 0] == 0).sum()
+    assert np.abs(np.bincount(drawn[:, 0], minlength=3) / count - [0.5, 0.5, 0]).max() < 0.0103
+    assert np.abs(tools - [0, 0.5, 0, 0.5]).max() < 0.0145 and np.abs(rest - 0.25).max() < 0.0126
+    shares = torch.from_numpy(np.random.default_rng(0).random((count, 3)))  # what was drawn there
+    tensors = {key: torch.from_numpy(mask) for key, mask in obs.items()}
+    everywhere = torch.ones(count, 3, dtype=torch.bool)
+    ours = disturb(CRAFTS, torch.zeros(count, 3, dtype=torch.int64), tensors, shares, everywhere)
+    assert (ours.numpy() == drawn).all()
+    rows, rng = crafts(300, 5), np.random.default_rng(1)
+    for row in range(300):
+        seen = {key: mask[row].numpy() for key, mask in rows.items()}
+        for action in (random_action(CRAFTS, rng, seen), allowed_action(np.array([2, 1, 3]), CRAFTS, seen)):
+            assert is_allowed(rows, row, action.tolist())
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"mask_none": (0,)},
+        {"x": (0,)},
+        {"mask_kind": (1,)},
+        {"mask_kind": (3,)},
+        {"mask_tool": (2, 2, (1,))},
+        {"mask_tool": (2, 0, (3,))},
+        {"mask_tool": (2, 0, ())},
+    ],
+    ids=str,
+)
+def test_what_an_environment_says_of_its_masks_must_fit(told: dict[str, Any]) -> None:
+    obs = {key: dataclasses.replace(part, binds=None) for key, part in CRAFTS.obs.items()}
+    obs["x"] = ArraySpec((3,), "float32")
+    assert bind(obs, CRAFTS.action, BOUND) == {key: CRAFTS.obs[key].binds for key in BOUND}
+    with pytest.raises(UserError, match="mask_bindings: "):
+        bind(obs, CRAFTS.action, told)
+
+
+def test_what_masks_are_about_is_in_the_environments_card() -> None:
+    assert EnvSpec.from_json(CRAFTS.to_json()) == CRAFTS
+    training = Training(compose(["exp=ppo", "env.id=Probe/Crafts-v0", "algo.mlp_keys.encoder=[x]"])[0])
+    assert {key: training.envs.spec.obs[key] for key in BOUND} == {
+        key: dataclasses.replace(part, dtype="int8") for key, part in CRAFTS.obs.items()
+    }
+    training.close()
 
 
 def flat(group: dict[str, Any], prefix: str) -> list[str]:
@@ -74,10 +203,10 @@ def flat(group: dict[str, Any], prefix: str) -> list[str]:
     return [word for part in parts for word in part]
 
 
-def trained(cls: str) -> Training:
+def trained(cls: str, env_id: str) -> Training:
     """Some steps at random, some of the agent, gradient steps between them, and an evaluation, greedy and not."""
     small = flat(SMALL_DREAMER, "algo.")
-    overrides = ["env.id=Probe/Masked-v0", "algo.mlp_keys.encoder=[x]", f"algo.actor.cls={cls}", *small]
+    overrides = [f"env.id={env_id}", "algo.mlp_keys.encoder=[x]", f"algo.actor.cls={cls}", *small]
     overrides += ["algo.total_steps=120", "algo.learning_starts=60", "algo.per_rank_sequence_length=8"]
     overrides += ["algo.replay_ratio=0.1", "algo.per_rank_batch_size=2", "env.num_envs=2", "algo.compile=false"]
     training = Training(compose(["exp=dreamer_v3_cartpole", *overrides])[0])
@@ -88,16 +217,18 @@ def trained(cls: str) -> Training:
     return training
 
 
-def test_a_masked_actor_takes_no_action_that_is_not_allowed_however_it_acts() -> None:
-    training = trained("masked_actor")  # its environment raises at any other
+@pytest.mark.parametrize("env_id", ["Probe/Masked-v0", "Probe/Crafts-v0"])
+def test_a_masked_actor_takes_no_action_that_is_not_allowed_however_it_acts(env_id: str) -> None:
+    training = trained("masked_actor", env_id)  # its environment raises at any other
     assert training.learner.updates == 6
-    assert training.learner.agent.keys == ("x", "action_mask")
+    assert training.learner.agent.keys == ("x", *training.envs.spec.mask_keys)
     training.close()
 
 
-def test_an_actor_without_masks_does() -> None:
+@pytest.mark.parametrize("env_id", ["Probe/Masked-v0", "Probe/Crafts-v0"])
+def test_an_actor_without_masks_does(env_id: str) -> None:
     with pytest.raises(Exception, match="is not allowed now"):
-        trained("actor")
+        trained("actor", env_id)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor
 from rlcore.functional.noise import Noise
 from rlcore.nn.explorer import Explorer
 from rlcore.nn.world_keys import ActorKeys
-from rlcore.spec import ActionSpec
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
 CHOICES = ActionSpec("MultiDiscrete", (2,), "int64", nvec=(5, 3), start=(0, 0))
@@ -23,9 +23,9 @@ class Fixed(torch.nn.Module):
 
     keys = ("state",)
 
-    def __init__(self, action: ActionSpec, said: Tensor, allowed: Tensor | None = None) -> None:
+    def __init__(self, action: ActionSpec, said: Tensor, masks: dict[str, ArraySpec]) -> None:
         super().__init__()
-        self.allowed = lambda obs: allowed
+        self.spec, self.masks = EnvSpec("x", masks, action), tuple(masks)
         self.said, self.actor = said, SimpleNamespace(action=action, flat=lambda action: action.float())
 
     def act(self, carry: Any, obs: Any, is_first: Tensor, rng: Any, greedy: bool) -> Any:
@@ -38,10 +38,12 @@ def explored(
     amount: float,
     rng: Noise | None,
     greedy: bool = False,
-    allowed: Tensor | None = None,
+    masks: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    explorer = Explorer(Fixed(action, said, allowed), amount)  # pyright: ignore[reportArgumentType]
-    carry, taken, _ = explorer.act({"deter": said}, {}, torch.zeros(len(said)).bool(), rng, greedy)
+    masks = masks or {}
+    specs = {key: ArraySpec(tuple(mask.shape[1:]), "bool", kind="mask") for key, mask in masks.items()}
+    explorer = Explorer(Fixed(action, said, specs), amount)  # pyright: ignore[reportArgumentType]
+    carry, taken, _ = explorer.act({"deter": said}, masks, torch.zeros(len(said)).bool(), rng, greedy)
     torch.testing.assert_close(carry["action"], taken.float())  # what was done is what is remembered
     return taken
 
@@ -84,7 +86,8 @@ def test_the_amount_halves_down_to_its_floor() -> None:
 
 def test_random_choices_are_allowed_ones_each_as_likely() -> None:
     allowed = torch.tensor([1, 0, 1, 1, 0, 0, 1, 0]).bool().expand(60_000, 8)
-    taken = explored(CHOICES, torch.tensor([2, 1]).expand(60_000, 2), 1.0, Noise(0, "probe"), allowed=allowed)
+    said = torch.tensor([2, 1]).expand(60_000, 2)
+    taken = explored(CHOICES, said, 1.0, Noise(0, "probe"), masks={"action_mask": allowed})
     share = torch.bincount(taken[:, 0], minlength=5) / 60_000
     torch.testing.assert_close(share, torch.tensor([1, 0, 1, 1, 0]) / 3, rtol=0, atol=0.0097)  # five standard errors
     assert (taken[:, 1] == 1).all()
