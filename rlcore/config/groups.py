@@ -136,7 +136,7 @@ class BufferConfig:
         "what sequences are drawn from: all rows; episode: whole episodes that have ended, each as likely as any other",
         choices=("sequential", "episode"),
     )
-    prioritize_ends: bool = arg(False, "of whole episodes, sequences that end where they do are drawn more often")
+    prioritize_ends: bool = arg(False, "with type=episode: sequences that end where episodes do are drawn more often")
     online: bool = arg(
         False, "batches begin with the sequences that are new, each of them once, the oldest first; the rest is drawn"
     )
