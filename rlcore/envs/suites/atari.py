@@ -21,7 +21,7 @@ SCREEN = (160, 210)  # width and height of its pictures
 
 
 class Preprocessing(AtariPreprocessing):
-    """Gymnasium's wrapper of one action a call: the same bits in half the time.
+    """Gymnasium's wrapper of one action a call: the same bits in three quarters of the time.
 
     Its own asks the environment for every frame, which then draws each, though of them all two at most are looked at.
     """

@@ -1,0 +1,241 @@
+"""What is around an Atari emulator: the wrapper chain in one process, and eight games in processes of their own.
+
+    python -m benchmarks.games --peers VENV/bin/python      # docs/results/games.md; two minutes, extra `atari`
+
+Each row is measured in a process of its own, all of them in turn, `--repeats` times; the best counts, since other
+load only adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/results/games.md"
+GAME, SIDE, SKIP = "PongNoFrameskip-v4", 84, 4
+STEPS, WARM = 2000, 100  # of one game
+GAMES, ROUNDS = 8, 400
+
+ONE = {
+    "emulator": "the emulator: four frames and one grey screen",
+    "picture": "and the picture: a second screen, the larger of both, 84 × 84 by area (OpenCV)",
+    "gymnasium": "Gymnasium's AtariPreprocessing",
+    "chain": "the whole wrapper chain (`rlcore.envs.make`)",
+    "vector": "the chain in a vector of one: seeds, episodes, checks, arrays of its own",
+}
+EIGHT = {
+    "ours": "Shepherd, `env.sync_env=false`",
+    "gymnasium_8": "Gymnasium's AsyncVectorEnv, shared memory",
+    "sb3": "Stable-Baselines3's SubprocVecEnv",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=os.path.abspath, help="Python of an environment with Stable-Baselines3")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--measure", choices=[*ONE, *EIGHT], help="one row, here")
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(globals()[f"measure_{arguments.measure}"]()))
+        return
+    rows: dict[str, list[list[float]]] = {name: [] for name in [*ONE, *EIGHT] if name != "sb3" or arguments.peers}
+    for _ in range(arguments.repeats):
+        for name, found in rows.items():
+            found.append(measured(name, arguments.peers if name == "sb3" else sys.executable))
+            print(name, found[-1], flush=True)
+    PAGE.write_text(page(rows, arguments.repeats))
+
+
+def measured(name: str, python: str) -> list[float]:
+    """A row, by a process of its own."""
+    command = [python, "-m", "benchmarks.games", "--measure", name]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment, cwd=ROOT)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def page(rows: dict[str, list[list[float]]], repeats: int) -> str:
+    least = {name: min(found)[0] for name, found in rows.items() if name in ONE}
+    lines = [
+        "# What is around an emulator",
+        "",
+        f"Made by `python -m benchmarks.games` on {time.strftime('%Y-%m-%d')}, {os.cpu_count()} processor cores, load "
+        f"{os.getloadavg()[2]:.0f}. {GAME}, four frames a step, grey, {SIDE} × {SIDE}, random actions; each row in a "
+        f"process of its own, in turn, {repeats} times; the best of each (medians in brackets), since other load only "
+        "adds.",
+        "",
+        "| one game | processor µs a step | over the emulator | over emulator and picture |",
+        "|---|---|---|---|",
+    ]
+    for name, text in ONE.items():
+        over = [f"{100 * (least[name] / least[base] - 1):+.0f} %" for base in ("emulator", "picture")]
+        median = statistics.median(found[0] for found in rows[name])
+        lines.append(f"| {text} | {least[name]:.0f} ({median:.0f}) | {' | '.join(over)} |")
+    lines += ["", f"| {GAMES} games in processes of their own | steps/s of all, on the clock | processor µs a step |"]
+    lines.append("|---" * 3 + "|")
+    for name in (name for name in rows if name in EIGHT):
+        speeds, costs = ([found[column] for found in rows[name]] for column in (0, 1))
+        speed = f"{max(speeds):,.0f} ({statistics.median(speeds):,.0f})"
+        lines.append(f"| {EIGHT[name]} | {speed} | {min(costs):.0f} ({statistics.median(costs):.0f}) |")
+    lines += [
+        "",
+        "The picture is what the preprocessing itself asks for: without its second screen and the mean over areas a "
+        "network would see something else. On the clock the load beside it counts too.",
+    ]
+    return "\n".join([*lines, ""])
+
+
+# One game
+
+
+def per_step(step: Callable[[int], Any], episode: Callable[[], Any]) -> list[float]:
+    """Processor microseconds of a step, the least over pieces of the game."""
+    buttons, pieces = np.random.default_rng(0).integers(6, size=STEPS), []
+    for piece in np.split(buttons, 10):
+        episode()
+        begin = time.process_time()
+        for button in piece.tolist():
+            step(button)
+        pieces.append((time.process_time() - begin) / len(piece))
+    return [1e6 * min(pieces)]
+
+
+def game() -> Any:
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    env: Any = gymnasium.make(GAME, disable_env_checker=True).unwrapped
+    env.reset(seed=0)
+    return env
+
+
+def measure_emulator() -> list[float]:
+    env, screen = game(), np.empty((210, 160), np.uint8)
+
+    def step(button: int) -> None:
+        for _ in range(SKIP):
+            env.ale.act(env._action_set[button], 1.0)
+        env.ale.getScreenGrayscale(screen)
+
+    return per_step(step, env.ale.reset_game)
+
+
+def measure_picture() -> list[float]:
+    import cv2
+
+    env, screens = game(), np.empty((2, 210, 160), np.uint8)
+
+    def step(button: int) -> None:
+        for frame in range(SKIP):
+            env.ale.act(env._action_set[button], 1.0)
+            if frame >= SKIP - 2:
+                env.ale.getScreenGrayscale(screens[SKIP - 1 - frame])
+        np.maximum(screens[0], screens[1], out=screens[0])
+        cv2.resize(screens[0], (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+
+    cv2.setNumThreads(1)
+    return per_step(step, env.ale.reset_game)
+
+
+def preprocessed() -> gymnasium.Env:
+    """A game as Gymnasium makes it."""
+    import cv2
+
+    cv2.setNumThreads(1)
+    game()
+    env = gymnasium.make(GAME, disable_env_checker=True)
+    return gymnasium.wrappers.AtariPreprocessing(env, grayscale_newaxis=True)
+
+
+def measure_gymnasium() -> list[float]:
+    env = preprocessed()
+    return per_step(env.step, lambda: env.reset(seed=0))
+
+
+def settings() -> Any:
+    from rlcore.config.groups import EnvConfig
+
+    return EnvConfig(id=GAME, action_repeat=SKIP, screen_size=SIDE, grayscale=True, frame_stack=4, sync_env=False)
+
+
+def measure_chain() -> list[float]:
+    from rlcore.envs.make import make
+
+    env = make(settings())
+    return per_step(env.step, lambda: env.reset(seed=0))
+
+
+def measure_vector() -> list[float]:
+    from rlcore.envs.make import EnvSettings
+    from rlcore.envs.vector.choose import make_vector_env
+
+    envs = make_vector_env(EnvSettings.of(settings()), num_envs=1, seed=0)
+    envs.reset()
+    return per_step(lambda button: envs.step(np.array([button])), lambda: None)
+
+
+# Eight games
+
+
+def in_turn(step: Callable[[np.ndarray], Any]) -> list[float]:
+    """Steps of all games a second on the clock, and processor microseconds of all processes for each."""
+    buttons = np.random.default_rng(0).integers(6, size=(WARM + ROUNDS, GAMES))
+    for row in buttons[:WARM]:
+        step(row)
+    begin, used = time.perf_counter(), processor(os.getpid())
+    for row in buttons[WARM:]:
+        step(row)
+    steps = GAMES * ROUNDS
+    return [steps / (time.perf_counter() - begin), 1e6 * (processor(os.getpid()) - used) / steps]
+
+
+def processor(pid: int) -> float:
+    """Processor seconds of a process and of all below it that live."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = [
+        child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(processor(int(child)) for child in children)
+
+
+def measure_ours() -> list[float]:
+    from rlcore.envs.vector.choose import make_vector_env
+
+    with closing(make_vector_env(settings(), num_envs=GAMES, seed=0)) as envs:
+        envs.reset()
+        return in_turn(envs.step)
+
+
+def measure_gymnasium_8() -> list[float]:
+    envs = gymnasium.vector.AsyncVectorEnv([preprocessed] * GAMES, shared_memory=True, context="forkserver")
+    with closing(envs):
+        envs.reset(seed=0)
+        return in_turn(envs.step)
+
+
+def measure_sb3() -> list[float]:
+    vectors: Any = importlib.import_module("stable_baselines3.common.vec_env")  # of the peers' environment
+    with closing(vectors.SubprocVecEnv([preprocessed] * GAMES, start_method="forkserver")) as envs:
+        envs.seed(0)
+        envs.reset()
+        return in_turn(envs.step)
+
+
+if __name__ == "__main__":
+    main()
