@@ -12,6 +12,7 @@ from flows.runs.milestones import note_result
 from rlcore.judge.episodes import PlayedRows
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
+from rlcore.judge.sight import draw_images
 from rlcore.spec import EnvSpec
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.run_config import config_of
@@ -21,7 +22,10 @@ CHUNK_BYTES = 64 * 2**20  # rows are stored up to here; returns always
 
 
 def collect(run: RunDirectory) -> dict[str, Any]:
-    """Play `evaluation.baseline_episodes` episodes at random and write them into dataset/, manifest.json last."""
+    """Play `evaluation.baseline_episodes` episodes at random and write them into dataset/, manifest.json last.
+
+    Of images, media/inputs.png shows what a network will see.
+    """
     config, card, recording = config_of(run), run.read_card(), PlayedRows(CHUNK_BYTES)
     agent, episodes = RandomAgent(EnvSpec.from_json(card["spec"])), config.evaluation.baseline_episodes
     told = working("random baseline")
@@ -42,6 +46,9 @@ def collect(run: RunDirectory) -> dict[str, Any]:
         "rows": list(recorded["reward"].shape),
         "files": {name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
     }
+    if images := list(getattr(getattr(config.algo, "cnn_keys", None), "encoder", ())):
+        run.media.mkdir(exist_ok=True)
+        run.inputs.write_bytes(draw_images(recorded, agent.spec, images))
     write_json(run.dataset / "manifest.json", manifest)
     tell("baseline", note_result(run, result))
     return {"dataset": str(run.dataset / "manifest.json")}

@@ -102,6 +102,8 @@ def show_results(run: RunDirectory, summary: dict[str, Any], curve: Path) -> Non
     _try(prefect.artifacts.create_table_artifact, rows, _key("results", run), f"returns of {name}")
     _try(prefect.artifacts.create_markdown_artifact, page, _key("report", run), f"results of {name}")
     _show_picture(_key("learning-curve", run), f"learning curve: {curve}", curve.read_bytes())
+    if run.inputs.exists():
+        _show_picture(_key("inputs", run), f"what the network sees: {run.inputs}", run.inputs.read_bytes())
     for dream in summary.get("dreams", ()):
         if dream.endswith(".png"):
             path = run.path / dream

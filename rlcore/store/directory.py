@@ -52,6 +52,7 @@ class RunDirectory:
         self.media = self.path / "media"
         self.set_aside = self.path / "set_aside"
         self.curve = self.media / "learning_curve.png"
+        self.inputs = self.media / "inputs.png"
         self.summary = self.path / "summary.json"
         self.lineage = self.path / "lineage.json"
         self.code_diff = self.path / "code.diff"

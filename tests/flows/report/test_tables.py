@@ -48,6 +48,7 @@ def test_the_results_tell_effort_model_and_where_things_are(
 ) -> None:
     run.media.mkdir()
     run.curve.touch()
+    run.inputs.touch()
     commands = ["shepherd enjoy runs/cart", "mlflow ui --backend-store-uri sqlite:///" + "x" * 120]
     text = re.sub(r"\x1b\[\d*m", "", printed(summary_table(SUMMARY, run, commands), columns=columns))
     for wanted in (
@@ -58,6 +59,7 @@ def test_the_results_tell_effort_model_and_where_things_are(
         " runs/cart\n",
         " runs/cart/checkpoints/65536\n",
         " runs/cart/media/learning_curve.png\n",
+        " runs/cart/media/inputs.png\n",
         " runs/cart/media/policy.mp4\n",
         *commands,
     ):

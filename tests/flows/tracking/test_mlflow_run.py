@@ -202,6 +202,7 @@ def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home
     log.append("end", status="stopped_early", policy_steps=200, reason="target return")
     run.media.mkdir()
     run.curve.write_bytes(b"\x89PNG")
+    run.inputs.write_bytes(b"\x89PNG of images")
     write_json(run.evaluations / "200.json", {"greedy": {"returns": [480.0]}})
     write_json(run.summary, {"policy_steps": 200})
     mlflow_run = bring(run)
@@ -233,7 +234,7 @@ def test_evaluations_baseline_params_tags_artifacts_and_status_are_mirrored(home
     }
     names = {a.path for f in ("", "media", "evaluations") for a in client.list_artifacts(mlflow_run, f or None)}
     assert {"config.yaml", "env_card.json", "summary.json"} <= names
-    assert {"media/learning_curve.png", "evaluations/200.json"} <= names
+    assert {"media/learning_curve.png", "media/inputs.png", "evaluations/200.json"} <= names
 
 
 SUMMARY = {
