@@ -131,16 +131,19 @@ def check_keys(
         known = ", ".join(spec.obs)
         raise UserError(f"algo.mlp_keys.encoder=[]: name at least one observation key of {spec.id}: {known}")
     allowed = [*(kinds - {"image"})]
-    _check_group(spec, keys, "algo.mlp_keys.encoder", [k for k, part in spec.obs.items() if part.kind in allowed])
+    images = [key for key, part in spec.obs.items() if part.kind == "image"] if "image" in kinds else []
+    beside = f" and algo.cnn_keys.encoder=[{','.join(images)}]" if images and not image_keys else ""
+    vectors = [key for key, part in spec.obs.items() if part.kind in allowed]
+    _check_group(spec, keys, "algo.mlp_keys.encoder", vectors, beside)
     if image_keys:
-        images = [key for key, part in spec.obs.items() if part.kind == "image"] if "image" in kinds else []
         _check_group(spec, image_keys, "algo.cnn_keys.encoder", images)
         _check_sizes(spec, image_keys, smallest)
 
 
-def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequence[str]) -> None:
-    """Refuse a key that is not among those `allowed` of a group of keys."""
+def _check_group(spec: EnvSpec, keys: Sequence[str], place: str, allowed: Sequence[str], beside: str = "") -> None:
+    """Refuse a key that is not among those `allowed` of a group of keys; `beside` is what else to type."""
     fix = f"; all of them: {place}=[{','.join(allowed)}]" if allowed else f"; there is none here: {place}=[]"
+    fix += beside
     for key in keys:
         if key not in spec.obs:
             raise UserError(f"{place}: {spec.id} has no key {key!r}{nearest(key, spec.obs)}{fix}")

@@ -58,6 +58,8 @@ def test_leading_dimensions_are_kept_and_a_shapeless_key_is_one_number() -> None
     [
         ([], [], "name at least one observation key of Some-v0: image, kind, speed, level, pixels"),
         (["sped"], [], "mlp_keys.encoder: .*no key 'sped'.*did you mean 'speed'"),
+        (["sped"], [], r"mlp_keys.encoder=\[.*\] and algo.cnn_keys.encoder=\[pixels,depth,small\]$"),
+        (["sped"], ["pixels"], r"mlp_keys.encoder=\[[^\]]*\]$"),
         (["kind"], ["pixel"], "cnn_keys.encoder: .*no key 'pixel'.*did you mean 'pixels'"),
         (["kind"], ["image"], "'image' of Some-v0 is of kind vector.*cnn_keys.encoder=.pixels,depth,small."),
         (["kind", "pixels"], [], r"'pixels' .* kind image \(uint8, \[64, 64, 3\], .* algo.cnn_keys.*=\[image,kind,"),
