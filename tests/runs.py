@@ -55,7 +55,7 @@ COMPILED: dict[str, Any] = {
     "algo.optimizer.lr": 0.01,
 }
 
-# The networks of a Dreamer, as small as they go: of V3, and of V2.
+# The networks of a Dreamer, as small as they go: of V3, V1 and V2.
 _LAYERS = {"dense_units": 8, "mlp_layers": 1}
 _WORLD: dict[str, Any] = {
     "discrete_size": 4,
@@ -72,6 +72,12 @@ SMALL_DREAMER: dict[str, Any] = {
     "world_model": _WORLD | {"reward_model": _LAYERS | {"bins": 15}},
     "actor": _LAYERS,
     "critic": _LAYERS | {"bins": 15},
+}
+SMALL_DREAMER_V1: dict[str, Any] = {
+    "world_model": {key: value for key, value in _WORLD.items() if key != "discrete_size"}
+    | {"recurrent_model": {"recurrent_state_size": 8}, "use_continues": True, "kl_free_nats": 0.1},
+    "actor": _LAYERS | {"expl_amount": 0.2, "expl_decay": 100.0},
+    "critic": _LAYERS,
 }
 SMALL_DREAMER_V2: dict[str, Any] = {
     "world_model": _WORLD | {"use_continues": True, "kl_free_nats": 0.1},

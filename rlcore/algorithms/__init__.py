@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.algorithms.a2c import config as a2c
+from rlcore.algorithms.dreamer_v1 import config as dreamer_v1
 from rlcore.algorithms.dreamer_v2 import config as dreamer_v2
 from rlcore.algorithms.dreamer_v3 import config as dreamer_v3
 from rlcore.algorithms.ppo import config as ppo
@@ -61,6 +62,7 @@ ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
     "droq": Algorithm(droq.Config, SAC, droq.__name__),
     "crossq": Algorithm(crossq.Config, SAC, crossq.__name__),
     "simba": Algorithm(simba.Config, SAC, simba.__name__),
+    "dreamer_v1": Algorithm(dreamer_v1.Config, "rlcore.algorithms.dreamer_v1.learner"),
     "dreamer_v2": Algorithm(dreamer_v2.Config, "rlcore.algorithms.dreamer_v2.learner"),
     "dreamer_v3": Algorithm(dreamer_v3.Config, "rlcore.algorithms.dreamer_v3.learner"),
     "sac_ae": Algorithm(sac_ae.Config, "rlcore.algorithms.sac_ae.learner"),

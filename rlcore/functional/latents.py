@@ -73,6 +73,12 @@ def normal_kl(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor]) -> Tensor:
     return 0.5 * (ratio + ((mean - other) / spread).square() - 1 - ratio.log()).sum(-1)
 
 
+def normal_measures(posterior: tuple[Tensor, Tensor], prior: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    """Figures for the log, nats [...]: KL[q ‖ p] and both entropies. Means and stds [..., S] each."""
+    entropies = {"post_entropy": normal_entropy(posterior[1]), "prior_entropy": normal_entropy(prior[1])}
+    return {"kl": normal_kl(posterior, prior)} | entropies
+
+
 def free_nats(kl: Tensor, nats: float) -> Tensor:
     """max(nats, kl) elementwise: below, no gradient. The sum over the variables of a step is clipped, not each."""
     return kl.clamp(min=nats)

@@ -88,8 +88,9 @@ def test_dreamer_v3_too_beside_a_vector_and_with_several_actions(check: Callable
     [conformance.a_loaded_policy_acts_alike, conformance.compiled_equals_eager, conformance.two_ranks_learn_as_one],
     ids=lambda check: check.__name__,
 )
-def test_dreamer_v2_too_of_the_one_size_that_it_sees(check: Callable[[RunConfig], None]) -> None:
-    check(of_pictures_and_a_vector("dreamer_v2", 64))
+@pytest.mark.parametrize("algo", ["dreamer_v1", "dreamer_v2"])
+def test_older_dreamers_too_of_the_one_size_that_they_see(algo: str, check: Callable[[RunConfig], None]) -> None:
+    check(of_pictures_and_a_vector(algo, 64))
 
 
 def of_pictures_and_a_vector(algo: str, side: int) -> RunConfig:

@@ -17,7 +17,7 @@ from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.session import Session
 from tests.learning.assembly import Training, assemble
-from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V2, prepare
+from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
 
 # Small, with everything on that has a state of its own.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -85,6 +85,11 @@ SETTINGS["dreamer_v3"] = {
     "horizon": 4,
     **SMALL_DREAMER,
     "critic": SMALL_DREAMER["critic"] | {"per_rank_target_network_update_freq": 2},
+}
+SETTINGS["dreamer_v1"] = SETTINGS["dreamer_v3"] | {
+    "name": "dreamer_v1",
+    "per_rank_pretrain_steps": 1,
+    **SMALL_DREAMER_V1,
 }
 SETTINGS["dreamer_v2"] = SETTINGS["dreamer_v3"] | {
     "name": "dreamer_v2",

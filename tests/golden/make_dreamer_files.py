@@ -1,4 +1,4 @@
-"""Writes what SheepRL 0.8.4's files of Dreamer V2 and V3 resolve to, for test_dreamer_files.py to write them anew.
+"""Writes what SheepRL 0.8.4's files of its Dreamers resolve to, for test_dreamer_files.py to write them anew.
 
 python3.11 -m venv /tmp/oracle
 /tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
@@ -47,7 +47,9 @@ def leaves(exp: str) -> dict[str, Any]:
 def main() -> None:
     folder = resources.files("sheeprl.configs") / "exp"
     names = sorted(
-        p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.startswith(("dreamer_v2", "dreamer_v3"))
+        p.name.removesuffix(".yaml")
+        for p in folder.iterdir()
+        if p.name.startswith(("dreamer_v1", "dreamer_v2", "dreamer_v3"))
     )
     made = {name: leaves(name) for name in names if "v3_5" not in name}
     rows = [f"{json.dumps(name)}: {json.dumps(values, sort_keys=True)}" for name, values in made.items()]

@@ -15,7 +15,7 @@ from typing import Any
 from flows.stages.make_env import measure_once
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, shepherd
-from tests.runs import COMPILED, SMALL, SMALL_DREAMER, SMALL_DREAMER_V2, prepare
+from tests.runs import COMPILED, SMALL, SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
 
 PLUGIN = "tests.faults.faulty_envs"
 WORLD = "tests.probes.registered"  # a world model, which is none of the registry
@@ -82,6 +82,8 @@ DREAMER_V2 = DREAMER | {
     "algo__per_rank_pretrain_steps": 2,
     **{f"algo__{part}": keys for part, keys in SMALL_DREAMER_V2.items()},
 }
+# Normal latents, no slow critic.
+DREAMER_V1 = DREAMER | {"algo": "dreamer_v1", **{f"algo__{part}": keys for part, keys in SMALL_DREAMER_V1.items()}}
 # Two frames, stacked where they are read; a trunk that two optimizers train.
 SAC_AE = {
     "algo": "sac_ae",
@@ -114,6 +116,7 @@ ALGORITHMS = {
     "ppo_recurrent": RECURRENT,
     "sac": OFF_POLICY,
     "world": WORLD_MODEL,
+    "dreamer_v1": DREAMER_V1,
     "dreamer_v2": DREAMER_V2,
     "dreamer_v3": DREAMER,
     "sac_ae": SAC_AE,
@@ -216,6 +219,7 @@ CASES += (Case("CartPole-v1", "two ranks"), Case("CartPole-v1", "compiled, two r
 OTHERS = {
     "a2c": "CartPole-v1",
     "ppo_recurrent": "CartPole-v1",
+    "dreamer_v1": "Pendulum-v1",
     "dreamer_v2": "Pendulum-v1",
     "dreamer_v3": "CartPole-v1",
     "sac_ae": "known/Dot-v0",

@@ -35,5 +35,9 @@ def test_killed_anywhere_a_dreamer_that_explores_ends_in_the_same_bits(tmp_path:
     check("Pendulum-v1", ("subprocess",), tmp_path, "dreamer_v2")
 
 
+def test_killed_anywhere_a_dreamer_without_a_slow_critic_ends_in_the_same_bits(tmp_path: Path) -> None:
+    check("Pendulum-v1", ("in-process",), tmp_path, "dreamer_v1")
+
+
 def test_killed_anywhere_an_autoencoder_on_frames_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("known/Dot-v0", ("in-process",), tmp_path, "sac_ae")

@@ -167,7 +167,7 @@ def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, o
         (["exp=ppoo"], ["exp=ppoo", "'ppo'"]),
         (["exp="], ["exp=", "ppo"]),
         (["exp=???"], ["exp=???", "ppo"]),
-        (["exp=dreamer_v1"], ["exp=dreamer_v1", "not there yet"]),
+        (["exp=p2e_dv1_exploration"], ["exp=p2e_dv1_exploration", "not there yet"]),
         (["exp=ppo_super_mario_bros"], ["exp=ppo_super_mario_bros", "not there yet"]),
         (["exp=ppo", "exp=ppo_pendulum"], ["exp=ppo", "exp=ppo_pendulum", "twice"]),
         (["exp=ppo", "seed=1", "++seed=2"], ["seed=1", "++seed=2", "twice"]),

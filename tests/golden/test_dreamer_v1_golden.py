@@ -1,0 +1,22 @@
+"""Dreamer V1 against SheepRL's own losses and gradients; and each wrong version fails the check named beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlcore.algorithms.dreamer_v1 import learner as dreamer_v1
+from tests.golden import dreamer_v1_oracle
+from tests.golden.dreamer_v1_mutants import MUTANTS
+from tests.golden.mutants import Mutant, changed
+
+
+@pytest.mark.parametrize("variant", dreamer_v1_oracle.VARIANTS)
+def test_losses_and_gradients_are_sheeprls(variant: str) -> None:
+    dreamer_v1_oracle.check_losses(dreamer_v1, variant)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_mutant_is_noticed(mutant: Mutant) -> None:
+    name, *arguments = mutant.check
+    with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
+        getattr(dreamer_v1_oracle, name)(dreamer_v1, *arguments)
