@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.registry import models as registry
-from flows.registry.gate import EPISODES, GateVerdict, compare_pairs
+from flows.registry.gate import EPISODES, FEWEST_SEEN, GateVerdict, against_baseline, compare_pairs
 from flows.report.command_lines import bin_folder, short_path
 from flows.report.sentences import duration
 from rlcore.store.directory import RunDirectory
@@ -52,22 +53,39 @@ def against_champion(
     asked = (str(checkpoint), str(folder), total, random, limit, seeds)
     results = with_torch(run, "flows.registry.playing.play_beside", *asked, doing=f"comparing with {name}")
     if results is None:
-        alone = play_alone(run, checkpoint, with_torch, "evaluating the new version", round=seeds)
+        alone = play_alone(run, checkpoint, with_torch, "evaluating the new version", seeds)
         return alone, "a champion of other spaces"
     returns = [result["returns"] for result in results] or [[], []]
     verdict = compare_pairs(returns[0], returns[1], name, total, random)
-    if not verdict.decided:
-        more = f"{bin_folder()}shepherd resume {short_path(run.path)} model_manager.gate_time=null"
-        took = f"the {duration(limit or 0.0)} that training took, times model_manager.gate_time, were over"
-        verdict = verdict._replace(words=f"{verdict.words}; {took}; `{more}` plays all of them")
-    return (results[0] if results else {}), verdict
+    return (results[0] if results else {}), verdict if verdict.decided else _tell_why(verdict, run)
 
 
-def play_alone(run: RunDirectory, policy: Path, with_torch: WithTorch, doing: str, **more: int) -> dict[str, Any]:
-    """Play a policy alone and tell how many episodes have ended; `round` of seeds, else that of a last evaluation."""
-    return with_torch(
-        run, "rlcore.judge.final.evaluate_checkpoint", str(policy), most_episodes(run), doing=doing, **more
-    )
+def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mapping[str, Any]) -> GateVerdict:
+    """Compare a version's figures, of as many episodes as there was time for, with the random policy's."""
+    count = result.get("episodes", 0)
+    if count >= FEWEST_SEEN:
+        return against_baseline(result, baseline)
+    words = f"not decided against the random baseline: {count} of {most_episodes(run)} episodes had ended"
+    return _tell_why(GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False), run)
+
+
+def _tell_why(verdict: GateVerdict, run: RunDirectory) -> GateVerdict:
+    """A verdict for which the time was too short, with what it was and how to have more."""
+    more = f"{bin_folder()}shepherd resume {short_path(run.path)} model_manager.gate_time=null"
+    took = f"the {duration(_limit(run) or 0.0)} that training took, times model_manager.gate_time, were over"
+    return verdict._replace(words=f"{verdict.words}; {took}; `{more}` plays all of them")
+
+
+def play_alone(
+    run: RunDirectory, policy: Path, with_torch: WithTorch, doing: str, seeds: int | None = None
+) -> dict[str, Any]:
+    """Play a policy alone, no longer than `model_manager.gate_time` allows; its figures, {} where no episode ended.
+
+    `seeds` is the round of environment seeds; None: that of a last evaluation.
+    """
+    asked = (str(policy), most_episodes(run), _limit(run), seeds)
+    results = with_torch(run, "flows.registry.playing.play_within", *asked, doing=doing)
+    return results[0] if results else {}
 
 
 def most_episodes(run: RunDirectory) -> int:

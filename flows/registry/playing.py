@@ -76,6 +76,27 @@ def play_beside(
     return final.side_by_side(run, [Path(ours), Path(theirs)], total, enough, round=seeds, on_progress=on_progress)
 
 
+def play_within(
+    run: RunDirectory, policy: str, total: int, limit: float | None, seeds: int | None, on_progress: OnProgress
+) -> list[dict[str, Any]]:
+    """Play episodes with a policy until there are so many or the time is over; what `side_by_side` gives of one.
+
+    Args:
+        run: whose environment.
+        policy: a checkpoint or an exported folder.
+        total: episodes at most.
+        limit: seconds; None = no limit.
+        seeds: the round of environment seeds; None: that of a last evaluation.
+        on_progress: as for `side_by_side`.
+    """
+    began, round = time.monotonic(), final.FINAL_ROUND if seeds is None else seeds
+
+    def over(returns: list[list[float]]) -> bool:
+        return limit is not None and time.monotonic() - began > limit
+
+    return final.side_by_side(run, [Path(policy)], total, over, round=round, on_progress=on_progress)
+
+
 def _clear(total: int, random: float | None, limit: float | None) -> Callable[[list[list[float]]], bool]:
     """Whether to end: the verdict is foreseen, or the time is over."""
     from flows.registry.gate import foresee  # scipy

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows.registry import champions, upload
 from flows.registry import models as registry
-from flows.registry.contest import against_champion, play_alone
-from flows.registry.gate import EPISODES, GateVerdict, against_baseline
+from flows.registry.contest import against_champion, against_random, play_alone
+from flows.registry.gate import EPISODES, GateVerdict
 from flows.report.sentences import number
 from flows.runs.lineage import lineage
 from flows.runs.listeners import tell
@@ -211,4 +211,4 @@ def _against_baseline(run: RunDirectory, checkpoint: Path) -> tuple[dict[str, An
     else:
         # The best checkpoint was chosen on round 0, which therefore flatters it: another round judges it.
         result = play_alone(run, checkpoint, with_torch, "comparing with the random baseline")
-    return result, against_baseline(result, baseline) if baseline else "no random baseline (run the collect stage)"
+    return result, against_random(run, result, baseline) if baseline else "no random baseline (run the collect stage)"

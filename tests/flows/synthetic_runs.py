@@ -145,26 +145,6 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
 
     asked: list[tuple[str, int, int]] = []
 
-    def play(
-        run: RunDirectory,
-        path: Path,
-        episodes: int,
-        *,
-        greedy: bool = True,
-        round: int = 1,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> dict[str, Any]:
-        digest = load_policy(path).description["digest"]
-        asked.append((digest, round, episodes))
-        values = []
-        for i in range(episodes):
-            values.append(returns(digest, i))
-            if on_progress is not None:
-                on_progress(i + 1, episodes)
-        return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)), "episodes": episodes} | {
-            "returns": values
-        }
-
     def in_turns(
         run: RunDirectory,
         paths: list[Path],
@@ -183,9 +163,12 @@ def evaluations(monkeypatch: pytest.MonkeyPatch, returns: Callable[[str, int], f
             on_progress(len(paths) * (i + 1), len(paths) * episodes)
             if enough(values):
                 break
-        return [{"mean": float(np.mean(of)), "episodes": len(of), "returns": of} for of in values]
+        spread = [float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for of in values]
+        return [
+            {"mean": float(np.mean(of)), "std": std, "episodes": len(of), "returns": of}
+            for of, std in zip(values, spread, strict=True)
+        ]
 
-    monkeypatch.setattr(judge, "evaluate_checkpoint", play)
     monkeypatch.setattr(judge, "side_by_side", in_turns)
     return asked
 

@@ -364,6 +364,32 @@ def test_a_gate_takes_no_longer_than_training_unless_it_may(
     assert register_model(second) == result  # decided once
 
 
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (8.0, "Champion: beats the random baseline (22.0): "),
+        (3.0, "Not champion: not decided against the random baseline: 13 of 100 episodes had ended; the 0:03 that "),
+    ],
+)
+def test_a_first_version_plays_no_longer_than_training(
+    limit: float, said: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = named(checkpointed_run(tmp_path / "run", f"first-{limit}", weights=95), f"first-{limit}")
+    clock = [0.0]
+    monkeypatch.setattr("flows.registry.playing.time.monotonic", lambda: clock[0])
+
+    def played(digest: str, episode: int) -> float:
+        clock[0] += 0.25
+        return 100.0 + episode % 7
+
+    evaluations(monkeypatch, played)
+    EventLog(run.events).append("baseline", mean=22.0, std=10.0, episodes=100)
+    EventLog(run.events).append("metrics", policy_steps=4096, env_steps=4096, values={}, wall_s=limit)
+    decision = register_model(run)["decision"]
+    assert decision.startswith(said)
+    assert ("over 33 episodes" in decision) == (limit == 8.0)  # the first step beyond 8 s
+
+
 def test_others_move_the_alias_while_a_gate_plays_and_it_plays_again_with_the_new_champion(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
