@@ -79,7 +79,7 @@ def play_beside(
 def play_within(
     run: RunDirectory, policy: str, total: int, limit: float | None, seeds: int | None, on_progress: OnProgress
 ) -> list[dict[str, Any]]:
-    """Play episodes with a policy until there are so many or the time is over; what `side_by_side` gives of one.
+    """Play episodes with a policy until there are so many or the time is over.
 
     Args:
         run: whose environment.
@@ -88,6 +88,9 @@ def play_within(
         limit: seconds; None = no limit.
         seeds: the round of environment seeds; None: that of a last evaluation.
         on_progress: as for `side_by_side`.
+
+    Returns:
+        As `side_by_side`, of one policy.
     """
     began, round = time.monotonic(), final.FINAL_ROUND if seeds is None else seeds
 

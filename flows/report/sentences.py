@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -46,8 +46,15 @@ def result_line(summary: dict[str, Any], evaluations: Sequence[dict[str, Any]] =
     return "; ".join([*modes, f"{summary['policy_steps']:,} policy steps", made])
 
 
-def _mean(result: dict[str, Any]) -> str:
-    return f"{number(result['mean'])} {between(*result['ci95'])} over {result['episodes']} episodes"
+def _mean(result: Mapping[str, Any]) -> str:
+    about = " (interval by normal approximation)" if reaches_beyond(result) else ""
+    return f"{number(result['mean'])} {between(*result['ci95'])} over {result['episodes']} episodes{about}"
+
+
+def reaches_beyond(result: Mapping[str, Any]) -> bool:
+    """Whether an interval reaches beyond all returns that were seen, as 500.3 on CartPole, which ends at 500."""
+    returns = result.get("returns")
+    return bool(returns) and (result["ci95"][0] < min(returns) or result["ci95"][1] > max(returns))
 
 
 def duration(seconds: float) -> str:

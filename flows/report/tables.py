@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from flows.report.command_lines import short_path
-from flows.report.sentences import duration, number
+from flows.report.sentences import duration, number, reaches_beyond
 from flows.report.terminal import table
 from rlcore.store.directory import RunDirectory
 
@@ -64,9 +64,8 @@ def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | N
 
 
 def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:
-    """Whether an interval reaches beyond all returns that were seen, as 500.3 on CartPole, which ends at 500."""
-    known = [result for result in results if result and result.get("returns")]
-    return any(r["ci95"][0] < min(r["returns"]) or r["ci95"][1] > max(r["returns"]) for r in known)
+    """Whether one of the intervals is to be told an approximation."""
+    return any(result and reaches_beyond(result) for result in results)
 
 
 def _evaluation_rows(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
