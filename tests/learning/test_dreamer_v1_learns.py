@@ -43,7 +43,7 @@ def test_the_model_knows_the_reward_and_what_comes_next() -> None:
 
 
 @soak
-@pytest.mark.parametrize("mistake", ["reward one step early", "ends taught as going on", "action one step late"])
+@pytest.mark.parametrize("mistake", ["reward one step early", "ends taught as going on"])
 def test_it_does_not_when_broken(mistake: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
