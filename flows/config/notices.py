@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import yaml
+
 from flows.config.overrides import IGNORED_HYDRA_KEYS
+from flows.config.search_path import config_folders
 from flows.config.sheeprl_names import LOGGER_KEYS_DROPPED
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
@@ -29,9 +32,21 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
             if (value := at(values, key)) not in (False, "sequential"):
                 unused.setdefault(kept, []).append(f"{key}={spell(value)}")
     yield from (f"{', '.join(settings)}: no effect ({reason})" for reason, settings in unused.items())
+    yield from _id_that_stays(config.env.id, overrides)
     for override in overrides:
         key = override.partition("=")[0].lstrip("+")
         if key.startswith(IGNORED_HYDRA_KEYS):
             yield f"{override}: no effect (Hydra only composes the config here; run_dir says where a run lies)"
         if key.removeprefix("metric.logger.") in LOGGER_KEYS_DROPPED and key.startswith("metric.logger."):
             yield f"{override}: no effect (loggers mirror the run's event log; run_dir and run_name name its folder)"
+
+
+def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:
+    """Say that a preset's environment stays, where a file of another's settings was typed."""
+    typed = {key: value for key, _, value in (override.partition("=") for override in overrides)}
+    if "env" not in typed or "env.id" in typed:
+        return
+    files = [folder / "env" / f"{typed['env']}.yaml" for folder in config_folders()]
+    own = next((yaml.safe_load(file.read_text()).get("id") for file in files if file.exists()), None)
+    if own not in (None, "???", env_id):
+        yield f"env={typed['env']}: the settings are its, the environment stays the preset's {env_id}; add env.id={own}"

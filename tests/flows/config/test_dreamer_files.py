@@ -67,7 +67,7 @@ def found(tree: Any, place: list[str]) -> Any:
     return tree
 
 
-@pytest.mark.parametrize("name", FILES.keys() - REFUSED)
+@pytest.mark.parametrize("name", sorted(FILES.keys() - REFUSED))
 def test_every_leaf_is_theirs_or_the_page_says_why_not(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

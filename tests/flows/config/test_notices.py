@@ -93,3 +93,11 @@ def test_a_key_that_never_reaches_the_config_is_named(typed):
 def test_the_default_of_a_stored_run_is_no_notice():
     config, _ = compose(["exp=ppo"])
     assert notices(dataclasses.replace(config, run_name="other")) == []
+
+
+def test_a_preset_whose_environment_stays_beside_the_settings_of_others_is_told():
+    typed = ["exp=sac", "env=mujoco"]
+    (sentence,) = notices(compose(typed)[0], typed)
+    assert sentence.endswith("stays the preset's LunarLanderContinuous-v3; add env.id=Walker2d-v5")
+    for more in (["env.id=Hopper-v5"], ["env.id=LunarLanderContinuous-v3"]):
+        assert notices(compose([*typed, *more])[0], [*typed, *more]) == []
