@@ -11,6 +11,7 @@ import yaml
 
 from flows.config.compose import compose
 from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
+from flows.registry.models import parts_of
 from rlcore.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -96,3 +97,9 @@ def test_what_cannot_be_trained_here_is_told_in_its_words(
 ) -> None:
     with pytest.raises(UserError, match=REFUSED[name]):
         composed(name, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_parts_that_theirs_registers_are_registered(version: int) -> None:
+    parts = ["world_model", "actor", "critic", "target_critic", "moments"][: version + 2]  # of its model_manager files
+    assert parts_of(compose([f"exp=dreamer_v{version}"])[0]) == parts
