@@ -15,6 +15,7 @@ from flows.report.sentences import number
 
 SHARE = 0.8  # of the seeds must reach a gate
 BASE = "ppo_cartpole"  # what variants are compared with
+TITLES = {"ppo_recurrent": "Recurrent PPO", "droq": "DroQ", "crossq": "CrossQ", "simba": "SimBa", "sac_ae": "SAC-AE"}
 INTRODUCTION = """\
 Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays 100 greedy
 episodes on seeds of their own. Four of five seeds must reach the mark; presets are tuned, marks are not. IQM:
@@ -63,7 +64,8 @@ def page(algorithm: str, figures: dict[str, Any]) -> str:
     """The page of an algorithm."""
     presets = {k: f for k, f in figures.items() if f["algorithm"] == algorithm and not f["variant"]}
     columns = ("preset", "environment", "policy steps", "mark", "seeds that reach it", "IQM of the seeds", "peers")
-    lines = [f"# {algorithm.upper().replace('_', ' ')}: what the presets reach", "", INTRODUCTION, "", *head(columns)]
+    title = TITLES.get(algorithm, algorithm.upper())
+    lines = [f"# {title}: what the presets reach", "", INTRODUCTION, "", *head(columns)]
     for of in presets.values():
         for gate in of["gates"]:
             shown = f"**{reached(gate)} of {len(gate['returns'])}**"
