@@ -94,6 +94,8 @@ def checkpointed_run(
     tree = defaults(RunConfig)
     settings = defaults(module.Config) | {"name": algo, "total_steps": 4096, "mlp_keys": keys}
     settings |= {"cnn_keys": {"encoder": images}} if images else {}
+    if "learning_starts" in settings:  # within so short a run
+        settings["learning_starts"] = min(settings["learning_starts"], 1024)
     tree |= {"algo": settings, "exp_name": f"{algo}_{spec['id']}"}
     tree["env"]["id"] = spec["id"]
     run = synthetic_run(folder, run_id, **tree)
