@@ -31,7 +31,6 @@ from rlcore.nn.explorer import Explorer
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import State
 from rlcore.nn.world_agent import WorldAgent
-from rlcore.nn.world_model import Number
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
@@ -66,22 +65,21 @@ class DreamerLearner(protocols.Learner):
     Args:
         context: what the learner is built from.
         agent_class: made of config, spec, distribution and a torch.Generator.
-        number: form in which the critic tells a value.
-        scale: of the critic's output weights, as `rlcore.nn.dense.initialise` has it.
+        scale: of the critic's output weights, as `rlcore.nn.dense.initialise_glorot` has it.
         modules: others whose buffers the losses read.
     """
 
     def __init__(
-        self, context: Context, agent_class: Any, number: Number, scale: float | None, modules: Several[nn.Module] = ()
+        self, context: Context, agent_class: Any, scale: float | None, modules: Several[nn.Module] = ()
     ) -> None:
         config = self.config = context.config.algo
         self.ranks, self.updates = context.ranks, 0
         self.noise = Noise(context.config.seed, "loss", context.ranks.rank, device=context.fabric.device)
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
         self.agent: WorldAgent = agent_class(config, context.spec, context.config.distribution.type, rng)
-        world, actor = self.agent.world, self.agent.actor
-        self.critic = Dense(world.feat_size, config.critic.layers, rng, number.outputs, scale)
-        self.target_critic = None if config.critic.copied(0) is None else Target(self.critic, context)
+        world, actor, self.number = self.agent.world, self.agent.actor, self.agent.number
+        self.critic = Dense(world.feat_size, config.critic.layers, rng, self.number.outputs, scale)
+        self.target_critic = None if config.critic.target_tau(0) is None else Target(self.critic, context)
         targets = [] if self.target_critic is None else [self.target_critic]
         slow = [target.module for target in targets]
         self.explorer: Explorer | None = None
@@ -117,7 +115,7 @@ class DreamerLearner(protocols.Learner):
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """One gradient step of world model, actor and critic on sequences [L, N]."""
-        tau = self.config.critic.copied(self.updates) or 0.0
+        tau = self.config.critic.target_tau(self.updates) or 0.0
         self.updates += 1
         metrics = self.step(sequence_of(batch.steps, self.agent.actor), tau, rng=self.noise)
         found = mean_metrics([metrics], self.ranks)

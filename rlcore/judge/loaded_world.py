@@ -68,7 +68,7 @@ class LoadedWorldModel:
         self.keys = (*self.world.encoder.images, *self.world.encoder.vectors)  # encoded
         self._critic: Any = None
         if "critic" in parts:
-            outputs = self.agent.value.outputs
+            outputs = self.agent.number.outputs
             self._critic = Dense(self.world.feat_size, config.critic.layers, torch.Generator(), outputs)
             self._critic.load_state_dict(parts["critic"])
             self._critic.requires_grad_(False).eval()
@@ -145,7 +145,7 @@ class LoadedWorldModel:
         made = self.world.encoder.restore(self.world.decoder(feat))
         obs = {key: _fit(part.unflatten(0, lead).numpy(), self.spec.obs[key]) for key, part in made.items()}
         goes_on = self.world.predict_continue(feat).sigmoid() if self.world.goes_on is not None else None
-        value = self.agent.value.mean(self._critic(feat)) if self._critic is not None else None
+        value = self.agent.number.mean(self._critic(feat)) if self._critic is not None else None
         told = (None if part is None else part.reshape(lead).numpy() for part in (goes_on, value))
         return Told(obs, self.world.predict_reward(feat).reshape(lead).numpy(), *told)
 

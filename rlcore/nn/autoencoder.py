@@ -27,7 +27,7 @@ FILTERS, KERNEL, STRIDES = 32, 3, (2, 1, 1, 1)
 LEVELS = 32  # that five bits tell apart
 
 
-def initialise(module: nn.Module, rng: torch.Generator) -> None:
+def initialise_orthogonal(module: nn.Module, rng: torch.Generator) -> None:
     """Draw the weights of all its layers from a CPU generator, and make biases zero.
 
     Linear layers are orthogonal (Saxe et al. 2014); of a convolution the middle alone is, with a gain of √2, and the
@@ -81,7 +81,7 @@ class Trunk(nn.Module):
                 height, width = ((side - KERNEL) // stride + 1 for side in (height, width))
                 channels = FILTERS * multiplier
             self.shape, self.convolutions = (channels, height, width), nn.Sequential(*layers)
-            initialise(self.convolutions, rng)
+            initialise_orthogonal(self.convolutions, rng)
         self.flat_size, self.size = math.prod(self.shape), 0
         if vectors:
             self.mlp = MLP(sum(spec.obs[key].size for key in vectors), config, rng, gain=1.0)
@@ -163,7 +163,7 @@ class Decoder(nn.Module):
                 channels = filters
             layers.append(_convolution(nn.ConvTranspose2d, channels, sum(self.channels), stride=2, output_padding=1))
             self.deconvolutions = nn.Sequential(*layers)
-            initialise(self.deconvolutions, rng)
+            initialise_orthogonal(self.deconvolutions, rng)
         if vectors:
             self.mlp = MLP(encoder.output_size, config, rng, gain=1.0)
             sizes = [self.spec.obs[key].size for key in vectors]

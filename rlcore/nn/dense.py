@@ -15,8 +15,8 @@ from rlcore.nn.world_keys import Form, Layers
 CUT_AT_TWO = 0.87962566103423978  # std of a standard normal that is cut at ±2
 
 
-def initialise(layer: Any, rng: torch.Generator, scale: float | None = None, inputs: int | None = None) -> Any:
-    """Weights of a linear or convolutional layer by the mean of its numbers of inputs and outputs; biases 0.
+def initialise_glorot(layer: Any, rng: torch.Generator, scale: float | None = None, inputs: int | None = None) -> Any:
+    """Weights of a linear or convolutional layer by the mean of its inputs and outputs (Glorot, Bengio 2010); biases 0.
 
     Args:
         layer: is changed.
@@ -44,7 +44,7 @@ def initialise(layer: Any, rng: torch.Generator, scale: float | None = None, inp
     return layer
 
 
-def linear(
+def glorot_linear(
     inputs: int,
     outputs: int,
     rng: torch.Generator,
@@ -52,9 +52,9 @@ def linear(
     bias: bool = True,
     of: int | None = None,
 ) -> nn.Linear:
-    """A linear layer, on the CPU, by `initialise`; `of` is its `inputs`."""
+    """A linear layer, on the CPU, by `initialise_glorot`; `of` is its `inputs`."""
     made: Any = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, device="cpu")
-    return initialise(made, rng, scale, of)
+    return initialise_glorot(made, rng, scale, of)
 
 
 class Norm(nn.Module):
@@ -84,7 +84,7 @@ class Dense(nn.Module):
         hidden: the hidden layers.
         rng: CPU generator for the initialisation.
         outputs: features of a last linear layer; None = no such layer.
-        scale: of its weights, as `initialise` has it.
+        scale: of its weights, as `initialise_glorot` has it.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class Dense(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for _ in range(hidden.count):
-            layers.append(linear(inputs, hidden.units, rng, hidden.form.scale, hidden.form.bias))
+            layers.append(glorot_linear(inputs, hidden.units, rng, hidden.form.scale, hidden.form.bias))
             layers.append(Norm(hidden.units, hidden.form.eps, hidden.act))
             inputs = hidden.units
         self.hidden = nn.Sequential(*layers)
-        self.output = None if outputs is None else linear(inputs, outputs, rng, scale)
+        self.output = None if outputs is None else glorot_linear(inputs, outputs, rng, scale)
         self.output_size = inputs if outputs is None else outputs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class LayerNormGRU(nn.Module):
 
     def __init__(self, inputs: int, size: int, form: Form, rng: torch.Generator) -> None:
         super().__init__()
-        self.linear = linear(size + inputs, 3 * size, rng, form.scale, form.bias)
+        self.linear = glorot_linear(size + inputs, 3 * size, rng, form.scale, form.bias)
         self.norm = nn.Identity() if form.eps is None else nn.LayerNorm(3 * size, form.eps)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
@@ -154,8 +154,8 @@ class GRU(nn.Module):
 
     def __init__(self, inputs: int, size: int, rng: torch.Generator) -> None:
         super().__init__()
-        self.of_input = linear(inputs, 3 * size, rng, 1.0)
-        self.of_state = linear(size, 3 * size, rng, 0.0)
+        self.of_input = glorot_linear(inputs, 3 * size, rng, 1.0)
+        self.of_state = glorot_linear(size, 3 * size, rng, 0.0)
         nn.init.orthogonal_(self.of_state.weight, generator=rng)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
@@ -187,4 +187,4 @@ def convolution(
     `size` is of its kernel, in pixels; so is `padding`: with 4 and 1 it does so exactly.
     """
     made = nn.utils.skip_init(kind, inputs, outputs, size, 2, padding, bias=bias, device="cpu")
-    return initialise(made, rng, scale)
+    return initialise_glorot(made, rng, scale)

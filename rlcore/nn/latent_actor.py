@@ -13,7 +13,7 @@ from rlcore.functional.distributions import Categoricals, Normal, Policy, Squash
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import widen
 from rlcore.nn.action_form import ActionForm
-from rlcore.nn.dense import Dense, linear
+from rlcore.nn.dense import Dense, glorot_linear
 from rlcore.nn.encoder import flatten_actions
 from rlcore.nn.world_keys import Layers, PolicyForm
 from rlcore.spec import ActionSpec
@@ -59,7 +59,7 @@ class LatentActor(nn.Module):
         layers: hidden ones.
         form: of the policy.
         stretch: continuous actions of -1 to 1 are stretched onto the environment's bounds; false: clipped into them.
-        scale: of output weights, as `rlcore.nn.dense.initialise` has it.
+        scale: of output weights, as `rlcore.nn.dense.initialise_glorot` has it.
         rng: CPU generator for the initialisation.
     """
 
@@ -79,7 +79,7 @@ class LatentActor(nn.Module):
         self.form = ActionForm(action, kind)
         outputs = [2 * action.size] if action.continuous else action.nvec
         self.hidden = Dense(inputs, layers, rng)
-        self.heads = nn.ModuleList(linear(self.hidden.output_size, size, rng, scale) for size in outputs)
+        self.heads = nn.ModuleList(glorot_linear(self.hidden.output_size, size, rng, scale) for size in outputs)
 
     def policy(self, feat: Tensor) -> Policy:
         """The distribution over actions [..., A] that states [..., F] call for."""
@@ -91,7 +91,7 @@ class LatentActor(nn.Module):
         return Categoricals(torch.cat([latents.unimix(part, says.unimix) for part in found], -1), self.action.nvec)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """What the actions [*lead, A] need."""
+        """Noise for actions [*lead, A]."""
         uniform = self.says.kind == "trunc_normal"
         draw = rng.exponential if not self.action.continuous else rng.uniform if uniform else rng.normal
         return draw(*lead, self.action.flat_size)

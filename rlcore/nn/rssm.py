@@ -13,7 +13,7 @@ from rlcore.compiled.scan import scan
 from rlcore.functional import latents
 from rlcore.functional.noise import Noise
 from rlcore.functional.precision import widen
-from rlcore.nn.dense import Dense, Norm, cell, linear
+from rlcore.nn.dense import Dense, Norm, cell, glorot_linear
 from rlcore.nn.world_keys import WorldKeys
 
 
@@ -48,7 +48,7 @@ class Latent(Protocol):
         ...
 
     def noise(self, rng: Noise, /, *lead: int) -> Tensor:
-        """What one `sample` needs, [*lead, S]."""
+        """Noise for one `sample`, [*lead, S]."""
         ...
 
     def sample(self, distribution: Any, noise: Tensor, /) -> Tensor:
@@ -67,7 +67,7 @@ class Gaussian(NamedTuple):
     std: Tensor
 
 
-class Gaussians:
+class GaussianLatent:
     """Stochastic part of S independent normals, of std softplus(s) + σ_min for a network's s (arXiv:1912.01603's code).
 
     Args:
@@ -84,7 +84,7 @@ class Gaussians:
         return Gaussian(mean, F.softplus(spread) + self.min_std)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """What one `sample` needs, [*lead, S]."""
+        """Noise for one `sample`, [*lead, S]."""
         return rng.normal(*lead, self.size)
 
     def sample(self, distribution: Gaussian, noise: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Gaussians:
         return distribution.mean
 
 
-class Categoricals:
+class CategoricalLatent:
     """Stochastic part of S categorical variables of K classes: its distributions are log-probabilities [..., S, K].
 
     Args:
@@ -114,7 +114,7 @@ class Categoricals:
         return latents.unimix(parameters.unflatten(-1, (self.variables, self.classes)), self.unimix)
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """What one `sample` needs, [*lead, S]."""
+        """Noise for one `sample`, [*lead, S]."""
         return rng.uniform(*lead, self.variables)
 
     def sample(self, distribution: Tensor, noise: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ class Core(nn.Module):
         config: sizes.
         actions: numbers of an action laid flat.
         observed: features of an observation; 0: the posterior does not see the deterministic part either (decoupled).
-        scale: of output weights, as `rlcore.nn.dense.initialise` has it.
+        scale: of output weights, as `rlcore.nn.dense.initialise_glorot` has it.
         rng: CPU generator for the initialisation.
     """
 
@@ -154,9 +154,9 @@ class Core(nn.Module):
         self.cell = cell(self.inputs.output_size, width, recurrent.cell, rng)
         self.of_deter: nn.Linear | None = None
         if observed:
-            self.of_deter = linear(width, post.units, rng, post.form.scale, bias=False, of=width + observed)
+            self.of_deter = glorot_linear(width, post.units, rng, post.form.scale, bias=False, of=width + observed)
         self.norm = Norm(post.units, post.form.eps, post.act)
-        self.output = linear(post.units, latent.parameters, rng, scale)
+        self.output = glorot_linear(post.units, latent.parameters, rng, scale)
 
     def move(self, state: State, action: Tensor) -> Tensor:
         """h after an action: state [N, ...], action [N, A] -> [N, H]."""
@@ -188,7 +188,7 @@ class RSSM(nn.Module):
         config: of the world model.
         features: E, of an observation.
         actions: A, numbers of an action laid flat.
-        scale: of output weights, as `rlcore.nn.dense.initialise` has it.
+        scale: of output weights, as `rlcore.nn.dense.initialise_glorot` has it.
         rng: CPU generator for the initialisation.
     """
 
@@ -208,7 +208,7 @@ class RSSM(nn.Module):
         self.decoupled, self.sizes, self.actions = config.decoupled, (width, latent.size), actions
         self.core = Core(latent, config, actions, 0 if self.decoupled else features, scale, rng)
         of = features + (0 if self.decoupled else width)
-        self.of_features = linear(features, post.units, rng, post.form.scale, post.form.bias, of)
+        self.of_features = glorot_linear(features, post.units, rng, post.form.scale, post.form.bias, of)
         self.prior = Dense(width, config.transition_model.layers, rng, latent.parameters, scale)
         if config.begin == "learned":
             self.begin = nn.Parameter(torch.zeros(width))
@@ -224,7 +224,7 @@ class RSSM(nn.Module):
         return State(deter, self.latent.mode(self.latent.of(self.prior(deter))).detach())
 
     def noise(self, rng: Noise, *lead: int) -> Tensor:
-        """What sampling z [*lead, Z] needs."""
+        """Noise for sampling z [*lead, Z]."""
         return self.latent.noise(rng, *lead)
 
     def observe(

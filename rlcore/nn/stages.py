@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rlcore.functional.precision import widen
 from rlcore.nn.cnn import pixels, scale_pixels
-from rlcore.nn.dense import Norm, convolution, linear
+from rlcore.nn.dense import Norm, convolution, glorot_linear
 from rlcore.nn.world_keys import Stages
 from rlcore.spec import ArraySpec
 
@@ -118,7 +118,7 @@ class ImageDecoder(nn.Module):
         specs: the images, of one size.
         stages: the convolutions, undone in reverse order.
         rng: CPU generator for the initialisation.
-        scale: of the first layer's weights, as `rlcore.nn.dense.initialise` has it.
+        scale: of the first layer's weights, as `rlcore.nn.dense.initialise_glorot` has it.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ImageDecoder(nn.Module):
         self.side = found[-1]
         if not stages.padded:  # a vector of as many numbers, from one pixel on
             channels, self.side = channels * self.side**2, 1
-        self.project = linear(inputs, channels * self.side**2, rng, scale)
+        self.project = glorot_linear(inputs, channels * self.side**2, rng, scale)
         layers: list[nn.Module] = []
         for stage in reversed(range(count - 1)):
             outputs, kernel = 2**stage * stages.multiplier, kernels.pop(0)

@@ -24,12 +24,12 @@ class WorldAgent(nn.Module):
     Args:
         world: whose states it acts on.
         actor: who acts.
-        value: form in which a critic tells the value of a state; None: that of the model's reward.
+        number: form in which a critic tells the value of a state; None: that of the model's reward.
     """
 
-    def __init__(self, world: WorldModel, actor: LatentActor, value: Number | None = None) -> None:
+    def __init__(self, world: WorldModel, actor: LatentActor, number: Number | None = None) -> None:
         super().__init__()
-        self.world, self.actor, self.value = world, actor, value or world.number
+        self.world, self.actor, self.number = world, actor, number or world.number
         self.spec = world.encoder.spec
         self.masks = self.spec.mask_keys if actor.says.masked else ()
         self.keys = (*world.encoder.images, *world.encoder.vectors, *self.masks)

@@ -21,11 +21,11 @@ WORLD_PARTS = {WORLD: "agent.world", "actor": "agent.actor", "critic": "critic"}
 
 
 class Form(NamedTuple):
-    """What the layers of one paper's networks have in common; without arguments, Dreamer V1's."""
+    """Norm, bias and initialisation that the layers of one paper's networks share; without arguments, Dreamer V1's."""
 
     eps: float | None = None  # added to the variance of a LayerNorm before each activation; None: there is none
     bias: bool = True  # of every layer, beside a norm too
-    scale: float | None = 1.0  # of hidden layers' weights, as `rlcore.nn.dense.initialise` has it
+    scale: float | None = 1.0  # of hidden layers' weights, as `rlcore.nn.dense.initialise_glorot` has it
 
 
 class Layers(NamedTuple):
@@ -146,7 +146,7 @@ class DiscountKeys(DenseKeys):
 
 @dataclass(frozen=True)
 class WorldKeys:
-    """What every world model has; its algorithm adds the weights of its losses, and the form of its latents."""
+    """Keys of every world model; its algorithm adds the weights of its losses, and the form of its latents."""
 
     stochastic_size: int = arg(32, "latent variables", low=1)
     kl_free_nats: float = arg(1.0, "KL of a step below which it trains nothing, nats", low=0)
@@ -196,7 +196,7 @@ class ActorKeys(DenseKeys):
 
     @property
     def explores(self) -> bool:
-        """Whether there is noise in who collects."""
+        """Actions get noise while they are collected."""
         return max(self.expl_amount, self.expl_min) > 0
 
     def exploration(self, policy_steps: int) -> float:
@@ -359,7 +359,7 @@ class WorldModelConfig(WorldKeys):
 
 @dataclass(frozen=True)
 class PercentileConfig:
-    """Which returns count as low and high."""
+    """Shares that say which returns count as low and high."""
 
     low: float = arg(0.05, "share of the returns below the low one", low=0, high=1)
     high: float = arg(0.95, "share of the returns below the high one", low=0, high=1)
@@ -396,7 +396,7 @@ class LatentActorConfig(DenseConfig):
 
     @property
     def explores(self) -> bool:
-        """Whether there is noise in who collects."""
+        """Actions get noise while they are collected."""
         return False
 
     def policy(self, kind: str) -> PolicyForm:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlcore.functional.precision import widen
 from rlcore.functional.symlog import symexp, symlog
-from rlcore.nn.dense import Dense, linear
+from rlcore.nn.dense import Dense, glorot_linear
 from rlcore.nn.encoder import flatten
 from rlcore.nn.rssm import RSSM, Latent, State
 from rlcore.nn.stages import ImageDecoder, ImageEncoder, restore, show
@@ -75,7 +75,7 @@ class KeyEncoder(nn.Module):
         """Observations as the model sees and reconstructs them.
 
         Key -> [*lead, *shape] as the environment gave it -> images [*lead, channels, height, width] from -½ to ½,
-        vectors [*lead, size], of V3 in symlog space, float32.
+        vectors [*lead, size], in symlog space where the config says so, float32.
         """
         shown = {key: show(obs[key], self.spec.obs[key], lead) for key in self.images}
         seen = {key: image.unflatten(0, obs[key].shape[:lead]) for key, image in shown.items()}
@@ -99,7 +99,7 @@ class KeyEncoder(nn.Module):
         return found
 
     def forward(self, seen: Obs) -> Tensor:
-        """What `see` gives -> features [*lead, E]."""
+        """Observations, as `see` gives them -> features [*lead, E]."""
         parts: list[Tensor] = []
         if self.cnn is not None:
             images = [seen[key].flatten(0, -4) for key in self.images]
@@ -119,7 +119,7 @@ class KeyDecoder(nn.Module):
         images: the image keys, of one size, a power of two.
         vectors: the others.
         config: layers.
-        scale: of output weights, as `rlcore.nn.dense.initialise` has it.
+        scale: of output weights, as `rlcore.nn.dense.initialise_glorot` has it.
         rng: CPU generator for the initialisation.
     """
 
@@ -139,7 +139,7 @@ class KeyDecoder(nn.Module):
         self.mlp = Dense(inputs, config.layers, rng) if vectors else None
         sizes = {key: spec.obs[key].size for key in vectors}
         units = self.mlp.output_size if self.mlp is not None else 0
-        self.heads = nn.ModuleDict({f"of_{key}": linear(units, size, rng, scale) for key, size in sizes.items()})
+        self.heads = nn.ModuleDict({f"of_{key}": glorot_linear(units, size, rng, scale) for key, size in sizes.items()})
 
     def forward(self, feat: Tensor) -> dict[str, Tensor]:
         """[*lead, F] -> key -> images [*lead, channels, height, width], vectors [*lead, size]."""
@@ -189,7 +189,7 @@ class WorldModel(nn.Module):
         decoded: those that are reconstructed.
         latent: form of the stochastic part.
         number: form in which the reward is told.
-        scales: of output weights, and of those of the reward, as `rlcore.nn.dense.initialise` has it.
+        scales: of output weights, and of those of the reward, as `rlcore.nn.dense.initialise_glorot` has it.
         rng: CPU generator for the initialisation.
     """
 

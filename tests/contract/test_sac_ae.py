@@ -11,7 +11,7 @@ import torch
 from rlcore.algorithms.sac_ae.config import Config
 from rlcore.config.build import build
 from rlcore.errors import UserError
-from rlcore.nn.autoencoder import five_bits, initialise
+from rlcore.nn.autoencoder import five_bits, initialise_orthogonal
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 BASE: dict[str, Any] = {"name": "sac_ae", "total_steps": 10_000}
@@ -44,7 +44,7 @@ def test_it_refuses_pictures_that_the_decoder_cannot_give_back(side: int, told: 
 
 def test_convolutions_begin_delta_orthogonal() -> None:
     layer = torch.nn.Conv2d(8, 8, 3)
-    initialise(layer, torch.Generator().manual_seed(0))
+    initialise_orthogonal(layer, torch.Generator().manual_seed(0))
     middle = layer.weight[:, :, 1, 1]
     assert torch.allclose(middle @ middle.T, 2 * torch.eye(8), atol=1e-5)  # of a gain of √2
     assert math.isclose(layer.weight.square().sum().item(), 16, rel_tol=1e-5)  # and nothing beside the middle

@@ -9,7 +9,7 @@ CONTINUOUS, ENDS = ("check_losses", "continuous"), ("check_losses", "ends")
 CLAMPED, NORMAL = ("check_losses", "clamped"), ("check_losses", "normal")
 
 MODEL, ACTOR = (f"dreamer_v1.Learner.{name}" for name in ("model_loss", "actor_objective"))
-ROWS, OF = "sequence_of", "Gaussians.of"
+ROWS, OF = "sequence_of", "GaussianLatent.of"
 MUTANTS = (
     # The KL.
     Mutant("KL sides swapped", MODEL, swap("normal_kl(posterior, prior)", "normal_kl(prior, posterior)"), DISCRETE),
@@ -23,7 +23,10 @@ MUTANTS = (
     Mutant("std of an exponential", OF, swap("F.softplus(A)", "A.exp()"), DISCRETE),
     Mutant("no lowest std", OF, swap("A + self.min_std", "A"), CONTINUOUS),
     Mutant(
-        "no gradient to the std", "Gaussians.sample", swap("distribution.std", "distribution.std.detach()"), DISCRETE
+        "no gradient to the std",
+        "GaussianLatent.sample",
+        swap("distribution.std", "distribution.std.detach()"),
+        DISCRETE,
     ),
     Mutant("state not forgotten", "RSSM._move", swap("torch.where(A, B, C)", "C"), DISCRETE),
     Mutant("action before not forgotten", "RSSM._move", swap("before.masked_fill(A, 0)", "before"), DISCRETE),

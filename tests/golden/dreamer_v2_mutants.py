@@ -75,6 +75,8 @@ MUTANTS = (
     Mutant("std as of V3", "truncated_normal", swap("2 * A", "A"), CONTINUOUS),
     Mutant("truncated normal not normalised", "TruncatedNormal.logprob", swap("A - self.inside.log()", "A"), CLAMPED),
     Mutant("critic without weights", "dreamer_v2.critic_loss", swap("weight * A", "A"), DISCRETE),
-    Mutant("slow critic moves at every step", "DreamerLearner.update", swap("A.copied(B)", "1.0"), ("check_copies",)),
+    Mutant(
+        "slow critic moves at every step", "DreamerLearner.update", swap("A.target_tau(B)", "1.0"), ("check_copies",)
+    ),
     Mutant("weights decay by the gradient", "dreamer_v2.Learner.rule", returned("settings"), ("check_decay",)),
 )

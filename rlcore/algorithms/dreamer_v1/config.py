@@ -79,8 +79,8 @@ class CriticConfig(DenseKeys):
     clip_gradients: float = arg(100.0, "clip the gradient's global norm here; 0 = never", low=0)
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=8e-5, eps=EPS), "its own")
 
-    def copied(self, update: int) -> None:
-        """There is no slow copy that could move before a gradient step."""
+    def target_tau(self, update: int) -> None:
+        """None: there is no slow copy that could move before a gradient step."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Dreamer V1: Dream to Control: Learning Behaviors by Latent Imagination. Hafner et al. 2020, arXiv:1912.01603.
 
 Read with:
-    eq. 1, 8, latent dynamics                rlcore.nn.rssm.RSSM, rlcore.nn.rssm.Gaussians
+    eq. 1, 8, latent dynamics                rlcore.nn.rssm.RSSM, rlcore.nn.rssm.GaussianLatent
     eq. 2-3, actor and critic                rlcore.nn.latent_actor.squashed_normal, rlcore.nn.dense.Dense
     eq. 4-6, value estimates                 Learner.actor_objective, rlcore.functional.returns.lambda_return
     eq. 7, actor                             actor_loss
@@ -39,7 +39,7 @@ from rlcore.functional.stats import reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
-from rlcore.nn.rssm import Gaussians, State
+from rlcore.nn.rssm import GaussianLatent, State
 from rlcore.nn.world_agent import WorldAgent
 from rlcore.nn.world_model import WorldModel
 from rlcore.spec import EnvSpec
@@ -59,7 +59,7 @@ class Agent(WorldAgent):
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         images, vectors, model = config.cnn_keys, config.mlp_keys, config.world_model
         keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
-        latent = Gaussians(model.stochastic_size, model.min_std)
+        latent = GaussianLatent(model.stochastic_size, model.min_std)
         world = WorldModel(model, spec, *keys, latent, UnitNormal(), (1.0, 1.0), rng)
         form, stretch = config.actor.policy(config.policy_kind(spec.action, distribution)), config.normalize_actions
         super().__init__(world, LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, 1.0, rng))
@@ -80,8 +80,7 @@ class Learner(DreamerLearner):
     """Improves an `Agent` by one batch of sequences at a time."""
 
     def __init__(self, context: Context) -> None:
-        self.number = UnitNormal()
-        super().__init__(context, Agent, self.number, 1.0)
+        super().__init__(context, Agent, 1.0)
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
         """Eq. 10: observations, reward and ends told of the states, and posterior and prior brought together."""

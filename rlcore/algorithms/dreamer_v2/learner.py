@@ -42,7 +42,7 @@ from rlcore.functional.stats import reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
-from rlcore.nn.rssm import Categoricals, State
+from rlcore.nn.rssm import CategoricalLatent, State
 from rlcore.nn.world_agent import WorldAgent
 from rlcore.nn.world_model import WorldModel
 from rlcore.optim.optimizer_keys import OptimizerConfig
@@ -63,7 +63,7 @@ class Agent(WorldAgent):
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
         images, vectors, model = config.cnn_keys, config.mlp_keys, config.world_model
         keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
-        latent = Categoricals(model.stochastic_size, model.discrete_size, 0.0)
+        latent = CategoricalLatent(model.stochastic_size, model.discrete_size, 0.0)
         world = WorldModel(model, spec, *keys, latent, UnitNormal(), (1.0, 1.0), rng)
         form, stretch = config.actor.policy(config.policy_kind(spec.action, distribution)), config.normalize_actions
         super().__init__(world, LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, 1.0, rng))
@@ -100,8 +100,7 @@ class Learner(DreamerLearner):
     def __init__(self, context: Context) -> None:
         mix = context.config.algo.actor.objective_mix
         self.mix = float(not context.spec.action.continuous) if mix is None else mix
-        self.number = UnitNormal()
-        super().__init__(context, Agent, self.number, 1.0)
+        super().__init__(context, Agent, 1.0)
 
     @staticmethod
     def rule(settings: OptimizerConfig) -> OptimizerConfig:

@@ -39,7 +39,7 @@ class CriticConfig(TwoHotConfig):
     clip_gradients: float = arg(100.0, "clip the gradient's global norm here; 0 = never", low=0)
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-5, eps=1e-5), "its own")
 
-    def copied(self, update: int) -> float:
+    def target_tau(self, update: int) -> float:
         """Share of the way that the slow copy moves before a gradient step."""
         return 0.0 if update % self.per_rank_target_network_update_freq else self.tau
 

@@ -40,9 +40,9 @@ from rlcore.functional.unit_normal import squared_distance
 from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.rssm import Categoricals, State
+from rlcore.nn.rssm import CategoricalLatent, State
 from rlcore.nn.world_agent import WorldAgent
-from rlcore.nn.world_model import WorldModel
+from rlcore.nn.world_model import Number, WorldModel
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Plan
 
@@ -61,9 +61,9 @@ class Agent(WorldAgent):
         images, vectors, zeros = config.cnn_keys, config.mlp_keys, config.hafner_initialization
         keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
         scale, nothing, model = 1.0 if zeros else None, 0.0 if zeros else None, config.world_model
-        latent = Categoricals(model.stochastic_size, model.discrete_size, config.unimix)
-        number = TwoHot(model.reward_model.bins)
-        world = WorldModel(model, spec, *keys, latent, number, (scale, nothing), rng)
+        latent = CategoricalLatent(model.stochastic_size, model.discrete_size, config.unimix)
+        reward = TwoHot(model.reward_model.bins)
+        world = WorldModel(model, spec, *keys, latent, reward, (scale, nothing), rng)
         form = config.actor.policy(config.policy_kind(spec.action, distribution))
         stretch = config.normalize_actions
         actor = LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, scale, rng)
@@ -77,9 +77,9 @@ def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: fl
     return dynamic * to_prior + representation * to_posterior
 
 
-def critic_loss(logits: Tensor, returns: Tensor, slow: Tensor, two_hot: TwoHot) -> Tensor:
+def critic_loss(logits: Tensor, returns: Tensor, slow: Tensor, number: Number) -> Tensor:
     """-log p(R) - log p(v_slow), eq. 10: returns, and what the slow copy says. logits [..., K], others [...]."""
-    return two_hot.loss(logits, returns) + two_hot.loss(logits, slow)
+    return number.loss(logits, returns) + number.loss(logits, slow)
 
 
 def actor_loss(objective: Tensor, entropy: Tensor, weight: Tensor, coef: float) -> Tensor:
@@ -94,10 +94,10 @@ class Learner(DreamerLearner):
     def __init__(self, context: Context) -> None:
         config: Config = context.config.algo
         self.moments: Any = context.fabric.to_device(ReturnScale(config.actor.moments))
-        self.two_hot, mix = TwoHot(config.critic.bins), config.actor.objective_mix
+        mix = config.actor.objective_mix
         self.mix = float(not context.spec.action.continuous) if mix is None else mix
         scale = 0.0 if config.hafner_initialization else None
-        super().__init__(context, Agent, self.two_hot, scale, [self.moments])
+        super().__init__(context, Agent, scale, [self.moments])
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
         """Eq. 4: observations, reward and ends told of the states, and prior and posterior brought together."""
@@ -124,7 +124,7 @@ class Learner(DreamerLearner):
         start = State(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs none of what is imagined
             feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
-            value = self.two_hot.mean(critic(feat))  # [H+1, L·N]
+            value = self.number.mean(critic(feat))  # [H+1, L·N]
             reward = world.predict_reward(feat[1:])  # [H, L·N]
             goes_on = (world.predict_continue(feat[1:]) > 0).float()  # most likely, without gradient
             returns = lambda_return(reward, config.gamma * goes_on, value[1:], config.lmbda)  # [H, L·N]
@@ -142,12 +142,12 @@ class Learner(DreamerLearner):
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
         """Eq. 10 on imagined states, each as likely as its episode is still going on."""
         feat = imagined["feat"]  # [H, L·N, F]
-        slow = self.two_hot.mean(self.slow(feat))
-        loss = critic_loss(self.critic(feat), imagined["returns"], slow, self.two_hot) * imagined["weight"]
+        slow = self.number.mean(self.slow(feat))
+        loss = critic_loss(self.critic(feat), imagined["returns"], slow, self.number) * imagined["weight"]
         return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
     def parts(self) -> dict[str, protocols.Part]:
-        """Those of every Dreamer, and the scale of returns."""
+        """Parts of every Dreamer, and the scale of returns."""
         return {**super().parts(), "moments": self.moments}
 
 

@@ -37,7 +37,7 @@ from rlcore.data.steps import Transition, n_step
 from rlcore.functional.distributions import LOG_STD_MAX
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import mean_metrics, reduce_loss
-from rlcore.nn.autoencoder import Decoder, Encoder, Trunk, initialise
+from rlcore.nn.autoencoder import Decoder, Encoder, Trunk, initialise_orthogonal
 from rlcore.nn.critics import Critics
 from rlcore.nn.squashed_actor import SquashedActor
 from rlcore.nn.temperature import Temperature
@@ -56,7 +56,7 @@ class Agent(SquashedActor):
         trunk = Trunk(spec, *keys, part, part.cnn_channels_multiplier, rng)
         super().__init__(config, spec, distribution, rng, Encoder(trunk, part.features_dim, rng))
         for module in (self.actor, self.head):
-            initialise(module, rng)
+            initialise_orthogonal(module, rng)
 
     def limit(self, log_std: Tensor) -> Tensor:
         """Log stds [N, A] between their lowest and 2, by tanh: so that there is a gradient at the ends too."""
@@ -99,7 +99,7 @@ class Learner(sac.Learner):
         self.agent = Agent(config, spec, context.config.distribution.type, rng)
         encoder = Encoder(self.agent.encoder.trunk, config.encoder.features_dim, rng)
         self.critics = Critics(encoder, spec.action.size, config.critic, config.critic.n, rng)
-        initialise(self.critics.members, rng)
+        initialise_orthogonal(self.critics.members, rng)
         keys = (config.mlp_keys.decoded, config.cnn_keys.decoded)
         self.decoder = Decoder(encoder, *keys, config.decoder, config.decoder.cnn_channels_multiplier, rng)
         self.temperature = Temperature(config.alpha.alpha)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rlcore.nn.dense import CUT_AT_TWO, GRU, Dense, LayerNormGRU, linear
+from rlcore.nn.dense import CUT_AT_TWO, GRU, Dense, LayerNormGRU, glorot_linear
 from rlcore.nn.world_keys import DenseConfig, DenseKeys, Form, NormConfig
 
 NONE = NormConfig("identity")
@@ -46,13 +46,13 @@ def test_layers_have_no_bias_where_a_norm_follows() -> None:
 
 
 def test_weights_begin_with_the_variance_of_the_mean_of_both_sides() -> None:
-    hidden, output = linear(300, 500, rng()), linear(300, 500, rng(), 2.0)
+    hidden, output = glorot_linear(300, 500, rng()), glorot_linear(300, 500, rng(), 2.0)
     # 1 / 400, of a normal that is cut at two stds; and 2 / 400 of a uniform
     assert hidden.weight.std().item() == pytest.approx(math.sqrt(1 / 400), rel=1e-2)
     assert hidden.weight.abs().max().item() <= 2 * math.sqrt(1 / 400) / CUT_AT_TWO
     assert output.weight.std().item() == pytest.approx(math.sqrt(2 / 400), rel=1e-2)
     assert output.weight.abs().max().item() <= math.sqrt(6 / 400)
-    assert not linear(3, 5, rng(), 0.0).weight.any() and not hidden.bias.any()
+    assert not glorot_linear(3, 5, rng(), 0.0).weight.any() and not hidden.bias.any()
 
 
 def test_the_other_cell_is_torchs() -> None:

@@ -16,7 +16,7 @@ from rlcore.nn.action_form import ActionForm
 from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.rssm import RSSM, Categoricals, Gaussians, Latent, State
+from rlcore.nn.rssm import RSSM, CategoricalLatent, GaussianLatent, Latent, State
 from rlcore.nn.world_keys import (
     HiddenConfig,
     LatentActorConfig,
@@ -42,7 +42,7 @@ def made(decoupled: bool = False, latent: Latent | None = None) -> RSSM:
         representation_model=HiddenConfig(5),
     )
     rssm = RSSM(
-        latent or Categoricals(3, 4, 0.01), config, FEATURES, ACTIONS, 1.0, torch.Generator().manual_seed(0)
+        latent or CategoricalLatent(3, 4, 0.01), config, FEATURES, ACTIONS, 1.0, torch.Generator().manual_seed(0)
     ).double()
     with torch.no_grad():
         rssm.begin.uniform_(-1, 1, generator=torch.Generator().manual_seed(1))
@@ -67,7 +67,7 @@ def close(one: Any, other: Any) -> None:
 
 kinds = pytest.mark.parametrize(
     ("decoupled", "latent"),
-    [(False, None), (True, None), (False, Gaussians(3, 0.1))],
+    [(False, None), (True, None), (False, GaussianLatent(3, 0.1))],
     ids=["categorical", "decoupled", "normal"],
 )
 
@@ -98,7 +98,7 @@ def test_row_by_row_is_the_same(decoupled: bool, latent: Latent | None) -> None:
 
 
 def test_normal_latents_are_drawn_around_their_means_with_a_std_above_the_lowest() -> None:
-    latent, noise = Gaussians(2, 0.1), torch.tensor([[1.0, -2.0]])
+    latent, noise = GaussianLatent(2, 0.1), torch.tensor([[1.0, -2.0]])
     # softplus(0) = log 2; softplus(-100) = 0
     found = latent.of(torch.tensor([[3.0, -1.0, 0.0, -100.0]]))
     torch.testing.assert_close(found.std, torch.tensor([[math.log(2) + 0.1, 0.1]]))
