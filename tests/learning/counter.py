@@ -39,7 +39,7 @@ def observe(learner: Any, batch: Batch, rows: int) -> tuple[State, Tensor]:
 
 
 def continue_open_loop(learner: Any, batch: Batch, key: str) -> tuple[Tensor, Tensor]:
-    """What is made of rows 5 to 9 when 0 to 4 were seen, [5, N, ...], and which of them are of the same episode."""
+    """Rows 5 to 9 as they are imagined when 0 to 4 were seen, [5, N, ...], and which are of the same episode."""
     state, before = observe(learner, batch, 5)
     state, world, made = State(*(part[4] for part in state)), learner.agent.world, list[Tensor]()
     for t in range(5, 10):
@@ -49,35 +49,47 @@ def continue_open_loop(learner: Any, batch: Batch, key: str) -> tuple[Tensor, Te
 
 
 def numbers(t: np.ndarray) -> np.ndarray:
-    """Which row of the episode it is, one-hot, three wide."""
+    """Rows t of an episode as vectors: one-hot, three wide."""
     return 3 * np.eye(EPISODE, dtype=np.float32)[t]
 
 
-def learn_to_count(algorithm: ModuleType, settings: dict[str, Any]) -> None:
-    """Three hundred gradient steps of a Dreamer on vectors that count, and what it has to know behind them.
+def pictures(t: np.ndarray) -> np.ndarray:
+    """Rows t of an episode as pictures: a bar that moves to the right."""
+    made = np.zeros((LENGTH, COUNT, 16, 16, 1), np.uint8)
+    np.put_along_axis(made, t[..., None, None, None] + np.zeros((1, 1, 16, 1, 1), int), 255, 3)
+    return made
+
+
+def learn_to_count(algorithm: ModuleType, settings: dict[str, Any], seed: int = 0, *, images: bool = False) -> None:
+    """Three hundred gradient steps of a Dreamer on rows that count, and what it has to know behind them.
 
     Args:
         algorithm: module of its mathematics.
         settings: of it, with a head for episodes' ends.
+        seed: of weights and rows.
+        images: rows are pictures, and not vectors.
 
     Raises:
-        AssertionError: rewards are off by 5 % of their variance, ends are not known, or vectors imagined up to five
-            steps on within an episode are not better by far than the mean of all.
+        AssertionError: rewards are off by 5 % of their variance, ends are not known, or what is imagined up to five
+            steps on within an episode is not better by far than the mean of all.
     """
-    rng, rows = np.random.default_rng(0), {"per_rank_batch_size": COUNT, "per_rank_sequence_length": LENGTH}
+    rng, rows = np.random.default_rng(seed), {"per_rank_batch_size": COUNT, "per_rank_sequence_length": LENGTH}
     action = ActionSpec("Discrete", (), "int64", (2,), (0,))
-    spec = EnvSpec("Counter-v0", {"state": ArraySpec((EPISODE,), "float32")}, action)
-    learner = algorithm.build(context(settings | rows, spec, 1))[0]
+    key, show = ("rgb", pictures) if images else ("state", numbers)
+    shown = ArraySpec((16, 16, 1), "uint8", kind="image") if images else ArraySpec((EPISODE,), "float32")
+    spec = EnvSpec("Counter-v0", {key: shown}, action)
+    learner = algorithm.build(context(settings | rows, spec, 1, seed=seed))[0]
     for _ in range(300):
-        learner.update(sequences(rng, "state", numbers), rng)
-    world, batch = learner.agent.world, sequences(np.random.default_rng(1), "state", numbers)
+        learner.update(sequences(rng, key, show), rng)
+    world, batch = learner.agent.world, sequences(np.random.default_rng(100 + seed), key, show)
     with torch.no_grad():
         states, _ = observe(learner, batch, LENGTH)
         error = (world.predict_reward(states.feat) - batch.steps.reward).square().mean()
         assert error < 0.05 * batch.steps.reward.var()
         ends = batch.steps.terminated
         assert ((world.predict_continue(states.feat) < 0) == ends).float().mean() > 0.95
-        made, within = continue_open_loop(learner, batch, "state")
-        truth, mean = batch.steps.obs["state"][5:10], batch.steps.obs["state"].mean((0, 1))
-        guess, blind = ((p - truth).square().sum(-1)[within].mean() for p in (made, mean))
+        made, within = continue_open_loop(learner, batch, key)
+        seen = world.encoder.see(batch.steps.obs, 2)[key]
+        truth, mean = seen[5:10], seen.mean((0, 1))
+        guess, blind = ((p - truth).square().flatten(2).sum(-1)[within].mean() for p in (made, mean))
         assert guess < 0.5 * blind
