@@ -1,14 +1,19 @@
-"""Comparison of a preset of ours with SheepRL's of that name, leaf by leaf."""
+"""Comparison of a preset of ours with SheepRL's of that name, leaf by leaf, and by its parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from flows.config.compose import compose
 from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
+from rlcore.algorithms import ALGORITHMS
+from rlcore.config.groups import RunConfig
 from rlcore.config.values import at
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.train.counting import count
 
 # Leaves of theirs that are not here, or have another value: each is told in docs/coming_from_sheeprl.md.
 DROPPED = (
@@ -44,3 +49,14 @@ def check_leaves(preset: str, theirs: Mapping[str, Any], others: Mapping[str, An
             assert at(tree, key) == others.get(key, named(value)), key
     for part in ("world_model", "actor", "critic"):
         assert at(tree, f"algo.{part}.optimizer.name") == "adam"
+
+
+def check_sizes(config: RunConfig, theirs: Mapping[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """World model, actor and critic have as many parameters each as theirs, counted without making any."""
+    module, built = ALGORITHMS[config.algo.name].module, list[Any]()
+    build = module.build
+    monkeypatch.setattr(module, "build", lambda context: built.append(build(context)) or built[-1])
+    assert count(config, SPEC) is not None
+    ((learner, *_),) = built
+    parts = {"world_model": learner.agent.world, "actor": learner.agent.actor, "critic": learner.critic}
+    assert {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()} == theirs

@@ -14,8 +14,7 @@ from rlcore.algorithms.dreamer_v2.learner import Agent
 from rlcore.errors import UserError
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import ArraySpec, EnvSpec
-from rlcore.train.counting import count
-from tests.flows.config.dreamer_leaves import SPEC, check_leaves
+from tests.flows.config.dreamer_leaves import SPEC, check_leaves, check_sizes
 
 MADE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden" / "dreamer_v2_fixtures.json").read_text())
 LATER = {  # of the timing run: neither films nor memory on the disk
@@ -31,16 +30,14 @@ def test_every_leaf_of_a_preset_is_theirs(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", MADE["sizes"])
-def test_presets_have_as_many_parameters_as_theirs(preset: str) -> None:
+def test_presets_have_as_many_parameters_as_theirs(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if preset in HERE:
         config = compose([f"exp={preset}"])[0]
     else:
         sizes = [f"algo.world_model.{part}=1024" for part in ("recurrent_model.recurrent_state_size",)]
         sizes += [f"algo.world_model.{part}.hidden_size=1024" for part in ("transition_model", "representation_model")]
         config = compose(["exp=dreamer_v2", "algo.layer_norm=true", "algo.world_model.use_continues=true", *sizes])[0]
-    counted, theirs = count(config, SPEC), MADE["sizes"][preset]
-    assert counted is not None
-    assert counted.agent == 4 * (theirs["world_model"] + theirs["actor"])
+    check_sizes(config, MADE["sizes"][preset], monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from flows.config.compose import compose
 from flows.registry.models import model_name, parts_of
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
-from rlcore.train.counting import count
-from tests.flows.config.dreamer_leaves import SPEC, check_leaves
+from tests.flows.config.dreamer_leaves import check_leaves, check_sizes
 
 MADE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden" / "dreamer_v3_fixtures.json").read_text())
 LATER = {  # of the timing run: neither films nor memory on the disk
@@ -28,11 +27,9 @@ def test_every_leaf_of_a_preset_is_theirs(preset: str) -> None:
 
 
 @pytest.mark.parametrize("size", MADE["sizes"])
-def test_sizes_have_as_many_parameters_as_theirs(size: str) -> None:
+def test_sizes_have_as_many_parameters_as_theirs(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose(["exp=dreamer_v3", f"algo=dreamer_v3_{size}"])[0]
-    counted, theirs = count(config, SPEC), MADE["sizes"][size]
-    assert counted is not None
-    assert counted.agent == 4 * (theirs["world_model"] + theirs["actor"])
+    check_sizes(config, MADE["sizes"][size], monkeypatch)
 
 
 @pytest.mark.parametrize(
