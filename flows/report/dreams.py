@@ -182,7 +182,7 @@ def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
 
 
 def _said(made: Dream) -> dict[str, np.ndarray]:
-    """What the model says of its own dreams, [H+1, N], by what it is called in charts."""
+    """Numbers that the model tells of its own dreams, [H+1, N], by their names in charts."""
     own = made.own
     said = {"reward": own.reward, "value": own.value, "goes on": own.goes_on}
     return {name: part for name, part in said.items() if part is not None}
@@ -279,7 +279,7 @@ def _curves(made: Dream, spec: EnvSpec) -> Picture:
 
 
 def _own_curves(made: Dream, spec: EnvSpec) -> Picture:
-    """What is dreamed of vector observations, and what is said of it, a column a dream; pale behind its end."""
+    """Vector observations as they are dreamed, and what is told of them, a column a dream; pale behind its end."""
     lives, rows = _lives(made), {**_numbers(made.own.obs, spec), **_said(made)}
     drawn = {name: [(c, PALE, np.ones_like(lives)), (c, MODEL, lives)] for name, c in rows.items()}
     names = {"the policy's own dream": MODEL, "after its end": PALE}

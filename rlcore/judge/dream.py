@@ -117,7 +117,7 @@ def cut(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarr
 
 
 def look(model: LoadedWorldModel, rows: Mapping[str, np.ndarray], there: np.ndarray) -> Dream:
-    """What a model makes of sequences, and what it dreams from where it has seen the first rows of each.
+    """Look into a model: sequences as it sees them, and its dreams from where it has seen the first rows of each.
 
     Args:
         model: to look into.

@@ -22,12 +22,13 @@ from rlcore.spec import ArraySpec, EnvSpec
 
 
 class Told(NamedTuple):
-    """What a model says of states [...].
+    """Observations, reward, end and value that a model tells of states [...].
 
     Attributes:
         obs: decoded key -> [..., *shape] in the environment's own form, dtype and units.
         reward: [...] float32, in the environment's unit: what arrives with the state.
-        goes_on: [...] float32, the probability that the episode does not end in the state; None: it does not say.
+        goes_on: [...] float32, the probability that the episode does not end in the state, of Dreamer V1 and V2
+            times `gamma`, as their heads learn it; None: the model has no head for it.
         value: [...] float32, discounted return to come under the policy; None: its critic is not there.
     """
 
@@ -139,7 +140,7 @@ class LoadedWorldModel:
 
     @torch.no_grad()
     def decode(self, state: State) -> Told:
-        """What the model says of states [..., H], [..., Z]: observations, reward, whether it goes on, value."""
+        """Tell of states [..., H], [..., Z] observations, reward, whether the episode goes on, and value."""
         lead = state.deter.shape[:-1]
         feat = map_leaves(lambda part: part.reshape(-1, part.shape[-1]), state).feat
         made = self.world.encoder.restore(self.world.decoder(feat))

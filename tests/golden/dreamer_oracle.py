@@ -1,4 +1,4 @@
-"""What checks of Dreamers against SheepRL's numbers share: names of weights, learners of theirs, comparisons."""
+"""Parts of the checks of Dreamers against SheepRL's numbers: names of weights, learners of theirs, comparisons."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def type_keys(changes: dict[str, Any]) -> list[str]:
 
 
 def given_step(learner: Any, batch: Batch) -> tuple[Any, ...]:
-    """What an update makes of a batch, and passes on."""
+    """Inputs of a gradient step, as an update makes them of a batch."""
     steps: list[Any] = []
     learner.step = lambda *given, rng: steps.append(given) or {}
     learner.update(batch, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""What makers of Dreamers' golden values share: SheepRL's config, a batch, weights, and its samples as noise."""
+"""Parts of the makers of Dreamers' golden values: SheepRL's config, a batch, weights, and its samples as noise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compose(exp: str, changes: dict[str, Any]) -> Any:
 
 
 class Samples:
-    """What is drawn, in its order, as the noise by which others draw the same."""
+    """Samples in the order in which they were drawn, as the noise by which others draw the same."""
 
     def __init__(self) -> None:
         self.drawn: list[tuple[str, Tensor]] = []
