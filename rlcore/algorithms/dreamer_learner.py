@@ -1,4 +1,4 @@
-"""The parts of a Dreamer's learner, put together, and the rows that it learns from; mathematics are the algorithm's.
+"""Agent and learner of a Dreamer, put together, and the rows that it learns from; mathematics are the algorithm's.
 
 A sequence's row t, as it was collected: what arrives with obs[t] is of the step before it.
 
@@ -29,12 +29,14 @@ from rlcore.functional.stats import mean_metrics, reduce_loss
 from rlcore.nn.dense import Dense
 from rlcore.nn.explorer import Explorer
 from rlcore.nn.latent_actor import LatentActor
-from rlcore.nn.rssm import State
+from rlcore.nn.rssm import Latent, State
 from rlcore.nn.world_agent import WorldAgent
+from rlcore.nn.world_model import Number, WorldModel
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
 from rlcore.optim.target import Target
+from rlcore.spec import EnvSpec
 from rlcore.types import Batch, Context, Metrics, Plan, Steps
 
 
@@ -50,10 +52,48 @@ class Sequence(NamedTuple):
 
 def sequence_of(steps: Steps, actor: LatentActor) -> Sequence:
     """Rows [L, N] of a memory as the model takes them."""
-    said = actor.flat(steps.action)  # [L, N, A']
-    before = torch.cat([torch.zeros_like(said[:1]), said[:-1]])
-    is_first = torch.cat([torch.ones_like(steps.is_first[:1]), steps.is_first[1:]])
+    before, is_first = open_at_first_row(actor.flat(steps.action), steps.is_first)
     return Sequence(steps.obs, before, is_first, steps.reward, steps.terminated)
+
+
+def open_at_first_row(action: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions [L, N, A'] moved to the rows that they led to, and is_first [L, N]: row 0 opens an episode."""
+    before = torch.cat([torch.zeros_like(action[:1]), action[:-1]])
+    return before, torch.cat([torch.ones_like(is_first[:1]), is_first[1:]])
+
+
+class DreamerAgent(WorldAgent):
+    """World model and actor, made of a config.
+
+    Args:
+        config: sizes, keys.
+        spec: of the environment.
+        distribution: `distribution.type`; "auto" is the algorithm's own for each action space.
+        rng: CPU generator for the initialisation.
+        latent: form of the model's stochastic part.
+        reward: form in which the model tells a reward.
+        value: form in which a critic tells a value; None: as a reward.
+        scales: of output weights, and of those of the reward, as `rlcore.nn.dense.initialise_glorot` has it.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        spec: EnvSpec,
+        distribution: str,
+        rng: torch.Generator,
+        latent: Latent,
+        reward: Number,
+        value: Number | None = None,
+        scales: tuple[float | None, float | None] = (1.0, 1.0),
+    ) -> None:
+        images, vectors = config.cnn_keys, config.mlp_keys
+        keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
+        world = WorldModel(config.world_model, spec, *keys, latent, reward, scales, rng)
+        form, layers = config.actor.policy(config.policy_kind(spec.action, distribution)), config.actor.layers
+        stretch = config.normalize_actions
+        actor = LatentActor(world.feat_size, spec.action, layers, form, stretch, scales[0], rng)
+        super().__init__(world, actor, value)
 
 
 class DreamerLearner(protocols.Learner):

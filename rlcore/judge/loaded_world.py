@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.dreamer_learner import open_at_first_row
 from rlcore.config.build import build
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
@@ -94,11 +95,8 @@ class LoadedWorldModel:
         rows = {key: self._rows(obs, key) for key in self.keys}
         length, count = next(iter(rows.values())).shape[:2]
         said = self._flat(action, length, count)
-        before = torch.cat([torch.zeros_like(said[:1]), said[:-1]])
-        opens = torch.zeros(length, count, dtype=torch.bool)
-        if is_first is not None:
-            opens = torch.from_numpy(np.array(is_first, bool).reshape(length, count))
-        opens[0] = True
+        opens = np.zeros((length, count), bool) if is_first is None else np.array(is_first, bool).reshape(length, count)
+        before, opens = open_at_first_row(said, torch.from_numpy(opens))
         noise = self.world.rssm.noise(self._rng, length, count)
         return self.world.observe(self.world.encoder.see(rows, 2), before, opens, noise).state
 

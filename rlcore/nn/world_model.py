@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rlcore.functional.precision import widen
 from rlcore.functional.symlog import symexp, symlog
@@ -228,6 +229,12 @@ class WorldModel(nn.Module):
     def predict_reward(self, feat: Tensor) -> Tensor:
         """[..., F] -> the reward that arrives with the state [...], in the environment's unit."""
         return self.number.mean(self.reward(feat))
+
+    def continue_loss(self, feat: Tensor, goes_on: Tensor) -> Tensor:
+        """-log p of chances [...] in [0, 1] to go on, as the head tells them of states [..., F]; 0 without a head."""
+        if self.goes_on is None:
+            return torch.zeros_like(goes_on)
+        return F.binary_cross_entropy_with_logits(self.predict_continue(feat), goes_on, reduction="none")
 
     def predict_continue(self, feat: Tensor) -> Tensor:
         """[..., F] -> logits [...] of the episode going on, of a model that has a head for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.golden.dreamer_mutants import of_all
 from tests.golden.mutants import Mutant, returned, swap
 
 DISCRETE, PICTURES = ("check_losses", "discrete"), ("check_losses", "multi_discrete")
@@ -9,8 +10,9 @@ CONTINUOUS, ENDS = ("check_losses", "continuous"), ("check_losses", "ends")
 CLAMPED, NORMAL = ("check_losses", "clamped"), ("check_losses", "normal")
 
 MODEL, ACTOR = (f"dreamer_v1.Learner.{name}" for name in ("model_loss", "actor_objective"))
-ROWS, OF = "sequence_of", "GaussianLatent.of"
+OF = "GaussianLatent.of"
 MUTANTS = (
+    *of_all(MODEL, DISCRETE, PICTURES),
     # The KL.
     Mutant("KL sides swapped", MODEL, swap("normal_kl(posterior, prior)", "normal_kl(prior, posterior)"), DISCRETE),
     Mutant("no free nats", "mean_free_nats", returned("kl"), CLAMPED),
@@ -28,17 +30,11 @@ MUTANTS = (
         swap("distribution.std", "distribution.std.detach()"),
         DISCRETE,
     ),
-    Mutant("state not forgotten", "RSSM._move", swap("torch.where(A, B, C)", "C"), DISCRETE),
-    Mutant("action before not forgotten", "RSSM._move", swap("before.masked_fill(A, 0)", "before"), DISCRETE),
     Mutant("gates of the cell exchanged", "GRU.forward", swap("torch.lerp(A, B, C)", "torch.lerp(B, A, C)"), DISCRETE),
     Mutant("no reset gate", "GRU.forward", swap("reset * kept[2]", "kept[2]"), DISCRETE),
     # What is told of the state, and when.
-    Mutant("reward one step early", ROWS, swap("steps.reward", "steps.reward.roll(-1, 0)"), DISCRETE),
-    Mutant("action one step late", ROWS, swap("torch.cat([A, said[:-1]])", "said"), DISCRETE),
-    Mutant("truncation as end", ROWS, swap("steps.terminated", "(steps.terminated | steps.truncated)"), PICTURES),
     Mutant("vectors in symlog space", "KeyEncoder.see", swap("self.symlog", "True"), DISCRETE),
     Mutant("squares without their half", "unit_normal_loss", swap("0.5 * A", "A"), PICTURES),
-    Mutant("ends taught as going on", MODEL, swap("~batch.terminated", "batch.terminated"), PICTURES),
     Mutant("γ left out of what ends learn", MODEL, swap("self.config.gamma * A", "A"), PICTURES),
     Mutant("continue_scale_factor dropped", MODEL, swap("config.continue_scale_factor * A", "A"), ENDS),
     # λ-returns, and their weights.
@@ -56,7 +52,6 @@ MUTANTS = (
     Mutant("discount without a gradient", ACTOR, swap("A.sigmoid()", "A.sigmoid().detach()"), ENDS),
     Mutant("weights one step off", ACTOR, swap("torch.cat([A, discount[:-1]])", "discount"), DISCRETE),
     Mutant("weights with a gradient", ACTOR, swap("A.detach().cumprod(0)", "A.cumprod(0)"), ENDS),
-    Mutant("λ-return ends without a value", "lambda_return", swap("discount[-1:]", "0 * discount[-1:]"), DISCRETE),
     # Actor and critic.
     Mutant("actor's input not detached", "imagine", swap("state.feat.detach()", "state.feat"), CONTINUOUS),
     Mutant("no gradient through discrete actions", "LatentActor.forward", swap("taken + A", "taken"), DISCRETE),

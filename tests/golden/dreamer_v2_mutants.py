@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.golden.dreamer_mutants import of_all
 from tests.golden.mutants import Mutant, given, returned, swap
 
 DISCRETE, PICTURES = ("check_losses", "discrete"), ("check_losses", "multi_discrete")
@@ -9,8 +10,9 @@ MIXED, CONTINUOUS = ("check_losses", "mixed"), ("check_losses", "continuous")
 CLAMPED, SQUASHED = ("check_losses", "clamped"), ("check_losses", "tanh_normal")
 
 MODEL, ACTOR, CRITIC = (f"dreamer_v2.Learner.{name}" for name in ("model_loss", "actor_objective", "critic_objective"))
-ROWS, KL, ACTS = "sequence_of", "dreamer_v2.kl_loss", "dreamer_v2.actor_loss"
+KL, ACTS = "dreamer_v2.kl_loss", "dreamer_v2.actor_loss"
 MUTANTS = (
+    *of_all(MODEL, DISCRETE, PICTURES),
     # The KL.
     Mutant("KL sides swapped", "categorical_kl", swap("p.exp() * A", "q.exp() * A"), DISCRETE),
     Mutant("balance turned round", KL, given(alpha="1 - alpha"), DISCRETE),
@@ -29,20 +31,14 @@ MUTANTS = (
         MIXED,
     ),
     # The state.
-    Mutant("state not forgotten", "RSSM._move", swap("torch.where(A, B, C)", "C"), DISCRETE),
-    Mutant("action before not forgotten", "RSSM._move", swap("before.masked_fill(A, 0)", "before"), DISCRETE),
     Mutant(
         "an episode begins with ones", "RSSM.initial", swap("like.new_zeros(size)", "like.new_ones(size)"), DISCRETE
     ),
     Mutant("update gate without its bias", "LayerNormGRU.forward", swap("update - 1", "update"), DISCRETE),
     Mutant("no gradient through samples", "sample_one_hot", swap("A + (p - p.detach())", "A"), DISCRETE),
     # What is told of the state, and when.
-    Mutant("reward one step early", ROWS, swap("steps.reward", "steps.reward.roll(-1, 0)"), DISCRETE),
-    Mutant("action one step late", ROWS, swap("torch.cat([A, said[:-1]])", "said"), DISCRETE),
-    Mutant("truncation as end", ROWS, swap("steps.terminated", "(steps.terminated | steps.truncated)"), PICTURES),
     Mutant("vectors in symlog space", "KeyEncoder.see", swap("self.symlog", "True"), DISCRETE),
     Mutant("squares without their half", "unit_normal_loss", swap("0.5 * A", "A"), PICTURES),
-    Mutant("ends taught as going on", MODEL, swap("~batch.terminated", "batch.terminated"), PICTURES),
     Mutant("γ left out of what ends learn", MODEL, swap("self.config.gamma * A", "A"), PICTURES),
     Mutant("discount_scale_factor dropped", MODEL, swap("config.discount_scale_factor * A", "A"), PICTURES),
     Mutant("kl_regularizer dropped", MODEL, swap("config.kl_regularizer * kl", "kl"), PICTURES),
@@ -60,7 +56,6 @@ MUTANTS = (
     Mutant("weights with a gradient", ACTOR, swap("A.detach().cumprod(0)", "A.cumprod(0)"), CONTINUOUS),
     Mutant("discount without a gradient", ACTOR, swap("A.sigmoid()", "A.sigmoid().detach()"), CONTINUOUS),
     Mutant("likelier end in place of its chance", ACTOR, swap("A.sigmoid()", "(A > 0).to(reward)"), PICTURES),
-    Mutant("λ-return ends without a value", "lambda_return", swap("discount[-1:]", "0 * discount[-1:]"), DISCRETE),
     # Actor and critic.
     Mutant("value by the critic itself", ACTOR, swap("self.slow(feat)", "self.critic(feat)"), DISCRETE),
     Mutant("no baseline", ACTS, swap("target - baseline", "target"), DISCRETE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.golden.dreamer_mutants import of_all
 from tests.golden.mutants import Mutant, given, returned, swap
 
 DISCRETE, MIXED = ("check_losses", "multi_discrete"), ("check_losses", "mixed")
@@ -9,8 +10,9 @@ MIXED_NORMAL = ("check_losses", "continuous_mixed")
 CONTINUOUS, DECOUPLED = ("check_losses", "continuous"), ("check_losses", "decoupled")
 
 MODEL, ACTOR, CRITIC = (f"dreamer_v3.Learner.{name}" for name in ("model_loss", "actor_objective", "critic_objective"))
-ROWS, KL = "sequence_of", "dreamer_v3.kl_loss"
+KL = "dreamer_v3.kl_loss"
 MUTANTS = (
+    *of_all(MODEL, DISCRETE, DISCRETE),
     # The KL.
     Mutant("KL sides swapped", KL, given(dynamic="representation", representation="dynamic"), DISCRETE),
     Mutant("KL from prior to posterior", "categorical_kl", swap("p.exp() * A", "q.exp() * A"), DISCRETE),
@@ -28,24 +30,20 @@ MUTANTS = (
     Mutant("no free nats", "free_nats", returned("kl"), DISCRETE),
     Mutant("entropy of one latent", "categorical_entropy", swap("A.sum((-2, -1))", "A.sum(-1).mean(-1)"), DISCRETE),
     # The state.
-    Mutant("state not forgotten", "RSSM._move", swap("torch.where(A, B, C)", "C"), DISCRETE),
-    Mutant("action before not forgotten", "RSSM._move", swap("before.masked_fill(A, 0)", "before"), DISCRETE),
     Mutant("initial h without its tanh", "RSSM.initial", swap("A.tanh()", "A"), DISCRETE),
     Mutant("update gate without its bias", "LayerNormGRU.forward", swap("update - 1", "update"), DISCRETE),
     Mutant("unimix of logits", "unimix", swap("F.log_softmax(A, -1)", "F.log_softmax((1 - share) * A, -1)"), DISCRETE),
     Mutant("no unimix", "unimix", given(share="0.0"), CONTINUOUS),
     Mutant("no gradient through samples", "sample_one_hot", swap("A + (p - p.detach())", "A"), DISCRETE),
     # What is told of the state, and when.
-    Mutant("reward one step early", ROWS, swap("steps.reward", "steps.reward.roll(-1, 0)"), DISCRETE),
-    Mutant("action one step late", ROWS, swap("torch.cat([A, said[:-1]])", "said"), DISCRETE),
-    Mutant("truncation as end", ROWS, swap("steps.terminated", "(steps.terminated | steps.truncated)"), DISCRETE),
-    Mutant("no start at the first row", ROWS, swap("torch.ones_like(A)", "torch.zeros_like(A)"), CONTINUOUS),
+    Mutant(
+        "no start at the first row", "open_at_first_row", swap("torch.ones_like(A)", "torch.zeros_like(A)"), CONTINUOUS
+    ),
     Mutant("vectors without symlog", "KeyEncoder.see", swap("symlog(vector)", "vector"), DISCRETE),
     Mutant("other grid", "TwoHot.grid", swap('A == "symexp"', "True"), DISCRETE),
     Mutant("reward without symlog", "TwoHot.loss", swap('A == "symlog"', "False"), DISCRETE),
     Mutant("weights of the two bins exchanged", "TwoHot.loss", swap("x - low", "high - x"), DISCRETE),
     Mutant("continue_scale_factor dropped", MODEL, swap("config.continue_scale_factor * A", "A"), MIXED),
-    Mutant("ends taught as going on", MODEL, swap("~batch.terminated", "batch.terminated"), DISCRETE),
     # Returns, and their weights.
     Mutant(
         "reward of the state that is left",
@@ -57,7 +55,6 @@ MUTANTS = (
     Mutant("discount one step off", ACTOR, swap("goes_on[:-1]", "goes_on[1:]"), DISCRETE),
     Mutant("no weight where an episode ended", ACTOR, swap("~terminated", "terminated"), DISCRETE),
     Mutant("γ left out of the weights", ACTOR, swap("config.gamma * A[:-1]", "A[:-1]"), DISCRETE),
-    Mutant("λ-return ends without a value", "lambda_return", swap("discount[-1:]", "0 * discount[-1:]"), DISCRETE),
     Mutant("chance of going on in place of the likelier", ACTOR, swap("(A > 0).float()", "A.sigmoid()"), DISCRETE),
     # Actor and critic.
     Mutant("no percentile floor", "ReturnScale.forward", swap("A.clamp(min=B)", "A"), DECOUPLED),

@@ -27,9 +27,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from rlcore.algorithms.dreamer_learner import DreamerLearner, Sequence, memory_and_plan
+from rlcore.algorithms.dreamer_learner import DreamerAgent, DreamerLearner, Sequence, memory_and_plan
 from rlcore.algorithms.dreamer_v1.config import Config
 from rlcore.data.replay import Replay
 from rlcore.functional.latents import mean_free_nats, normal_kl, normal_measures
@@ -38,31 +37,17 @@ from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.nn.imagination import imagine
-from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import GaussianLatent, State
-from rlcore.nn.world_agent import WorldAgent
-from rlcore.nn.world_model import WorldModel
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Plan
 
 
-class Agent(WorldAgent):
-    """World model and actor, made of a config.
-
-    Args:
-        config: sizes, keys.
-        spec: of the environment.
-        distribution: `distribution.type`; of continuous actions "auto" is the squashed normal.
-        rng: CPU generator for the initialisation.
-    """
+class Agent(DreamerAgent):
+    """Agent whose latents are normals."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
-        images, vectors, model = config.cnn_keys, config.mlp_keys, config.world_model
-        keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
-        latent = GaussianLatent(model.stochastic_size, model.min_std)
-        world = WorldModel(model, spec, *keys, latent, UnitNormal(), (1.0, 1.0), rng)
-        form, stretch = config.actor.policy(config.policy_kind(spec.action, distribution)), config.normalize_actions
-        super().__init__(world, LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, 1.0, rng))
+        latent = GaussianLatent(config.world_model.stochastic_size, config.world_model.min_std)
+        super().__init__(config, spec, distribution, rng, latent, UnitNormal())
 
 
 def actor_loss(returns: Tensor, weight: Tensor) -> Tensor:
@@ -91,11 +76,8 @@ class Learner(DreamerLearner):
         feat = state.feat  # [L, N, F]
         observation = world.decoder.loss(world.decoder(feat), seen, 2, unit_normal_loss)  # [L, N]
         reward = world.reward_loss(feat, batch.reward)
-        ends = torch.zeros_like(reward)
-        if world.goes_on is not None:
-            goes_on = world.predict_continue(feat)
-            target = self.config.gamma * (~batch.terminated).to(goes_on)
-            ends = config.continue_scale_factor * F.binary_cross_entropy_with_logits(goes_on, target, reduction="none")
+        target = self.config.gamma * (~batch.terminated).to(reward)
+        ends = config.continue_scale_factor * world.continue_loss(feat, target)
         kl = mean_free_nats(normal_kl(posterior, prior), config.kl_free_nats, self.ranks)
         loss = observation + reward + ends + config.kl_regularizer * kl
         terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}

@@ -30,9 +30,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from rlcore.algorithms.dreamer_learner import DreamerLearner, Sequence, memory_and_plan
+from rlcore.algorithms.dreamer_learner import DreamerAgent, DreamerLearner, Sequence, memory_and_plan
 from rlcore.algorithms.dreamer_v2.config import Config
 from rlcore.data.replay import Replay
 from rlcore.functional.latents import categorical_kl, categorical_measures, free_nats, mean_free_nats
@@ -41,32 +40,18 @@ from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import reduce_loss
 from rlcore.functional.unit_normal import UnitNormal, unit_normal_loss
 from rlcore.nn.imagination import imagine
-from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import CategoricalLatent, State
-from rlcore.nn.world_agent import WorldAgent
-from rlcore.nn.world_model import WorldModel
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Plan, Ranks
 
 
-class Agent(WorldAgent):
-    """World model and actor, made of a config.
-
-    Args:
-        config: sizes, keys.
-        spec: of the environment.
-        distribution: `distribution.type`; of continuous actions "auto" is the truncated normal.
-        rng: CPU generator for the initialisation.
-    """
+class Agent(DreamerAgent):
+    """Agent whose latents are categorical."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
-        images, vectors, model = config.cnn_keys, config.mlp_keys, config.world_model
-        keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
-        latent = CategoricalLatent(model.stochastic_size, model.discrete_size, 0.0)
-        world = WorldModel(model, spec, *keys, latent, UnitNormal(), (1.0, 1.0), rng)
-        form, stretch = config.actor.policy(config.policy_kind(spec.action, distribution)), config.normalize_actions
-        super().__init__(world, LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, 1.0, rng))
+        latent = CategoricalLatent(config.world_model.stochastic_size, config.world_model.discrete_size, 0.0)
+        super().__init__(config, spec, distribution, rng, latent, UnitNormal())
 
 
 def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: Ranks | None) -> Tensor:
@@ -115,13 +100,9 @@ class Learner(DreamerLearner):
         state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
         feat = state.feat  # [L, N, F]
         observation = world.decoder.loss(world.decoder(feat), seen, 2, unit_normal_loss)  # [L, N]
-        reward, discount = world.reward_loss(feat, batch.reward), torch.zeros_like(observation)
-        if world.goes_on is not None:
-            goes_on = world.predict_continue(feat)
-            target = self.config.gamma * (~batch.terminated).to(goes_on)
-            discount = config.discount_scale_factor * F.binary_cross_entropy_with_logits(
-                goes_on, target, reduction="none"
-            )
+        reward = world.reward_loss(feat, batch.reward)
+        target = self.config.gamma * (~batch.terminated).to(reward)
+        discount = config.discount_scale_factor * world.continue_loss(feat, target)
         ranks = self.ranks if config.kl_free_avg else None
         kl = kl_loss(posterior, prior, config.kl_balancing_alpha, config.kl_free_nats, ranks)
         loss = observation + reward + discount + config.kl_regularizer * kl

@@ -25,10 +25,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from rlcore import protocols
-from rlcore.algorithms.dreamer_learner import DreamerLearner, Sequence, memory_and_plan
+from rlcore.algorithms.dreamer_learner import DreamerAgent, DreamerLearner, Sequence, memory_and_plan
 from rlcore.algorithms.dreamer_v3.config import Config
 from rlcore.data.replay import Replay
 from rlcore.functional.latents import categorical_kl, categorical_measures, free_nats
@@ -38,36 +37,22 @@ from rlcore.functional.stats import reduce_loss
 from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import squared_distance
 from rlcore.nn.imagination import imagine
-from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.return_scale import ReturnScale
 from rlcore.nn.rssm import CategoricalLatent, State
-from rlcore.nn.world_agent import WorldAgent
-from rlcore.nn.world_model import Number, WorldModel
+from rlcore.nn.world_model import Number
 from rlcore.spec import EnvSpec
 from rlcore.types import Context, Plan
 
 
-class Agent(WorldAgent):
-    """World model and actor, made of a config.
-
-    Args:
-        config: sizes, keys, unimix.
-        spec: of the environment.
-        distribution: `distribution.type`, of which there is one for each action space.
-        rng: CPU generator for the initialisation.
-    """
+class Agent(DreamerAgent):
+    """Agent whose latents are categorical with a share of a uniform one, and whose numbers are told by bins."""
 
     def __init__(self, config: Config, spec: EnvSpec, distribution: str, rng: torch.Generator) -> None:
-        images, vectors, zeros = config.cnn_keys, config.mlp_keys, config.hafner_initialization
-        keys = (images.encoder, vectors.encoder), (images.decoded, vectors.decoded)
-        scale, nothing, model = 1.0 if zeros else None, 0.0 if zeros else None, config.world_model
+        model, zeros = config.world_model, config.hafner_initialization
         latent = CategoricalLatent(model.stochastic_size, model.discrete_size, config.unimix)
-        reward = TwoHot(model.reward_model.bins)
-        world = WorldModel(model, spec, *keys, latent, reward, (scale, nothing), rng)
-        form = config.actor.policy(config.policy_kind(spec.action, distribution))
-        stretch = config.normalize_actions
-        actor = LatentActor(world.feat_size, spec.action, config.actor.layers, form, stretch, scale, rng)
-        super().__init__(world, actor, TwoHot(config.critic.bins))
+        scales = (1.0 if zeros else None, 0.0 if zeros else None)
+        reward, value = TwoHot(model.reward_model.bins), TwoHot(config.critic.bins)
+        super().__init__(config, spec, distribution, rng, latent, reward, value, scales)
 
 
 def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: float, nats: float) -> Tensor:
@@ -109,10 +94,7 @@ class Learner(DreamerLearner):
         feat = state.feat  # [L, N, F]
         observation = world.decoder.loss(world.decoder(feat), seen, 2, squared_distance)  # [L, N]
         reward = world.reward_loss(feat, batch.reward)
-        goes_on = world.predict_continue(feat)
-        ends = config.continue_scale_factor * F.binary_cross_entropy_with_logits(
-            goes_on, (~batch.terminated).to(goes_on), reduction="none"
-        )
+        ends = config.continue_scale_factor * world.continue_loss(feat, (~batch.terminated).to(reward))
         kl = kl_loss(posterior, prior, config.kl_dynamic, config.kl_representation, config.kl_free_nats)
         loss = observation + reward + ends + config.kl_regularizer * kl
         terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}

@@ -1,0 +1,27 @@
+"""Wrong versions that all Dreamers have: of the state, of the rows that tell of it, and of returns."""
+
+from __future__ import annotations
+
+from tests.golden.mutants import Mutant, swap
+
+Check = tuple[str, ...]
+
+
+def of_all(model_loss: str, few: Check, ends: Check) -> tuple[Mutant, ...]:
+    """Those of one version.
+
+    Args:
+        model_loss: the function that is its loss of the world model.
+        few: check of discrete actions, which notices most of them.
+        ends: check with a head of episodes' ends, of rows that end and rows that are cut short.
+    """
+    rows, opens = "sequence_of", "open_at_first_row"
+    return (
+        Mutant("state not forgotten", "RSSM._move", swap("torch.where(A, B, C)", "C"), few),
+        Mutant("action before not forgotten", "RSSM._move", swap("before.masked_fill(A, 0)", "before"), few),
+        Mutant("reward one step early", rows, swap("steps.reward", "steps.reward.roll(-1, 0)"), few),
+        Mutant("action one step late", opens, swap("torch.cat([A, action[:-1]])", "action"), few),
+        Mutant("truncation as end", rows, swap("steps.terminated", "(steps.terminated | steps.truncated)"), ends),
+        Mutant("ends taught as going on", model_loss, swap("~batch.terminated", "batch.terminated"), ends),
+        Mutant("λ-return ends without a value", "lambda_return", swap("discount[-1:]", "0 * discount[-1:]"), few),
+    )
