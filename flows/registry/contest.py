@@ -57,7 +57,7 @@ def against_champion(
         return alone, "a champion of other spaces"
     returns = [result["returns"] for result in results] or [[], []]
     verdict = compare_pairs(returns[0], returns[1], name, total, random)
-    return (results[0] if results else {}), verdict if verdict.decided else _tell_why(verdict, run)
+    return (results[0] if results else {}), verdict if verdict.decided else _tell_why(verdict, run, limit)
 
 
 def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mapping[str, Any]) -> GateVerdict:
@@ -66,13 +66,13 @@ def against_random(run: RunDirectory, result: Mapping[str, Any], baseline: Mappi
     if count >= FEWEST_SEEN:
         return against_baseline(result, baseline)
     words = f"not decided against the random baseline: {count} of {most_episodes(run)} episodes had ended"
-    return _tell_why(GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False), run)
+    return _tell_why(GateVerdict(False, 0.0, -math.inf, math.inf, words, decided=False), run, _limit(run))
 
 
-def _tell_why(verdict: GateVerdict, run: RunDirectory) -> GateVerdict:
+def _tell_why(verdict: GateVerdict, run: RunDirectory, limit: float | None) -> GateVerdict:
     """A verdict for which the time was too short, with what it was and how to have more."""
     more = f"{bin_folder()}shepherd resume {short_path(run.path)} model_manager.gate_time=null"
-    took = f"the {duration(_limit(run) or 0.0)} that training took, times model_manager.gate_time, were over"
+    took = f"the {duration(limit or 0.0)} that training took, times model_manager.gate_time, were over"
     return verdict._replace(words=f"{verdict.words}; {took}; `{more}` plays all of them")
 
 

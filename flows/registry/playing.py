@@ -92,23 +92,25 @@ def play_within(
     Returns:
         As `side_by_side`, of one policy.
     """
-    began, round = time.monotonic(), final.FINAL_ROUND if seeds is None else seeds
+    over, round = _over(limit), final.FINAL_ROUND if seeds is None else seeds
+    return final.side_by_side(run, [Path(policy)], total, lambda _: over(), round=round, on_progress=on_progress)
 
-    def over(returns: list[list[float]]) -> bool:
-        return limit is not None and time.monotonic() - began > limit
 
-    return final.side_by_side(run, [Path(policy)], total, over, round=round, on_progress=on_progress)
+def _over(limit: float | None) -> Callable[[], bool]:
+    """Whether so many seconds have passed from now on; never, where there is no limit."""
+    began = time.monotonic()
+    return lambda: limit is not None and time.monotonic() - began > limit
 
 
 def _clear(total: int, random: float | None, limit: float | None) -> Callable[[list[list[float]]], bool]:
     """Whether to end: the verdict is foreseen, or the time is over."""
     from flows.registry.gate import foresee  # scipy
 
-    began, looks = time.monotonic(), 0
+    over, looks = _over(limit), 0
 
     def clear(returns: list[list[float]]) -> bool:
         nonlocal looks
-        if limit is not None and time.monotonic() - began > limit:
+        if over():
             return True
         if len(returns[0]) // LOOK_EVERY == looks:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
 from rlcore.config.values import at
+from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.counting import count
 
@@ -26,6 +27,7 @@ DROPPED = (
     "env.wrapper.render_mode",
 )
 OTHERS = {"env.sync_env": True, "env.actions_as_observation.noop": 0}
+TIMING = {"env.capture_video": False, "buffer.memmap": False}  # of timing runs: neither films nor memory on the disk
 SPEC = EnvSpec(
     "Some-v0",
     {"rgb": ArraySpec((64, 64, 3), "uint8", kind="image")},
@@ -41,14 +43,22 @@ def named(value: Any) -> Any:
     return value
 
 
-def check_leaves(preset: str, theirs: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+def check_leaves(preset: str, theirs: Mapping[str, Any], others: dict[str, Any]) -> None:
     """Every leaf of a preset is theirs, but those with `others` as their values."""
-    tree, others = compose([f"exp={preset}"])[1], OTHERS | dict(others)
+    tree, others = compose([f"exp={preset}"])[1], OTHERS | (TIMING if preset.endswith("_benchmarks") else {}) | others
     for key, value in theirs.items():
         if not any(part in key for part in DROPPED):
             assert at(tree, key) == others.get(key, named(value)), key
     for part in ("world_model", "actor", "critic"):
         assert at(tree, f"algo.{part}.optimizer.name") == "adam"
+
+
+def check_refusal(make: Callable[[], object], parts: Sequence[str]) -> None:
+    """A mistake is told in a sentence that names all of these."""
+    with pytest.raises(UserError) as told:
+        make()
+    for part in parts:
+        assert part in str(told.value)
 
 
 def check_sizes(config: RunConfig, theirs: Mapping[str, int], monkeypatch: pytest.MonkeyPatch) -> None:

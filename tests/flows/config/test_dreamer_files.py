@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from flows.config.compose import compose
-from flows.config.sheeprl_names import NETWORKS, OPTIMIZERS
 from flows.registry.models import parts_of
 from rlcore.errors import UserError
+from tests.flows.config.dreamer_leaves import named
 
 ROOT = Path(__file__).parents[3]
 FILES: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "dreamer_files.json").read_text())
@@ -34,7 +34,6 @@ DROPPED = {
     "env wrapper": "env.wrapper._target_",
 }
 MINUS = "env max_episode_steps"  # -1 is null here, as the page says too
-CLASSES = {"torch.nn.SiLU": "silu", "torch.nn.ELU": "elu", "torch.nn.ReLU": "relu"} | NETWORKS | OPTIMIZERS
 
 
 def nested(leaves: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +78,7 @@ def test_every_leaf_is_theirs_or_the_page_says_why_not(
         if told:
             assert f"`{told[0]}" in page or told[0] in page, key
             continue
-        expected = CLASSES.get(value, value) if isinstance(value, str) else value
+        expected = named(value)
         if key == MINUS and value == -1:
             expected = None
         assert found(tree, key.split(" ")) == expected, key
