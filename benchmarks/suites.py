@@ -68,7 +68,7 @@ def write(line: str) -> None:
 
 def row(config: EnvConfig) -> str:
     """One line of the table."""
-    card = environment_card(config, seed=0)
+    card = environment_card(config)
     suite, tested = suite_with(config.id), card["tested"]
     assert suite is not None
     tier = card["tier"] + (", in a new instance" if card["fresh_instance"] else "")

@@ -146,8 +146,7 @@ def may_pass(failure: Any) -> bool:
 
 def key_of_card(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
     """By which make-env is cached: a hash of everything that the card depends on; None = measure each time."""
-    config = config_of(RunDirectory(parameters["run"]))
-    return card_key(config.env, config.seed)
+    return card_key(config_of(RunDirectory(parameters["run"])).env)
 
 
 def say_result(run: RunDirectory, results: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +165,7 @@ def end_where_bits_differ(run: RunDirectory, made: dict[str, Any] | None) -> Non
             raise Departed(made["sentence"])
 
 
-# One that nothing has changed is not measured twice, also not for another run.
+# One that nothing has changed is not measured twice, also not for another run or seed.
 make_env = Stage(
     "make-env",
     "make_env.measure_once",

@@ -69,10 +69,9 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
     if stale is not None:
         place = set_aside(run)
         log.warning("%s: %s; the run is set aside in %s", run_dir, stale, os.path.relpath(place))
-    if not _is_measured_for(run, config):
-        for name in MEASURED:
-            path = run.path / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for name in _measured_otherwise(run, config):
+        path = run.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     return create_run(config, values, ["--params", params, *typed], source)
 
 
@@ -138,10 +137,11 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     return None
 
 
-def _is_measured_for(run: RunDirectory, config: RunConfig) -> bool:
-    """Whether the card that lies in the folder is of this environment and seed."""
-    if not run.card.exists():
-        return False
-    card = run.read_card()
+def _measured_otherwise(run: RunDirectory, config: RunConfig) -> Sequence[str]:
+    """Names of what lies measured in the folder and is not of this environment, or was played from another seed."""
     settings = json.loads(json.dumps(dataclasses.asdict(EnvSettings.of(config.env))))
-    return card.get("settings") == settings and card.get("tested", {}).get("seed") == config.seed
+    if not run.card.exists() or run.read_card().get("settings") != settings:
+        return MEASURED
+    manifest = run.dataset / "manifest.json"
+    played = manifest.exists() and json.loads(manifest.read_text()).get("seed") == config.seed
+    return () if played else (run.dataset.name,)

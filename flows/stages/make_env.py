@@ -20,7 +20,7 @@ def measure(run: RunDirectory) -> dict[str, Any]:
     """The card of a run's environment."""
     config = config_of(run)
     try:
-        return environment_card(config.env, config.seed)
+        return environment_card(config.env)
     except EnvironmentFault as error:
         raise UserError(f"env.id={config.env.id}: {error}") from error
 
@@ -28,7 +28,7 @@ def measure(run: RunDirectory) -> dict[str, Any]:
 def measure_once(run: RunDirectory) -> dict[str, Any]:
     """The card of a run's environment, measured once in a process where nothing that it depends on has changed."""
     config = config_of(run)
-    key = card_key(config.env, config.seed)
+    key = card_key(config.env)
     card = _measured.get(key) or measure(run)
     if key is not None:
         _measured[key] = card

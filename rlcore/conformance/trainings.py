@@ -21,7 +21,7 @@ def fresh(config: RunConfig, **how: Any) -> Training:
     """A training whose environment has been measured at most once."""
     one = repr(dataclasses.replace(config.env, num_envs=1))  # it is the same of how many there are
     if one not in _CARDS:
-        _CARDS[one] = environment_card(config.env, config.seed)
+        _CARDS[one] = environment_card(config.env)
     with _BUILDING:  # ranks that are threads share torch's global generator, from which layers are drawn
         return Training(config, _CARDS[one], **how)
 

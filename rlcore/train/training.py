@@ -122,7 +122,7 @@ class Training(Loop):
     def card(self) -> dict[str, Any]:
         """Card of the config's environment, measured when it is first asked for."""
         if self._card is None:
-            self._card = environment_card(self.config.env, self.config.seed)
+            self._card = environment_card(self.config.env)
         return self._card
 
     def _own_envs(self) -> VectorEnv:

@@ -53,16 +53,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         del sys.modules[name]
 
 
-def key(env_id: str, seed: int = 1, **settings: object) -> str | None:
-    return card_key(EnvSettings(env_id, **settings), seed)
+def key(env_id: str, **settings: object) -> str | None:
+    return card_key(EnvSettings(env_id, **settings))
 
 
 def test_the_same_content_has_the_same_key() -> None:
     assert key("CartPole-v1") == key("CartPole-v1")
 
 
-def test_settings_seed_and_environment_are_in_the_key() -> None:
-    keys = [key("CartPole-v1"), key("CartPole-v1", 2), key("CartPole-v1", action_repeat=2), key("Acrobot-v1")]
+def test_settings_and_environment_are_in_the_key() -> None:
+    keys = [key("CartPole-v1"), key("CartPole-v1", action_repeat=2), key("Acrobot-v1")]
     keys.append(key("CartPole-v1", wrapper={"sutton_barto_reward": True}))
     assert len(set(keys)) == len(keys)
     assert None not in keys
@@ -107,7 +107,7 @@ def test_code_without_a_file_cannot_be_told_and_is_measured_each_time() -> None:
 
 
 def test_the_card_says_what_a_run_needs():
-    card = environment_card(EnvSettings("Pendulum-v1"), 0)
+    card = environment_card(EnvSettings("Pendulum-v1"))
     assert json.loads(json.dumps(card, allow_nan=False)) == card
     assert (card["id"], card["tier"], card["fresh_instance"], card["deterministic"]) == (
         "Pendulum-v1",
@@ -125,7 +125,7 @@ def test_the_card_says_what_a_run_needs():
 
 
 def test_the_card_names_the_engine_and_why_a_snapshot_is_not_possible():
-    card = environment_card(EnvSettings("Hopper-v5"), 0)
+    card = environment_card(EnvSettings("Hopper-v5"))
     assert set(card["packages"]) == {"gymnasium", "numpy", "mujoco"}
     assert "cannot be saved" in readable_card(card)
 
@@ -148,7 +148,7 @@ def test_the_time_limit_is_counted_in_actions(options, limit):
 def test_the_card_is_refused_for_an_environment_that_misbehaves():
     for fault, says in (("nan", "key 'state' is nan"), ("raise", "RuntimeError: the engine said no")):
         with pytest.raises(EnvironmentFault, match=says):
-            environment_card(EnvSettings("Probe/Counter-v0", wrapper={"lengths": [5], "fault": fault}), 0)
+            environment_card(EnvSettings("Probe/Counter-v0", wrapper={"lengths": [5], "fault": fault}))
 
 
 def test_a_reward_that_is_not_finite_is_refused_however_late_it_comes():
@@ -157,11 +157,11 @@ def test_a_reward_that_is_not_finite_is_refused_however_late_it_comes():
     with pytest.raises(
         EnvironmentFault, match="^this environment fails under random actions: .*step 120: reward is inf"
     ):
-        environment_card(EnvSettings("Probe/Counter-v0", wrapper=late), 0)
+        environment_card(EnvSettings("Probe/Counter-v0", wrapper=late))
 
 
 def test_an_environment_that_refuses_what_its_mask_does_not_allow_is_probed_and_has_a_baseline() -> None:
-    card = environment_card(EnvSettings("Probe/Masked-v0"), seed=1)
+    card = environment_card(EnvSettings("Probe/Masked-v0"))
     assert (card["tier"], card["tested"]["longest_episode"]) == ("snapshot", 25)
     config = dataclasses.replace(build_config(values("CartPole-v1", 64)), env=EnvConfig("Probe/Masked-v0"))
     result = evaluate_agent(RandomAgent(EnvSpec.from_json(card["spec"])), config, card, 6, greedy=False)
@@ -169,7 +169,7 @@ def test_an_environment_that_refuses_what_its_mask_does_not_allow_is_probed_and_
 
 
 def test_what_was_found_is_a_line_of_the_page() -> None:
-    card = environment_card(EnvSettings("Probe/Counter-v0"), seed=1)
+    card = environment_card(EnvSettings("Probe/Counter-v0"))
     assert card["tier"] == "snapshot" and len(card["findings"]) == 2
     page = readable_card(card)
     assert all(f"\n- Note: {finding}\n" in page for finding in card["findings"])

@@ -98,7 +98,7 @@ def test_velocities_are_masked_under_any_name():
 @pytest.mark.parametrize(("env_id", "tier"), [("CartPole-v1", "snapshot"), ("LunarLander-v3", "replay")])
 def test_a_drawn_environment_goes_on_exactly_and_its_replay_draws_only_the_last_picture(env_id, tier, monkeypatch):
     settings = EnvSettings(env_id, image_key="rgb", grayscale=True)
-    assert environment_card(settings, 0)["tier"] == tier
+    assert environment_card(settings)["tier"] == tier
     envs, other = (make_vector_env(settings, num_envs=1, seed=1, tier=tier) for _ in range(2))
     with closing(envs), closing(other):
         envs.reset()

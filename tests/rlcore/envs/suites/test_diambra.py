@@ -386,7 +386,7 @@ def test_the_list_of_suites_says_that_no_engine_is_there_and_starts_no_game(none
 
 def test_the_card_says_that_episodes_are_cut(three):
     config = EnvConfig(id="doapp", wrapper=QUICK, sync_env=True)
-    card = environment_card(config, 3)
+    card = environment_card(config)
     assert card["tier"] == "boundary" and card["deterministic"] and not card["fresh_instance"]
     assert "an engine that cannot be copied" in readable_card(card)
     assert EnvSpec.from_json(card["spec"]).obs["frame"].kind == "image"

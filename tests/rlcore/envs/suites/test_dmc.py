@@ -106,7 +106,7 @@ def test_it_is_resumed_by_replay_bit_for_bit(pixels: bool) -> None:
     wrapper = {"from_pixels": pixels, "fast_rendering": True}
     settings = EnvSettings("cartpole_swingup", wrapper=wrapper, screen_size=36, action_repeat=2)
     if not pixels:
-        card = environment_card(settings, 0)
+        card = environment_card(settings)
         assert (card["tier"], card["deterministic"]) == ("replay", True)
         assert card["packages"].keys() >= {"dm-control"}
     envs, other = (make_vector_env(settings, num_envs=2, seed=1, tier="replay") for _ in range(2))

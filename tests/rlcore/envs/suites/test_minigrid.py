@@ -95,7 +95,7 @@ def test_it_says_nothing_where_a_mission_is_drawn_again(capfd: pytest.CaptureFix
 
 @pytest.mark.parametrize("env_id", ["MiniGrid-MemoryS7-v0", "BabyAI-GoToLocal-v0"])
 def test_an_episode_is_played_again_bit_for_bit(env_id: str) -> None:
-    card = environment_card(EnvSettings(env_id, screen_size=None), seed=0)
+    card = environment_card(EnvSettings(env_id, screen_size=None))
     assert (card["tier"], card["deterministic"], card["fresh_instance"]) == ("replay", True, False)
     config = EnvConfig(env_id, screen_size=None)
     one, other = (make_vector_env(config, num_envs=2, seed=2, tier="replay") for _ in range(2))

@@ -129,7 +129,7 @@ def test_a_function_that_says_that_it_makes_an_environment_is_called() -> None:
     with closing(make(settings("made", end=2))) as env:
         env.reset(seed=0)
         assert [env.step(0)[2] for _ in range(2)] == [False, True]
-    assert environment_card(settings("made"), seed=1)["tier"] == "snapshot"
+    assert environment_card(settings("made"))["tier"] == "snapshot"
 
 
 ANY_SUITE = {
@@ -204,13 +204,13 @@ def test_a_wrapped_environment_goes_on_exactly_as_its_suite_does(suite: str) -> 
 @pytest.mark.parametrize("suite", ["classic control", "minigrid"], indirect=True)
 def test_the_card_of_a_wrapped_environment_is_that_of_its_suite(suite: str, tmp_path: Path) -> None:
     wrapped = EnvSettings(ANY_SUITE[suite][0], {"_target_": "own_envs.ended", "end": 30}, screen_size=32)
-    card = environment_card(wrapped, seed=1)
+    card = environment_card(wrapped)
     assert (card["id"], card["tier"]) == (wrapped.id, TIERS.get(suite, "snapshot"))
     assert card["deterministic"] and "Ended" in card["layers"]
     assert {package.lower() for package in SUITES[suite].packages} <= set(card["packages"])
-    before = card_key(wrapped, seed=1)
+    before = card_key(wrapped)
     (tmp_path / "own_envs.py").write_text(SOURCE + "# changed")
-    assert card_key(wrapped, seed=1) not in (None, before)
+    assert card_key(wrapped) not in (None, before)
 
 
 def test_an_argument_that_hides_one_of_the_env_group_is_refused() -> None:
@@ -236,11 +236,11 @@ def test_wrappers_limits_and_pictures_are_as_with_any_environment() -> None:
 
 
 def test_its_card_says_how_it_resumes_and_changes_with_its_source(tmp_path: Path) -> None:
-    card = environment_card(settings(), seed=1)
+    card = environment_card(settings())
     assert (card["id"], card["tier"], card["tested"]["longest_episode"]) == ("Counting", "snapshot", 3)
-    before = card_key(settings(), seed=1)
+    before = card_key(settings())
     (tmp_path / "own_envs.py").write_text(SOURCE)
-    assert card_key(settings(), seed=1) not in (None, before)
+    assert card_key(settings()) not in (None, before)
 
 
 def test_it_steps_in_a_process_of_its_own() -> None:
