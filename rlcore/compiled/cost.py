@@ -85,7 +85,7 @@ class Counter:
 
 
 class _Operations(TorchDispatchMode):
-    """Operations within, and their arithmetic by torch's own formulas: those of `FlopCounterMode` in two thirds of its time."""
+    """Operations within and their arithmetic, which `FlopCounterMode` counts too, in half as much time again."""
 
     def __init__(self) -> None:
         super().__init__()
