@@ -138,3 +138,17 @@ def test_a_running_mean_is_centred_and_shrinks_evenly_at_the_ends() -> None:
     # 0; (0+3+0)/3; (0+3+0+0+6)/5; (3+0+0+6+1)/5; (0+6+1)/3; 1
     assert running_mean([0.0, 3.0, 0.0, 0.0, 6.0, 1.0], 2) == pytest.approx([0, 1, 1.8, 2.0, 7 / 3, 1])
     assert running_mean([0.0, 3.0, 0.0], 0) == [0.0, 3.0, 0.0]
+
+
+def test_the_curve_is_drawn_again_only_when_there_is_more_to_show(run: RunDirectory, figures: list[Figure]) -> None:
+    write_events(run)
+    learning_curve(run)
+    EventLog(run.events).append("registered", name="ppo", version=1, aliases=[])
+    assert learning_curve(run).exists()
+    assert len(figures) == 1
+    judge_finally(run)
+    learning_curve(run)
+    assert len(figures[-1].axes) == 2
+    run.curve.unlink()
+    learning_curve(run)
+    assert len(figures) == 3
