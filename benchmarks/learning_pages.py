@@ -16,10 +16,18 @@ from flows.report.sentences import number
 SHARE = 0.8  # of the seeds must reach a gate
 BASE = "ppo_cartpole"  # what variants are compared with
 TITLES = {"ppo_recurrent": "Recurrent PPO", "droq": "DroQ", "crossq": "CrossQ", "simba": "SimBa", "sac_ae": "SAC-AE"}
+TITLES |= {f"dreamer_v{version}": f"Dreamer V{version}" for version in (1, 2, 3)}
+# What a gate is of (names of `benchmarks.validate.MEASURES`) -> words behind its mark, and before the seeds' figures.
+PHRASES = {
+    "greedy": ("", ""),
+    "training": (", best of ten episodes of training in a row", "best mean of ten episodes of training in a row "),
+    "evaluations": (", each of the last three evaluations", "lowest of the last three evaluations "),
+    "pictures": (" of the error of the mean picture, by those told", "error of pictures told over the mean picture's "),
+}
 INTRODUCTION = """\
 Made by `make validate`. Each preset is trained on several seeds; the *last* policy of each run plays 100 greedy
-episodes on seeds of their own. Four of five seeds must reach the mark; presets are tuned, marks are not. IQM:
-interquartile mean over seeds with its 95 % bootstrap interval, of five seeds too narrow
+episodes on seeds of their own, unless a mark is of something else. Four of five seeds must reach a mark; presets are
+tuned, marks are not. IQM: interquartile mean over seeds with its 95 % bootstrap interval, of five seeds too narrow
 ([why](../comparing.md#why-ten-seeds)). Peers: RL Baselines3 Zoo (one trained agent; at 300 k the mean of its last
 25 training episodes), CleanRL (mean of three seeds), OpenAI's baselines (six), Tianshou (ten)."""
 SAMENESS = """\
@@ -37,25 +45,26 @@ def write_pages(folder: Path) -> None:
 def reached(gate: dict[str, Any]) -> int:
     """How many seeds do."""
     low, high = gate.get("at_least", -math.inf), gate.get("at_most", math.inf)
-    return sum(low <= value <= high for value in gate["returns"])
+    return sum(low <= value <= high for value in gate["values"])
 
 
 def mark(gate: dict[str, Any]) -> str:
     """A gate in a few words."""
-    return f"at most {number(gate['at_most'])}" if "at_most" in gate else number(gate["at_least"])
+    value = f"at most {number(gate['at_most'])}" if "at_most" in gate else number(gate["at_least"])
+    return value + PHRASES[gate["of"]][0]
 
 
 def passed(figures: dict[str, Any]) -> bool:
     """Whether every gate is reached by enough seeds, in the time that there is."""
     in_time = figures.get("cpu_s", 0.0) <= (figures.get("within_s") or math.inf)
-    return in_time and all(reached(gate) >= SHARE * len(gate["returns"]) for gate in figures["gates"])
+    return in_time and all(reached(gate) >= SHARE * len(gate["values"]) for gate in figures["gates"])
 
 
 def verdict(figures: dict[str, Any]) -> str:
     """How many seeds reach each gate."""
     limit = figures.get("within_s")
     return ", ".join(
-        f"{reached(gate)} of {len(gate['returns'])} seeds reach {mark(gate)} after {gate['policy_steps']:,} steps"
+        f"{reached(gate)} of {len(gate['values'])} seeds reach {mark(gate)} after {gate['policy_steps']:,} steps"
         for gate in figures["gates"]
     ) + (f", in {figures['cpu_s']:.0f} of {limit:.0f} processor seconds" if limit else "")
 
@@ -68,10 +77,10 @@ def page(algorithm: str, figures: dict[str, Any]) -> str:
     lines = [f"# {title}: what the presets reach", "", INTRODUCTION, "", *head(columns)]
     for of in presets.values():
         for gate in of["gates"]:
-            shown = f"**{reached(gate)} of {len(gate['returns'])}**"
+            shown = f"**{reached(gate)} of {len(gate['values'])}**"
             limit = f", in {of['within_s']:.0f} processor seconds" if of.get("within_s") else ""
             cells = [f"`{of['preset']}`", of["env"], f"{gate['policy_steps']:,}", mark(gate) + limit, shown]
-            lines.append(row([*cells, interval(gate["returns"]), of["about"]]))
+            lines.append(row([*cells, interval(gate["values"]), of["about"]]))
     for name, of in presets.items():
         lines += ["", *section(name, of)]
     variants = {k: f for k, f in figures.items() if f["algorithm"] == algorithm and f["variant"]}
@@ -83,7 +92,9 @@ def page(algorithm: str, figures: dict[str, Any]) -> str:
 def section(name: str, of: dict[str, Any]) -> list[str]:
     """One preset: its command, the return of each seed, the picture."""
     where = f"{of['machine']}, {of['day']}, code and config {of['digest']}"
-    by_seed = [f"after {gate['policy_steps']:,} steps {listed(gate['returns'])}" for gate in of["gates"]]
+    by_seed = [
+        f"{PHRASES[gate['of']][1]}after {gate['policy_steps']:,} steps {listed(gate['values'])}" for gate in of["gates"]
+    ]
     return [
         f"## {of['env']}",
         "",
@@ -102,7 +113,7 @@ def sameness(base: dict[str, Any], variants: dict[str, dict[str, Any]]) -> list[
     lines = ["## The same, however it is computed", "", SAMENESS, "", *head(columns)]
     for of in (base, *variants.values()):
         cells = [of["about"] if of is not base else "4 environments × 128 rows, not compiled, no normaliser"]
-        ours, others = ([f["gates"][-1]["returns"], f["while_training"]] for f in (of, base))
+        ours, others = ([f["gates"][-1]["values"], f["while_training"]] for f in (of, base))
         cells.append(listed(ours[0]))
         for values, beside in zip(ours, others, strict=True):
             cells += [interval(values), difference(values, beside) if of is not base else ""]

@@ -1,4 +1,4 @@
-"""Whether the presets learn: each on five seeds, its last policy judged over 100 greedy episodes, against a gate.
+"""Whether the presets learn: each on five seeds against its gates, of which `MEASURES` says what they are of.
 
     make validate                                   every preset and variant, a page an algorithm in docs/results
     make validate ARGS="--only ppo_cartpole"        one of them; the others' figures stay as they are
@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,32 +31,47 @@ from flows.config.compose import compose
 from flows.report.figures import drawing
 from flows.sweeps.group_runs import group_of
 from rlcore.errors import RunError
+from rlcore.judge.dream import record
 from rlcore.judge.final import evaluate_checkpoint
+from rlcore.judge.policy import load_world_model
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_config import learning_half
+from rlcore.store.run_config import config_of, learning_half
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs/results"
 KEPT = RESULTS / "learning.json"
 EPISODES = 100
+IN_A_ROW, LAST = 10, 3  # episodes of training, evaluations
 QUICK = ("env.capture_video=false", "model_manager.disabled=true", "evaluation.baseline_episodes=10")
 LEAN = (*QUICK, "metric.logger.name=none", "log_root=runs/validate")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A preset, or a variant of exp=ppo: its return at the end of a run and, where asked, after so many steps."""
+    """A preset, or a variant of exp=ppo, and what its seeds must reach; None: of that nothing is asked."""
 
     overrides: str
-    mark: float
+    mark: float | None  # of the return at the end of a run
     about: str  # what peers reach with it; of a variant, what it is
-    earlier: tuple[tuple[int, float], ...] = ()
+    earlier: tuple[tuple[int, float], ...] = ()  # marks of the return after so many steps
     variant: bool = False
     below: bool = False  # the mark is what an agent that lacks something stays below
     within_s: float | None = None  # processor seconds of a seed's training
+    training: float | None = None  # of the best mean return of ten episodes of training in a row
+    evaluations: float | None = None  # of each of the last three evaluations
+    pictures: float | None = None  # error of reconstructed pictures, as a share of the mean picture's, to stay below
+
+    def gates(self, total_steps: int) -> list[tuple[str, int, dict[str, float]]]:
+        """Name in `MEASURES`, policy steps and mark of each."""
+        asked = {"training": self.training, "evaluations": self.evaluations, "greedy": self.mark}
+        low = [*(("greedy", *earlier) for earlier in self.earlier)]
+        low += [(of, total_steps, mark) for of, mark in asked.items() if mark is not None]
+        found = [(of, steps, {"at_most" if self.below else "at_least": mark}) for of, steps, mark in low]
+        return found + ([] if self.pictures is None else [("pictures", total_steps, {"at_most": self.pictures})])
 
 
+NO_PEER = "none at these steps; 22, the random policy"
 CASES = {
     "ppo_cartpole": Case("exp=ppo", 475, "500 at 100 k (Zoo), 490 at 500 k (CleanRL)"),
     "a2c_cartpole": Case("exp=a2c", 450, "500 at 500 k (Zoo)"),
@@ -74,6 +89,24 @@ CASES = {
     "sac_lunar_lander": Case("exp=sac_lunar_lander", 200, "200 at 90 k (Zoo, v2, training)"),
     "droq_pendulum": Case("exp=droq_pendulum", -200, "none at these steps; SAC's mark, at a fifth of its"),
     "crossq_inverted_pendulum": Case("exp=crossq_inverted_pendulum", 900, "1000 at 1 M (SAC, Tianshou)", within_s=60),
+    "dreamer_v1_cartpole": Case("exp=dreamer_v1_cartpole", None, NO_PEER, training=100),
+    "dreamer_v2_cartpole": Case("exp=dreamer_v2_cartpole", None, NO_PEER, training=150),
+    "dreamer_v3_cartpole": Case("exp=dreamer_v3_cartpole", None, NO_PEER, training=150),
+    "dreamer_v3_cartpole_long": Case(
+        "exp=dreamer_v3_cartpole algo.total_steps=30000 algo.replay_ratio=0.5 buffer.size=30000",
+        400,
+        "about 450 at as many gradient steps (RLlib's example, size XS)",
+        evaluations=350,
+    ),
+    "dreamer_v1_point_mass": Case("exp=dreamer_v1_point_mass", 15, "2.6, the random policy; 34 pushed by hand"),
+    "dreamer_v3_point_mass": Case("exp=dreamer_v3_point_mass", 15, "2.6, the random policy; 34 pushed by hand"),
+    "dreamer_v1_pendulum": Case("exp=dreamer_v1_pendulum", -700, "about -1,200, the random policy"),
+    "dreamer_v2_crosshair": Case(
+        "exp=dreamer_v2_crosshair", 5, "1.0, the random policy; 11.9 on the shortest way", pictures=1
+    ),
+    "dreamer_v3_crosshair": Case(
+        "exp=dreamer_v3_crosshair", 5, "1.0, the random policy; 11.9 on the shortest way", pictures=1
+    ),
     "ppo_recurrent_cartpole": Case("exp=ppo_recurrent_cartpole", 450, "500 at 100 k (Zoo)"),
     "ppo_masked_cartpole": Case(
         "exp=ppo env.mask_velocities=true algo.total_steps=150000",
@@ -117,6 +150,7 @@ def main() -> None:
 def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) -> dict[str, Any]:
     """Train what is not trained yet, judge it and draw it."""
     words = [*case.overrides.split(), *LEAN, *(["checkpoint.keep_last=null"] if case.earlier else [])]
+    words += ["metric.log_every=1"] if case.training is not None else []  # every episode by itself
     config, _ = compose([*words, "seed=0"])
     key = digest(learning_half(config))
     words += [f"seed={','.join(map(str, seeds))}", f"group={name}-{key}"]
@@ -126,8 +160,6 @@ def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) 
     records = [from_directory(run) for run in runs]
     if not case.variant:
         draw(name, records)
-    last = {"at_most" if case.below else "at_least": case.mark}
-    gates = [*((steps, {"at_least": mark}) for steps, mark in case.earlier), (config.algo.total_steps, last)]
     return {
         "algorithm": config.algo.name,
         "preset": case.overrides,
@@ -136,7 +168,8 @@ def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) 
         "env": config.env.id,
         "command": shlex.join(["shepherd", "train", *case.overrides.split(), words[-2], f"group={name}"]),
         "gates": [
-            {"policy_steps": steps, "returns": [judged(run, steps) for run in runs]} | mark for steps, mark in gates
+            {"of": of, "policy_steps": steps, "values": [MEASURES[of](run, steps) for run in runs]} | mark
+            for of, steps, mark in case.gates(config.algo.total_steps)
         ],
         "within_s": case.within_s,
         "chosen": [record.final for record in records],
@@ -156,15 +189,56 @@ def digest(learned: dict[str, Any]) -> str:
     return hashed.hexdigest()[:8]
 
 
-def judged(run: RunDirectory, steps: int) -> float:
-    """Mean greedy return of the newest policy of at most so many policy steps; where it was played, it is read."""
+def newest(run: RunDirectory, steps: int) -> Path:
+    """The newest checkpoint of at most so many policy steps."""
     path = next((path for path in checkpoint.newest_first(run.checkpoints) if int(path.name) <= steps), None)
     if path is None:
         raise RunError(f"{run.path}: no checkpoint of {steps:,} policy steps; its folder is to be removed")
+    return path
+
+
+def greedy_return(run: RunDirectory, steps: int) -> float:
+    """Mean greedy return of the newest policy of at most so many policy steps; where it was played, it is read."""
+    path = newest(run, steps)
     written = run.evaluations / f"last-{path.name}-{EPISODES}.json"
     if not written.exists():
         write_json(written, {"greedy": evaluate_checkpoint(run, path, EPISODES)})
     return json.loads(written.read_text())["greedy"]["mean"]
+
+
+def best_of_training(run: RunDirectory, steps: int) -> float:
+    """Best mean return of ten episodes of training in a row, within so many policy steps."""
+    returns = [value for step, value in from_directory(run).training if step <= steps]
+    return max((float(np.mean(returns[i : i + IN_A_ROW])) for i in range(len(returns) - IN_A_ROW + 1)), default=-np.inf)
+
+
+def lowest_of_last(run: RunDirectory, steps: int) -> float:
+    """Lowest of the last three evaluations within so many policy steps."""
+    return min([value for step, value in from_directory(run).evaluations if step <= steps][-LAST:])
+
+
+def reconstruction(run: RunDirectory, steps: int) -> float:
+    """Squared error of pictures that the newest world model tells of states that saw them, over that of their mean.
+
+    The pictures are of greedy episodes on seeds of their own.
+    """
+    path, config = newest(run, steps), config_of(run)
+    model = load_world_model(path, config.seed)
+    rows = record(model, config, run.read_card())
+    obs = {key: rows[f"obs/{key}"] for key in model.keys}
+    told = model.decode(model.observe(obs, rows["action"], rows["is_first"])).obs
+    truth = {key: obs[key].astype(np.float64) for key in told if obs[key].dtype == np.uint8}
+    error = sum(np.square(told[key] - pictures).sum() for key, pictures in truth.items())
+    return float(error / sum(np.square(pictures - pictures.mean((0, 1))).sum() for pictures in truth.values()))
+
+
+# What gates are of -> how it is measured; `learning_pages.PHRASES` has the words.
+MEASURES: dict[str, Callable[[RunDirectory, int], float]] = {
+    "greedy": greedy_return,
+    "training": best_of_training,
+    "evaluations": lowest_of_last,
+    "pictures": reconstruction,
+}
 
 
 def draw(name: str, records: Sequence[Record]) -> None:

@@ -66,7 +66,8 @@ class EnvConfig:
     )
     normalize_actions: bool = arg(False, "a bounded Box of actions is shown as -1 to 1")
     action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
-    clip_rewards: bool = arg(False, "the learner sees tanh(reward)")
+    reward_scale: float = arg(1.0, "the learner sees the reward times this", above=0)
+    clip_rewards: bool = arg(False, "the learner sees tanh(reward), of the scaled one")
     capture_video: bool = arg(True, "record one greedy episode at the last evaluation", learning=False)
     actions_as_observation: ActionsAsObservationConfig = arg(
         ActionsAsObservationConfig(), "past actions as an observation"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlcore.data.arrivals import FLAGS, as_steps
+from rlcore.data.steps import learned_reward
 from rlcore.errors import UserError
 from rlcore.types import Steps
 
@@ -66,8 +67,7 @@ def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Step
     columns["is_first"][:: len(rows)] = True
     taken = _column(flat, "action", "actions", spec.action)
     columns["action"] = agent.from_env(taken.to(context.fabric.device)).cpu()
-    if context.config.env.clip_rewards:
-        columns["reward"].tanh_()
+    columns["reward"] = learned_reward(context.config.env, columns["reward"])
     width, ranks = context.num_envs, context.ranks
     length = len(taken) // (width * ranks.size)
     if length < 2:

@@ -1,4 +1,4 @@
-"""The only place that knows the time alignment of `Steps` (drawn in rlcore/types.py)."""
+"""The only place that knows the time alignment of `Steps` (drawn in rlcore/types.py), and how rewards enter them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlcore.config.groups import EnvConfig
 from rlcore.functional.returns import Outcomes
 from rlcore.types import Batch
 
@@ -71,3 +72,9 @@ def n_step(batch: Batch, gamma: float) -> Transition:
 def shift(rows: Tensor, last: Tensor) -> Tensor:
     """Rows 1..T of [T, B, ...] followed by the arrival [B, ...] after them: [T, B, ...]."""
     return torch.cat([rows[1:], last.unsqueeze(0)])
+
+
+def learned_reward(config: EnvConfig, reward: Tensor) -> Tensor:
+    """Rewards [...] as the learner sees them: times `reward_scale`, and the tanh of that with `clip_rewards`."""
+    scaled = reward if config.reward_scale == 1 else reward * config.reward_scale
+    return scaled.tanh() if config.clip_rewards else scaled

@@ -37,7 +37,7 @@ class Collector:
         rng: supplies all action noise.
         device: where the agent computes and where the steps are handed out.
         autocast: entered around every call of the agent (mixed precision).
-        clip_rewards: the steps hold tanh(reward).
+        learned: rewards of the environments -> those that the steps hold; None = as they are.
         ranks: who collects beside this one; None = nobody.
         prefill: the stream of random actions; None = none are asked for.
         compiler: makes acting one compiled function (`rlcore.compiled.acting`); None = it runs as written.
@@ -50,7 +50,7 @@ class Collector:
         rng: Noise,
         device: torch.device | str = "cpu",
         autocast: Any = nullcontext,
-        clip_rewards: bool = False,
+        learned: Callable[[Tensor], Tensor] | None = None,
         ranks: Ranks | None = None,
         prefill: Noise | None = None,
         compiler: Compiler | None = None,
@@ -58,7 +58,7 @@ class Collector:
         self.envs, self.agent, self.rng, self.ranks = envs, recalling(agent, envs.spec), rng, ranks or Alone()
         self.device = torch.device(device)
         self.autocast: Any = autocast
-        self.clip_rewards = clip_rewards
+        self.learned = learned
         self.prefill, self._random = prefill, RandomAgent(envs.spec)
         self.env_steps = 0  # actions taken, all ranks together
         self.policy_steps = 0  # rows collected, those that only reset among them: T·B of every rank an iteration
@@ -147,8 +147,8 @@ class Collector:
 
     def _steps(self, room: Room, said: list[tuple[Tensor, dict[str, Tensor]]], carry: Any) -> tuple[Steps, Steps]:
         rows, end = room.split()
-        if self.clip_rewards:
-            rows, end = (part | {"reward": part["reward"].tanh()} for part in (rows, end))
+        if self.learned is not None:
+            rows, end = (part | {"reward": self.learned(part["reward"])} for part in (rows, end))
         action = torch.stack([a for a, _ in said])
         steps, last = as_steps(rows, action), as_steps(end, action[-1])
         steps.extras = {key: torch.stack([e[key] for _, e in said]) for key in said[0][1]}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from rlcore import streams
 from rlcore.algorithms import ALGORITHMS
+from rlcore.data.steps import learned_reward
 from rlcore.errors import RunError, UserError
 from rlcore.functional.noise import Noise
 from rlcore.judge.play import OnProgress
@@ -40,7 +43,7 @@ class Loop:
             Noise(config.seed, "policy", rank, device=device),
             device,
             context.fabric.autocast,
-            config.env.clip_rewards,
+            functools.partial(learned_reward, config.env),
             context.ranks,
             Noise(config.seed, "prefill", rank),
             context.compiler if context.compiler and context.compiler.builds else None,

@@ -31,15 +31,15 @@ def test_every_case_is_a_config_whose_figures_are_of_its_environment_and_budget(
 
 @pytest.mark.parametrize(("returns", "passes"), [([1, 1, 1, 1, 0], True), ([1, 1, 1, 0, 0], False), ([1, 0], False)])
 def test_four_of_five_seeds_must_reach_a_mark(returns: list[float], passes: bool) -> None:
-    gate = {"policy_steps": 1, "at_least": 1.0, "returns": returns}
+    gate = {"of": "greedy", "policy_steps": 1, "at_least": 1.0, "values": returns}
     assert learning_pages.passed({"gates": [gate]}) is passes
-    assert learning_pages.passed({"gates": [gate, gate | {"returns": [0, 0, 0, 0, 1]}]}) is False
+    assert learning_pages.passed({"gates": [gate, gate | {"values": [0, 0, 0, 0, 1]}]}) is False
 
 
 def test_a_mark_may_be_one_to_stay_below_and_a_training_may_have_so_many_seconds() -> None:
-    below = {"policy_steps": 1, "at_most": 250.0, "returns": [249, 250, 100, 50, 251]}
+    below = {"of": "greedy", "policy_steps": 1, "at_most": 250.0, "values": [249, 250, 100, 50, 251]}
     assert learning_pages.passed({"gates": [below]})
     assert not learning_pages.passed({"gates": [below | {"at_most": 240.0}]})
-    reached = {"gates": [{"policy_steps": 1, "at_least": 900.0, "returns": [1000] * 5}], "within_s": 60}
+    reached = {"gates": [{"of": "greedy", "policy_steps": 1, "at_least": 900.0, "values": [1000] * 5}], "within_s": 60}
     assert learning_pages.passed(reached | {"cpu_s": 59.0})
     assert not learning_pages.passed(reached | {"cpu_s": 61.0})

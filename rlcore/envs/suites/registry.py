@@ -16,6 +16,7 @@ from rlcore.envs.suites.dummy import DummySuite
 from rlcore.envs.suites.gym import GYMNASIUM, REGISTERED
 from rlcore.envs.suites.minigrid import MiniGridSuite
 from rlcore.envs.suites.own import OwnClass
+from rlcore.envs.suites.small import SmallSuite
 from rlcore.envs.suites.suite import Suite, is_installed, why_not
 from rlcore.errors import UserError
 
@@ -29,6 +30,7 @@ SUITES: dict[str, Suite] = {
         DMCSuite(),
         MiniGridSuite(),
         DummySuite(),
+        SmallSuite(),
         REGISTERED,
     )
 }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlcore.config.groups import EnvConfig
+from rlcore.data.steps import learned_reward
 from rlcore.functional.noise import Noise
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.collect import Collector
@@ -98,10 +101,19 @@ def test_an_environment_that_writes_into_the_same_array_harms_nothing() -> None:
     assert steps.obs["state"][0].tolist() == kept.tolist()
 
 
-def test_clipped_rewards_are_squashed_for_the_learner_alone() -> None:
-    steps, last = collector(3, clip_rewards=True).collect(3)
-    torch.testing.assert_close(steps.reward[:, 0], torch.tensor([0.0, 1.0, 2.0]).tanh())
-    torch.testing.assert_close(last.reward, torch.tensor([3.0]).tanh())
+@pytest.mark.parametrize(
+    ("settings", "seen"),
+    [
+        ({"clip_rewards": True}, torch.tanh),
+        ({"reward_scale": 0.1}, lambda reward: 0.1 * reward),
+        ({"reward_scale": 0.1, "clip_rewards": True}, lambda reward: torch.tanh(0.1 * reward)),
+    ],
+)
+def test_rewards_are_scaled_and_squashed_for_the_learner_alone(settings: Any, seen: Any) -> None:
+    learned = functools.partial(learned_reward, EnvConfig("counting", **settings))
+    steps, last = collector(3, learned=learned).collect(3)
+    torch.testing.assert_close(steps.reward[:, 0], seen(torch.tensor([0.0, 1.0, 2.0])))
+    torch.testing.assert_close(last.reward, seen(torch.tensor([3.0])))
 
 
 def test_continuing_from_a_saved_state_gives_the_rows_of_never_stopping() -> None:

@@ -230,7 +230,9 @@ def test_a_name_is_taken_once() -> None:
 
 def test_every_suite_that_is_built_in_has_a_preset_or_is_gymnasiums() -> None:
     presets = {"classic control": "gym"}
-    presets |= {name: name for name in ("atari", "box2d", "crafter", "mujoco", "diambra", "dmc", "dummy", "minigrid")}
+    presets |= {
+        name: name for name in ("atari", "box2d", "crafter", "mujoco", "diambra", "dmc", "dummy", "minigrid", "small")
+    }
     for name, preset in presets.items():
         config, _ = compose([f"env={preset}", "exp=ppo", "algo.mlp_keys.encoder=[state]"])
         assert registry.suite_with(config.env.id) is SUITES[name]

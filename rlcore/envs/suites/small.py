@@ -1,0 +1,135 @@
+"""Two tasks that an agent with a world model learns within minutes on a processor: one of numbers, one of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from rlcore.envs.suites.suite import Suite
+
+MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # of row and column: up, down, left, right
+
+
+class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
+    """A mass in the plane, to be pushed to the middle and kept there.
+
+    It begins at rest on a circle of radius 1 and is held within ±1.5. A step keeps four fifths of its velocity, adds a
+    fifth of the force (-1 to 1 in each direction) and moves it by a fifth of the sum. Reward exp(-4 d²) at distance d,
+    so that an episode returns less than `n_steps`.
+
+    Args:
+        n_steps: the episode is cut after so many actions.
+
+    Attributes:
+        observation_space: place and velocity, [4] float32.
+        action_space: force, [2] float32.
+    """
+
+    observation_space = spaces.Box(-1.5, 1.5, (4,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, n_steps: int = 40) -> None:
+        self.n_steps = n_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Open an episode at a random place of the circle."""
+        super().reset(seed=seed)
+        angle = self.np_random.uniform(0, 2 * np.pi)
+        self.count, self.place, self.velocity = 0, np.array([np.cos(angle), np.sin(angle)]), np.zeros(2)
+        return self._obs(), {}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Push; what is outside of -1 to 1 is clipped."""
+        force = np.clip(np.asarray(action, np.float64), -1, 1).round(6)  # the last bits of an action change nothing
+        self.velocity = 0.8 * self.velocity + 0.2 * force
+        self.place = np.clip(self.place + 0.2 * self.velocity, -1.5, 1.5)
+        self.count += 1
+        reward = float(np.exp(-4 * np.square(self.place).sum()))
+        return self._obs(), reward, False, self.count == self.n_steps, {}
+
+    def _obs(self) -> np.ndarray:
+        return np.concatenate([self.place, self.velocity]).astype(np.float32)
+
+
+class Crosshair(gymnasium.Env[np.ndarray, int]):
+    """A board on which a crosshair is to be moved onto another one, again and again, from pixels.
+
+    Each is a row and a column of the picture in a colour of its own: the red one moves, up, down, left or right. Where
+    both are in one cell the reward is 1, and the green one goes to another cell.
+
+    Args:
+        cells: of a side.
+        n_steps: the episode is cut after so many actions.
+        render_mode: None, or "rgb_array".
+
+    Attributes:
+        metadata: Gymnasium's: how it can be drawn.
+        observation_space: the picture, [64, 64, 3] uint8.
+        action_space: the four directions.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012 - Gymnasium's own form
+    observation_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    action_space = spaces.Discrete(len(MOVES))
+
+    def __init__(self, cells: int = 4, n_steps: int = 32, render_mode: str | None = None) -> None:
+        if not 2 <= cells <= 8:
+            raise ValueError(f"cells={cells}: 2 to 8")
+        self.cells, self.n_steps, self.render_mode = cells, n_steps, render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Open an episode with both in random cells, which differ."""
+        super().reset(seed=seed)
+        self.count, self.place = 0, self.np_random.integers(self.cells, size=2)
+        self._hide()
+        return self.render(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move; the edge stops it."""
+        self.place = np.clip(self.place + MOVES[action], 0, self.cells - 1)
+        self.count += 1
+        found = bool((self.place == self.goal).all())
+        if found:
+            self._hide()
+        return self.render(), float(found), False, self.count == self.n_steps, {}
+
+    def render(self) -> Any:
+        """The picture, which is the observation too: lines of a quarter of a cell through the middle of each."""
+        picture, cell = np.zeros((64, 64, 3), np.uint8), 64 // self.cells
+        for channel, (row, column) in enumerate((self.place, self.goal)):
+            first, second = (slice(cell * at + cell * 3 // 8, cell * at + cell * 5 // 8) for at in (row, column))
+            picture[first, :, channel] = picture[:, second, channel] = 255
+        return picture
+
+    def _hide(self) -> None:
+        """Draw a cell for the goal, any but that of the one that moves."""
+        cell = int(self.np_random.integers(self.cells**2 - 1))
+        cell += cell >= self.place[0] * self.cells + self.place[1]
+        self.goal = np.array(divmod(cell, self.cells))
+
+
+CLASSES: Mapping[str, type[gymnasium.Env[Any, Any]]] = {"point_mass": PointMass, "crosshair": Crosshair}
+
+
+class SmallSuite(Suite):
+    """Both of them by their ids."""
+
+    name = "small"
+    note = "a mass to push, crosshairs to align: learned within minutes"
+
+    def ids(self) -> Sequence[str]:
+        """The ids of the classes."""
+        return tuple(CLASSES)
+
+    def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
+        """An object of the id's class; a mass cannot be drawn."""
+        drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+        return CLASSES[env_id](**arguments, **drawn)
+
+    def source(self, env_id: str) -> Any:
+        """The id's class."""
+        return CLASSES[env_id]
