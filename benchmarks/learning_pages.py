@@ -37,7 +37,10 @@ which says how early it learned. Differences are of IQMs, to the first row, seed
 
 def write_pages(folder: Path) -> None:
     """Write the page of each algorithm that has figures anew."""
-    figures = json.loads((folder / "learning.json").read_text())
+    figures, peers = json.loads((folder / "learning.json").read_text()), folder / "learning_peers.json"
+    for name, beside in (json.loads(peers.read_text()) if peers.exists() else {}).items():
+        if name in figures:
+            figures[name]["beside"] = beside
     for algorithm in dict.fromkeys(of["algorithm"] for of in figures.values()):
         (folder / f"{algorithm}.md").write_text(page(algorithm, figures))
 
@@ -104,6 +107,17 @@ def section(name: str, of: dict[str, Any]) -> list[str]:
         f"{listed(of['chosen'])}. Training took {of['cpu_s']:.0f} processor seconds a seed ({where}).",
         "",
         f"![Return against steps of training, each seed and their interquartile mean]({name}.png)",
+        *(peer(of["beside"], of["gates"][0]) if "beside" in of else []),
+    ]
+
+
+def peer(beside: dict[str, Any], gate: dict[str, Any]) -> list[str]:
+    """What another implementation reaches with the same numbers (`benchmarks.learning_peers`)."""
+    return [
+        "",
+        f"{beside['who']} with the same numbers: {PHRASES[gate['of']][1]}after {gate['policy_steps']:,} steps "
+        f"{listed(beside['values'])}, {beside['cpu_s']:.0f} processor seconds a seed ({beside['machine']}, "
+        f"{beside['day']}), by `{beside['command']}`.",
     ]
 
 

@@ -5,18 +5,37 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import benchmarks.validate
 from benchmarks import learning_pages
-from benchmarks.validate import CASES, RESULTS
+from benchmarks.learning_peers import PRESETS, RETURN, words_of
+from benchmarks.validate import (
+    CASES,
+    MEASURES,
+    RESULTS,
+    best_in_a_row,
+    best_of_training,
+    lowest_of_last,
+    reconstruction,
+)
 from flows.config.compose import compose
+from rlcore.judge.loaded_world import Told
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import EventLog
+from tests.flows.synthetic_runs import checkpointed_run
 
 
 def test_pages_are_those_of_the_figures(tmp_path: Path) -> None:
-    shutil.copy(RESULTS / "learning.json", tmp_path)
+    for file in RESULTS.glob("learning*.json"):
+        shutil.copy(file, tmp_path)
     learning_pages.write_pages(tmp_path)
-    for name in ("ppo.md", "a2c.md", "sac.md"):
+    for name in dict.fromkeys(
+        f"{of['algorithm']}.md" for of in json.loads((RESULTS / "learning.json").read_text()).values()
+    ):
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
 
 
@@ -43,3 +62,82 @@ def test_a_mark_may_be_one_to_stay_below_and_a_training_may_have_so_many_seconds
     reached = {"gates": [{"of": "greedy", "policy_steps": 1, "at_least": 900.0, "values": [1000] * 5}], "within_s": 60}
     assert learning_pages.passed(reached | {"cpu_s": 59.0})
     assert not learning_pages.passed(reached | {"cpu_s": 61.0})
+
+
+def test_each_measure_has_its_words_and_each_case_a_gate() -> None:
+    assert MEASURES.keys() == learning_pages.PHRASES.keys()
+    for case in CASES.values():
+        assert {of for of, _, _ in case.gates(1)} <= MEASURES.keys() and case.gates(1)
+    assert CASES["dreamer_v3_crosshair"].gates(6) == [
+        ("greedy", 6, {"at_least": 5}),
+        ("pictures", 6, {"at_most": 1}),
+    ]
+    assert CASES["ppo_lunar_lander"].gates(7) == [
+        ("greedy", 500_000, {"at_least": 100}),
+        ("greedy", 7, {"at_least": 200}),
+    ]
+
+
+def test_the_best_ten_episodes_in_a_row_are_found_wherever_they_are() -> None:
+    assert best_in_a_row([1.0] * 9) == -np.inf
+    assert best_in_a_row([9, *[0] * 10, *range(10), *[0] * 10]) == 4.5
+    rng = np.random.default_rng(0)
+    returns = rng.normal(size=50)
+    assert best_in_a_row(returns) == pytest.approx(np.convolve(returns, np.full(10, 0.1), "valid").max())
+
+
+def test_episodes_and_evaluations_are_read_from_the_log_up_to_a_step(tmp_path: Path) -> None:
+    run = checkpointed_run(tmp_path / "run", "a", 0)
+    log = EventLog(run.events)
+    for step in range(100, 130):
+        log.append("metrics", policy_steps=step, env_steps=step, values={"Rewards/rew_avg": float(step)}, wall_s=1.0)
+    for step, mean in ((110, 9.0), (115, 1.0), (120, 5.0), (125, 4.0), (130, 0.0)):
+        greedy = {"mean": mean, "std": 0.0, "ci95": [mean, mean], "episodes": 1}
+        log.append("evaluation", policy_steps=step, env_steps=step, final=False, greedy=greedy, wall_s=1.0)
+    assert best_of_training(run, 119) == np.mean(range(110, 120))
+    assert lowest_of_last(run, 125) == 1.0
+    assert lowest_of_last(run, 130) == 0.0
+
+
+@pytest.mark.parametrize("error", [0.0, 3.0, 60.0])
+def test_reconstructed_pictures_are_held_against_their_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float
+) -> None:
+    pictures = np.random.default_rng(0).integers(80, 160, (7, 2, 4, 4, 3), np.uint8)
+    rows: dict[str, Any] = {"obs/rgb": pictures, "action": np.zeros((7, 2), int), "is_first": np.zeros((7, 2), bool)}
+
+    class Model:
+        """Tells every picture, all of it brighter by the same amount."""
+
+        keys = ("rgb",)
+
+        def observe(self, obs: Any, action: Any, is_first: Any) -> Any:
+            assert action is rows["action"] and is_first is rows["is_first"]
+            return obs["rgb"]
+
+        def decode(self, state: Any) -> Told:
+            return Told({"rgb": (state + error).astype(np.uint8)}, np.zeros(1), None, None)
+
+    def recorded(model: Model, *_: Any) -> Any:
+        return rows
+
+    def loaded(path: Path, seed: int) -> Model:
+        assert int(path.name) == 4096
+        return Model()
+
+    run: RunDirectory = checkpointed_run(tmp_path / "run", "a", 0)
+    monkeypatch.setattr(benchmarks.validate, "load_world_model", loaded)
+    monkeypatch.setattr(benchmarks.validate, "record", recorded)
+    assert reconstruction(run, 5000) == pytest.approx(error**2 / pictures.astype(float).var((0, 1)).mean())
+
+
+def test_a_peer_is_started_with_the_keys_of_the_preset_and_its_returns_are_read() -> None:
+    config, _ = compose(["exp=dreamer_v3_cartpole"])
+    (preset,) = PRESETS
+    words = dict(word.split("=", 1) for word in words_of(preset))
+    assert words["algo.replay_ratio"] == str(config.algo.replay_ratio)
+    assert words["algo.world_model.optimizer.lr"] == "1e-3" and words["buffer.size"] == "6000"
+    assert words["algo.mlp_keys.encoder"] == words["algo.mlp_keys.decoder"] == "[vector]"
+    assert words["algo.cnn_keys.encoder"] == words["algo.cnn_keys.decoder"] == "[]"
+    said = "Rank-0: policy_step=12, reward_env_0=[11.]\nRank-0: policy_step=40, reward_env_0=27.0\n"
+    assert [float(value) for _, value in RETURN.findall(said)] == [11, 27]
