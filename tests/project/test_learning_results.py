@@ -82,7 +82,7 @@ def test_the_best_ten_episodes_in_a_row_are_found_wherever_they_are() -> None:
     assert best_in_a_row([1.0] * 9) == -np.inf
     assert best_in_a_row([9, *[0] * 10, *range(10), *[0] * 10]) == 4.5
     rng = np.random.default_rng(0)
-    returns = rng.normal(size=50)
+    returns = list(rng.normal(size=50))
     assert best_in_a_row(returns) == pytest.approx(np.convolve(returns, np.full(10, 0.1), "valid").max())
 
 
