@@ -112,7 +112,7 @@ PROTOCOLS = {
         "CartPole-v1",
         64,
         262_144,
-        ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144", "algo.compile=true"),
+        ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144", "checkpoint.every=1000000", "algo.compile=true"),
         ("PPO", PPO_64),
         ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144"),
         goal="a third",
