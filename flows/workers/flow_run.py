@@ -49,7 +49,7 @@ from prefect.states import Completed, Failed  # noqa: E402
 
 PLACE = ("run_name=", "run_dir=")  # overrides that say where a run lies
 PREFECTS_WORDS = re.compile(r"(?:Task|Flow) run encountered an exception:? \w+: ")
-BRIEF = 10.0  # seconds in which a run without a server is not mirrored yet
+BRIEF = 30.0  # seconds in which a run without a server is not mirrored yet: a mirror costs as much as a short run
 WORK_EVERY = 20.0  # seconds in which a long piece of work says once in the log how far it is
 Body = TypeVar("Body", bound=Callable[..., Any])
 Log = logging.Logger | LoggingAdapter
