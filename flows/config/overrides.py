@@ -6,6 +6,7 @@ mistake is one sentence.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,10 +108,16 @@ def _take(
 
 def _known_keys() -> dict[str, bool]:
     """Every dotted key of the config, of all algorithms -> whether it takes text and nothing else (but null)."""
-    found = [argument for argument in arguments(RunConfig) if argument.key != "algo"]
+    keys = {key: text for key, text in _keys_of(RunConfig, "").items() if key != "algo"}
     for module in ALGORITHMS.values():
-        found += arguments(module.Config, "algo.")
-    return {argument.key: argument.type in (str, str | None) for argument in found}
+        keys |= _keys_of(module.Config, "algo.")
+    return keys
+
+
+@functools.cache
+def _keys_of(cls: type, prefix: str) -> dict[str, bool]:
+    """Every dotted key of a config dataclass, as `_known_keys` gives them."""
+    return {argument.key: argument.type in (str, str | None) for argument in arguments(cls, prefix)}
 
 
 def _read(line: str, groups: Mapping[str, Collection[str]], keys: Mapping[str, bool]) -> Override:

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, type_name
+from rlcore.config.schema import REQUIRED, Argument, arguments, default_of, type_name, types_of
 from rlcore.config.values import nearest, spell
 from rlcore.errors import Mistakes, Unset, UserError
 
@@ -38,7 +38,7 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
     for key in values:
         if key not in fields:
             mistakes.note(_unknown(cls, prefix, str(key), values[key]))
-    hints = typing.get_type_hints(cls)
+    hints = types_of(cls)
     ready: dict[str, Any] = {}
     for name, field in fields.items():
         full_key = prefix + name

@@ -7,6 +7,7 @@ allowed; `arguments` lists them for `-h` and the documentation. `rlcore.config.b
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Collection, Iterator
@@ -115,7 +116,7 @@ def arguments(
     `learning` is False when a group above is marked as not of learning, `group` says what the group is for, `values` is
     an instance whose values are the defaults (None: those of the class).
     """
-    hints = typing.get_type_hints(cls)
+    hints = types_of(cls)
     for field in dataclasses.fields(cls):
         meta = field.metadata
         here = learning and meta.get("learning", True)
@@ -143,11 +144,17 @@ def arguments(
 
 def groups(cls: type, kind: type, prefix: str = "") -> Iterator[str]:
     """The dotted places, behind `prefix`, of every group of a kind in a config dataclass."""
-    hints = typing.get_type_hints(cls)
+    hints = types_of(cls)
     for field in dataclasses.fields(cls):
         nested, place = nested_class(hints[field.name]), f"{prefix}{field.name}"
         if nested is not None:
             yield from (place,) if issubclass(nested, kind) else groups(nested, kind, f"{place}.")
+
+
+@functools.cache
+def types_of(cls: type) -> dict[str, Any]:
+    """Types of the fields of a config dataclass, by name; read once, for that is a third of composing a config."""
+    return typing.get_type_hints(cls)
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
@@ -169,7 +176,7 @@ def nested_class(annotation: Any) -> type | None:
 
 def defaults(cls: type) -> dict[str, Any]:
     """The defaults of a config dataclass as a plain tree; required keys hold `???` (OmegaConf's missing)."""
-    hints = typing.get_type_hints(cls)
+    hints = types_of(cls)
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         nested = nested_class(hints[field.name])

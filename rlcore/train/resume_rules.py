@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
-from rlcore.config.schema import defaults, nested_class
+from rlcore.config.schema import defaults, nested_class, types_of
 from rlcore.config.values import at, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
@@ -120,7 +119,7 @@ def _decides(name: str, classes: tuple[type, ...]) -> bool:
             return True
         if not field.metadata.get("learning", True):
             return False
-        cls = nested_class(typing.get_type_hints(cls)[part])
+        cls = nested_class(types_of(cls)[part])
     return True
 
 
