@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlcore.config.algorithm import VECTORS
-from rlcore.config.schema import arg
+from rlcore.config.schema import arg, other_default
 from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, EnvSpec
@@ -50,6 +50,13 @@ class KeysConfig:
 
 
 @dataclass(frozen=True)
+class EncodedKeysConfig(KeysConfig):
+    """Keys, with those of a decoder that SheepRL's files name."""
+
+    decoder: tuple[str, ...] | None = arg(None, "keys that are decoded", unused="nothing is decoded")
+
+
+@dataclass(frozen=True)
 class DecodedKeysConfig(KeysConfig):
     """Which observation keys are seen, and which of them are reconstructed."""
 
@@ -75,6 +82,13 @@ class EncoderConfig(MLPConfig):
 
     mlp_features_dim: int | None = arg(64, "features of a last linear layer; null = no such layer", low=1)
     cnn_features_dim: int = arg(512, "features of image keys", low=1)
+
+
+@dataclass(frozen=True)
+class FlatEncoderConfig(EncoderConfig):
+    """An encoder that hands vectors on as they are; images have convolutions."""
+
+    mlp_layers: int = other_default(EncoderConfig, "mlp_layers", 0)
 
 
 @dataclass(frozen=True)

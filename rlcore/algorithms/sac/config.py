@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rlcore.algorithms.off_policy import OffPolicyConfig, TrainedConfig
 from rlcore.config.algorithm import VECTORS
-from rlcore.config.schema import arg, other_default
+from rlcore.config.schema import arg
 from rlcore.errors import UserError
-from rlcore.nn.network_keys import EncoderConfig, KeysConfig, kind_of
+from rlcore.nn.network_keys import EncodedKeysConfig, FlatEncoderConfig, kind_of
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -33,20 +33,6 @@ class CriticConfig(TrainedConfig):
     n: int = arg(2, "N: critics, of which the lowest counts", low=1)
     target: str = arg("ema", "targets: slow copies of the critics, or none: they themselves", choices=("ema", "none"))
     target_network_frequency: int = arg(1, "gradient steps between two moves of the target critics", low=1)
-
-
-@dataclass(frozen=True)
-class EncodedKeysConfig(KeysConfig):
-    """Keys, with those of a decoder that SheepRL's files name."""
-
-    decoder: tuple[str, ...] | None = arg(None, "keys that are decoded", unused="nothing is decoded")
-
-
-@dataclass(frozen=True)
-class FlatConfig(EncoderConfig):
-    """An encoder that hands vectors on as they are; images have convolutions."""
-
-    mlp_layers: int = other_default(EncoderConfig, "mlp_layers", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,15 +81,13 @@ class Config(SoftConfig):
 
     name: str = arg("sac", "the algorithm", choices=("sac",))
     policy_delay: int | None = arg(
-        1,
-        "gradient steps of the critics for one of the policy; null = all that a row of the environments brings",
-        low=1,
+        1, "gradient steps of the critics for one of the policy; null = all that a row of environments brings", low=1
     )
     mlp_keys: EncodedKeysConfig = arg(EncodedKeysConfig(("state",)), "vector observation keys")
     cnn_keys: EncodedKeysConfig = arg(EncodedKeysConfig(), "image observation keys")
     normalize_obs: bool = arg(False, "observations by the running mean and std of those that are drawn")
     obs_clip: float = arg(10.0, "largest normalised observation", above=0)
-    encoder: FlatConfig = arg(FlatConfig(), "of the actor, and of the critics: one each")
+    encoder: FlatEncoderConfig = arg(FlatEncoderConfig(), "of the actor, and of the critics: one each")
     actor: SquashedActorConfig = arg(SquashedActorConfig(), "the policy's network")
     critic: CriticConfig = arg(CriticConfig(), "the Q networks")
 
