@@ -111,6 +111,7 @@ class TrainerProcess:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(time_left(GRACE))
             self.process.kill()  # unless it has ended
+            self._hear_the_end()
         self._close()
 
     def _close(self) -> None:
@@ -148,12 +149,28 @@ class TrainerProcess:
                 self._close()
                 raise FAILURES.get(said["kind"], SameAgain)(said["sentence"])
             if event == "interrupted":
+                self._tell_lost(said)
                 self._close()
                 raise TrainingInterrupted
         code = self.process.wait()
         self._close()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         raise death(code, f"the trainer {how}; its output is in {self.run.log}")
+
+    def _hear_the_end(self) -> None:
+        """Pass on what a trainer that has ended said last, as far as it is there: nobody waits for more."""
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        with suppress(BlockingIOError):
+            while heard := os.read(self.process.stdout.fileno(), 65536):
+                self._heard += heard
+        for line in self._heard.splitlines():
+            if b'"interrupted"' in line:
+                self._tell_lost(json.loads(line))
+
+    def _tell_lost(self, said: dict[str, Any]) -> None:
+        if said.get("lost"):
+            tell("stage", {"doing": said["lost"]})
 
     def _line(self) -> bytes | None:
         """The next line that the trainer says, None when it has ended; `EnvironmentLost` where it hung."""

@@ -244,6 +244,24 @@ class Session:
         patiently(lambda: self.events.append("checkpoint", **saved, tensors=tensors))
         return saved
 
+    def say_what_is_lost(self, done: int, total: int, left: float) -> str:
+        """Tell of an iteration that is left in its middle, which no checkpoint can keep.
+
+        Args:
+            done: gradient steps of the iteration.
+            total: that there are.
+            left: seconds that the others would take.
+
+        Returns:
+            A sentence.
+        """
+        newest = next(checkpoint.newest_first(self.run.checkpoints), None)
+        saved, where = (checkpoint.policy_steps(newest), "its last checkpoint") if newest else (0, "the beginning")
+        return (
+            f"left after {done:,} of {total:,} gradient steps of one iteration, {span(left)} before its end: the run "
+            f"goes on from policy step {saved:,} of {self.policy_steps:,}, {where}"
+        )
+
     def evaluate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
         """Judge the present policy greedily while training; the best so far names the best checkpoint."""
         greedy = self.training.evaluate(on_progress=on_progress)

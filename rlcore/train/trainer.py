@@ -8,16 +8,17 @@ Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" 
                     the run
 Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps, total_steps, return, elapsed}
                     boundary {policy_steps, due, done, reason} · checkpoint {path, policy_steps, digest}
-                    evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path}
+                    evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path, lost}
                     doing {sentence} (before what takes long, and warnings) · error {sentence, kind, exit}
                     work {doing, done, total, unit} (about every second of an evaluation, or of a long update)
                     called {result} or failed {error, sentence}, and before them what the function said
                     alive (every few seconds, whatever else goes on)
 
 Boundaries come from the config alone; the caller decides nothing that moves a bit. SIGTERM, SIGINT or SIGHUP: the
-iteration is finished, a checkpoint written, exit 130. Further signals change nothing: a service manager sends them to
-every process, and so does the parent, which kills a trainer that takes too long. When the parent is gone (stdin ends),
-so is this process.
+iteration is finished, a checkpoint written, exit 130. An iteration whose gradient steps would take long is left
+between two of them, without a checkpoint: only its end is a state to go on from. Further signals change nothing: a
+service manager sends them to every process, and so does the parent, which kills a trainer that takes too long. When the
+parent is gone (stdin ends), so is this process.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Trainer:
         self.session: Any = None
         self.interrupted = False
         self.careful = False  # what is being done must not be cut by an exception: it looks at `interrupted` itself
+        self.lost: str | None = None  # of an iteration that was left in its middle: a sentence about it
         self._voice = threading.Lock()
         self._shown = 0.0  # when progress was last told
 
@@ -163,14 +165,22 @@ class Trainer:
         return on_progress
 
     def _update(self) -> Callable[[int, int], None]:
-        """Callback of the batches of an update, which says where one that takes long is, as that of `pretrain`."""
+        """Callback of the batches of an update, which says where one that takes long is, as that of `pretrain`.
+
+        It raises `Interrupted` where a signal came and the rest would take long.
+        """
         begun, work = 0.0, self._work("update", "gradient steps")
 
         def on_batch(done: int, total: int) -> None:
             nonlocal begun
             if done == 0:
                 begun = time.monotonic()
-            elif (time.monotonic() - begun) * total >= LONG_UPDATE * done:
+                return
+            each = (time.monotonic() - begun) / done
+            if self.interrupted and (left := each * (total - done)) >= LONG_UPDATE:
+                self.lost = self.session.say_what_is_lost(done, total, left)
+                raise Interrupted
+            if each * total >= LONG_UPDATE:
                 work(done, total)
 
         return on_batch
@@ -196,13 +206,14 @@ class Trainer:
         """Make the state durable after a signal; exit code 130."""
         self.interrupted = self.careful = True
         path = None
-        if self.session is not None and self.session.policy_steps and self.session.savable:
+        if not self.lost and self.session is not None and self.session.policy_steps and self.session.savable:
             path = self.session.save()["path"]
         if self.session is not None:
             self.session.events.append(
                 "end", policy_steps=self.session.policy_steps, status="interrupted", reason="signal"
             )
-        self.say("interrupted", policy_steps=self.session.policy_steps if self.session else 0, path=path)
+        here = self.session.policy_steps if self.session else 0
+        self.say("interrupted", policy_steps=here, path=path, lost=self.lost)
         return 130
 
     def main(self) -> int:

@@ -40,6 +40,7 @@ PRESETS = (
     "dreamer_v2",
     "dreamer_v2_benchmarks",
     "dreamer_v2_cartpole",
+    "dreamer_v2_crafter",
     "dreamer_v2_crosshair",
     "dreamer_v2_ms_pacman",
     "dreamer_v3",

@@ -17,23 +17,18 @@ from rlcore.spec import ArraySpec, EnvSpec
 from tests.flows.config.dreamer_leaves import SPEC, check_leaves, check_refusal, check_sizes
 
 MADE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden" / "dreamer_v2_fixtures.json").read_text())
-HERE = [name for name in MADE["presets"] if name != "dreamer_v2_crafter"]  # whose sizes are counted
+WRAPPER: dict[str, Any] = dict.fromkeys(("env.wrapper.screen_size", "env.wrapper.seed"))  # of their wrapper of Crafter
 SMALL = ("exp=dreamer_v2_cartpole",)
 
 
-@pytest.mark.parametrize("preset", HERE)
+@pytest.mark.parametrize("preset", MADE["presets"])
 def test_every_leaf_of_a_preset_is_theirs(preset: str) -> None:
-    check_leaves(preset, MADE["presets"][preset], {})
+    check_leaves(preset, MADE["presets"][preset], WRAPPER if preset.endswith("crafter") else {})
 
 
 @pytest.mark.parametrize("preset", MADE["sizes"])
 def test_presets_have_as_many_parameters_as_theirs(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if preset in HERE:
-        config = compose([f"exp={preset}"])[0]
-    else:
-        sizes = [f"algo.world_model.{part}=1024" for part in ("recurrent_model.recurrent_state_size",)]
-        sizes += [f"algo.world_model.{part}.hidden_size=1024" for part in ("transition_model", "representation_model")]
-        config = compose(["exp=dreamer_v2", "algo.layer_norm=true", "algo.world_model.use_continues=true", *sizes])[0]
+    config = compose([f"exp={preset}", "algo.mlp_keys.encoder=[]"])[0]  # counted of pictures alone
     check_sizes(config, MADE["sizes"][preset], monkeypatch)
 
 

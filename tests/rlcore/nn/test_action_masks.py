@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,7 @@ import torch
 from gymnasium import spaces
 
 from flows.config.compose import compose
+from rlcore.compiled import machine_code
 from rlcore.envs.exact.recording import allowed_action, random_action
 from rlcore.envs.masks import draw_allowed
 from rlcore.envs.spaces import bind
@@ -21,6 +23,7 @@ from rlcore.functional.noise import Noise
 from rlcore.nn.action_masks import choose, disturb
 from rlcore.spec import ActionSpec, ArraySpec, Binding, EnvSpec
 from rlcore.train.training import Training
+from tests.graphs import run_graphs
 from tests.rlcore.envs import probe_envs as probe_envs  # registers Probe/Masked-v0
 from tests.runs import SMALL_DREAMER
 
@@ -229,6 +232,24 @@ def test_a_masked_actor_takes_no_action_that_is_not_allowed_however_it_acts(env_
 def test_an_actor_without_masks_does(env_id: str) -> None:
     with pytest.raises(Exception, match="is not allowed now"):
         trained("actor", env_id)
+
+
+def test_masks_that_depend_on_another_choice_are_part_of_compiled_acting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine_code, "build", run_graphs)
+    monkeypatch.setattr("rlcore.train.training.rehearse", lambda *_: None)
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
+    overrides = ["env.id=Probe/Crafts-v0", "algo.mlp_keys.encoder=[x]", "algo.actor.cls=masked_actor", "env.num_envs=2"]
+    config = compose(["exp=dreamer_v3_cartpole", *overrides, *flat(SMALL_DREAMER, "algo.")])[0]
+    written, traced = (Training(config, compiled=compiled) for compiled in (False, True))
+    for _ in range(3):  # the environment raises at what is not allowed
+        (steps, _), (others, _) = (each.collector.collect(20) for each in (written, traced))
+        assert torch.equal(steps.action, others.action)
+    assert traced.collector.compiled
+    assert len(steps.action.unique(dim=0)) > 1 < len(steps.action[..., 2].unique())
+    for each in (written, traced):
+        each.close()
 
 
 @pytest.mark.parametrize(

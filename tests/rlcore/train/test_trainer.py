@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rlcore.store.directory import RunDirectory
+from rlcore.store.events import read_events
 from rlcore.train import calls, trainer
 from tests.runs import prepare
 
@@ -46,3 +48,45 @@ def test_an_update_that_takes_long_says_how_many_of_its_gradient_steps_are_done(
     assert work == [
         {"event": "work", "doing": "update", "done": done, "total": 5, "unit": "gradient steps"} for done in told
     ]
+
+
+def test_a_signal_within_many_gradient_steps_leaves_them_and_the_run_goes_on_from_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sac: dict[str, Any] = {"algo.learning_starts": 3, "algo.per_rank_batch_size": 4, "algo.per_rank_pretrain_steps": 4}
+    every: dict[str, Any] = {"env.num_envs": 1, "checkpoint.every": 2, "evaluation.every": 4}
+
+    def ended(run: RunDirectory, *commands: str) -> tuple[trainer.Trainer, io.StringIO]:
+        process = trainer.Trainer(run, output := io.StringIO())
+        for command in commands:
+            process.commands.put({"command": command})
+        return process, output
+
+    broken, whole = (prepare(tmp_path / name, "Pendulum-v1", 4, algo="sac", **sac, **every) for name in ("a", "b"))
+    process, output = ended(broken, "advance", "checkpoint", "advance")
+    update = process._update
+
+    def signalled() -> Any:
+        def on_batch(done: int, total: int) -> None:
+            process.interrupted = done == 2  # of the five at the third policy step
+            monkeypatch.setattr(trainer, "LONG_UPDATE", 0.0)
+            of_update(done, total)
+
+        of_update = update()
+        return on_batch
+
+    monkeypatch.setattr(process, "_update", signalled)
+    with pytest.raises(trainer.Interrupted):
+        process.serve()
+    assert process.interrupt() == 130
+    said = json.loads(output.getvalue().splitlines()[-1])
+    assert said["event"] == "interrupted" and said["path"] is None
+    assert said["lost"].startswith("left after 2 of 5 gradient steps of one iteration, 0 s before its end: ")
+    assert said["lost"].endswith(": the run goes on from policy step 2 of 3, its last checkpoint")
+    monkeypatch.undo()
+    assert ended(broken, "advance", "checkpoint", "stop")[0].serve() == 0
+    assert ended(whole, "advance", "checkpoint", "advance", "checkpoint", "stop")[0].serve() == 0
+    newest = [
+        [e["tensors"] for e in read_events(run.events) if e["kind"] == "checkpoint"][-1] for run in (broken, whole)
+    ]
+    assert newest[0] == newest[1]

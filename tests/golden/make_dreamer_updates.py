@@ -1,0 +1,91 @@
+"""Counts the gradient steps of SheepRL 0.8.4's Dreamers by its own schedule, for test_dreamer_updates.py to count ours.
+
+python3.11 -m venv /tmp/oracle
+/tmp/oracle/bin/pip install torch==2.13.0 sheeprl==0.8.4
+/tmp/oracle/bin/python -m tests.golden.make_dreamer_updates
+
+dreamer_updates.json        "planned": of an `exp` on so many ranks, [policy steps, gradient steps of a rank] when it
+                            first trains, at eight places on the way and at its end; "done": of whole runs with `SMALL`
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import hydra
+import torch
+from sheeprl.utils.utils import off_policy_schedule
+
+HERE = Path(__file__).parent
+EXPS = tuple(f"dreamer_v{version}{kind}" for version in (1, 2, 3) for kind in ("", "_benchmarks"))
+PLACES = 8
+# Lengths and ratios of the runs, by name of the preset; everything else as the preset has it.
+SMALL = {
+    "dreamer_v1_benchmarks": {
+        "total_steps": 96,
+        "learning_starts": 60,
+        "replay_ratio": 0.1,
+        "per_rank_pretrain_steps": 3,
+    },
+    "dreamer_v2_benchmarks": {
+        "total_steps": 90,
+        "learning_starts": 10,
+        "replay_ratio": 0.2,
+        "per_rank_pretrain_steps": 1,
+    },
+    "dreamer_v3_benchmarks": {
+        "total_steps": 130,
+        "learning_starts": 100,
+        "replay_ratio": 0.3,
+        "per_rank_pretrain_steps": 0,
+    },
+}
+
+
+def planned(exp: str, ranks: int) -> list[list[int]]:
+    """Gradient steps of a rank after so many policy steps, as `main` of every Dreamer asks its schedule for them."""
+    with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
+        config = hydra.compose("config", [f"exp={exp}"])
+    row = config.env.num_envs * ranks
+    iterations = int(config.algo.total_steps // row)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sequences that are longer than the first steps
+        _, first, more, iterations, ratio = off_policy_schedule(config, {}, 1, iterations, row, ranks)
+    told = {first, *(iterations * place // PLACES for place in range(1, PLACES + 1))}
+    taken, found = 0, list[list[int]]()
+    for iteration in range(first, iterations + 1):
+        taken += ratio((iteration - first + 1) * row / ranks) + (more if iteration == first else 0)
+        if iteration in told:
+            found.append([iteration * row, taken])
+    return found
+
+
+def done(exp: str) -> int:
+    """Gradient steps that a run has counted in its last checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [f"algo.{key}={value}" for key, value in SMALL[exp].items()]
+        words += [f"exp={exp}", "env=dummy", "env.id=discrete_dummy", "env.num_envs=1", "env.sync_env=True"]
+        words += ["env.capture_video=False", "metric.log_level=0", "checkpoint.save_last=True", "buffer.memmap=False"]
+        words += ["fabric.accelerator=cpu", "model_manager.disabled=True", f"log_root={folder}"]
+        subprocess.run([str(Path(sys.executable).with_name("sheeprl")), *words], check=True, cwd=folder)
+        (saved,) = Path(folder).rglob("*.ckpt")
+        return torch.load(saved, weights_only=False)["per_rank_gradient_steps"]
+
+
+def main() -> None:
+    plans = {exp: {ranks: planned(exp, ranks) for ranks in (1, 2)} for exp in EXPS}
+    runs = {exp: {"algo": SMALL[exp], "gradient_steps": done(exp)} for exp in SMALL}
+    parts = []
+    for name, made in (("planned", plans), ("done", runs)):
+        rows = [f"{json.dumps(exp)}: {json.dumps(found)}" for exp, found in made.items()]
+        parts.append(f"{json.dumps(name)}: {{\n" + ",\n".join(rows) + "\n}")
+    (HERE / "dreamer_updates.json").write_text("{" + ", ".join(parts) + "}\n")
+
+
+if __name__ == "__main__":
+    main()
