@@ -19,7 +19,7 @@ from tests.processes import NO_STORE, count, digest, end, kill_all, one, orphans
 from tests.runs import prepare
 from tests.soaking import soak
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the starts that nobody disturbs
 RUN: dict[str, Any] = {"fabric__devices": 2, "total_steps": 4096, "checkpoint__every": 512, "evaluation__every": 2048}
 RUN |= {"algo__normalize_reward": True}  # the open returns are of each rank's own environments
 
@@ -31,7 +31,8 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def trained(home: Path, name: str) -> RunDirectory:
-    code, said = end(start(home, "stage", "train", name, **NO_STORE))
+    """Trained to its end, undisturbed: its trainer is forked."""
+    code, said = end(start(home, "stage", "train", name, **NO_STORE, SHEPHERD_WARM=os.environ["SHEPHERD_WARM"]))
     assert code == 0, said
     return RunDirectory(home / name)
 
