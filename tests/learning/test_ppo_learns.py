@@ -71,7 +71,7 @@ def lake(seed: int = 0) -> float:
 
 @pytest.mark.parametrize("seeds", [(0, 1), pytest.param((2, 3), marks=soak)])
 def test_cartpole_is_learned(seeds: tuple[int, int]) -> None:
-    assert max(map(cartpole, seeds)) > 430
+    assert any(cartpole(seed) > 430 for seed in seeds)
 
 
 def test_cartpole_is_not_learned_when_termination_bootstraps() -> None:
@@ -84,7 +84,7 @@ def test_frozen_lake_is_learned(seed: int) -> None:
     assert lake(seed) > 0.9
 
 
-@pytest.mark.parametrize("mistake", ["advantage of the wrong sign", "reward one row late"])
+@pytest.mark.parametrize("mistake", [pytest.param("advantage of the wrong sign", marks=soak), "reward one row late"])
 def test_frozen_lake_is_not_learned_when_broken(mistake: str) -> None:
     with wrong(mistake):
         assert lake() < 0.5

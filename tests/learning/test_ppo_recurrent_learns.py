@@ -66,6 +66,7 @@ def test_the_cue_is_recalled(cell: str, seed: int) -> None:
     assert recall(with_cell(cell), seed) > 0.8
 
 
+@soak
 def test_it_is_not_without_a_memory() -> None:
     assert abs(recall(PPO)) < 0.4
 
