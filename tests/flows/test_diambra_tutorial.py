@@ -18,6 +18,7 @@ from flows.config.compose import compose
 from rlcore.store.directory import RunDirectory
 from tests.diambra_engine import engines
 from tests.processes import NO_STORE, environment, shepherd
+from tests.stores import furnish, standing_api
 
 FILES = Path(__file__).parent / "diambra_tutorial"
 KEYS = {f"{side}_{key}" for side in ("own", "opp") for key in ("character", "health", "side", "wins")}
@@ -47,8 +48,13 @@ def served() -> Iterator[list[str]]:
         yield addresses
 
 
-def run(folder: Path, *arguments: str, addresses: list[str] = []) -> subprocess.CompletedProcess[str]:  # noqa: B006
-    variables = environment(folder / "home", **NO_STORE) | {"DIAMBRA_ENVS": " ".join(addresses)}
+def run(
+    folder: Path,
+    *arguments: str,
+    addresses: list[str] = [],  # noqa: B006
+    **more: str,
+) -> subprocess.CompletedProcess[str]:
+    variables = environment(folder / "home", **NO_STORE, **more) | {"DIAMBRA_ENVS": " ".join(addresses)}
     variables.pop("SHEEPRL_SEARCH_PATH", None)
     return subprocess.run(shepherd(*arguments), cwd=folder, env=variables, capture_output=True, text=True)
 
@@ -92,7 +98,9 @@ def test_a_file_of_the_tutorial_means_what_it_says(folder, exp, expected, monkey
     ],
 )
 def test_a_file_of_the_tutorial_trains_on_as_many_engines_as_it_says(folder, served, exp, count, more):
-    done = run(folder, "train", f"exp={exp}", *SHORT, *more, "run_dir=mine", addresses=served[:count])
+    furnish(folder / "home")
+    words = ["train", f"exp={exp}", *SHORT, *more, "run_dir=mine"]
+    done = run(folder, *words, addresses=served[:count], **standing_api())
     assert done.returncode == 0, done.stderr[-3000:]
     mine = RunDirectory(folder / "mine")
     card = json.loads(mine.card.read_text())
