@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from flows.runs.env_card import write_card
-from flows.stages.make_env import measure
+from flows.stages.make_env import measure_once
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.config.schema import defaults
@@ -105,7 +105,7 @@ def prepare(
     path: Path,
     env_id: str = "CartPole-v1",
     total_steps: int = 512,
-    card: Callable[[RunDirectory], dict[str, Any]] = measure,
+    card: Callable[[RunDirectory], dict[str, Any]] = measure_once,
     **dotted: Any,
 ) -> RunDirectory:
     """A run directory with config, card and identity, ready to be trained; `card` measures the environment."""

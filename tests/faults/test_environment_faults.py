@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.stages.make_env import make_env
+from flows.stages.make_env import make_env, measure
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import EnvironmentFault, EnvironmentLost, RunError, UserError
@@ -95,7 +95,7 @@ def test_a_fault_in_an_evaluation_names_environment_step_and_key(fault, tmp_path
 def test_a_fault_that_make_env_finds_is_the_users_mistake(fault, tmp_path, kind):
     fault(kind)
     with pytest.raises(UserError, match="^env.id=Faulty-v0: "):
-        prepare(tmp_path / "run", "Faulty-v0")
+        prepare(tmp_path / "run", "Faulty-v0", card=measure)
     assert not (tmp_path / "run/env_card.json").exists()
 
 
@@ -147,7 +147,7 @@ def test_make_env_ends_an_environment_that_hangs(fault, tmp_path):
     for call in ("step:50", "step:150", "close:6"):  # with the checks of training, and while the tier is measured
         fault(f"sleep:{call}")
         with pytest.raises(UserError, match="env.id=Faulty-v0: .*no answer within 0.4 s"):
-            prepare(tmp_path / call, "Faulty-v0", env__step_timeout=0.4)
+            prepare(tmp_path / call, "Faulty-v0", card=measure, env__step_timeout=0.4)
 
 
 # Weights

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.stages.make_env import measure_once
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, shepherd
 from tests.runs import COMPILED, SMALL, SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
@@ -195,7 +194,7 @@ class Case:
             importlib.import_module(plugin)
         if "flow" in self.mode:
             return RunDirectory(folder)
-        return prepare(folder, self.env_id, card=measure_once, **self.settings())
+        return prepare(folder, self.env_id, **self.settings())
 
     def command(self, run: RunDirectory) -> list[str]:
         """Commands that start the run and go on with it."""
