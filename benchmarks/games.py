@@ -1,4 +1,4 @@
-"""What is around an Atari emulator: the wrapper chain in one process, and eight games in processes of their own.
+"""Cost of what is around an Atari emulator: the wrapper chain in one process, eight games in processes of their own.
 
     python -m benchmarks.games --peers VENV/bin/python      # docs/results/games.md; two minutes, extra `atari`
 

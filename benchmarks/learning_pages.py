@@ -112,7 +112,7 @@ def section(name: str, of: dict[str, Any]) -> list[str]:
 
 
 def peer(beside: dict[str, Any], gate: dict[str, Any]) -> list[str]:
-    """What another implementation reaches with the same numbers (`benchmarks.learning_peers`)."""
+    """Returns that another implementation reaches with the same numbers (`benchmarks.learning_peers`)."""
     return [
         "",
         f"{beside['who']} with the same numbers: {PHRASES[gate['of']][1]}after {gate['policy_steps']:,} steps "

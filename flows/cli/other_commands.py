@@ -68,7 +68,7 @@ OVERRIDE = re.compile(r"~|[^-][^=]*=")
 OPTION = re.compile(r"--?[A-Za-z]")
 
 
-class Line(NamedTuple):
+class CommandLine(NamedTuple):
     """A command line of ours: its words, a folder of config files before it, and what of the other was left out."""
 
     words: list[str]
@@ -81,23 +81,23 @@ class Line(NamedTuple):
         return f"{before}{shlex.join(['shepherd', *self.words])}{without}"
 
 
-def translate(typed: Sequence[str]) -> Line:
+def translate(typed: Sequence[str]) -> CommandLine:
     """The line that a command line stands for, the same where it is one of ours; a `UserError` where none does."""
     words = [*without_launcher(typed)]
     command, words = _command(words)
     if (asked := find_fabric_run_settings()) is not None:
-        line = Line([command or "train", *words, *asked])
+        line = CommandLine([command or "train", *words, *asked])
         raise UserError(
             f"LT_CLI_USED is set, as `fabric run` does: shepherd starts its processes itself; type `{line}`"
         )
     if command in ("evaluate", "enjoy"):
         return _evaluation(command, words)
     if command == "register-model":
-        return Line(["stage", command, _run_of(words)])
+        return CommandLine(["stage", command, _run_of(words)])
     if command not in ("train", "config"):
-        return Line([command, *words] if command else words)
+        return CommandLine([command, *words] if command else words)
     if ours := [word for word in words if re.match(r"sweep[.=]", word)]:
-        raise UserError(f"{ours[0]}: of a search over many runs; type `{Line(['sweep', *words])}`")
+        raise UserError(f"{ours[0]}: of a search over many runs; type `{CommandLine(['sweep', *words])}`")
     return _training(command, words)
 
 
@@ -114,7 +114,7 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
     if first.endswith(".py"):
         raise UserError(
             f"{first}: a script of your own is run by Python; in it, `from flows import run` has SheepRL's run(cfg); "
-            f"without it, type `{Line(['train', *words[1:]])}`"
+            f"without it, type `{CommandLine(['train', *words[1:]])}`"
         )
     if first.startswith("checkpoint_path="):
         return "evaluate", words
@@ -136,7 +136,7 @@ def _hydra_option(word: str) -> tuple[str, bool] | None:
     return None
 
 
-def _training(command: str, words: list[str]) -> Line:
+def _training(command: str, words: list[str]) -> CommandLine:
     """A training, or its config, with Hydra's options and the arguments of SheepRL's first versions as overrides."""
     if words and _preset(words[0]):
         words = [f"exp={words[0]}", *words[1:]]
@@ -159,7 +159,7 @@ def _training(command: str, words: list[str]) -> Line:
             made.append(_setting(key, word, rest))
         else:
             made.append(word)
-    return Line([command, *map(_with_folder, made)], search_path)
+    return CommandLine([command, *map(_with_folder, made)], search_path)
 
 
 def _algorithm(words: Sequence[str]) -> str:
@@ -202,13 +202,13 @@ def _setting(key: str, word: str, rest: list[str]) -> str:
     return f"{key}={OLD_VALUES.get((argument, value), value)}"
 
 
-def _group(words: Sequence[str]) -> Line:
+def _group(words: Sequence[str]) -> CommandLine:
     """The command that trains a run for each of the values; for each of three seeds where no key has several."""
     several = any(re.fullmatch(r"[^\[{(]*,[^\[{(]*", word) for word in words)
-    return Line(["train", *(words or ["exp=ppo"]), *([] if several else ["seed=1,2,3"]), "group=NAME"])
+    return CommandLine(["train", *(words or ["exp=ppo"]), *([] if several else ["seed=1,2,3"]), "group=NAME"])
 
 
-def _evaluation(command: str, words: list[str]) -> Line:
+def _evaluation(command: str, words: list[str]) -> CommandLine:
     """SheepRL's `checkpoint_path=… env.capture_video=True` as a folder and options."""
     made: list[str] = []
     left_out: list[str] = []
@@ -224,7 +224,7 @@ def _evaluation(command: str, words: list[str]) -> Line:
             raise UserError(f"{word}: an evaluation takes the config of its run; `shepherd {command} --help` says more")
         else:
             made.append(word)
-    return Line([command, *made], left_out=left_out)
+    return CommandLine([command, *made], left_out=left_out)
 
 
 def _run_of(words: Collection[str]) -> str:

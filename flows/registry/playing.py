@@ -1,4 +1,4 @@
-"""What registering a policy needs of torch: its export, and episodes beside the champion. Small JSON in and out."""
+"""Parts of registering a policy that need torch: export, and episodes beside the champion. Small JSON in and out."""
 
 from __future__ import annotations
 

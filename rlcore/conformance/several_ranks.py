@@ -171,11 +171,11 @@ class Even(np.random.Generator):
         return np.full(() if size is None else size, 0 if high is None else low, dtype)
 
     def permutation(self, x: Any, axis: int = 0) -> Any:
-        """As it is."""
+        """Leave the order as it is."""
         return np.arange(x) if isinstance(x, int) else np.array(x)
 
     def shuffle(self, x: Any, axis: int = 0) -> None:
-        """As it is."""
+        """Leave the order as it is."""
 
 
 class Meeting:

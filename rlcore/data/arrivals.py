@@ -48,7 +48,7 @@ def _obs(stored: Mapping[str, Rows]) -> dict[str, Rows]:
 
 
 def copy_arrival(arrival: Arrival) -> Arrival:
-    """One that shares no memory with it."""
+    """A copy of an arrival, which shares no memory with it."""
     return from_columns({k: v.copy() if isinstance(v, np.ndarray) else v.clone() for k, v in columns(arrival).items()})
 
 

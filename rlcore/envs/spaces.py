@@ -38,7 +38,7 @@ def spec_of(env: gymnasium.Env) -> EnvSpec:
 
 
 def bind(obs: dict[str, ArraySpec], action: ActionSpec, told: Mapping[str, Any]) -> dict[str, Binding]:
-    """What an environment says its masks are about, by key.
+    """Bindings of masks to actions, as an environment tells them, by key.
 
     Args:
         obs: its keys.

@@ -86,17 +86,17 @@ class Recorder(Noise):
         self.draws: list[Draw] = []
 
     def normal(self, *shape: int) -> Tensor:
-        """As any stream."""
+        """Draw as any stream does, and remember it."""
         self.draws.append(("normal", shape))
         return super().normal(*shape)
 
     def exponential(self, *shape: int) -> Tensor:
-        """As any stream."""
+        """Draw as any stream does, and remember it."""
         self.draws.append(("exponential", shape))
         return super().exponential(*shape)
 
     def uniform(self, *shape: int) -> Tensor:
-        """As any stream."""
+        """Draw as any stream does, and remember it."""
         self.draws.append(("uniform", shape))
         return super().uniform(*shape)
 

@@ -1,4 +1,4 @@
-"""What a network sees of images, as a picture: each image key after all wrappers, its frames side by side."""
+"""Pictures of the images that a network sees: each image key after all wrappers, its frames side by side."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class ActionForm:
         return self._constants[device]
 
     def _stretch(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """What 0 and the way from 0 to 1 become, [A] float64 each."""
+        """Values that 0, and the way from 0 to 1, become: [A] float64 each."""
         if device not in self._stretches:
             _, low, high = self._bounds(device)
             sides = zip(self.action.low, self.action.high, strict=True)

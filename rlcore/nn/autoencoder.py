@@ -186,7 +186,7 @@ class Decoder(nn.Module):
         return [(count, channels, *spec.pixels) for channels, spec in zip(self.channels, specs, strict=True)]
 
     def targets(self, obs: Mapping[str, Tensor], noise: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What `forward` is to give of observations key -> [N, (frames,) *shape]; noise as `noise_shapes`."""
+        """Targets of `forward` for observations key -> [N, (frames,) *shape]; noise as `noise_shapes`."""
         seen = [pixels(obs[key], self.spec.obs[key], 1) for key in self.images]
         made = {key: five_bits(*pair) for key, *pair in zip(self.images, seen, noise, strict=True)}
         return made | {key: flatten(obs, self.spec, [key], 1) for key in self.vectors}

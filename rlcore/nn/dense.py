@@ -139,7 +139,7 @@ class LayerNormGRU(nn.Module):
         return torch.lerp(h, candidate, (update - 1).sigmoid())
 
 
-class GRU(nn.Module):
+class PlainGRU(nn.Module):
     """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), its reset behind the weights, as in PlaNet's code.
 
         r = σ(W_r x + U_r h)    u = σ(W_u x + U_u h)    c = tanh(W_c x + r U_c h)    h' = (1 - u) c + u h
@@ -167,9 +167,9 @@ class GRU(nn.Module):
         return torch.lerp(torch.tanh(given[2] + reset * kept[2]), h, update)
 
 
-def cell(inputs: int, size: int, form: Form | None, rng: torch.Generator) -> LayerNormGRU | GRU:
+def cell(inputs: int, size: int, form: Form | None, rng: torch.Generator) -> LayerNormGRU | PlainGRU:
     """The recurrent cell that `RecurrentKeys.cell` says."""
-    return GRU(inputs, size, rng) if form is None else LayerNormGRU(inputs, size, form, rng)
+    return PlainGRU(inputs, size, rng) if form is None else LayerNormGRU(inputs, size, form, rng)
 
 
 def convolution(

@@ -110,7 +110,7 @@ class RecurrentKeys(Group):
 
     @property
     def cell(self) -> Form | None:
-        """Of a `rlcore.nn.dense.LayerNormGRU`; None: the cell is a `rlcore.nn.dense.GRU`."""
+        """Of a `rlcore.nn.dense.LayerNormGRU`; None: the cell is a `rlcore.nn.dense.PlainGRU`."""
         return None
 
 

@@ -67,7 +67,7 @@ def test_the_first_ratio_is_one_also_behind_a_reset_within_a_sequence(kind: str)
         assert inside >= 3
 
 
-CELL, AT, DRAW, UNROLL = "Cell._step", "Remembered.at", "ppo_recurrent.Learner.draw", "ppo_recurrent.Agent.unroll"
+CELL, AT, DRAW, UNROLL = "Cell._step", "SequenceRows.at", "ppo_recurrent.Learner.draw", "ppo_recurrent.Agent.unroll"
 MISTAKES: dict[str, tuple[str, Callable[..., Any]]] = {
     "no reset within a sequence": (CELL, swap("A.masked_fill(B, 0)", "A")),
     "sequences begin empty": (AT, swap("A[first]", "torch.zeros_like(A[first])")),

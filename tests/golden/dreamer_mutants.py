@@ -8,7 +8,7 @@ Check = tuple[str, ...]
 
 
 def of_all(model_loss: str, few: Check, ends: Check) -> tuple[Mutant, ...]:
-    """Those of one version.
+    """Mutants of one version.
 
     Args:
         model_loss: the function that is its loss of the world model.

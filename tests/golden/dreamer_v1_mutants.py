@@ -30,8 +30,10 @@ MUTANTS = (
         swap("distribution.std", "distribution.std.detach()"),
         DISCRETE,
     ),
-    Mutant("gates of the cell exchanged", "GRU.forward", swap("torch.lerp(A, B, C)", "torch.lerp(B, A, C)"), DISCRETE),
-    Mutant("no reset gate", "GRU.forward", swap("reset * kept[2]", "kept[2]"), DISCRETE),
+    Mutant(
+        "gates of a cell exchanged", "PlainGRU.forward", swap("torch.lerp(A, B, C)", "torch.lerp(B, A, C)"), DISCRETE
+    ),
+    Mutant("no reset gate", "PlainGRU.forward", swap("reset * kept[2]", "kept[2]"), DISCRETE),
     # What is told of the state, and when.
     Mutant("vectors in symlog space", "KeyEncoder.see", swap("self.symlog", "True"), DISCRETE),
     Mutant("squares without their half", "unit_normal_loss", swap("0.5 * A", "A"), PICTURES),

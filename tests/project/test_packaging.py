@@ -76,7 +76,7 @@ NOT_LOCKED = {"all", "dashboard"}
 
 
 def extras_but(*left_out: str) -> list[str]:
-    """What the locked extras ask for, but for some of them."""
+    """Requirements of the locked extras, but for some of them."""
     extras = project()["optional-dependencies"].items()
     return [name for extra, names in extras if extra not in NOT_LOCKED | set(left_out) for name in names]
 

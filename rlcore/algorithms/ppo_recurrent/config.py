@@ -30,7 +30,7 @@ class LayerConfig:
 
     @property
     def layers(self) -> MLPConfig:
-        """It as a perceptron, without layers where it is not there."""
+        """The layer as a perceptron, which has none where it is not there."""
         return MLPConfig(self.dense_units, int(self.apply), self.activation, self.layer_norm)
 
 

@@ -52,7 +52,7 @@ class Seen(NamedTuple):
     carry: State
 
 
-class Remembered(NamedTuple):
+class SequenceRows(NamedTuple):
     """The N = T·B rows of a rollout, numbered t·B + b, of which sequences may be looked at.
 
     Attributes:
@@ -130,12 +130,12 @@ class Learner(ppo.Learner):
 
     agent_class = Agent
 
-    def recall(self, batch: Batch) -> tuple[Remembered, Seen]:
+    def recall(self, batch: Batch) -> tuple[SequenceRows, Seen]:
         """The rows of a rollout [T, B] with what was carried before each, and the arrival after them."""
         obs, arrival = super().recall(batch)
         steps, last = batch.steps, batch.last
         carry = {name: steps.extras[name].flatten(0, 1) for name in last.carry}
-        rows = Remembered(obs, steps.is_first.flatten(0, 1), carry, self.config.sequence_length)
+        rows = SequenceRows(obs, steps.is_first.flatten(0, 1), carry, self.config.sequence_length)
         return rows, Seen(arrival, last.is_first, last.carry)
 
     def draw(self, weight: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:

@@ -91,7 +91,7 @@ class ImportedSuite(GymnasiumSuite):
         self.form = form
 
     def ids(self) -> list[str]:
-        """Those that the package registers; none before it is installed."""
+        """Ids that the package registers; none before it is installed."""
         if not is_installed(self):
             return []
         importlib.import_module(self.requires)

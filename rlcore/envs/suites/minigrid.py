@@ -82,7 +82,7 @@ class MiniGridSuite(ImportedSuite):
         )
 
     def ids(self) -> list[str]:
-        """Those that are not out of date, since there is a newer version."""
+        """Ids of which there is no newer version."""
         newest = {env_id.rpartition("-v")[0]: env_id for env_id in super().ids()}  # in the order of their versions
         return list(newest.values())
 

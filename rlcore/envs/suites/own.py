@@ -111,7 +111,7 @@ class OwnWrapper(Suite):
                 )
 
     def ids(self) -> Sequence[str]:
-        """Those of the suite."""
+        """Ids of the suite."""
         return self.inner.ids()
 
     def has(self, env_id: str) -> bool:

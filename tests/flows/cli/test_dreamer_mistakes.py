@@ -1,4 +1,4 @@
-"""What a user of a Dreamer may get wrong: one sentence, exit code 2, and nothing made."""
+"""Mistakes of users of a Dreamer: one sentence, exit code 2, and nothing made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages have their run's trainer do, which has torch: its errors and words come back, and it lives on."""
+"""Work that stages have their run's trainer do, which has torch: its errors and words come back, and it lives on."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def traced(memory: Sequence[int] = MEMORY) -> Traced:
 
 
 def summed_in_another_order(made: Traced) -> Compiled:
-    """The same mathematics: rows of the batch from the last to the first."""
+    """Equal mathematics, with the rows of the batch from the last to the first."""
     return lambda inputs: list(made.graph(*inputs[:4], *(value.flip(0) for value in inputs[4:])))
 
 

@@ -92,7 +92,7 @@ class Spaces(gymnasium.Env):
 
 
 class Engine:
-    """Something whose state cannot be read."""
+    """An engine whose state cannot be read."""
 
     def __init__(self):
         self.value = 0.0

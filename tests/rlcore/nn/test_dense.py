@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rlcore.nn.dense import CUT_AT_TWO, GRU, Dense, LayerNormGRU, glorot_linear
+from rlcore.nn.dense import CUT_AT_TWO, Dense, LayerNormGRU, PlainGRU, glorot_linear
 from rlcore.nn.world_keys import DenseConfig, DenseKeys, Form, NormConfig
 
 NONE = NormConfig("identity")
@@ -56,7 +56,7 @@ def test_weights_begin_with_the_variance_of_the_mean_of_both_sides() -> None:
 
 
 def test_the_other_cell_is_torchs() -> None:
-    ours, theirs = GRU(3, 5, rng()).double(), torch.nn.GRUCell(3, 5).double()
+    ours, theirs = PlainGRU(3, 5, rng()).double(), torch.nn.GRUCell(3, 5).double()
     with torch.no_grad():
         for p in ours.parameters():
             p.normal_(generator=rng())
@@ -65,7 +65,7 @@ def test_the_other_cell_is_torchs() -> None:
             getattr(theirs, f"bias_{name}").copy_(own.bias)
     x, h = (torch.randn(4, n, generator=rng(), dtype=torch.float64) for n in (3, 5))
     torch.testing.assert_close(ours(x, h), theirs(x, h))
-    begun = GRU(3, 5, rng()).of_state.weight.unflatten(0, (3, 5))
+    begun = PlainGRU(3, 5, rng()).of_state.weight.unflatten(0, (3, 5))
     torch.testing.assert_close(begun.flatten(0, 1).T @ begun.flatten(0, 1), torch.eye(5))
 
 

@@ -1,4 +1,4 @@
-"""What of the C heap holds nothing goes back to the system, and a training does that now and then."""
+"""Pages of the C heap that hold nothing go back to the system, and a training does that now and then."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ GAME_STATES = {
 }
 
 
-class Reading(NamedTuple):
+class Readout(NamedTuple):
     """One number that the engine reads from the game's memory: of which player and which, and what is seen of it."""
 
     category: int
@@ -101,7 +101,7 @@ class DiambraEnv(gymnasium.Env):
             if self._bytes
             else spaces.Box(0, 1, self.frame_shape, np.float32)
         }
-        self._readings: dict[str, Reading] = {}
+        self._readings: dict[str, Readout] = {}
         categories = self.info.ram_states_categories
         for category, prefix in zip((COMMON, P1, P2), self._prefixes(), strict=True):
             for number, state in sorted(categories[category].ram_states.items()):
@@ -121,15 +121,15 @@ class DiambraEnv(gymnasium.Env):
         """Prefixes of the keys of both players' numbers, behind that of their common ones."""
         return ("", "own_", "opp_") if self.keys.diambra_wrappers.role_relative else ("", "P1_", "P2_")
 
-    def _reading(self, category: int, number: int, state: Any) -> Reading:
+    def _reading(self, category: int, number: int, state: Any) -> Readout:
         wrappers, low, high = self.keys.diambra_wrappers, state.min, state.max
         if not wrappers.scale or (state.type != BOX and high <= 1 and not wrappers.process_discrete_binary):
             space = spaces.Box(low if state.type == BOX else 0, high, (1,), np.int32)
-            return Reading(category, number, space, lambda value: np.array([value], np.int32))
+            return Readout(category, number, space, lambda value: np.array([value], np.int32))
         if state.type == BOX:
             space = spaces.Box(0, 1, (1,), np.float32)
-            return Reading(category, number, space, lambda value: np.array([(value - low) / (high - low)], np.float32))
-        return Reading(category, number, spaces.MultiBinary(high + 1), lambda value: one_hot([value], [high + 1]))
+            return Readout(category, number, space, lambda value: np.array([(value - low) / (high - low)], np.float32))
+        return Readout(category, number, spaces.MultiBinary(high + 1), lambda value: one_hot([value], [high + 1]))
 
     def _filtered(self, found: Mapping[str, spaces.Space[Any]]) -> dict[str, spaces.Space[Any]]:
         asked = self.keys.diambra_wrappers.filter_keys

@@ -59,7 +59,7 @@ class GameKeys:
 
 @dataclass(frozen=True)
 class WrapperKeys:
-    """What is done to actions, observations and rewards: `diambra_wrappers`."""
+    """Changes of actions, observations and rewards: `diambra_wrappers`."""
 
     no_op_max: int = arg(0, "an episode begins with so many no-ops at most, one at least", low=0, high=12)
     normalize_reward: bool = arg(False, "rewards in units of normalization_factor x full health")

@@ -417,7 +417,7 @@ def test_from_a_boundary_another_process_goes_on_with_the_same_bits(three, sync)
 
 
 def test_a_client_that_was_killed_leaves_an_engine_that_the_next_one_may_use(three):
-    """Its claim goes with it, and the engine starts a new game for whoever asks."""
+    """The claim goes with the client, and the engine starts a new game for whoever asks."""
     left = open_env(SUITE, "doapp", QUICK)
     left.unwrapped.engine._claim.close()
     with closing(open_env(SUITE, "doapp", QUICK)) as env:

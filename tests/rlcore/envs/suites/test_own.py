@@ -166,7 +166,7 @@ def rows(envs: Any, steps: int) -> Iterator[Any]:
 
 
 def played(envs: Any, steps: int) -> list[bytes]:
-    """Their bits."""
+    """The bits of the arrivals of random actions."""
     found = [(*now.obs.values(), now.reward, now.terminated, now.is_first) for now in rows(envs, steps)]
     return [b"".join(value.tobytes() for value in arrival) for arrival in found]
 
