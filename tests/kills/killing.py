@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from flows.settings import WARM
 from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
@@ -88,8 +89,10 @@ def kill_and_resume(
 
 
 def finish(run: RunDirectory, case: Case, home: Path) -> None:
-    """Go on with a run to its end."""
-    done = subprocess.run(case.command(run), env=environment(home, **case.variables), capture_output=True, text=True)
+    """Go on with a run to its end; where this process has a warm server, a stage's trainer is forked."""
+    warm = {WARM: os.environ[WARM]} if WARM in os.environ and "flow" not in case.mode else {}
+    variables = environment(home, **case.variables, **warm)
+    done = subprocess.run(case.command(run), env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -1,4 +1,8 @@
-"""Killed and resumed: what an algorithm keeps beside its parameters, at drawn moments."""
+"""Killed and resumed: what an algorithm keeps beside its parameters, at drawn moments.
+
+`make test` has a replay memory and a world model with all that a memory can keep; that each algorithm's state is whole
+is told by `rlcore.conformance`, and in a soak by kills of each.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ import pytest
 from rlcore.algorithms import ALGORITHMS
 from tests.kills.sampled import check
 from tests.probes import world
+from tests.soaking import soak
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
 
 
 def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -> None:
@@ -18,10 +23,12 @@ def test_killed_anywhere_a_replay_memory_ends_in_the_same_bits(tmp_path: Path) -
     assert any((run.checkpoints / "chunks").iterdir())
 
 
+@soak
 def test_killed_anywhere_a_recurrent_agent_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("in-process",), tmp_path, "ppo_recurrent")
 
 
+@soak
 def test_killed_anywhere_a_world_model_ends_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "world", world)
     check("discrete_dummy", ("subprocess",), tmp_path, "world")
@@ -31,13 +38,16 @@ def test_killed_anywhere_a_dreamer_ends_in_the_same_bits(tmp_path: Path) -> None
     check("CartPole-v1", ("in-process",), tmp_path, "dreamer_v3")
 
 
+@soak
 def test_killed_anywhere_a_dreamer_that_explores_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("Pendulum-v1", ("subprocess",), tmp_path, "dreamer_v2")
 
 
+@soak
 def test_killed_anywhere_a_dreamer_without_a_slow_critic_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("Pendulum-v1", ("in-process",), tmp_path, "dreamer_v1")
 
 
+@soak
 def test_killed_anywhere_an_autoencoder_on_frames_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("known/Dot-v0", ("in-process",), tmp_path, "sac_ae")

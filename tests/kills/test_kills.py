@@ -27,7 +27,7 @@ from tests.processes import ROOT, count, finish_here, kill_all, orphans, process
 from tests.soaking import soak
 from tests.stores import furnish
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Killed and resumed: environments of every suite that is an engine of its own, at drawn moments."""
+"""Killed and resumed: environments of suites that are engines of their own, at drawn moments."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import pytest
 from tests.diambra_engine import engines
 from tests.kills.cases import ENGINES, SUITES
 from tests.kills.sampled import check
+from tests.soaking import soak
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
 
 
-@pytest.mark.parametrize("env_id", SUITES)
+# Frames, stacked, of an engine that is copied; the others in a soak.
+@pytest.mark.parametrize(
+    "env_id", [pytest.param(env_id, marks=() if env_id.startswith("ALE/") else soak) for env_id in SUITES]
+)
 def test_killed_anywhere_a_run_on_an_engine_ends_in_the_same_bits(env_id: str, tmp_path: Path) -> None:
     check(env_id, ("subprocess",), tmp_path)
 
