@@ -20,6 +20,7 @@ from rlcore.optim.step import Step
 from rlcore.train.training import Training
 from tests.rlcore.optim.test_optimizer import context
 from tests.rlcore.optim.test_step import Two
+from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2
 
 
 @pytest.fixture(autouse=True)
@@ -115,11 +116,17 @@ def training(algo: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, **setti
     return Training(RunConfig(algo=build(ALGORITHMS[algo].Config, values, "algo."), env=env, seed=0), compiled=recorded)
 
 
+# The loop over time, imagination and three optimizers are in one recording.
+DREAMER = {"per_rank_batch_size": 2, "per_rank_sequence_length": 4, "horizon": 3, "learning_starts": 6}
+DREAMER |= {"per_rank_pretrain_steps": 0, "replay_ratio": 0.4}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {"rollout_steps": 8, "per_rank_batch_size": 8, "normalize_obs": True}),
     "a step that is not taken": ("ppo", {"rollout_steps": 8, "per_rank_batch_size": 8, "target_kl": 1e-9}),
     "a2c": ("a2c", {"rollout_steps": 5}),
     "sac": ("sac", {"learning_starts": 6, "per_rank_batch_size": 4}),
+    "dreamer_v1": ("dreamer_v1", DREAMER | SMALL_DREAMER_V1),
+    "dreamer_v2": ("dreamer_v2", DREAMER | SMALL_DREAMER_V2),
+    "dreamer_v3": ("dreamer_v3", DREAMER | SMALL_DREAMER),
 }
 
 
