@@ -81,12 +81,12 @@ def _graphs(traced: list[Traced]) -> Iterator[None]:
 
     def note(function: Callable[..., Any], example: list[Tensor]) -> Any:
         functions.append(function)
+        function(*example)  # so that tensors which it makes once and keeps are the same in every trace
         return trace(function, example)
 
     def as_graphs(asked: list[package.Traced]) -> list[package.Compiled]:
         (one,) = asked
-        example = list(one.example)
-        traced.append((one.what, functions[-1], example, _key(functions[-1], example, trace)))
+        traced.append((one.what, functions[-1], list(one.example), one.key))
         return [lambda inputs: list(one.graph(*inputs))]
 
     in_place = mock.patch.multiple(machine_code, trace=note, build=as_graphs, _find_known=lambda *_: None)
@@ -94,5 +94,5 @@ def _graphs(traced: list[Traced]) -> Iterator[None]:
         yield
 
 
-def _key(function: Callable[..., Any], example: list[Tensor], trace: Any = machine_code.trace) -> str:
-    return package.content_key(trace(function, example), example)
+def _key(function: Callable[..., Any], example: list[Tensor]) -> str:
+    return package.content_key(machine_code.trace(function, example), example)
