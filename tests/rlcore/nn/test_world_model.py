@@ -1,0 +1,79 @@
+"""A world model's observations, rewards and ends, by closed forms."""
+
+from __future__ import annotations
+
+import torch
+
+from rlcore.functional.two_hot import TwoHot
+from rlcore.functional.unit_normal import UnitNormal
+from rlcore.nn.rssm import CategoricalLatent
+from rlcore.nn.world_keys import HiddenConfig, RecurrentConfig, WorldModelConfig
+from rlcore.nn.world_model import Number, WorldModel
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+
+OBS = {
+    "rgb": ArraySpec((8, 8, 3), "uint8", kind="image"),
+    "state": ArraySpec((2, 2), "float32"),
+    "room": ArraySpec((), "int64", n=3, start=1),
+}
+SPEC = EnvSpec("Some-v0", OBS, ActionSpec("Discrete", (), "int64", (2,), (0,)))
+ROWS = {
+    "rgb": torch.arange(2 * 3 * 192).remainder(256).to(torch.uint8).view(2, 3, 8, 8, 3),
+    "state": torch.linspace(-1e3, 1e3, 24).view(2, 3, 2, 2),
+    "room": torch.tensor([[1, 2, 3], [3, 1, 1]]),
+}
+FEAT = torch.randn(2, 3, 18, generator=torch.Generator().manual_seed(1))
+
+
+def made(number: Number, ends: bool = True) -> WorldModel:
+    config = WorldModelConfig(
+        discrete_size=4,
+        stochastic_size=3,
+        recurrent_model=RecurrentConfig(6, 7),
+        transition_model=HiddenConfig(5),
+        representation_model=HiddenConfig(5),
+    )
+    keys, rng = (["rgb"], ["state", "room"]), torch.Generator().manual_seed(0)
+    model = WorldModel(config, SPEC, keys, keys, CategoricalLatent(3, 4, 0.01), number, (1.0, 1.0), rng)
+    if not ends:
+        model.goes_on = None
+    return model
+
+
+def test_what_is_seen_is_what_was_given_and_comes_back() -> None:
+    model = made(TwoHot(15))
+    seen = model.encoder.see(ROWS, 2)
+    assert {key: tuple(part.shape) for key, part in seen.items()} == {
+        "rgb": (2, 3, 3, 8, 8),
+        "state": (2, 3, 4),
+        "room": (2, 3, 3),
+    }
+    assert seen["rgb"].min() == -0.5 and seen["rgb"].max() == 0.5
+    state = ROWS["state"].flatten(2)
+    torch.testing.assert_close(seen["state"], state.sign() * (1 + state.abs()).log())
+    back = model.encoder.restore(seen)
+    torch.testing.assert_close(back["state"], ROWS["state"], rtol=1e-4, atol=1e-3)
+    assert torch.equal(back["room"], ROWS["room"].float())
+    torch.testing.assert_close(back["rgb"].float(), ROWS["rgb"].float(), rtol=0, atol=0.01)
+
+
+def test_what_is_told_of_a_state_has_the_forms_of_what_was_seen() -> None:
+    model = made(TwoHot(15))
+    seen, told = model.encoder.see(ROWS, 2), model.decoder(FEAT)
+    assert {key: part.shape for key, part in told.items()} == {key: part.shape for key, part in seen.items()}
+    loss = model.decoder.loss(told, seen, 2, lambda guess, target, lead: (guess - target).flatten(lead).abs().sum(-1))
+    one_by_one = [
+        sum((told[key][t, n] - seen[key][t, n]).abs().sum() for key in seen) for t in range(2) for n in range(3)
+    ]
+    torch.testing.assert_close(loss, torch.stack(one_by_one).view(2, 3))
+
+
+def test_rewards_and_ends_are_told_by_their_likelihood() -> None:
+    model, reward = made(UnitNormal()), torch.tensor([[0.0, 1.0, -2.0], [3.0, 0.5, 0.0]])
+    guess = model.predict_reward(FEAT)
+    expected = -torch.distributions.Normal(guess, 1.0).log_prob(reward)
+    torch.testing.assert_close(model.reward_loss(FEAT, reward), expected)
+    goes_on = torch.tensor([[1.0, 0.0, 0.99], [0.0, 1.0, 0.5]])  # a chance, of V1 and V2 times gamma
+    p = model.predict_continue(FEAT).sigmoid()
+    torch.testing.assert_close(model.continue_loss(FEAT, goes_on), -(goes_on * p.log() + (1 - goes_on) * (1 - p).log()))
+    assert not made(UnitNormal(), ends=False).continue_loss(FEAT, goes_on).any()
