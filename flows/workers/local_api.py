@@ -20,10 +20,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 
+from flows.process.locks import hold
 from flows.process.signals import interrupt, time_left
 from flows.runs.listeners import tell
 from flows.settings import configure_environment, state_folder
@@ -71,7 +72,7 @@ def prefect_api_soon() -> Iterator[None]:
     in a fresh home: its end may be a kill, which a database that is being made would not survive.
     """
     global _begun
-    if os.environ.get("PREFECT_API_URL") or not (state_folder() / "prefect" / "prefect.db").exists():
+    if os.environ.get("PREFECT_API_URL") or not _made().exists():
         yield
         return
     with databases_without_server():
@@ -173,12 +174,23 @@ def _log() -> Path:
     return state_folder() / "prefect-server.log"
 
 
+def _made() -> Path:
+    """The file that is there once Prefect's database is whole."""
+    return state_folder() / "prefect" / "made"
+
+
 @contextmanager
 def _own_server() -> Iterator[str]:
     global _begun
-    api, _begun = _begun or _Api(), None
+    with ExitStack() as first:
+        if not _made().exists():  # two that make one database take each other's half for whole
+            first.enter_context(hold(_made().with_suffix(".lock"), waiting="makes Prefect's database"))
+        api, _begun = _begun or _Api(), None
+        ready = api.ready()
+        if ready:
+            _made().touch()
     try:
-        if not api.ready():
+        if not ready:
             raise RunError(f"Prefect's API did not start; its output is in {_log()}")
         api.watch()
         yield api.url

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from flows.process.locks import hold
 from flows.process.signals import TrainingInterrupted, terminable
 from flows.runs.listeners import listening
 from flows.workers import local_api
@@ -73,6 +74,20 @@ def test_where_it_does_not_start_again_the_command_ends_as_by_a_signal(heard: li
             os.kill(answering(url), signal.SIGKILL)
         threading.Event().wait(60)
     assert "did not start again; its output is in" in heard[-1]
+
+
+def test_in_a_fresh_home_one_makes_the_database_and_the_others_wait(heard: list[str], stand_in: list[Any]) -> None:
+    def serve() -> None:
+        with local_api._own_server():
+            pass
+
+    second = threading.Thread(target=serve)
+    with hold(local_api._made().with_suffix(".lock")):
+        second.start()
+        second.join(0.3)
+        assert second.is_alive() and not stand_in
+    second.join(60)
+    assert len(stand_in) == 1 and local_api._made().exists()
 
 
 def test_an_api_that_never_starts_is_a_sentence(heard: list[str], stand_in: list[Any]) -> None:
