@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import output_of, run_command, wait_for
+from tests.patience import SESSION, output_of, run_command, wait_for
 
 SPIN = "import sys, time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\nprint('done')"
 
@@ -29,7 +29,8 @@ def test_a_wait_lasts_as_long_as_a_process_works(busy: subprocess.Popen[bytes]) 
 
 
 @pytest.mark.slow
-def test_a_wait_for_what_nobody_works_on_ends(tmp_path: Path) -> None:
+def test_a_wait_for_what_nobody_works_on_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SESSION, str(tmp_path))  # what other workers' tests do beside it is not of this one
     asleep = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"], stdout=-1)
     assert asleep.stdout is not None
     asleep.stdout.readline()

@@ -142,6 +142,7 @@ ANY_SUITE = {
     "dmc": ("cartpole_balance", {"from_pixels": False}),
     "minigrid": ("MiniGrid-Empty-5x5-v0", {"max_steps": 20}),
     "dummy": ("discrete_dummy", {"n_steps": 9}),
+    "small": ("crosshair", {"n_steps": 9}),
 }
 
 
