@@ -48,20 +48,28 @@ def prefect_api() -> Iterator[str]:
     A UserError says that the servers of `make up` have the databases, a RunError that it did not start.
     """
     configure_environment()
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     standing = PREFECT_API_URL.value()
     if standing:
         yield standing
         return
-    with databases_without_server(), _own_server() as url, temporary_settings({PREFECT_API_URL: url}):
-        try:
-            yield url
-        finally:  # what Prefect still holds in this process is handed over: after that, the API may go
-            for worker in (EventsWorker, APILogWorker):
-                worker.drain_all(timeout=time_left(10.0))
+    with databases_without_server(), _own_server() as url:
+        _hand_over()  # to a server that this process asked before
+        with temporary_settings({PREFECT_API_URL: url}):
+            try:
+                yield url
+            finally:
+                _hand_over()  # after that, the API may go
+
+
+def _hand_over() -> None:
+    """Have the server get what Prefect still holds for it in this process; what comes is for the next one."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for worker in (EventsWorker, APILogWorker):
+        worker.drain_all(timeout=time_left(10.0))
 
 
 @contextmanager
