@@ -55,7 +55,7 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.concatenate([self.place, self.velocity]).astype(np.float32)
 
 
-class Crosshair(gymnasium.Env[np.ndarray, int]):
+class Crosshair(gymnasium.Env[np.ndarray, np.int64]):
     """A board on which a crosshair is to be moved onto another one, again and again, from pixels.
 
     Each is a row and a column of the picture in a colour of its own: the red one moves, up, down, left or right. Where
@@ -88,7 +88,7 @@ class Crosshair(gymnasium.Env[np.ndarray, int]):
         self._hide()
         return self.render(), {}
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Move; the edge stops it."""
         self.place = np.clip(self.place + MOVES[action], 0, self.cells - 1)
         self.count += 1
