@@ -80,13 +80,13 @@ class Process:
 
     @property
     def kind(self) -> str:
-        """trainer, worker, local_api, mirror, cli, or the command itself."""
+        """trainer, worker, local_api, mirror, cli, or the command itself; empty while a program takes another's place."""
         module = next((word for word in self.words if word.startswith(("rlcore.", "flows."))), "")
         if module == "rlcore.system.lifeline":
             module = self.words[self.words.index(module) + 2]
         rooms = {"flows.cli.": "cli", "flows.tracking": "mirror"}
         named = next((name for room, name in rooms.items() if module.startswith(room)), module.rpartition(".")[2])
-        return named or self.words[0]
+        return named or next(iter(self.words), "")
 
 
 def processes(home: Path) -> list[Process]:
