@@ -80,7 +80,7 @@ class Process:
 
     @property
     def kind(self) -> str:
-        """trainer, worker, local_api, mirror, cli, or the command itself; empty while a program takes another's place."""
+        """trainer, worker, local_api, mirror, cli, or the command itself; empty between a fork and its program."""
         module = next((word for word in self.words if word.startswith(("rlcore.", "flows."))), "")
         if module == "rlcore.system.lifeline":
             module = self.words[self.words.index(module) + 2]
