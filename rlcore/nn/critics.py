@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.functional.noise import Drawn, Noise
+from rlcore.functional.two_hot import TwoHot
 from rlcore.nn.network import Network
 from rlcore.nn.network_keys import NetworkConfig
 from rlcore.types import Ranks
@@ -23,22 +24,36 @@ class Critics(nn.Module):
         config: hidden layers of each.
         count: N.
         rng: CPU generator for the initialisation.
+        bins: K: each network tells its estimate by a distribution over K bins; 1 = as a number.
     """
 
-    def __init__(self, encoder: Any, actions: int, config: NetworkConfig, count: int, rng: torch.Generator) -> None:
+    def __init__(
+        self, encoder: Any, actions: int, config: NetworkConfig, count: int, rng: torch.Generator, bins: int = 1
+    ) -> None:
         super().__init__()
         self.encoder, inputs, self.units = encoder, encoder.output_size + actions, config.hidden_size
-        self.members = nn.ModuleList([Network(inputs, config, rng, outputs=1) for _ in range(count)])
+        self.members = nn.ModuleList([Network(inputs, config, rng, outputs=bins) for _ in range(count)])
+        self.form = TwoHot(bins) if bins > 1 else None
 
     def forward(
         self, obs: dict[str, Tensor], action: Tensor, masks: Iterable[Tensor] = (), ranks: Ranks | None = None
     ) -> Tensor:
-        """Observations key -> [B, ...] and actions [B, A] in ±1 -> [N, B].
+        """Observations key -> [B, ...] and actions [B, A] in ±1 -> estimates [N, B]; the rest as `outputs` has it."""
+        return self.read(self.outputs(obs, action, masks, ranks))
+
+    def outputs(
+        self, obs: dict[str, Tensor], action: Tensor, masks: Iterable[Tensor] = (), ranks: Ranks | None = None
+    ) -> Tensor:
+        """[N, B, K]: what the networks give.
 
         `masks`, as `noise` draws them, is what dropout goes by, and `ranks` as a `Network` takes them.
         """
         together, drawn = torch.cat([self.encoder(obs), action], -1), Drawn(iter(masks))
-        return torch.stack([member(together, drawn, ranks).squeeze(-1) for member in self.members])
+        return torch.stack([member(together, drawn, ranks) for member in self.members])
+
+    def read(self, outputs: Tensor) -> Tensor:
+        """The estimates that outputs stand for. [N, B, K] -> [N, B]."""
+        return outputs.squeeze(-1) if self.form is None else self.form.mean(outputs)
 
     def noise(self, batch: int, rng: Noise) -> Tensor | tuple[()]:
         """Uniform noise [layers, B, units] of all the critics' dropout on one batch; () where they have none."""

@@ -74,7 +74,10 @@ SETTINGS["crossq"] = SETTINGS["sac"] | {
     "actor": {"hidden_size": 16, "renorm_warmup": 2},
     "critic": {"hidden_size": 16, "renorm_warmup": 4},
 }
-SETTINGS["simba"] = SETTINGS["sac"] | {"name": "simba", "critic": {"hidden_size": 16, "mlp_layers": 1}}
+SETTINGS["simba"] = SETTINGS["sac"] | {
+    "name": "simba",
+    "critic": {"hidden_size": 16, "mlp_layers": 1, "loss": "categorical", "bins": 11},
+}
 SETTINGS["dreamer_v3"] = {
     "name": "dreamer_v3",
     "total_steps": 10_000,

@@ -37,6 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "critic": {"optimizer": {"name": "adamw", "lr": RATE, "eps": 1e-8, "weight_decay": 0.1}},
         "alpha": {"target_entropy_scale": 0.5},
     },
+    "categorical": {"policy_delay": 1, "critic": {"loss": "categorical", "bins": 7}},
 }
 
 
@@ -160,10 +161,30 @@ def simba_network(weights: Weights, place: str, x: Tensor, blocks: int) -> Tenso
     return normed(weights, f"{place}.{blocks + 1}", x)
 
 
+GRID = torch.linspace(-20, 20, 7, dtype=torch.float64)  # of log(1 + |Q|), with Q's sign
+
+
+def number_of(logits: Tensor) -> Tensor:
+    """[..., 7] -> what a distribution over the bins means."""
+    z = (logits.softmax(-1) * GRID).sum(-1)
+    return z.sign() * z.abs().expm1()
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Of each row: the two bins beside y share it by their nearness, as hats over the bins say."""
+    z = y.sign() * y.abs().log1p()
+    near = (1 - (z[:, None] - GRID).abs() / (GRID[1] - GRID[0])).clamp(min=0)
+    return F.cross_entropy(logits, near, reduction="none")
+
+
 def critics_of(name: str, weights: Weights, obs: Tensor, action: Tensor, noise: Tensor | None) -> Tensor:
+    """What the critics give, [N, B]; of categorical ones [N, B, 7]."""
     x, left = torch.cat([obs, action], -1), None if noise is None else iter(noise)
     if name == "droq":
         made = [droq_network(weights, f"members.{i}.layers", x, left) for i in range(3)]
+    elif name == "categorical":
+        places = [f"members.{i}.layers" for i in range(2)]
+        return torch.stack([affine(weights, f"{place}.4", plain_network(weights, place, x)) for place in places])
     else:
         made = [
             affine(weights, f"members.{i}.layers.4", simba_network(weights, f"members.{i}.layers", x, 2))
@@ -176,7 +197,7 @@ def policy_of(name: str, weights: Weights, obs: Tensor, noise: Tensor) -> tuple[
     """Actions [N, A] in ±1 and their log-probabilities [N]."""
     x = (
         plain_network(weights, "actor.layers", obs)
-        if name == "droq"
+        if name != "simba"
         else simba_network(weights, "actor.layers", obs, 1)
     )
     mean, log_std = affine(weights, "head.linear", x).chunk(2, -1)
@@ -192,27 +213,30 @@ def closed_form(
     """Move the weights as the paper's algorithm does; `draws` in the order in which a step takes them."""
     gamma, tau, delay = MADE["common"]["gamma"], MADE["common"]["tau"], SETTINGS[name]["policy_delay"]
     actor, critic, slow = (parts[place] for place in ("actor", "critic", "target"))
-    rule: Any = torch.optim.Adam if name == "droq" else torch.optim.AdamW
-    decay = {} if name == "droq" else {"weight_decay": 0.1}
+    rule: Any = torch.optim.AdamW if name == "simba" else torch.optim.Adam
+    decay = {"weight_decay": 0.1} if name == "simba" else {}
     of_critic, of_actor = (rule(list(each.values()), lr=RATE, **decay) for each in (critic, actor))
     of_alpha = torch.optim.Adam([log_alpha], lr=RATE)
-    entropy = -ACTIONS * (1.0 if name == "droq" else 0.5)
-    dropped = name == "droq"
+    entropy = -ACTIONS * (0.5 if name == "simba" else 1.0)
+    dropped, read = name == "droq", number_of if name == "categorical" else lambda q: q
     for step, (batch, drawn) in enumerate(zip(batches, draws, strict=True), 1):
         left, alpha = iter(drawn), log_alpha.detach().exp()
         masks, slow_masks = (next(left), next(left)) if dropped else (None, None)
         with torch.no_grad():
             next_action, next_logprob = policy_of(name, actor, batch["next_obs"], next(left))
-            lowest = critics_of(name, slow, batch["next_obs"], next_action, slow_masks).amin(0)
+            lowest = read(critics_of(name, slow, batch["next_obs"], next_action, slow_masks)).amin(0)
             y = batch["reward"] + gamma * (1 - batch["done"]) * (lowest - alpha * next_logprob)
         q = critics_of(name, critic, batch["obs"], batch["u"].tanh(), masks)
         of_critic.zero_grad()
-        sum(0.5 * F.mse_loss(each, y) for each in q).backward()  # pyright: ignore[reportAttributeAccessIssue]
+        one = (
+            (lambda q, y: 0.5 * F.mse_loss(q, y)) if q.ndim == 2 else lambda logits, y: cross_entropy(logits, y).mean()
+        )
+        sum(one(each, y) for each in q).backward()  # pyright: ignore[reportAttributeAccessIssue]
         of_critic.step()
         if step % delay == 0:
             masks = next(left) if dropped else None
             action, logprob = policy_of(name, actor, batch["obs"], next(left))
-            q = critics_of(name, critic, batch["obs"], action, masks)
+            q = read(critics_of(name, critic, batch["obs"], action, masks))
             of_actor.zero_grad()
             (alpha * logprob - (q.mean(0) if dropped else q.amin(0))).mean().backward()
             of_actor.step()
@@ -226,8 +250,9 @@ def closed_form(
 
 def check_family(module: ModuleType, name: str) -> None:
     """Weights of actor, critics and targets, and α, after four steps in float64."""
-    config = {"droq": droq.Config, "simba": simba.Config}[name]
-    learner = make_learner(module, "base", config, name=name, **SETTINGS[name])
+    config = {"droq": droq.Config, "simba": simba.Config}.get(name, module.Config)
+    named = {} if name == "categorical" else {"name": name}
+    learner = make_learner(module, "base", config, **named, **SETTINGS[name])
     in_float64(learner)
     rng, modules = np.random.default_rng(3), (learner.agent, learner.critics, learner.target.module)
     parts: dict[str, Weights] = {}

@@ -9,7 +9,7 @@ from tests.golden import sac_family_oracle
 from tests.golden.mutants import Mutant, changed, given, returned, swap
 
 NORM, RENORM = (("check_crossq", variant) for variant in ("batch_norm", "renorm"))
-DROQ, SIMBA = (("check_family", name) for name in ("droq", "simba"))
+DROQ, SIMBA, BINS = (("check_family", name) for name in ("droq", "simba", "categorical"))
 CRITIC = "sac.Learner.critic_objective"
 OF_BATCH, HIDDEN, BLOCK = "BatchNorm._of_batch", "mlp.hidden_layer", "ResidualBlock.forward"
 MUTANTS = (
@@ -99,6 +99,15 @@ MUTANTS = (
         "target entropy not halved", "config.SoftConfig.target_entropy", swap("A.target_entropy_scale", "1.0"), SIMBA
     ),
     Mutant("mean of the critics for the policy", "sac.actor_loss", swap('kind == "min"', "False"), SIMBA),
+    # Critics that tell their estimate by bins; the two-hot code itself has tests of its own.
+    Mutant("squared error of bins", CRITIC, swap("A if form else B", "B"), BINS),
+    Mutant("one critic learns", "sac.categorical_critic_loss", swap("A.sum(0)", "A[0]"), BINS),
+    Mutant(
+        "a most probable bin, not the mean",
+        "Critics.read",
+        swap("A.mean(outputs)", "outputs.argmax(-1).to(outputs)"),
+        BINS,
+    ),
 )
 
 
@@ -111,7 +120,7 @@ def test_who_acts_normalises_by_what_training_has_seen() -> None:
     sac_family_oracle.check_acting(sac)
 
 
-@pytest.mark.parametrize("name", ["droq", "simba"])
+@pytest.mark.parametrize("name", ["droq", "simba", "categorical"])
 def test_updates_equal_the_papers_formulas_in_float64(name: str) -> None:
     sac_family_oracle.check_family(sac, name)
 

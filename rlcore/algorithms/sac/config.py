@@ -33,6 +33,15 @@ class CriticConfig(TrainedConfig):
     n: int = arg(2, "N: critics, of which the lowest counts", low=1)
     target: str = arg("ema", "targets: slow copies of the critics, or none: they themselves", choices=("ema", "none"))
     target_network_frequency: int = arg(1, "gradient steps between two moves of the target critics", low=1)
+    loss: str = arg(
+        "mse", "½ (Q - y)², or the cross-entropy of Q as a distribution over bins", choices=("mse", "categorical")
+    )
+    bins: int = arg(101, "bins of a categorical critic, from symexp(-20) to symexp(20)", low=2)
+
+    @property
+    def outputs(self) -> int:
+        """K: numbers that a critic gives for one estimate."""
+        return self.bins if self.loss == "categorical" else 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,7 @@ from rlcore.data.samplers import Transitions
 from rlcore.data.steps import Transition, n_step
 from rlcore.functional.noise import Noise
 from rlcore.functional.stats import mean_metrics, reduce_loss
+from rlcore.functional.two_hot import TwoHot
 from rlcore.nn.critics import Critics
 from rlcore.nn.squashed_actor import SquashedActor as Agent
 from rlcore.nn.squashed_actor import make_encoder
@@ -57,6 +58,14 @@ def critic_loss(q: Tensor, target: Tensor) -> Tensor:
     """J_Q, eq. 5: ½ Σᵢ (Qᵢ(s, a) - y)². q [N, B], target [B] -> [B]."""
     assert q.shape[1:] == target.shape, (q.shape, target.shape)
     return 0.5 * (q - target).square().sum(0)
+
+
+def categorical_critic_loss(form: TwoHot, logits: Tensor, target: Tensor) -> Tensor:
+    """J_Q of estimates told by bins: Σᵢ CE(two-hot of y, pᵢ). logits [N, B, K], target y [B] -> [B].
+
+    Farebrother et al. 2024, arXiv:2403.03950, section 3.1, with the bins that TD-MPC2 has, arXiv:2310.16828.
+    """
+    return form.loss(logits, target.expand(logits.shape[:-1])).sum(0)
 
 
 def actor_loss(q: Tensor, logprob: Tensor, alpha: Tensor, kind: str = "min") -> Tensor:
@@ -93,7 +102,7 @@ class Learner(protocols.Learner):
         self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
         encoder, size = make_encoder(config, context.spec, rng), context.spec.action.size
         encoder.normalizer = self.agent.encoder.normalizer  # both see the same rows
-        self.critics = Critics(encoder, size, config.critic, config.critic.n, rng)
+        self.critics = Critics(encoder, size, config.critic, config.critic.n, rng, config.critic.outputs)
         self.temperature, self.target_entropy = Temperature(config.alpha.alpha), config.target_entropy(size)
         self.target = Target(self.critics, context) if config.critic.target == "ema" else None
         targets = [self.target] if self.target else []
@@ -160,15 +169,18 @@ class Learner(protocols.Learner):
             next_action = policy.sample(noise)
             logprob = policy.logprob(next_action)
         if self.target:
-            q = self.critics(batch.obs, action, masks, self.ranks)
+            outputs = self.critics.outputs(batch.obs, action, masks, self.ranks)
             with torch.no_grad():
                 next_q = self.target.module(batch.next_obs, next_action.tanh(), target_masks)
         else:  # CrossQ, section 4.1: both through the critics in one batch, whose statistics are those of both
             obs = {key: torch.cat([batch.obs[key], batch.next_obs[key]]) for key in batch.obs}
             masks = [torch.cat(pair) for pair in zip(masks, target_masks, strict=True)]
-            q, next_q = self.critics(obs, torch.cat([action, next_action.tanh()]), masks, self.ranks).chunk(2, 1)
+            both = self.critics.outputs(obs, torch.cat([action, next_action.tanh()]), masks, self.ranks)
+            outputs, next_outputs = both.chunk(2, 1)
+            next_q = self.critics.read(next_outputs)
         target = soft_target(batch.reward, batch.discount, next_q.detach(), logprob, self.temperature.alpha)
-        loss = critic_loss(q, target)
+        q, form = self.critics.read(outputs), self.critics.form
+        loss = categorical_critic_loss(form, outputs, target) if form else critic_loss(q, target)
         return reduce_loss(loss, batch.weight, Loss__value_loss=loss, Info__q=q.mean(0))
 
     def actor_objective(self, batch: Transition, noise: Tensor, masks: Any) -> Any:
