@@ -103,6 +103,11 @@ class Names:
 
 def make_learner(module: ModuleType, typed: list[str], nvec: tuple[int, ...], side: int) -> Any:
     """A learner in float64; every key of theirs has the same name here."""
+    return make_parts(module, typed, nvec, side)[0]
+
+
+def make_parts(module: ModuleType, typed: list[str], nvec: tuple[int, ...], side: int) -> tuple[Any, Any, Any]:
+    """Learner, memory and plan, as a run has them."""
     obs = {"rgb": ArraySpec((3, side, side), "uint8", kind="image"), "state": ArraySpec((4,), "float32")}
     action = ActionSpec("MultiDiscrete", (len(nvec),), "int64", nvec=nvec, start=(0,) * len(nvec)) if nvec else BOX
     spec, tree, made = EnvSpec("Golden-v0", obs, action), compose(typed)[1], fabric("64-true")
@@ -111,7 +116,7 @@ def make_learner(module: ModuleType, typed: list[str], nvec: tuple[int, ...], si
         env=EnvConfig(id=spec.id, num_envs=1),
         distribution=DistributionConfig(type=tree["distribution"]["type"]),
     )
-    return module.build(Context(run, spec, made, FabricRanks(made), num_envs=1))[0]
+    return module.build(Context(run, spec, made, FabricRanks(made), num_envs=1))
 
 
 def type_keys(changes: dict[str, Any]) -> list[str]:

@@ -53,6 +53,7 @@ MUTANTS = (
     ),
     Mutant("value of the state that is left", ACTOR, swap("value[1:]", "value[:-1]"), DISCRETE),
     Mutant("discount one step off", ACTOR, swap("goes_on[:-1]", "goes_on[1:]"), DISCRETE),
+    Mutant("weights one step off", ACTOR, swap("torch.cat([A, config.gamma * B])", "config.gamma * goes_on"), DISCRETE),
     Mutant("no weight where an episode ended", ACTOR, swap("~terminated", "terminated"), DISCRETE),
     Mutant("γ left out of the weights", ACTOR, swap("config.gamma * A[:-1]", "A[:-1]"), DISCRETE),
     Mutant("chance of going on in place of the likelier", ACTOR, swap("(A > 0).float()", "A.sigmoid()"), DISCRETE),
@@ -91,5 +92,23 @@ MUTANTS = (
     Mutant("std without its offset", "scaled_normal", swap("spread + A", "spread"), CONTINUOUS),
     Mutant("slow critic forgotten", "dreamer_v3.critic_loss", swap("A + B", "A"), DISCRETE),
     Mutant("slow critic is the critic", CRITIC, swap("self.slow(feat)", "self.critic(feat)"), DISCRETE),
+    Mutant(
+        "two-hot's mean summed in order",
+        "TwoHot.mean",
+        swap("(difference * A).sum(-1)", "sum((p * self.grid(p)).unbind(-1))"),
+        ("check_nothing_learned",),
+    ),
+    Mutant(
+        "remainder of the replay ratio lost",
+        "Replay.planned",
+        swap("A * learned // B", "sum(A * 1 // B for _ in range(learned))"),
+        ("check_owed",),
+    ),
+    Mutant(
+        "remainder of the replay ratio rounded up",
+        "Replay.planned",
+        swap("A * learned // B", "-(-A * learned // B)"),
+        ("check_owed",),
+    ),
     Mutant("critic without weights", CRITIC, swap('A * imagined["weight"]', "A"), DISCRETE),
 )

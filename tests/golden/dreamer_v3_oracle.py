@@ -19,6 +19,7 @@ from tests.golden.dreamer_oracle import (
     compare_gradients,
     given_step,
     make_learner,
+    make_parts,
     near,
     noise_of_actions,
     type_keys,
@@ -60,3 +61,21 @@ def check_losses(module: ModuleType, variant: str) -> None:
     near("weights", policy[3]["weight"], content["discount"].squeeze(-1)[:-1])
     near("low", learner.moments.low, content["low"])
     near("high", learner.moments.high, content["high"])
+
+
+def check_nothing_learned(module: ModuleType) -> None:
+    """Reward and value that a new agent expects: exactly 0, for its outputs begin at 0."""
+    learner = make_learner(module, ["exp=dreamer_v3", *type_keys(MADE["common"])], (), 16)
+    feat = torch.randn(7, sum(learner.agent.world.rssm.sizes), generator=torch.Generator().manual_seed(0)).double()
+    for told in (learner.agent.world.predict_reward(feat), learner.number.mean(learner.critic(feat))):
+        assert not told.any(), told
+
+
+def check_owed(module: ModuleType) -> None:
+    """Gradient steps owed for so many policy steps: three for every ten, as soon as one is whole."""
+    typed = ["exp=dreamer_v3", *type_keys(MADE["common"]), "algo.replay_ratio=0.3", "algo.learning_starts=7"]
+    memory, taken = make_parts(module, typed, (), 16)[1], 0
+    for steps in range(200):
+        while 10 * (taken + 1) <= 3 * (steps - 7):
+            taken += 1
+        assert memory.planned(steps) == taken, (steps, memory.planned(steps), taken)

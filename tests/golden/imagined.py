@@ -1,0 +1,89 @@
+"""A Dreamer's learner on states that are given in place of imagined ones, of which all that is told is linear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from rlcore.functional.distributions import Categoricals
+from rlcore.functional.latents import unimix
+from rlcore.functional.noise import Noise
+from rlcore.nn.imagination import Imagined
+from rlcore.nn.rssm import State
+from rlcore.nn.world_model import Number
+from rlcore.types import Alone
+
+
+@dataclass
+class Heads:
+    """Weights of what is told of states [..., F], and of how.
+
+    Attributes:
+        number: form of reward and value.
+        reward, critic, slow: [F, K], of a number.
+        ends: [F], of the episode going on.
+        actor: [F, A], of a choice.
+        bell: [K], added to the K of a number.
+        unimix: share of a uniform choice.
+    """
+
+    number: Number
+    reward: Tensor
+    critic: Tensor
+    slow: Tensor
+    ends: Tensor
+    actor: Tensor
+    bell: Tensor
+    unimix: float = 0.0
+
+    def predict_reward(self, feat: Tensor) -> Tensor:
+        """The reward [...]."""
+        return self.number.mean(feat @ self.reward + self.bell)
+
+    def predict_continue(self, feat: Tensor) -> Tensor:
+        """Logits [...]."""
+        return feat @ self.ends
+
+    def policy(self, feat: Tensor) -> Categoricals:
+        """The choice."""
+        return Categoricals(unimix(feat @ self.actor, self.unimix), (self.actor.shape[1],))
+
+
+def objectives(
+    module: ModuleType, config: Any, heads: Heads, feat: Tensor, action: Tensor, terminated: Tensor, **more: Any
+) -> tuple[Any, Any]:
+    """What `Learner.actor_objective` and `Learner.critic_objective` make of it.
+
+    Args:
+        module: the algorithm.
+        config: its keys.
+        heads: what is told of the states.
+        feat: [H + 1, N, F], as if imagined from N states of one row.
+        action: [H, N], the choices between them.
+        terminated: [N] bool, whether that row ended its episode.
+        **more: further attributes of the learner.
+    """
+    world = SimpleNamespace(
+        rssm=None, goes_on=True, predict_reward=heads.predict_reward, predict_continue=heads.predict_continue
+    )
+    learner = SimpleNamespace(
+        agent=SimpleNamespace(world=world, actor=heads),
+        config=config,
+        number=heads.number,
+        critic=lambda feat: feat @ heads.critic + heads.bell,
+        slow=lambda feat: feat @ heads.slow + heads.bell,
+        ranks=Alone(),
+        **more,
+    )
+    nothing = torch.zeros(2, feat.shape[1], 1)  # V1 leaves the last row out
+    imagined = Imagined(feat, action.unsqueeze(-1))
+    with mock.patch.object(module, "imagine", lambda *given: imagined):
+        policy = module.Learner.actor_objective(
+            learner, State(nothing, nothing), terminated.unsqueeze(0), Noise(0, "probe")
+        )
+    return policy, module.Learner.critic_objective(learner, policy[3])

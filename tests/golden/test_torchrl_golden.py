@@ -1,0 +1,68 @@
+"""Dreamer V3 against TorchRL's own losses and gradients; and wrong versions fail the check named beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlcore.algorithms.dreamer_v3 import learner as dreamer_v3
+from tests.golden import torchrl_oracle
+from tests.golden.dreamer_v3_mutants import MUTANTS
+from tests.golden.mutants import changed
+
+NAMED = {mutant.name: mutant for mutant in MUTANTS}
+OF_MODEL = (
+    "KL sides swapped",
+    "KL from prior to posterior",
+    "gradient of the prior's KL reaches the posterior",
+    "gradient of the posterior's KL reaches the prior",
+    "clamp of each latent",
+    "no free nats",
+    "unimix of logits",
+    "no unimix",
+    "weights of the two bins exchanged",
+)
+OF_IMAGINED = (
+    "λ-return ends without a value",
+    "reward of the state that is left",
+    "value of the state that is left",
+    "discount one step off",
+    "weights one step off",
+    "no weight where an episode ended",
+    "γ left out of the weights",
+    "chance of going on in place of the likelier",
+    "percentiles not followed",
+    "no baseline",
+    "imagined actions one off",
+    "entropy of the wrong sign",
+    "entropy without weights",
+    "slow critic forgotten",
+    "slow critic is the critic",
+    "critic without weights",
+)
+
+
+def test_terms_of_the_model_and_their_gradients_are_torchrls() -> None:
+    torchrl_oracle.check_model(dreamer_v3)
+
+
+@pytest.mark.parametrize("scale", torchrl_oracle.SCALES)
+def test_returns_and_losses_of_what_is_imagined_are_torchrls(scale: str) -> None:
+    torchrl_oracle.check_imagined(dreamer_v3, scale)
+
+
+@pytest.mark.parametrize("name", OF_MODEL)
+def test_mutant_of_the_model_is_noticed(name: str) -> None:
+    with changed(NAMED[name].function, NAMED[name].change), pytest.raises(AssertionError):
+        torchrl_oracle.check_model(dreamer_v3)
+
+
+@pytest.mark.parametrize("name", OF_IMAGINED)
+def test_mutant_of_what_is_imagined_is_noticed(name: str) -> None:
+    with changed(NAMED[name].function, NAMED[name].change), pytest.raises(AssertionError):
+        torchrl_oracle.check_imagined(dreamer_v3, "wide")
+
+
+def test_a_scale_without_its_floor_is_noticed() -> None:
+    mutant = NAMED["no percentile floor"]
+    with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
+        torchrl_oracle.check_imagined(dreamer_v3, "narrow")
