@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 # SheepRL's files that have no counterpart yet, by their whole name or its first word.
 _LATER = frozenset(
     (
-        "a2c_mujoco",
-        "sac_decoupled",
-        "dreamer",
+        "dreamer_v3_5",
+        "dreamer_v3_5_100k_ms_pacman",
+        "dreamer_v3_5_dmc_walker_walk",
+        "dreamer_v3_L_navigate",
+        "dreamer_v3_minedojo",
+        "dreamer_v3_super_mario_bros",
         "p2e",
-        "ppo_super_mario_bros",
         "ppo_decoupled",
+        "ppo_super_mario_bros",
+        "sac_decoupled",
     )
 )
 NOT_YET: dict[str, frozenset[str]] = {

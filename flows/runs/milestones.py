@@ -63,7 +63,7 @@ def is_judged(run: RunDirectory) -> bool:
         return True
     if final is None or final.get("checkpoint") != str(choose(run).relative_to(run.path)):
         return False
-    return final["greedy"]["episodes"] == config.evaluation.final_episodes
+    return final["greedy"]["episodes"] == config.final_episodes
 
 
 def note_result(run: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def collect(run: RunDirectory) -> dict[str, Any]:
     Of images, media/inputs.png shows what a network will see.
     """
     config, card, recording = config_of(run), run.read_card(), PlayedRows(CHUNK_BYTES)
-    agent, episodes = RandomAgent(EnvSpec.from_json(card["spec"])), config.evaluation.baseline_episodes
+    agent, episodes = RandomAgent(EnvSpec.from_json(card["spec"])), config.baseline_episodes
     told = working("random baseline")
     result = evaluate_agent(
         agent, config, card, episodes, greedy=False, purpose="baseline", on_step=recording, on_progress=told

@@ -44,7 +44,7 @@ def _finally(run: RunDirectory) -> dict[str, Any]:
     from rlcore.store.checkpoint import choose  # numpy
 
     choose(run)  # refuses a run without one before anything is said
-    episodes = run.read_config()["evaluation"]["final_episodes"]
+    episodes = config_of(run).final_episodes
     tell("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
     _dream(run, choose(run).name, ("every", "last"))
     return with_torch(run, "rlcore.judge.final.final_evaluation", doing="last evaluation")

@@ -262,7 +262,7 @@ class RunConfig:
     seed: int = arg(42, "root of every random stream", low=0)
     num_threads: int = arg(1, "threads of one torch operation", low=1, learning=False)
     float32_matmul_precision: str = arg("high", "TF32 on CUDA", choices=("highest", "high", "medium"))
-    dry_run: bool = arg(False, "one iteration only")
+    dry_run: bool = arg(False, "one iteration only, and two episodes of random baseline and last evaluation")
     torch_use_deterministic_algorithms: bool = arg(False, "refuse operations without a deterministic version")
     torch_backends_cudnn_benchmark: bool = arg(False, "let cuDNN choose by timing; breaks exactness")
     torch_backends_cudnn_deterministic: bool = arg(True, "deterministic cuDNN kernels")
@@ -298,6 +298,19 @@ class RunConfig:
     def evaluation_every(self) -> int:
         """Policy steps between evaluations while training."""
         return self.evaluation.every or max(1, math.ceil(self.algo.total_steps / 10))
+
+    @property
+    def baseline_episodes(self) -> int:
+        """Episodes of the random baseline."""
+        return self._judged(self.evaluation.baseline_episodes)
+
+    @property
+    def final_episodes(self) -> int:
+        """Episodes of the last evaluation, greedy and stochastic each."""
+        return self._judged(self.evaluation.final_episodes)
+
+    def _judged(self, episodes: int) -> int:
+        return min(episodes, 2) if self.dry_run else episodes  # it asks whether all works
 
 
 def _named(env: EnvConfig, algo: Any) -> EnvConfig:

@@ -104,7 +104,7 @@ def final_evaluation(run: RunDirectory, on_progress: OnProgress | None = None) -
         The evaluation event: policy_steps, final, greedy, stochastic, checkpoint, video.
     """
     config, path = config_of(run), choose(run)
-    episodes, results = config.evaluation.final_episodes, {}
+    episodes, results = config.final_episodes, {}
     for index, mode in enumerate(("greedy", "stochastic")):
         told = on_progress and part_of(on_progress, index, 2)
         results[mode] = evaluate_checkpoint(run, path, episodes, greedy=mode == "greedy", on_progress=told)

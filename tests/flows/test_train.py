@@ -18,7 +18,7 @@ from flows.tracking.backends import bring
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
-from rlcore.store.events import read_events
+from rlcore.store.events import last_event, read_events
 from tests.processes import changed, wait_for
 from tests.soaking import soak
 from tests.stores import query
@@ -286,6 +286,9 @@ def test_a_dry_run_registers_nothing_and_says_so(
     summary = run.read_summary()
     assert (summary["status"], summary["model"]) == ("dry_run", None)
     assert summary["policy_steps"] < 512
+    baseline, final = (last_event(read_events(run.events), kind) for kind in ("baseline", "evaluation"))
+    assert baseline and final
+    assert (baseline["episodes"], final["greedy"]["episodes"]) == (2, 2)
     assert [(e["status"], e["reason"]) for e in read_events(run.events) if e["kind"] == "end"] == [("dry_run",) * 2]
     assert cli.main(["stage", "register-model", str(run.path)]) == 0
     assert json.loads(capfd.readouterr().out)["version"] is None

@@ -29,6 +29,7 @@ PRESETS = (
     "a2c_acrobot",
     "a2c_atari",
     "a2c_benchmarks",
+    "a2c_mujoco",
     "crossq",
     "crossq_inverted_pendulum",
     "crossq_mujoco",
@@ -46,9 +47,14 @@ PRESETS = (
     "dreamer_v3",
     "dreamer_v3_100k_boxing",
     "dreamer_v3_100k_ms_pacman",
+    "dreamer_v3_L_doapp",
+    "dreamer_v3_L_doapp_128px_gray_combo_discrete",
+    "dreamer_v3_XL_crafter",
     "dreamer_v3_benchmarks",
     "dreamer_v3_cartpole",
     "dreamer_v3_crosshair",
+    "dreamer_v3_dmc_cartpole_swingup_sparse",
+    "dreamer_v3_dmc_walker_walk",
     "dreamer_v3_point_mass",
     "droq",
     "droq_mujoco",
@@ -130,7 +136,7 @@ def test_preset_composes_as_hydra_itself_composes_it(name):
     _, ours = compose([f"exp={name}"])
     compared = 0
     for key, value in leaves(theirs):
-        if "${" not in str(value):
+        if "${" not in str(value) and not key.endswith("._target_"):  # a class of theirs is a suite here
             where = key.replace("metric.aggregator.metrics.", "")
             known = ours["metric"]["aggregator"]["metrics"][where] if where != key else at(ours, key)
             assert known == value, key

@@ -16,6 +16,10 @@ from tests.flows.config.dreamer_leaves import named
 
 ROOT = Path(__file__).parents[3]
 FILES: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "dreamer_files.json").read_text())
+MINUS = "env max_episode_steps"  # -1 is null here, as the page says too
+DOAPP = ("dreamer_v3_L_doapp", "dreamer_v3_L_doapp_128px_gray_combo_discrete")
+OTHERS = {"env actions_as_observation noop": 0}
+HOW = ("env sync_env", MINUS)  # not what is learned
 REFUSED = {  # and what is said
     "dreamer_v3_L_doapp": "rgb is not encoded",
     "dreamer_v3_L_doapp_128px_gray_combo_discrete": "rgb is not encoded",
@@ -33,7 +37,6 @@ DROPPED = {
     "algo compile": "algo.compile",
     "env wrapper": "env.wrapper._target_",
 }
-MINUS = "env max_episode_steps"  # -1 is null here, as the page says too
 
 
 def nested(leaves: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +99,18 @@ def test_what_cannot_be_trained_here_is_told_in_its_words(
 ) -> None:
     with pytest.raises(UserError, match=REFUSED[name]):
         composed(name, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "name", ["dreamer_v3_XL_crafter", "dreamer_v3_dmc_walker_walk", "dreamer_v3_dmc_cartpole_swingup_sparse", *DOAPP]
+)
+def test_presets_of_their_names_learn_as_theirs(name: str) -> None:
+    """Pictures are decoded under the name that they have here; its own file of doapp names some that are not there."""
+    tree = compose([f"exp={name}"])[1]
+    others = {"algo cnn_keys decoder": ["frame"]} if name in DOAPP else {}
+    for key, value in FILES[name].items():
+        if key.startswith(("algo ", "env ", "buffer ")) and key not in HOW and not any(part in key for part in DROPPED):
+            assert found(tree, key.split(" ")) == (others | OTHERS).get(key, named(value)), key
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
