@@ -119,6 +119,7 @@ CASES = {
         "no memory: clearly below recurrent PPO",
         below=True,
     ),
+    "ppo_minigrid": Case("exp=ppo_minigrid", 0.9, "0.96, the shortest way"),
     "ppo_cartpole_pixels": Case("exp=ppo_cartpole_pixels", 100, "22, the random policy"),
     "sac_dmc_cartpole_balance": Case("exp=sac_dmc_cartpole_balance", 800, "about 350, the random policy"),
     "ppo_compiled": Case("exp=ppo algo.compile=true", 475, "compiled", variant=True),
