@@ -75,7 +75,7 @@ peer = test -x $(1)/bin/$(2) || { python3 -m venv $(1) && $(1)/bin/pip install -
     $(1)/bin/pip install -q $(3); }
 
 bench: install
-	@$(call peer,$(PEERS),sheeprl,stable-baselines3 sb3-contrib sheeprl==0.8.4 'setuptools<81' 'mujoco<4' 'gymnasium[box2d]' ale-py)
+	@$(call peer,$(PEERS),sheeprl,stable-baselines3 sb3-contrib sheeprl==0.8.4 'setuptools<81' 'mujoco<4' 'gymnasium[box2d]' ale-py dm-control)
 	$(BIN)/python -m benchmarks.peers --peers $(CURDIR)/$(PEERS)/bin/python --out docs/results/speed.md $(ARGS)
 
 bench-sweeps: install

@@ -87,6 +87,15 @@ CROSSQ_OPTIONS = {"buffer_size": 65_537, "learning_starts": 250, "policy_kwargs"
 DREAMING = ("algo.learning_starts=128", "algo.per_rank_pretrain_steps=0", "buffer.size=4096")
 NUMBERS = ("algo.cnn_keys.encoder=[]", "algo.cnn_keys.decoder=[]", "algo.mlp_keys.encoder=[vector]")
 EACH, RARELY = ("algo.replay_ratio=1",), ("algo.replay_ratio=0.002",)
+PIXELS = ("algo.cnn_keys.encoder=[rgb]", "algo.mlp_keys.encoder=[]")
+DECODED = ("algo.cnn_keys.decoder=[rgb]", "algo.mlp_keys.decoder=[]")
+AT_ONCE = ("algo.learning_starts=16", "algo.per_rank_pretrain_steps=0", "buffer.size=4096")
+BALANCE = (
+    "env=dmc",
+    "env.wrapper.domain_name=cartpole",
+    "env.wrapper.task_name=balance",
+    "env.wrapper.from_vectors=false",
+)
 RECURRENT_OPTIONS: dict[str, Any] = {"n_steps": 128, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4}
 # One LSTM for actor and critic, as the other two have it.
 RECURRENT_OPTIONS["policy_kwargs"] = {
@@ -115,7 +124,7 @@ PROTOCOLS = {
         ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144", "checkpoint.every=1000000", "algo.compile=true"),
         ("PPO", PPO_64),
         ("exp=ppo_benchmarks", *WIDE, "algo.total_steps=262144"),
-        goal="a third",
+        goal="a quarter",
     ),
     "c": Protocol(
         "A2C, CartPole-v1, 65,536 steps, 1 environment, rollout 5",
@@ -208,7 +217,7 @@ PROTOCOLS = {
             "algo.update_epochs=10",
             "algo.per_rank_num_batches=2",
         ),
-        goal="a third",
+        goal="a quarter",
         judged=False,
     ),
     "j": Protocol(
@@ -247,7 +256,7 @@ PROTOCOLS = {
         ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *EACH, "algo.compile=true"),
         None,
         ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *EACH),
-        goal="a third",
+        goal="a quarter",
         judged=False,
         longer=328,
         more=160,
@@ -261,7 +270,7 @@ PROTOCOLS = {
         ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *RARELY, "algo.compile=true"),
         None,
         ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *RARELY),
-        goal="a third",
+        goal="a quarter",
         judged=False,
         longer=2_500,
         more=2_000,
@@ -295,6 +304,32 @@ PROTOCOLS = {
         more=24,
         unit="gradient step",
     ),
+    "p": Protocol(
+        "SAC-AE, CarRacing-v3, 3 frames of 84 × 84, batch 128: a gradient step",
+        "CarRacing-v3",
+        1,
+        20,
+        ("exp=sac_ae", "env=gym", "env.num_envs=1", *QUIETLY, *PIXELS, *AT_ONCE, *EACH),
+        None,
+        ("exp=sac_ae", "env=gym", "env.num_envs=1", *PIXELS, *DECODED, *AT_ONCE, *EACH),
+        goal="two thirds of the CPU time",
+        judged=False,
+        longer=44,
+        more=24,
+        unit="gradient step",
+    ),
+    "q": Protocol(
+        "PPO, DeepMind Control's cartpole_balance from pixels of 64 × 64, 4,096 steps, 4 environments, rollout 128, "
+        "minibatch 256, 4 epochs",
+        "cartpole_balance",
+        4,
+        4_096,
+        ("exp=ppo", *BALANCE, *QUIETLY, *PIXELS, *PONG, "algo.total_steps=4096"),
+        None,
+        ("exp=ppo", *BALANCE, *PIXELS, *PONG, "algo.total_steps=4096"),
+        goal="two thirds of the CPU time",
+        judged=False,
+    ),
 }
 
 
@@ -302,6 +337,7 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{ROOT}:{folder}",
+        "MUJOCO_GL": os.environ.get("MUJOCO_GL") or "egl",  # which Shepherd finds by itself
         "SHEPHERD_HOME": str(folder),
         "SHEPHERD_CACHE": str(folder / "compiled"),
     }

@@ -17,6 +17,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,11 +76,36 @@ def _environment(work: Path) -> dict[str, str]:
 
 
 def run_compiler(work: Path, places: Sequence[Path]) -> None:
-    """Let a child turn each place's program.pt2 into package.pt2; it never outlives this process, nor this call."""
-    python = [sys.executable, "-P", "-m", "rlcore.compiled.compiler", json.dumps(switches()), *map(str, places)]
+    """Turn each place's program.pt2 into package.pt2, by children that never outlive this process, nor this call.
+
+    A first child writes C++ and ends; then g++ reads it, so that their memory is not taken at once.
+    """
+    _generate(work, places, as_one=True)
+    there = [(place / "package.pt2").exists() or one_unit.finish(place, partial(_run, work)) for place in places]
+    if left := [place for place, done in zip(places, there, strict=True) if not done]:
+        _generate(work, left, as_one=False)
+
+
+def _generate(work: Path, places: Sequence[Path], as_one: bool) -> None:
+    """Let a child of its own make the packages; `as_one`: where it can, it leaves one unit for the C++ compiler."""
+    settings = json.dumps([as_one, *switches()])
+    code, said = _run(work, [sys.executable, "-P", "-m", "rlcore.compiled.compiler", settings, *map(str, places)])
+    if code:
+        lines = said.splitlines() or [f"exit code {code}"]
+        log.error("the process that compiles said:\n%s", "\n".join(lines))
+        reason = next((line for line in lines if "error:" in line), lines[-1])
+        raise RunError(
+            f"it could not be compiled ({reason.strip()[:300]}); "
+            "mend the C++ compiler, or train with algo.compile=false"
+        )
+
+
+def _run(work: Path, words: Sequence[str], folder: Path | None = None) -> tuple[int, str]:
+    """Exit code of a command and what it said; its whole group ends with this process, in whatever way that does."""
     with open(work / "output", "w+b") as output:
         child = subprocess.Popen(
-            ["sh", "-c", KILLED_WITH_PARENT, "sh", *python],
+            ["sh", "-c", KILLED_WITH_PARENT, "sh", *words],
+            cwd=folder,
             stdin=subprocess.PIPE,  # never written to
             stdout=output,
             stderr=output,
@@ -98,22 +124,16 @@ def run_compiler(work: Path, places: Sequence[Path]) -> None:
             child.wait()
             assert child.stdin is not None
             child.stdin.close()
-        if code:
-            output.seek(0)
-            lines = output.read().decode(errors="replace").splitlines() or [f"exit code {code}"]
-            log.error("the process that compiles said:\n%s", "\n".join(lines))
-            reason = next((line for line in lines if "error:" in line), lines[-1])
-            raise RunError(
-                f"it could not be compiled ({reason.strip()[:300]}); "
-                "mend the C++ compiler, or train with algo.compile=false"
-            )
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
 
 
 def main(settings: list[Any], places: Sequence[Path]) -> int:
-    """The child: packages of all programs, the compiler imported once; 1 where one failed."""
-    torch.set_num_threads(settings[0])
-    torch.set_float32_matmul_precision(settings[1])
-    torch.use_deterministic_algorithms(settings[2])
+    """The child: packages of all programs, or the units of them, the compiler imported once; 1 where one failed."""
+    as_one, threads, precision, deterministic = settings
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(deterministic)
     # In the child alone: it takes seconds to import. What each program's process needs is imported once, before it.
     from torch._inductor import compile_fx, config, cpu_vec_isa, package  # noqa: F401
 
@@ -122,14 +142,7 @@ def main(settings: list[Any], places: Sequence[Path]) -> int:
         if hasattr(config.aot_inductor, switch):
             setattr(config.aot_inductor, switch, False)
     cpu_vec_isa.pick_vec_isa()  # it asks the compiler what it can, once for all
-    if not _in_children(places, as_one=True):
-        return 1
-    return int(not _in_children([place for place in places if not _there(place)], as_one=False))
-
-
-def _there(place: Path) -> bool:
-    """Whether a program's package is there; its one unit is compiled when the process that wrote it has gone."""
-    return (place / "package.pt2").exists() or one_unit.finish(place)
+    return int(not _in_children(places, as_one))
 
 
 def _in_children(places: Sequence[Path], as_one: bool) -> bool:
@@ -147,7 +160,7 @@ def _in_children(places: Sequence[Path], as_one: bool) -> bool:
 
 
 def _compile_one(place: Path, as_one: bool) -> None:
-    """In a process of its own, which ends here; `as_one`: where it can, it leaves one unit for the process above."""
+    """In a process of its own, which ends here; `as_one`: where it can, it leaves one unit."""
     code = 1
     try:
         if as_one:

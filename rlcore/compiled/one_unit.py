@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -106,12 +105,14 @@ def install(place: Path) -> None:
         cpp_builder.run_compile_cmd = Commands(plain, place)
 
 
-def finish(place: Path) -> bool:
-    """Compile the unit that was left in a folder into package.pt2 there; whether there is one that torch can load."""
+def finish(place: Path, run: Callable[[Sequence[str], Path], tuple[int, str]]) -> bool:
+    """Compile the unit that was left in a folder into package.pt2 there; whether there is one that torch can load.
+
+    `run` runs a command in a folder, and gives its exit code and what it said.
+    """
     if not (place / COMMAND).exists():
         return False
-    command = json.loads((place / COMMAND).read_text())
-    if subprocess.run(command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+    if run(json.loads((place / COMMAND).read_text()), place)[0]:
         return False
     load, library = runner(), place / LIBRARY
     assert load is not None

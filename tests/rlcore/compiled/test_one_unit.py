@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ void AOTInductorModel::run_impl(
 } // AOTInductorModel::run_impl
 """
 KERNELS = 'extern "C" void cpp_fused_0(int) {}\n'
+
+
+def run(command: Sequence[str], folder: Path) -> tuple[int, str]:
+    """As the compiler's process runs it, without ending it along with this one."""
+    return subprocess.run(command, cwd=folder).returncode, ""
 
 
 def test_the_unit_holds_the_kernels_the_function_and_no_container() -> None:
@@ -68,7 +74,7 @@ def test_files_that_are_not_taken_are_compiled_by_torchs_own_commands(tmp_path: 
     for line in lines:
         commands(line, str(tmp_path))
     assert ran == [lines[2], lines[0], lines[1], lines[3]]
-    assert not one_unit.finish(tmp_path)  # nothing was left
+    assert not one_unit.finish(tmp_path, run)  # nothing was left
 
 
 def test_a_units_command_has_the_kernels_flags_and_the_libraries(tmp_path: Path) -> None:
@@ -97,7 +103,7 @@ def test_a_package_is_there_where_its_unit_compiles_and_loads(
             raise RuntimeError("undefined symbol")
 
     monkeypatch.setattr(one_unit, "runner", lambda: load)
-    assert one_unit.finish(tmp_path) is (failing == "nothing")
+    assert one_unit.finish(tmp_path, run) is (failing == "nothing")
     assert (tmp_path / "package.pt2").exists() is (failing == "nothing")
     if failing == "nothing":
         with zipfile.ZipFile(tmp_path / "package.pt2") as package:
