@@ -51,6 +51,7 @@ def presets() -> list[str]:
     return [name for name in available("exp") if name != "default"]
 
 
+@functools.cache  # every key of a help text asks
 def default_names() -> dict[str, str]:
     """How a run and its folders are called, as interpolations: exp_name, run_name, log_root, root_dir, run_dir."""
     root = yaml.safe_load((BUILT_IN / "config.yaml").read_text())
