@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import tempfile
@@ -148,6 +149,17 @@ def deploy() -> list[str]:
 
     template, names, pull = ProcessWorker.get_default_base_job_template(), [], pull_steps()
     with get_client(sync_client=True) as client:
+
+        @functools.cache  # an algorithm has two deployments of each of its flows
+        def of_flow(entrypoint: str) -> tuple[str, dict[str, Any]]:
+            flow = load_flow_from_entrypoint(str(home() / entrypoint), use_placeholder_flow=False)
+            return flow.name, {
+                "flow_id": client.create_flow_from_name(flow.name),
+                "version": flow.version,
+                "description": (flow.description or "").partition("\n\nArgs:")[0],
+                "parameter_openapi_schema": parameter_schema(flow).model_dump(exclude_unset=True),
+            }
+
         for pool in POOLS:
             with suppress(ObjectAlreadyExists):
                 client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
@@ -158,22 +170,19 @@ def deploy() -> list[str]:
         for rule in client.read_automations_by_name(OLD_RULE):
             client.delete_automation(rule.id)
         for one in deployments():
-            flow = load_flow_from_entrypoint(str(home() / one.entrypoint), use_placeholder_flow=False)
+            name, facts = of_flow(one.entrypoint)
             client.create_deployment(
-                flow_id=client.create_flow_from_name(flow.name),
+                **facts,
                 name=one.name,
                 entrypoint=one.entrypoint,
-                version=flow.version,
-                description=(flow.description or "").partition("\n\nArgs:")[0],
                 tags=[one.tag],
                 parameters=dict(one.parameters),
-                parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
                 enforce_parameter_schema=True,
                 pull_steps=pull,
                 work_pool_name=one.pool,
                 work_queue_name=one.queue,
             )
-            names.append(f"{flow.name}/{one.name}")
+            names.append(f"{name}/{one.name}")
     return names
 
 

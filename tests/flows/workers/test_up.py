@@ -318,9 +318,8 @@ def test_every_algorithm_and_every_other_flow_gets_its_deployments(
     assert (default["entrypoint"], default["version"]) == ("flows/train.py:train_two_words", "7")
     assert (default["description"], default["tags"]) == ("Learns.", ["two-words"])
     assert "as typed" in default["parameter_openapi_schema"]["properties"]["overrides"]["description"]
-    assert [call.args[0] for call in client.create_flow_from_name.call_args_list] == (
-        ["train-two-words"] * 2 + ["sweep-two-words"] * 2 + ["reproduce", "compare"]
-    )
+    flows = [call.args[0] for call in client.create_flow_from_name.call_args_list]
+    assert flows == ["train-two-words", "sweep-two-words", "reproduce", "compare"]
     client.delete_automation.assert_called_once_with("old")
 
 
