@@ -57,10 +57,21 @@ if "TESTS_SHARED" not in os.environ:
 os.environ |= {"GIT_CONFIG_GLOBAL": f"{os.environ['TESTS_SHARED']}/gitconfig", "GIT_CONFIG_SYSTEM": os.devnull}
 
 
+# Files of minutes, the longest first: one of them begun last would be waited for by all other workers.
+LONG = """
+    flows/workers/test_deployments flows/sweeps/test_sweeps flows/workers/test_postgres kills/test_kills
+    kills/test_algorithms flows/cli/test_commands contract/test_conformance flows/registry/test_models
+    examples/test_from_outside flows/test_train flows/test_dvc learning/test_sac_learns flows/test_diambra_tutorial
+    contract/test_images kills/test_suites flows/runs/test_warm
+"""
+PLACES = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONG.split())}
+assert all(path.exists() for path in PLACES), "a file of LONG is not there"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: the last minutes of two workers are then filled with small ones."""
+    """The longest files first, then the others with slow tests: small ones fill the workers' last minutes."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (PLACES.get(item.path, len(PLACES)), item.path not in slow))
 
 
 @pytest.fixture(scope="session")
