@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from flows.config.compose import compose, compose_existing, dump
+from flows.config.notices import notices
 from flows.config.overrides import parse
 from flows.config.search_path import BUILT_IN
 from flows.config.yaml_files import available, groups, presets
@@ -20,6 +21,7 @@ from rlcore.algorithms.on_policy import OnPolicyConfig
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
 from rlcore.store.run_config import build_config
+from tests.soaking import soak
 
 # Neither preset nor tuned value: the built-in defaults of PPO on CartPole.
 BARE = ("exp=default", "algo=ppo", "env=gym", "algo.total_steps=65536")
@@ -116,15 +118,19 @@ def test_presets_are_those_that_are_promised():
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_preset_composes_and_validates(name):
+def test_preset_composes_and_validates_and_there_is_nothing_to_tell_of_it(name):
     config, tree = compose([f"exp={name}"])
     assert config.algo.name == max((algo for algo in ALGORITHMS if name.startswith(algo)), key=len)
     assert build_config(tree) == config
+    assert list(notices(config, ())) == []
     if isinstance(config.algo, OnPolicyConfig):  # every minibatch is full: the batch divides the rollout
         assert config.env.num_envs * config.algo.rollout_steps % (config.algo.per_rank_batch_size or 1) == 0
 
 
-@pytest.mark.parametrize("name", PRESETS)
+# A preset of each kind: an algorithm's own, and some with files of their own for environments.
+@pytest.mark.parametrize(
+    "name", [pytest.param(p, marks=() if p in (*ALGORITHMS, *PRESETS[::8]) else soak) for p in PRESETS]
+)
 def test_preset_composes_as_hydra_itself_composes_it(name):
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir

@@ -8,18 +8,12 @@ import pytest
 
 from flows.config.compose import compose
 from flows.config.notices import notices as every_notice
-from flows.config.yaml_files import presets
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import arguments
 
 
 def notices(config, overrides=()):
     return list(every_notice(config, overrides))
-
-
-@pytest.mark.parametrize("preset", presets())
-def test_a_preset_has_nothing_to_be_told(preset):
-    assert notices(compose([f"exp={preset}"])[0]) == []
 
 
 # Each beside a value that is not its default.
