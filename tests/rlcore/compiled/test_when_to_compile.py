@@ -60,8 +60,8 @@ def test_a_short_run_counts_nothing() -> None:
     assert decide(config(1_000), None, never) == EAGER
 
 
-LARGE = {"dense_units": 1024, "mlp_layers": 3}
-WIDE = {"actor": LARGE, "critic": LARGE, "per_rank_batch_size": 4096, "update_epochs": 1, "rollout_steps": 1024}
+LARGE = {"dense_units": 512, "mlp_layers": 3}
+WIDE = {"actor": LARGE, "critic": LARGE, "per_rank_batch_size": 2048, "update_epochs": 1, "rollout_steps": 512}
 
 
 @pytest.mark.slow
