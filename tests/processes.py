@@ -27,6 +27,7 @@ from tests.patience import wait_for as wait_for
 
 NO_STORE = {"MLFLOW_TRACKING_URI": "sqlite:////dev/null/mlflow.db"}  # a mirror finds that out before it imports MLflow
 ROOT = Path(__file__).resolve().parents[1]
+LOOK = 0.1  # seconds between two looks at all processes, which take their hundredths
 TINY = [
     "exp=ppo",
     "env.num_envs=2",
@@ -117,7 +118,7 @@ def answers(url: str) -> bool:
 
 def one(home: Path, kind: str) -> int:
     """Pid of the process of a kind, once there is one."""
-    return wait_for(lambda: next((p.pid for p in processes(home) if p.kind == kind), None), f"a {kind}")
+    return wait_for(lambda: next((p.pid for p in processes(home) if p.kind == kind), None), f"a {kind}", every=LOOK)
 
 
 def orphans(home: Path, within: float = 2.0) -> list[Process]:

@@ -14,6 +14,7 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.conformance.trainings import train_a_while
 from tests.contract.test_registry import SETTINGS
 from tests.probes import envs  # noqa: F401  registers known/Picture-v0
+from tests.soaking import soak
 
 KEYS = {
     "mlp_keys": {"encoder": ["vector"]},
@@ -85,7 +86,12 @@ def test_dreamer_v3_too_beside_a_vector_and_with_several_actions(check: Callable
 
 @pytest.mark.parametrize(
     "check",
-    [conformance.a_loaded_policy_acts_alike, conformance.compiled_equals_eager, conformance.two_ranks_learn_as_one],
+    [
+        conformance.a_loaded_policy_acts_alike,
+        # Traced they are in test_conformance.py, and pictures above: both together take ten seconds each.
+        pytest.param(conformance.compiled_equals_eager, marks=soak),
+        conformance.two_ranks_learn_as_one,
+    ],
     ids=lambda check: check.__name__,
 )
 @pytest.mark.parametrize("algo", ["dreamer_v1", "dreamer_v2"])

@@ -18,6 +18,7 @@ from flows.config.compose import compose
 from rlcore.store.directory import RunDirectory
 from tests.diambra_engine import engines
 from tests.processes import NO_STORE, environment, shepherd
+from tests.soaking import soak
 from tests.stores import furnish, standing_api
 
 FILES = Path(__file__).parent / "diambra_tutorial"
@@ -89,10 +90,11 @@ def test_a_file_of_the_tutorial_means_what_it_says(folder, exp, expected, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
     ("exp", "count", "more"),
     [
-        ("custom_exp", 2, []),
+        pytest.param("custom_exp", 2, [], marks=soak),  # which is in the others
         ("custom_parallel_env_exp", 6, []),
         ("custom_metric_exp", 3, ["fabric.accelerator=cpu"]),  # which has custom_fabric_exp in it, for GPUs
     ],
@@ -100,7 +102,8 @@ def test_a_file_of_the_tutorial_means_what_it_says(folder, exp, expected, monkey
 def test_a_file_of_the_tutorial_trains_on_as_many_engines_as_it_says(folder, served, exp, count, more):
     furnish(folder / "home")
     words = ["train", f"exp={exp}", *SHORT, *more, "run_dir=mine"]
-    done = run(folder, *words, addresses=served[:count], **standing_api())
+    warm = {"SHEPHERD_WARM": os.environ["SHEPHERD_WARM"]}
+    done = run(folder, *words, addresses=served[:count], **standing_api(), **warm)
     assert done.returncode == 0, done.stderr[-3000:]
     mine = RunDirectory(folder / "mine")
     card = json.loads(mine.card.read_text())

@@ -23,7 +23,7 @@ from tests.kills.cases import TIERS, Case
 from tests.kills.killing import finish, same_bits
 from tests.kills.phases import PLACES
 from tests.kills.sampled import check
-from tests.processes import ROOT, count, finish_here, kill_all, orphans, processes, start, wait_for
+from tests.processes import LOOK, ROOT, count, finish_here, kill_all, orphans, processes, start, wait_for
 from tests.soaking import soak
 from tests.stores import furnish
 
@@ -45,6 +45,7 @@ def test_killed_anywhere_a_run_ends_in_the_bits_of_the_one_nobody_killed(
     assert f'"tier": "{tier}"' in check(TIERS[tier], modes, tmp_path).card.read_text()
 
 
+@soak  # its state, through a file and into single environments, is that of tests/rlcore/envs/vector/test_native.py
 def test_killed_anywhere_a_vectorised_environment_ends_in_the_same_bits(tmp_path: Path) -> None:
     check("CartPole-v1", ("native",), tmp_path)
 
@@ -58,7 +59,7 @@ def test_a_killed_shepherd_train_leaves_nothing_alive_and_ends_in_the_same_bits_
     try:
         process = start(tmp_path, *case.command(run)[3:], **case.variables)
         parts = {"cli", "local_api", "trainer", "mirror"}
-        wait_for(lambda: parts <= {p.kind for p in processes(tmp_path)}, f"all of {parts}")
+        wait_for(lambda: parts <= {p.kind for p in processes(tmp_path)}, f"all of {parts}", every=LOOK)
         wait_for(lambda: count(run, "checkpoint"), "a checkpoint")
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(1.0)

@@ -14,10 +14,10 @@ from tests.soaking import soak
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
 
 
-# Frames, stacked, of an engine that is copied; the others in a soak.
-@pytest.mark.parametrize(
-    "env_id", [pytest.param(env_id, marks=() if env_id.startswith("ALE/") else soak) for env_id in SUITES]
-)
+# Their tiers are killed as other environments (test_kills.py), their frames and engines resumed in this process
+# (tests/contract/test_images.py, tests/rlcore/envs/suites).
+@soak
+@pytest.mark.parametrize("env_id", SUITES)
 def test_killed_anywhere_a_run_on_an_engine_ends_in_the_same_bits(env_id: str, tmp_path: Path) -> None:
     check(env_id, ("subprocess",), tmp_path)
 

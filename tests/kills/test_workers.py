@@ -1,6 +1,6 @@
 """Twenty workers killed before a trial runs, and twenty while one does.
 
-`make test` has one of each (tests/flows/workers/test_deployments.py).
+`make test` has one of them (tests/flows/workers/test_deployments.py).
 """
 
 from __future__ import annotations

@@ -49,11 +49,11 @@ TINY = [
 ]
 
 
-def shepherd(where: Path, *arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+def shepherd(where: Path, *arguments: str, home: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
     return run_command(
         processes.shepherd(*arguments),
         cwd=where,
-        env=processes.environment(home or where, **standing_api()),
+        env=processes.environment(home or where, **standing_api(), **more),
         text=True,
     )
 
@@ -443,6 +443,7 @@ def test_an_environment_of_whole_number_actions_is_filmed(home: Path, here: Comm
 
 def test_what_fails_in_the_middle_of_a_flow_is_a_sentence_and_no_traceback(home: Path) -> None:
     """In a process of its own: the terminal's handler comes with Prefect, which this one has imported long ago."""
-    done = shepherd(home, "train", *TINY, "algo.optimizer.lr=1e30", "run_dir=runs/broken")
+    words = ("train", *TINY, "algo.optimizer.lr=1e30", "run_dir=runs/broken")
+    done = shepherd(home, *words, **processes.NO_STORE)
     assert done.returncode == 1 and "not finite" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
