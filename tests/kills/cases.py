@@ -53,7 +53,7 @@ OFF_POLICY = {
     "algo__critic__hidden_size": 8,
     "algo__per_rank_batch_size": 16,
     "algo__learning_starts": 100,
-    "algo__replay_ratio": 0.5,
+    "algo__replay_ratio": 0.25,
     "algo__n_step": 3,
     "buffer__size": 1000,
     "env__max_episode_steps": 150,

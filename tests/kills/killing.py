@@ -88,10 +88,11 @@ def kill_and_resume(
     return phases
 
 
-def finish(run: RunDirectory, case: Case, home: Path) -> None:
-    """Go on with a run to its end; where this process has a warm server, a stage's trainer is forked."""
+def finish(run: RunDirectory, case: Case, home: Path, **more: str) -> None:
+    """Go on with a run to its end, with `more` variables; where this process has a warm server, a stage's trainer is
+    forked."""
     warm = {WARM: os.environ[WARM]} if WARM in os.environ and "flow" not in case.mode else {}
-    variables = environment(home, **case.variables, **warm)
+    variables = environment(home, **case.variables, **warm, **more)
     done = subprocess.run(case.command(run), env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 

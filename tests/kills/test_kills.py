@@ -25,7 +25,7 @@ from tests.kills.phases import PLACES
 from tests.kills.sampled import check
 from tests.processes import LOOK, ROOT, count, finish_here, kill_all, orphans, processes, start, wait_for
 from tests.soaking import soak
-from tests.stores import furnish
+from tests.stores import furnish, standing_api
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the last start, which nobody kills
 
@@ -70,7 +70,7 @@ def test_a_killed_shepherd_train_leaves_nothing_alive_and_ends_in_the_same_bits_
         assert checkpoint.newest_good(run.checkpoints) is not None
     finally:
         kill_all(tmp_path)
-    finish(run, case, tmp_path)
+    finish(run, case, tmp_path, **standing_api())
     undisturbed = case.overrides(tmp_path / "undisturbed")
     whole = create_run(*compose(undisturbed), undisturbed)
     make_env(whole)
