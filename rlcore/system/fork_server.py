@@ -33,7 +33,8 @@ from rlcore.system.lifeline import die_with_parent
 # Read when Python or a library is loaded, so that it cannot be changed in a fork; SHEPHERD_CODE tells the code.
 LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ATEN_")
 AT_IMPORT = ("PYTHON", "LD_", "MALLOC_", *LIBRARIES, "SHEPHERD_CODE")
-ANEW = ("PYTHONPATH", "PYTHONUNBUFFERED")  # of these, what every child gets anyway
+# Of these, what every child gets anyway, and what scikit-learn sets when a sweep's page imports it.
+ANEW = ("PYTHONPATH", "PYTHONUNBUFFERED", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
 
 class _Server:

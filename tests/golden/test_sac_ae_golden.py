@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "critics' loss does not train the encoder",
-        "Critics.forward",
+        "Critics.outputs",
         swap("self.encoder(A)", "self.encoder(A).detach()"),
         CHECK,
     ),

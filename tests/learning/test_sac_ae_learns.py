@@ -41,7 +41,7 @@ ENOUGH, CLEAR = 6.0, 0.019
 MISTAKES: dict[str, dict[str, Change]] = {
     "no loss trains the encoder": {
         "sac_ae.Learner.decoder_objective": swap("self.critics.encoder(A)", "self.critics.encoder(A).detach()"),
-        "Critics.forward": swap("self.encoder(A)", "self.encoder(A).detach()"),
+        "Critics.outputs": swap("self.encoder(A)", "self.encoder(A).detach()"),
     },
     "policy loss of the wrong sign": {"sac.actor_loss": returned("-it")},
 }
