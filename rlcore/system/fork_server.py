@@ -136,7 +136,10 @@ class _Server:
 
 def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables of an environment that are read when Python and its libraries are loaded."""
-    return {key: value for key, value in environment.items() if key.startswith(AT_IMPORT) and key not in ANEW}
+    found = {key: value for key, value in environment.items() if key.startswith(AT_IMPORT) and key not in ANEW}
+    # OpenCV puts its own folder there when it is imported.
+    paths = [path for path in found.pop("LD_LIBRARY_PATH", "").split(":") if path and "/cv2/" not in path]
+    return found | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
 
 
 def _seed_as_a_fresh_process() -> None:

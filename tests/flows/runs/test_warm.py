@@ -120,7 +120,11 @@ def test_another_setting_of_a_library_or_other_code_is_given_a_fresh_process(
 
     with monkeypatch.context() as patch:
         patch.setenv("KMP_INIT_AT_FORK", "FALSE")  # as scikit-learn does, which a sweep's page imports
+        patch.setenv("LD_LIBRARY_PATH", "/site-packages/cv2/../../lib64:" + os.environ.get("LD_LIBRARY_PATH", ""))
         assert kind() is Forked
+    with monkeypatch.context() as patch:
+        patch.setenv("LD_LIBRARY_PATH", "/elsewhere")
+        assert kind() is subprocess.Popen
     with monkeypatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "2")
         assert kind() is subprocess.Popen
