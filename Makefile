@@ -1,5 +1,6 @@
 # make train    set-up, then the main job: PPO on CartPole-v1 to a registered model; more arguments: make train ARGS="seed=3"
-# make test     set-up, then every check and every test; more arguments for pytest: make test ARGS="-k resume"
+# make test     set-up, then every check and the tests, of heavy ones those whose turn it is at this commit: a quarter of
+#               an hour; TURN=all: every one; more arguments for pytest: make test ARGS="-k resume"
 # make quick    set-up, then format, lint, types and the tests that take no time: a minute
 # make soak     set-up, then hours of it: every environment and mode killed 20 times and resumed; an interrupted soak goes
 #               on; writes docs/results/exactness.md; more arguments: make soak ARGS="--only Hopper --kills 5"

@@ -15,6 +15,9 @@ from rlcore.train.training import Training
 from rlcore.types import Alone, Context
 from tests.flows.config.dreamer_leaves import SPEC
 from tests.learning.assembly import fabric
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 MADE: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "dreamer_updates.json").read_text())
 

@@ -14,7 +14,9 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.conformance.trainings import train_a_while
 from tests.contract.test_registry import SETTINGS
 from tests.probes import envs  # noqa: F401  registers known/Picture-v0
-from tests.soaking import soak
+from tests.soaking import in_turn, soak
+
+pytestmark = in_turn
 
 KEYS = {
     "mlp_keys": {"encoder": ["vector"]},

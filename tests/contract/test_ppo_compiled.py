@@ -36,6 +36,9 @@ from rlcore.types import Batch, Context, Steps
 from tests.graphs import run_graphs
 from tests.learning.assembly import compiler_of, fabric
 from tests.runs import COMPILED, values
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 LENGTH, ENVS = 24, 3
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))

@@ -18,6 +18,7 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.train.session import Session
 from tests.learning.assembly import Training, assemble
 from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, prepare
+from tests.soaking import in_turn
 
 # Small, with everything on that has a state of its own.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -183,6 +184,7 @@ def test_runs_of_neighbouring_seeds_share_no_weight_noise_order_or_start(algo: s
         assert not parts[2] & parts[3]
 
 
+@in_turn
 @every_algorithm
 def test_a_run_that_gets_a_larger_budget_is_the_longer_run(algo: str) -> None:
     settings = SETTINGS[algo] | ({"anneal_lr": False} if "anneal_lr" in SETTINGS[algo] else {"replay_ratio": 0.1})
@@ -195,6 +197,7 @@ def test_a_run_that_gets_a_larger_budget_is_the_longer_run(algo: str) -> None:
     assert content(longer.run(600)) == content(straight)
 
 
+@in_turn
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @every_pair
 def test_half_precision_updates_and_keeps_losses_in_float32(algo: str, env_id: str, precision: str) -> None:

@@ -11,7 +11,9 @@ from rlcore.store.directory import RunDirectory
 from rlcore.train.session import Session
 from tests.processes import digest
 from tests.runs import prepare
-from tests.soaking import soak
+from tests.soaking import file_in_turn, soak
+
+pytestmark = file_in_turn
 
 LEARNING = {
     "total_steps": 448,

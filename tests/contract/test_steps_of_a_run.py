@@ -15,6 +15,9 @@ from rlcore.train.arithmetic import count
 from rlcore.train.training import Training
 from tests.contract.test_registry import SETTINGS
 from tests.learning.assembly import assemble
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 
 def sheeprl(algo: dict[str, Any], envs: int, ranks: int) -> tuple[int, int]:

@@ -25,9 +25,10 @@ from rlcore.train.session import Session
 from tests import processes
 from tests.flows.conftest import home  # noqa: F401 - a fixture
 from tests.patience import run_command
+from tests.soaking import file_in_turn
 from tests.stores import standing_api
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")]
+pytestmark = [file_in_turn, pytest.mark.slow, pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore")]
 EXAMPLES = processes.ROOT / "examples"
 PLUGIN = "plugins=[my_package]"
 CONF = {

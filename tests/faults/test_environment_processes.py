@@ -25,9 +25,10 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, ROOT, end, finish_here, orphans, processes, start
 from tests.runs import prepare
+from tests.soaking import file_in_turn
 
 RUN = {"total_steps": 700, "checkpoint__every": 130, "evaluation__every": 5000, "algo__update_epochs": 1}
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plugins")]
+pytestmark = [file_in_turn, pytest.mark.slow, pytest.mark.usefixtures("plugins")]
 
 
 @pytest.fixture(scope="module")

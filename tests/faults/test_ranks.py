@@ -17,9 +17,9 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests.processes import NO_STORE, count, digest, end, kill_all, one, orphans, start, wait_for
 from tests.runs import prepare
-from tests.soaking import soak
+from tests.soaking import file_in_turn, soak
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the starts that nobody disturbs
+pytestmark = [file_in_turn, pytest.mark.slow, pytest.mark.usefixtures("warm")]  # for the starts that nobody disturbs
 RUN: dict[str, Any] = {"fabric__devices": 2, "total_steps": 4096, "checkpoint__every": 512, "evaluation__every": 2048}
 RUN |= {"algo__normalize_reward": True}  # the open returns are of each rank's own environments
 

@@ -29,6 +29,9 @@ from tests.faults import sweeps
 from tests.faults.failing_disk import FAULTS, compiled, environment
 from tests.patience import run_command
 from tests.runs import prepare
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20262

@@ -18,8 +18,10 @@ from flows.config.compose import compose
 from rlcore.store.directory import RunDirectory
 from tests.diambra_engine import engines
 from tests.processes import NO_STORE, environment, shepherd
-from tests.soaking import soak
+from tests.soaking import file_in_turn, soak
 from tests.stores import furnish, standing_api
+
+pytestmark = file_in_turn
 
 FILES = Path(__file__).parent / "diambra_tutorial"
 KEYS = {f"{side}_{key}" for side in ("own", "opp") for key in ("character", "health", "side", "wins")}

@@ -22,10 +22,10 @@ from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
 from tests import processes
 from tests.patience import run_command
-from tests.soaking import soak
+from tests.soaking import file_in_turn, soak
 from tests.stores import furnish
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, file_in_turn]
 STAGES = ["make-env", "collect", "train", "evaluate", "register-model"]
 CARTPOLE, ACROBOT = ([f"{stage}@{env}" for stage in STAGES] for env in ("CartPole-v1", "Acrobot-v1"))
 SMALL = {

@@ -19,9 +19,11 @@ from rlcore.store import checkpoint, compare
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import read_events
 from rlcore.train.boundary import Boundary
+from tests.soaking import file_in_turn
 from tests.stores import standing_api
 
 pytestmark = [
+    file_in_turn,
     pytest.mark.slow,
     pytest.mark.usefixtures("warm"),
     # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.

@@ -8,6 +8,9 @@ from rlcore.algorithms.dreamer_v1 import learner as dreamer_v1
 from tests.golden import dreamer_v1_oracle
 from tests.golden.dreamer_v1_mutants import MUTANTS
 from tests.golden.mutants import Mutant, changed
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 
 @pytest.mark.parametrize("variant", dreamer_v1_oracle.VARIANTS)

@@ -8,6 +8,9 @@ from rlcore.algorithms.dreamer_v2 import learner as dreamer_v2
 from tests.golden import dreamer_v2_oracle
 from tests.golden.dreamer_v2_mutants import MUTANTS
 from tests.golden.mutants import Mutant, changed
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 
 @pytest.mark.parametrize("variant", dreamer_v2_oracle.VARIANTS)

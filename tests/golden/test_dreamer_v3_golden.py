@@ -8,6 +8,9 @@ from rlcore.algorithms.dreamer_v3 import learner as dreamer_v3
 from tests.golden import dreamer_v3_oracle
 from tests.golden.dreamer_v3_mutants import MUTANTS
 from tests.golden.mutants import Mutant, changed
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 
 @pytest.mark.parametrize("variant", dreamer_v3_oracle.VARIANTS)

@@ -23,9 +23,9 @@ import pytest
 
 from tests.golden.mutants import wrong
 from tests.learning.assembly import assemble
-from tests.soaking import soak
+from tests.soaking import in_turn, soak
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, in_turn]
 
 SHARED = {
     "name": "ppo",

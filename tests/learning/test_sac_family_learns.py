@@ -18,9 +18,9 @@ import pytest
 from tests.golden.mutants import changed
 from tests.golden.test_sac_golden import MUTANTS
 from tests.learning.assembly import assemble
-from tests.soaking import soak
+from tests.soaking import in_turn, soak
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, in_turn]
 NARROW = {"hidden_size": 64, "optimizer": {"lr": 2e-3, "eps": 1e-8, "betas": [0.5, 0.999]}}
 FAST = {"lr": 5e-3, "eps": 1e-8}
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -12,6 +12,9 @@ from rlcore.errors import UserError
 from tests.golden.mutants import wrong
 from tests.learning.assembly import Training, assemble
 from tests.probes import envs
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 SMALL = {
     "name": "ppo",

@@ -15,6 +15,9 @@ import torch
 from tests.golden.mutants import wrong
 from tests.learning.assembly import assemble
 from tests.probes import envs  # noqa: F401  registers the environments
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 TABLE = {  # a linear critic over a one-hot observation is a table of values
     "name": "ppo",

@@ -17,6 +17,10 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
 IMPORT_NAMES = {  # where a package is imported by another name than it is installed by

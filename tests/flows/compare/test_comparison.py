@@ -19,6 +19,9 @@ from rlcore.errors import UserError
 from rlcore.store.events import EventLog
 from tests.flows.compare.conftest import Compared
 from tests.flows.compare.runs import WHOLE, finished_run, group_of
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 LOW = [100.0, 120.0, 90.0, 110.0, 105.0, 95.0, 115.0, 130.0, 85.0, 100.0]
 HIGH = [value + 60 + 3 * (-1) ** seed for seed, value in enumerate(LOW)]

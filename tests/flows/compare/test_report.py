@@ -17,6 +17,9 @@ from flows.compare.report import report
 from tests.flows.compare.conftest import empty_root
 from tests.flows.compare.runs import WHOLE, finished_run, group_of
 from tests.flows.compare.test_comparison import HIGH, LOW
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 PICTURES = {"curve_steps", "curve_time", "aggregates", "improvement", "profile"}
 

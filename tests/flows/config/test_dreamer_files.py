@@ -13,6 +13,9 @@ from flows.config.compose import compose
 from flows.registry.models import parts_of
 from rlcore.errors import UserError
 from tests.flows.config.dreamer_leaves import named
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 ROOT = Path(__file__).parents[3]
 FILES: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "dreamer_files.json").read_text())

@@ -13,6 +13,9 @@ from flows.config.absent_keys import KEYS, WHOSE, refuse_absent_keys
 from flows.config.compose import compose
 from flows.runs.create import new_run
 from rlcore.errors import UserError
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 
 @pytest.fixture(scope="module")

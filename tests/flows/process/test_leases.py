@@ -20,9 +20,9 @@ from flows.process.leases import LEASE, alone
 from flows.process.locks import hold
 from rlcore.errors import UserError
 from tests.processes import ROOT, answers, free_port, wait_for
-from tests.soaking import soak
+from tests.soaking import file_in_turn, soak
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, file_in_turn]
 HOLDER = """
 import sys, time
 from pathlib import Path

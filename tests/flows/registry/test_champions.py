@@ -23,11 +23,13 @@ from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import checkpointed_run, digest_of, evaluations, named
 from tests.processes import at_once
+from tests.soaking import file_in_turn
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 pytestmark = [
+    file_in_turn,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),

@@ -43,9 +43,11 @@ from tests.flows.synthetic_runs import (
     named,
 )
 from tests.processes import at_once
+from tests.soaking import file_in_turn
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
+    file_in_turn,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),

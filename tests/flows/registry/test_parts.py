@@ -22,9 +22,11 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.run_config import config_of
 from tests.flows.synthetic_runs import checkpointed_run, configured, evaluations
+from tests.soaking import file_in_turn
 
 PARTS = ("world_model", "actor", "critic", "target_critic", "moments")
 pytestmark = [
+    file_in_turn,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),

@@ -26,8 +26,10 @@ from tests.flows.synthetic_runs import DICT_SPEC, IMAGE_SPEC, checkpointed_run, 
 from tests.patience import wait_for
 from tests.probes import recurrent
 from tests.processes import answers, free_port
+from tests.soaking import file_in_turn
 
 pytestmark = [
+    file_in_turn,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),

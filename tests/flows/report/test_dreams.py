@@ -27,6 +27,9 @@ from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run, configured
 from tests.processes import digest
 from tests.rlcore.judge.test_film import read
 from tests.runs import SMALL_DREAMER, prepare
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 ROWS, COUNT, SIDE, CELL = 50, 6, 16, 128
 JUDGED = {"policy_steps": 4096, "greedy": {"mean": 1.0, "returns": []}}

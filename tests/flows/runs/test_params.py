@@ -20,6 +20,9 @@ from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.run_config import config_of, learning_half
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 ROOT = Path(__file__).resolve().parents[3]
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())

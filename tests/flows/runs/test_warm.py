@@ -27,8 +27,9 @@ from rlcore.system.forked import UNKNOWN, Forked
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
 from tests.processes import digest, environment, finish_here, wait_for
 from tests.runs import prepare
+from tests.soaking import file_in_turn
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, file_in_turn]
 LONG = {"total_steps": 10_000_000, "evaluation__every": 10_000_000, "checkpoint__every": 10_000_000}
 
 

@@ -17,6 +17,9 @@ from flows.sweeps.plan import plan
 from flows.sweeps.refusals import default_of
 from flows.sweeps.sweep_report import write_page
 from tests.flows.sweeps.fake import drive, driven, made
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 TYPED = ["exp=ppo", "algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.update_epochs=interval(1,20)"]
 

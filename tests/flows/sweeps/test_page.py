@@ -12,6 +12,9 @@ from flows.report.figures import save
 from flows.sweeps import trial_pictures
 from flows.sweeps.plan import plan
 from flows.sweeps.sweep_page import markdown, page
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 SPACE = plan(["exp=ppo", "algo.optimizer.lr=tag(log,interval(1e-5,1e-1))", "algo.dense_act=choice(tanh,relu)"]).space
 

@@ -16,6 +16,9 @@ from flows.sweeps.driving import Sweep
 from flows.sweeps.folder import SweepFolder
 from flows.sweeps.plan import plan
 from tests.flows.sweeps.fake import EVALUATIONS, came_to, drive, made
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 BEST = {"algo.optimizer.lr": 1e-3, "algo.update_epochs": 5}  # of tests.flows.sweeps.fake.score
 

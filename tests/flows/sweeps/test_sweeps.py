@@ -18,9 +18,10 @@ from flows.sweeps.group_runs import group_of
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
 from tests.processes import NO_STORE, count, digest, end, kill_all, orphans, send, start, wait_for
+from tests.soaking import file_in_turn
 from tests.stores import furnish, standing_api
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, file_in_turn]
 TINY = [
     "exp=ppo",
     "env.num_envs=2",

@@ -22,8 +22,10 @@ from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
 from tests.flows.synthetic_runs import synthetic_run, train_a_while
 from tests.processes import at_once
+from tests.soaking import file_in_turn
 
 pytestmark = [
+    file_in_turn,
     pytest.mark.slow,
     # MLflow warns about itself while it is imported and used; of our own code a warning is an error still.
     pytest.mark.filterwarnings("default", "error:::flows", "error:::rlcore"),

@@ -21,6 +21,9 @@ from rlcore.store.directory import RunDirectory
 from tests.flows.synthetic_runs import synthetic_run
 from tests.patience import run_command
 from tests.processes import environment
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 
 class Refusing(BaseHTTPRequestHandler):

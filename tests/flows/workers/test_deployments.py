@@ -30,10 +30,10 @@ from tests.flows.compare.runs import group_of
 from tests.flows.workers.site import Site
 from tests.kills import workers
 from tests.processes import changed, count, digest, finish_here, wait_for
-from tests.soaking import soak
+from tests.soaking import file_in_turn, soak
 from tests.stores import furnish, query
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, file_in_turn]
 SMALL = [
     "algo.rollout_steps=64",
     "algo.total_steps=6000",

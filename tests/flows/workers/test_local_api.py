@@ -19,6 +19,9 @@ from flows.process.signals import TrainingInterrupted, terminable
 from flows.runs.listeners import listening
 from flows.workers import local_api
 from rlcore.errors import RunError
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 
 @pytest.fixture

@@ -22,6 +22,9 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
 from tests.probes import q_learning, recurrent
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,9 @@ from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.train.training import Training
 from rlcore.types import Batch
 from tests.graphs import run_graphs
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 
 @pytest.fixture(autouse=True)

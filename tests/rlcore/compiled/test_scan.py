@@ -15,6 +15,9 @@ from torch.func import functional_call, grad_and_value
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.scan import scan
 from rlcore.functional.tree import leaves, map_leaves, rebuild
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 T, B, X, H = 7, 3, 4, 5
 

@@ -22,6 +22,9 @@ from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.types import Alone, Steps
 from tests.rlcore.data.test_replay import context_of
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 WIDTH = 3
 IMAGE = ArraySpec((20, 20, 3), "uint8")  # lies by itself

@@ -16,6 +16,9 @@ from rlcore.data.samplers import Episodes, Sampler, Sequences, Transitions
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint
 from tests.rlcore.data.test_replay_oracle import WIDTH, Oracle, memory, numbers
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 LENGTH = 3
 

@@ -21,6 +21,9 @@ from rlcore.store.run_config import build_config
 from tests.probes.world import Config
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
 from tests.rlcore.envs.vector.test_resume import as_bytes, through_disk
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,9 @@ from rlcore.judge.film import record
 from rlcore.store import checkpoint
 from tests.flows.synthetic_runs import CARTPOLE, checkpointed_run
 from tests.probes import recurrent
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 
 class Painter(gymnasium.Env):

@@ -26,6 +26,9 @@ from rlcore.train.training import Training
 from tests.graphs import run_graphs
 from tests.rlcore.envs import probe_envs as probe_envs  # registers Probe/Masked-v0
 from tests.runs import SMALL_DREAMER
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 NVEC = (3, 2)
 SPEC = EnvSpec(

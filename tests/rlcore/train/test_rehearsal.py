@@ -21,6 +21,9 @@ from rlcore.train.rehearsal import DrawnEnvs, rehearse
 from rlcore.train.training import Training
 from tests.graphs import run_graphs
 from tests.probes import q_learning
+from tests.soaking import file_in_turn
+
+pytestmark = file_in_turn
 
 
 @pytest.fixture

@@ -19,6 +19,9 @@ from rlcore.envs.spaces import spec_of
 from rlcore.envs.suites.registry import list_suites, suite_with
 from rlcore.errors import UserError
 from rlcore.spec import Window
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 pytest.importorskip("ale_py")
 

@@ -19,6 +19,9 @@ from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.wrappers import bare_env
 from rlcore.errors import UserError
 from tests.rlcore.envs.vector.test_resume import as_bytes, through_disk
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 pytest.importorskip("dm_control")
 if not os.environ.get("MUJOCO_GL"):  # read where dm-control is imported

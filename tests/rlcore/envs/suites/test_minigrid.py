@@ -18,6 +18,9 @@ from rlcore.envs.suites.minigrid import WORDS
 from rlcore.envs.suites.registry import list_suites, suite_with
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import UserError
+from tests.soaking import in_turn
+
+pytestmark = in_turn
 
 minigrid = pytest.importorskip("minigrid")
 
