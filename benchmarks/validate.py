@@ -94,8 +94,8 @@ CASES = {
     "sac_lunar_lander": Case("exp=sac_lunar_lander", 200, "200 at 90 k (Zoo, v2, training)"),
     "droq_pendulum": Case("exp=droq_pendulum", -200, "none at these steps; SAC's mark, at a fifth of its"),
     "crossq_inverted_pendulum": Case("exp=crossq_inverted_pendulum", 900, "1000 at 1 M (SAC, Tianshou)", within_s=60),
-    "dreamer_v1_cartpole": Case("exp=dreamer_v1_cartpole", None, NO_PEER, training=100),
-    "dreamer_v2_cartpole": Case("exp=dreamer_v2_cartpole", None, NO_PEER, training=150),
+    "dreamer_v1_cartpole": Case("exp=dreamer_v1_cartpole algo.compile=true", None, NO_PEER, training=100),
+    "dreamer_v2_cartpole": Case("exp=dreamer_v2_cartpole algo.compile=true", None, NO_PEER, training=150),
     "dreamer_v3_cartpole": Case("exp=dreamer_v3_cartpole algo.compile=true", None, NO_PEER, training=150),
     "dreamer_v3_cartpole_long": Case(
         "exp=dreamer_v3_cartpole algo.compile=true algo.total_steps=30000 algo.replay_ratio=0.5 buffer.size=30000",
@@ -105,7 +105,7 @@ CASES = {
     ),
     "dreamer_v1_point_mass": Case("exp=dreamer_v1_point_mass", 15, "2.6, the random policy; 34 pushed by hand"),
     "dreamer_v3_point_mass": Case("exp=dreamer_v3_point_mass", 15, "2.6, the random policy; 34 pushed by hand"),
-    "dreamer_v1_pendulum": Case("exp=dreamer_v1_pendulum", -700, "about -1,200, the random policy"),
+    "dreamer_v1_pendulum": Case("exp=dreamer_v1_pendulum algo.compile=true", -700, "about -1,200, the random policy"),
     "dreamer_v2_crosshair": Case(
         "exp=dreamer_v2_crosshair", 5, "1.0, the random policy; 11.9 on the shortest way", pictures=1
     ),

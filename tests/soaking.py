@@ -1,6 +1,6 @@
 """Tests that not every `make test` runs: those of minutes are left to `make soak`, heavy ones take turns.
 
-A commit's hash says whose turn it is, so a quarter of the heavy ones runs with each commit, another one with the next.
+A commit's hash says whose turn it is, so a fifth of the heavy ones runs with each commit, another fifth with the next.
 Whoever names tests (a file, `-k`, `-m`) gets all of them; so does `make test TURN=all`, and TURN=2 asks for one turn.
 """
 
@@ -16,7 +16,7 @@ import pytest
 soak = pytest.mark.skipif(not os.environ.get("SOAK"), reason="minutes; SOAK=1 runs it")
 in_turn = pytest.mark.in_turn  # each test by itself
 file_in_turn = pytest.mark.in_turn(whole_file=True)  # a file whose tests share what is dear: servers, a sweep
-TURNS = 4
+TURNS = 5
 NOT_NOW = "another commit's turn; TURN=all runs it"
 
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlcore.compiled import scan
 from rlcore.compiled.package import Compiled, Traced, build, cache_folder, constants, find, load, machine, shape
@@ -51,8 +53,6 @@ def _not_training() -> Iterator[None]:
 def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> GraphModule:
     """The operations that a function performs on tensors of the example's shapes, its gradients among them."""
     with _not_training(), warnings.catch_warnings():
-        from torch._guards import TracingContext, tracing
-        from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.proxy_tensor import make_fx  # 30 ms, for compiled runs alone
 
         warnings.simplefilter("ignore")

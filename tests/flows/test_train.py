@@ -20,10 +20,11 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
 from tests.processes import changed, wait_for
-from tests.soaking import soak
+from tests.soaking import file_in_turn, soak
 from tests.stores import query
 
 pytestmark = [
+    file_in_turn,
     pytest.mark.slow,
     pytest.mark.usefixtures("warm"),
     # Prefect and MLflow warn about themselves while they are imported; of our own code a warning is an error still.

@@ -104,5 +104,5 @@ def test_the_commit_says_whose_turn_it_is(tmp_path: Path) -> None:
         git("commit", "--allow-empty", "-m", str(number))
         assert turn(None, tmp_path) == int(git("rev-parse", "HEAD"), 16) % TURNS
     assert (turn("2", tmp_path), turn("all", tmp_path)) == (2, None)
-    with pytest.raises(ValueError, match="TURN=4: all, or one of 0 to 3"):
-        turn("4", tmp_path)
+    with pytest.raises(ValueError, match="TURN=5: all, or one of 0 to 4"):
+        turn("5", tmp_path)
