@@ -1,9 +1,10 @@
 """DroQ and CrossQ get far in fewer steps than SAC, and do not when they are broken.
 
-Greedy returns found on Pendulum-v1 (10 episodes; seed 0):
+Greedy returns found on Pendulum-v1 (10 episodes), of CrossQ after 2,200 steps (seed 0), of DroQ after 300 actions, each
+played four times (seeds 0 to 3):
 
-    right                            -227 after 2,200 steps of CrossQ, -176 after 1,300 of DroQ
-    no bootstrap                     -1306, -1547
+    right                            -227     -191 -484 -115 -169
+    no bootstrap                    -1306    -1442 (seed 0)
 
 Each switch has its golden values (tests/golden/test_sac_family_golden.py); where presets come to is in
 docs/algorithms/sac.md.
@@ -23,16 +24,20 @@ from tests.soaking import in_turn, soak
 pytestmark = [pytest.mark.slow, in_turn]
 NARROW = {"hidden_size": 64, "optimizer": {"lr": 2e-3, "eps": 1e-8, "betas": [0.5, 0.999]}}
 FAST = {"lr": 5e-3, "eps": 1e-8}
+ACTION_REPEAT = {"crossq": 1, "droq": 4}
 SETTINGS: dict[str, dict[str, Any]] = {
     "crossq": {
         "total_steps": 2_200,
+        "learning_starts": 200,
         "actor": NARROW,
         "critic": NARROW,
         "alpha": {"optimizer": {"lr": 2e-3, "eps": 1e-8}},
     },
     "droq": {
-        "total_steps": 1_300,
-        "replay_ratio": 4.0,
+        "total_steps": 1_200,
+        "learning_starts": 400,
+        "replay_ratio": 1.0,
+        "gamma": 0.97,
         "actor": {"hidden_size": 64, "optimizer": FAST},
         "critic": {"hidden_size": 64, "optimizer": {"lr": 3e-3, "eps": 1e-8}},
         "alpha": {"optimizer": FAST},
@@ -42,11 +47,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def pendulum(name: str) -> float:
     """Mean of 10 greedy episodes after a training of seed 0."""
-    algo = {"name": name, "learning_starts": 200, "per_rank_batch_size": 64} | SETTINGS[name]
-    return assemble("Pendulum-v1", algo, seed=0, num_envs=1).run(algo["total_steps"]).evaluate(episodes=10)["mean"]
+    algo = {"name": name, "per_rank_batch_size": 64} | SETTINGS[name]
+    training = assemble("Pendulum-v1", algo, seed=0, num_envs=1, action_repeat=ACTION_REPEAT[name])
+    return training.run(algo["total_steps"]).evaluate(episodes=10)["mean"]
 
 
-@pytest.mark.parametrize("name", ["crossq", pytest.param("droq", marks=soak)])
+@pytest.mark.parametrize("name", SETTINGS)
 def test_pendulum_is_learned(name: str) -> None:
     assert pendulum(name) > -700
 
