@@ -107,10 +107,10 @@ CASES = {
     "dreamer_v3_point_mass": Case("exp=dreamer_v3_point_mass", 15, "2.6, the random policy; 34 pushed by hand"),
     "dreamer_v1_pendulum": Case("exp=dreamer_v1_pendulum algo.compile=true", -700, "about -1,200, the random policy"),
     "dreamer_v2_crosshair": Case(
-        "exp=dreamer_v2_crosshair", 5, "1.0, the random policy; 11.9 on the shortest way", pictures=1
+        "exp=dreamer_v2_crosshair algo.compile=true", 5, "1.0, the random policy; 11.9 on the shortest way", pictures=1
     ),
     "dreamer_v3_crosshair": Case(
-        "exp=dreamer_v3_crosshair", 5, "1.0, the random policy; 11.9 on the shortest way", pictures=1
+        "exp=dreamer_v3_crosshair algo.compile=true", 5, "1.0, the random policy; 11.9 on the shortest way", pictures=1
     ),
     "ppo_recurrent_cartpole": Case("exp=ppo_recurrent_cartpole", 450, "500 at 100 k (Zoo)"),
     "ppo_masked_cartpole": Case(

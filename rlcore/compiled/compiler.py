@@ -142,7 +142,27 @@ def main(settings: list[Any], places: Sequence[Path]) -> int:
         if hasattr(config.aot_inductor, switch):
             setattr(config.aot_inductor, switch, False)
     cpu_vec_isa.pick_vec_isa()  # it asks the compiler what it can, once for all
+    _allocate_no_second_name()
     return int(not _in_children(places, as_one))
+
+
+def _allocate_no_second_name() -> None:
+    """Keep Inductor from allocating again what a loop has filled.
+
+    A tensor that the loop writes into has another name after it. Where a kernel then puts its result in that tensor's
+    place, torch 2.13 declares the name a second time, and the C++ compiler refuses it.
+    """
+    # Imported by `main`, and nowhere else.
+    from torch._inductor import ir
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+
+    plain = PythonWrapperCodegen.codegen_allocation
+
+    def codegen_allocation(self: Any, buffer: Any) -> None:
+        if not isinstance(buffer, ir.MutationOutput):
+            plain(self, buffer)
+
+    PythonWrapperCodegen.codegen_allocation = codegen_allocation
 
 
 def _in_children(places: Sequence[Path], as_one: bool) -> bool:

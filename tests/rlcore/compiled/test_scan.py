@@ -184,3 +184,20 @@ def test_machine_code_has_the_numbers_of_the_loop(tmp_path: Path, monkeypatch: p
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     assert all(torch.equal(one, other) for one, other in zip(flat, before, strict=True))
+
+
+@pytest.mark.slow
+def test_what_a_loop_has_written_may_be_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel may put its result where the loop's rows lie, which nobody reads after it."""
+    monkeypatch.setenv("SHEPHERD_CACHE", str(tmp_path))
+    generator = torch.Generator().manual_seed(0)
+    xs, carry, weight = (torch.randn(*shape, generator=generator) for shape in ((T, B, H), (B, H), (H, H)))
+
+    def function(xs: Tensor, carry: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        _, rows = scan(lambda h, x, w: ((h @ w + x).tanh(),) * 2, carry, xs, weight)
+        return ((rows * xs).exp(),)
+
+    example = [xs, carry, weight]
+    (code,) = package.build([package.Traced("a scan", machine_code.trace(function, example), example)])
+    given = [tensor.flip(0) for tensor in example]
+    torch.testing.assert_close(code(list(given))[0], function(*given)[0], rtol=1e-5, atol=1e-6)
