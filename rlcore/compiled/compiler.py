@@ -152,9 +152,8 @@ def _allocate_no_second_name() -> None:
     A tensor that the loop writes into has another name after it. Where a kernel then puts its result in that tensor's
     place, torch 2.13 declares the name a second time, and the C++ compiler refuses it.
     """
-    # Imported by `main`, and nowhere else.
-    from torch._inductor import ir
-    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+    from torch._inductor import ir  # loaded by `main`, and nowhere else
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen  # likewise
 
     plain = PythonWrapperCodegen.codegen_allocation
 
