@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soaking import TURNS, skip_others, turn
+from tests.soaking import pytest_configure, pytest_report_header, skip_others  # noqa: F401 - hooks
 
 # Before any test module imports a library that reads it: nothing that a user, a shell, `make` or a git hook has set.
 KEPT = """
@@ -70,28 +70,11 @@ PLACES = {Path(__file__).parent / f"{name}.py": place for place, name in enumera
 assert all(path.exists() for path in PLACES), "a file of LONG is not there"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Settle whose turn it is, for all workers."""
-    if not hasattr(config, "workerinput"):  # by whom workers are started: they find it settled
-        named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-        whole = not (named or config.option.keyword or config.option.markexpr or os.environ.get("SOAK"))
-        try:
-            now = turn(os.environ.get("TURN"), Path(__file__).parent) if whole else None
-        except ValueError as error:
-            raise pytest.UsageError(str(error)) from None
-        os.environ["TURN"] = "all" if now is None else str(now)
-
-
-def pytest_report_header() -> str:
-    return f"heavy tests: turn {os.environ['TURN']} of 0 to {TURNS - 1} (tests/soaking.py)"
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, then the others with slow tests: small ones fill the workers' last minutes."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (PLACES.get(item.path, len(PLACES)), item.path not in slow))
-    if os.environ["TURN"] != "all":
-        skip_others(items, int(os.environ["TURN"]))
+    skip_others(items)
 
 
 @pytest.fixture(scope="session")

@@ -36,8 +36,27 @@ def turn(asked: str | None, root: Path) -> int | None:
     return int(head.stdout.strip() or "0", 16) % TURNS
 
 
-def skip_others(items: Iterable[pytest.Item], now: int) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    """Settle whose turn it is, for all workers."""
+    if not hasattr(config, "workerinput"):  # by whom workers are started: they find it settled
+        named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+        whole = not (named or config.option.keyword or config.option.markexpr or os.environ.get("SOAK"))
+        try:
+            now = turn(os.environ.get("TURN"), Path(__file__).parent) if whole else None
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
+        os.environ["TURN"] = "all" if now is None else str(now)
+
+
+def pytest_report_header() -> str:
+    return f"heavy tests: turn {os.environ['TURN']} of 0 to {TURNS - 1} (tests/soaking.py)"
+
+
+def skip_others(items: Iterable[pytest.Item]) -> None:
     """Skip those that take turns and whose turn it is not: dealt like cards, so that each turn gets of each kind."""
+    if os.environ["TURN"] == "all":
+        return
+    now = int(os.environ["TURN"])
     dealt: dict[bool, dict[str, int]] = {True: {}, False: {}}
     for item in items:
         marker = item.get_closest_marker("in_turn")

@@ -10,6 +10,13 @@ import pytest
 
 from tests.soaking import TURNS, turn
 
+CONFTEST = """
+from tests.soaking import pytest_configure, skip_others
+
+
+def pytest_collection_modifyitems(items):
+    skip_others(items)
+"""
 TESTS = """
 import pytest
 from tests.soaking import file_in_turn, in_turn, soak
@@ -49,13 +56,9 @@ def test_other():
 def project(tmp_path: Path) -> Path:
     tests = tmp_path / "tests"
     tests.mkdir()
-    here = Path(__file__).resolve().parents[1]
-    (tests / "soaking.py").write_text((here / "soaking.py").read_text())
+    (tests / "soaking.py").write_text((Path(__file__).resolve().parents[1] / "soaking.py").read_text())
     (tests / "__init__.py").touch()
-    conftest = (here / "conftest.py").read_text()
-    hooks = conftest[conftest.index("def pytest_configure") : conftest.index("@pytest.fixture")]
-    head = "import os\nfrom pathlib import Path\nimport pytest\nfrom tests.soaking import TURNS, skip_others, turn\n"
-    (tests / "conftest.py").write_text(f"{head}PLACES: dict = {{}}\n{hooks}")
+    (tests / "conftest.py").write_text(CONFTEST)
     (tests / "test_each.py").write_text(TESTS)
     for number in range(3):
         (tests / f"test_file_{number}.py").write_text(WHOLE_FILE)
