@@ -5,7 +5,7 @@
 # make soak     set-up, then hours of it: every environment and mode killed 20 times and resumed; an interrupted soak goes
 #               on; writes docs/results/exactness.md; more arguments: make soak ARGS="--only Hopper --kills 5"
 # make bench    set-up, then the train stage beside Stable-Baselines3, sb3-contrib and SheepRL, which get an environment of
-#               their own; half an hour; writes docs/results/speed.md; more arguments: make bench ARGS="--only a --repeats 1"
+#               their own; hours; writes docs/results/speed.md; some rows: make bench ARGS="--only a c --repeats 1"
 # make bench-sweeps  set-up, then sweeps beside RL Zoo3: minutes; writes docs/results/sweeps.md
 # make validate set-up, then every preset on five seeds against what it must reach; hours; what is trained already is not
 #               trained again; writes a page an algorithm in docs/results; more arguments: make validate ARGS="--only ppo_cartpole"
@@ -77,7 +77,7 @@ peer = test -x $(1)/bin/$(2) || { python3 -m venv $(1) && $(1)/bin/pip install -
 
 bench: install
 	@$(call peer,$(PEERS),sheeprl,stable-baselines3 sb3-contrib sheeprl==0.8.4 'setuptools<81' 'mujoco<4' 'gymnasium[box2d]' ale-py dm-control)
-	$(BIN)/python -m benchmarks.peers --peers $(CURDIR)/$(PEERS)/bin/python --out docs/results/speed.md $(ARGS)
+	$(BIN)/python -m benchmarks.peers --peers $(CURDIR)/$(PEERS)/bin/python $(ARGS)
 
 bench-sweeps: install
 	@$(call peer,$(ZOO),rl_zoo3,rl_zoo3 pandas)

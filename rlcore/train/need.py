@@ -104,7 +104,7 @@ def need(config: RunConfig, spec: EnvSpec, counted: Counted | None = None) -> Ne
     """The sum of a config in an environment; without what the algorithm keeps where that is not `counted`."""
     counted, ranks, width, env = counted or Counted(), config.fabric.ranks, config.width, config.env
     workers, row, gpu = 0 if env.sync_env else width, row_bytes(spec), on_gpu(config)
-    judging = min(config.evaluation.num_envs, max(config.evaluation.episodes, config.evaluation.final_episodes))
+    judging = min(config.evaluation.num_envs, max(config.evaluation.episodes, config.final_episodes))
     arriving = config.algo.collect_length * env.num_envs * row
     rows = config.algo.iterations(width) * config.algo.collect_length + 1  # of a whole run, and the arrival after them
     held = env.num_envs * (counted.row or row)  # bytes of one row of all environments of a rank, as it is remembered
