@@ -1,9 +1,9 @@
-"""SheepRL 0.8.4 trained with the numbers of a preset of ours: what its episodes of training return.
+"""SheepRL 0.8.4 or Stable-Baselines3 trained with the numbers of a preset of ours: what it reaches.
 
-    python -m benchmarks.learning_peers --peers .shepherd/peers/bin/python     three seeds: a quarter of an hour
+    python -m benchmarks.learning_peers --peers .shepherd/peers/bin/python --only sac_hopper      three seeds: an hour
 
-`make bench` makes the peers' environment. The keys of the preset's file are SheepRL's too, and are what it is started
-with. Figures are kept in docs/results/learning_peers.json; the pages of `benchmarks/learning_pages.py` show them.
+`make bench` makes the peers' environment. Figures are kept in docs/results/learning_peers.json; the pages of
+`benchmarks/learning_pages.py` show them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from benchmarks import peers
 from benchmarks.learning_pages import write_pages
-from benchmarks.peers import ROOT, SILENT, measured
-from benchmarks.validate import RESULTS, best_in_a_row
+from benchmarks.peers import ROOT, SILENT, measured, write_scripts
+from benchmarks.protocols import Protocol
+from benchmarks.validate import PEERS, RESULTS, best_in_a_row
 from rlcore.store.directory import write_json
 from rlcore.train.fingerprint import processor_name
 
-KEPT = RESULTS / "learning_peers.json"
-PRESETS = {"dreamer_v3_cartpole": "exp=dreamer_v3"}  # of ours -> theirs, which it changes
+Train = Callable[[str, int, Path], dict[str, float]]  # Python, seed and an empty folder -> "return" and "cpu"
+PRESETS = {"dreamer_v3_cartpole": "exp=dreamer_v3"}  # of ours -> SheepRL's, which its keys change: they are theirs too
+# Preset of ours -> how Stable-Baselines3 is trained; the numbers are those of the SAC paper.
+SAC = {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "learning_starts": 10_000}
+SAC |= {"train_freq": 1, "gradient_steps": 1}
+ROBOTS = {"sac_half_cheetah": ("HalfCheetah-v5", 50_000), "sac_hopper": ("Hopper-v5", 100_000)}
 SPOKEN = ("metric.log_level=1", "metric.log_every=1000000")  # so that it prints what episodes return
 RETURN = re.compile(r"policy_step=(\d+), reward_env_0=\[?([-\d.e+]+)")
 
@@ -36,24 +42,53 @@ RETURN = re.compile(r"policy_step=(\d+), reward_env_0=\[?([-\d.e+]+)")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", required=True, type=os.path.abspath, help="Python of an environment with the peers")
-    parser.add_argument("--only", nargs="*", choices=PRESETS, default=list(PRESETS))
+    parser.add_argument("--only", nargs="*", choices=[*PRESETS, *ROBOTS], default=[*PRESETS, *ROBOTS])
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     for name in options.only:
-        words, runs = [PRESETS[name], *words_of(name)], []
+        who, command, train = sheeprl(name) if name in PRESETS else stable_baselines3(name)
+        runs = []
         for seed in range(options.seeds):
-            runs.append(train(options.peers, [*words, f"seed={seed}"]))
+            with tempfile.TemporaryDirectory(prefix="shepherd-peer-") as folder:
+                runs.append(train(options.peers, seed, Path(folder)))
             print(f"{name}, seed {seed}: {runs[-1]}", flush=True)
         figures = {
-            "who": "SheepRL 0.8.4",
-            "command": " ".join(["sheeprl", *words]),
-            "values": [run["best"] for run in runs],
-            "cpu_s": float(np.median([run["cpu_s"] for run in runs])),
+            "who": who,
+            "command": command,
+            "values": [run["return"] for run in runs],
+            "cpu_s": float(np.median([run["cpu"] for run in runs])),
             "machine": processor_name(),
             "day": time.strftime("%Y-%m-%d"),
         }
-        write_json(KEPT, (json.loads(KEPT.read_text()) if KEPT.exists() else {}) | {name: figures})
+        write_json(PEERS, (json.loads(PEERS.read_text()) if PEERS.exists() else {}) | {name: figures})
         write_pages(RESULTS)
+
+
+def stable_baselines3(name: str) -> tuple[str, str, Train]:
+    """Its name, its call, and what trains it: the return is that of greedy episodes of its last policy."""
+    env_id, steps = ROBOTS[name]
+    protocol = Protocol(name, env_id, 1, steps, (), ("SAC", SAC), ())
+
+    def train(python: str, seed: int, folder: Path) -> dict[str, float]:
+        write_scripts(folder)
+        return peers.stable_baselines3(protocol, seed, folder, python)
+
+    numbers = ", ".join(f"{key}={value}" for key, value in SAC.items())
+    return "Stable-Baselines3", f'SAC("MlpPolicy", "{env_id}", {numbers}).learn({steps})', train
+
+
+def sheeprl(name: str) -> tuple[str, str, Train]:
+    """Its name, its command, and what trains it: the return is its best mean of ten episodes of training in a row."""
+    words = [PRESETS[name], *words_of(name)]
+    silent = [word for word in SILENT if not word.startswith("metric.log_level")]
+
+    def train(python: str, seed: int, folder: Path) -> dict[str, float]:
+        command = [str(Path(python).with_name("sheeprl")), *words, f"seed={seed}", *silent, *SPOKEN]
+        used = measured([*command, f"log_root={folder / 'logs'}"], folder)
+        returns = [float(value) for _, value in RETURN.findall((folder / "output").read_text())]
+        return used | {"return": best_in_a_row(returns)}
+
+    return "SheepRL 0.8.4", " ".join(["sheeprl", *words]), train
 
 
 def words_of(preset: str) -> list[str]:
@@ -73,17 +108,6 @@ def flat(group: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
         yield f"{place}.{key}", typed
         if place.endswith("_keys"):
             yield f"{place}.decoder", typed
-
-
-def train(python: str, words: list[str]) -> dict[str, float]:
-    """Processor seconds of a run, and its best mean of ten episodes of training in a row."""
-    with tempfile.TemporaryDirectory(prefix="shepherd-peer-") as name:
-        folder = Path(name)
-        silent = [word for word in SILENT if not word.startswith("metric.log_level")]
-        command = [str(Path(python).with_name("sheeprl")), *words, *silent, *SPOKEN, f"log_root={folder / 'logs'}"]
-        used = measured(command, folder)
-        returns = [float(value) for _, value in RETURN.findall((folder / "output").read_text())]
-    return {"best": best_in_a_row(returns), "cpu_s": used["cpu"]}
 
 
 if __name__ == "__main__":

@@ -138,8 +138,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="shepherd-bench-") as name:
         folder = Path(name)
-        for script, text in FILES.items():
-            (folder / f"{script}.py").write_text(text)
+        write_scripts(folder)
         for letter in arguments.only:
             print(f"{letter}: {PROTOCOLS[letter].about}", flush=True)
             figures = alternate(PROTOCOLS[letter], arguments.repeats, folder, arguments.peers)
@@ -156,6 +155,12 @@ def state() -> str:
     )
     python, load = platform.python_version(), os.getloadavg()[1]
     return f"{os.cpu_count()} × {processor}, Python {python}, a load of {load:.1f} (1 is the bench's own)"
+
+
+def write_scripts(folder: Path) -> None:
+    """The programs that the peers run, where `measured` starts them."""
+    for script, text in FILES.items():
+        (folder / f"{script}.py").write_text(text)
 
 
 def alternate(protocol: Protocol, repeats: int, folder: Path, peers: str) -> dict[str, Any]:

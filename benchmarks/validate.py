@@ -40,7 +40,7 @@ from rlcore.store.run_config import config_of, learning_half
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs/results"
-KEPT = RESULTS / "learning.json"
+KEPT, PEERS = RESULTS / "learning.json", RESULTS / "learning_peers.json"
 EPISODES = 100
 IN_A_ROW, LAST = 10, 3  # episodes of training, evaluations
 QUICK = (
@@ -65,15 +65,29 @@ class Case:
     within_s: float | None = None  # processor seconds of a seed's training
     training: float | None = None  # of the best mean return of ten episodes of training in a row
     evaluations: float | None = None  # of each of the last three evaluations
+    as_peer: bool = False  # the seeds' mean reaches that of the peer's in learning_peers.json
     pictures: float | None = None  # error of reconstructed pictures, as a share of the mean picture's, to stay below
 
-    def gates(self, total_steps: int) -> list[tuple[str, int, dict[str, float]]]:
+    def gates(self, name: str, total_steps: int) -> list[tuple[str, int, dict[str, float]]]:
         """Name in `MEASURES`, policy steps and mark of each."""
         asked = {"training": self.training, "evaluations": self.evaluations, "greedy": self.mark}
         low = [*(("greedy", *earlier) for earlier in self.earlier)]
         low += [(of, total_steps, mark) for of, mark in asked.items() if mark is not None]
         found = [(of, steps, {"at_most" if self.below else "at_least": mark}) for of, steps, mark in low]
+        found += [("greedy", total_steps, {"mean_at_least": mean_of_peer(name)})] if self.as_peer else []
         return found + ([] if self.pictures is None else [("pictures", total_steps, {"at_most": self.pictures})])
+
+
+def mean_of_peer(name: str) -> float:
+    """What the peer's seeds reach.
+
+    Raises:
+        SystemExit: it was not trained.
+    """
+    found = json.loads(PEERS.read_text())
+    if name not in found:
+        sys.exit(f"{name}: no peer's figures in {PEERS}; python -m benchmarks.learning_peers --only {name}")
+    return float(np.mean(found[name]["values"]))
 
 
 NO_PEER = "none at these steps; 22, the random policy"
@@ -92,6 +106,10 @@ CASES = {
     "ppo_lunar_lander": Case("exp=ppo_lunar_lander", 200, "242 at 1 M (Zoo, v2)", earlier=((500_000, 100),)),
     "sac_pendulum": Case("exp=sac_pendulum", -200, "-157 at 20 k (Zoo)"),
     "sac_lunar_lander": Case("exp=sac_lunar_lander", 200, "200 at 90 k (Zoo, v2, training)"),
+    "sac_half_cheetah": Case(
+        "exp=sac_half_cheetah algo.total_steps=50000", None, "Stable-Baselines3's, below", as_peer=True
+    ),
+    "sac_hopper": Case("exp=sac_hopper algo.total_steps=100000", None, "Stable-Baselines3's, below", as_peer=True),
     "droq_pendulum": Case("exp=droq_pendulum", -200, "none at these steps; SAC's mark, at a fifth of its"),
     "crossq_inverted_pendulum": Case("exp=crossq_inverted_pendulum", 900, "1000 at 1 M (SAC, Tianshou)", within_s=60),
     "dreamer_v1_cartpole": Case("exp=dreamer_v1_cartpole algo.compile=true", None, NO_PEER, training=100),
@@ -158,6 +176,7 @@ def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) 
     words = [*case.overrides.split(), *LEAN, *(["checkpoint.keep_last=null"] if case.earlier else [])]
     words += ["metric.log_every=1"] if case.training is not None else []  # every episode by itself
     config, _ = compose([*words, "seed=0"])
+    gates = case.gates(name, config.algo.total_steps)
     key = digest(learning_half(config))
     words += [f"seed={','.join(map(str, seeds))}", f"group={name}-{key}"]
     command = [str(Path(sys.executable).with_name("shepherd")), "train", *words]
@@ -175,7 +194,7 @@ def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) 
         "command": shlex.join(["shepherd", "train", *case.overrides.split(), words[-2], f"group={name}"]),
         "gates": [
             {"of": of, "policy_steps": steps, "values": [MEASURES[of](run, steps) for run in runs]} | mark
-            for of, steps, mark in case.gates(config.algo.total_steps)
+            for of, steps, mark in gates
         ],
         "within_s": case.within_s,
         "chosen": [record.final for record in records],
