@@ -68,13 +68,13 @@ class Case:
     as_peer: bool = False  # the seeds' mean reaches that of the peer's in learning_peers.json
     pictures: float | None = None  # error of reconstructed pictures, as a share of the mean picture's, to stay below
 
-    def gates(self, name: str, total_steps: int) -> list[tuple[str, int, dict[str, float]]]:
-        """Name in `MEASURES`, policy steps and mark of each."""
+    def gates(self, total_steps: int, peer: float = 0.0) -> list[tuple[str, int, dict[str, float]]]:
+        """Name in `MEASURES`, policy steps and mark of each; `peer` is what its seeds reach in the mean."""
         asked = {"training": self.training, "evaluations": self.evaluations, "greedy": self.mark}
         low = [*(("greedy", *earlier) for earlier in self.earlier)]
         low += [(of, total_steps, mark) for of, mark in asked.items() if mark is not None]
         found = [(of, steps, {"at_most" if self.below else "at_least": mark}) for of, steps, mark in low]
-        found += [("greedy", total_steps, {"mean_at_least": mean_of_peer(name)})] if self.as_peer else []
+        found += [("greedy", total_steps, {"mean_at_least": peer})] if self.as_peer else []
         return found + ([] if self.pictures is None else [("pictures", total_steps, {"at_most": self.pictures})])
 
 
@@ -176,7 +176,7 @@ def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) 
     words = [*case.overrides.split(), *LEAN, *(["checkpoint.keep_last=null"] if case.earlier else [])]
     words += ["metric.log_every=1"] if case.training is not None else []  # every episode by itself
     config, _ = compose([*words, "seed=0"])
-    gates = case.gates(name, config.algo.total_steps)
+    gates = case.gates(config.algo.total_steps, mean_of_peer(name) if case.as_peer else 0.0)
     key = digest(learning_half(config))
     words += [f"seed={','.join(map(str, seeds))}", f"group={name}-{key}"]
     command = [str(Path(sys.executable).with_name("shepherd")), "train", *words]
