@@ -95,7 +95,7 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
 
 def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> bool:
     """Whether compiling saves a new run more than it costs, told to its log."""
-    if config.algo.total_steps * MANY * A_STEP < WORTHWHILE:
+    if config.dry_run or config.algo.total_steps * MANY * A_STEP < WORTHWHILE:
         return False
     found = count()
     pays = found is not None and found.saved >= WORTHWHILE

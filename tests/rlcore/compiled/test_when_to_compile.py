@@ -53,11 +53,12 @@ def test_auto_goes_by_the_seconds_that_it_saves(
     assert line.startswith("algo.compile=auto: ") and line.endswith("; compiled" if expected != EAGER else "; not")
 
 
-def test_a_short_run_counts_nothing() -> None:
+@pytest.mark.parametrize("short", [config(1_000), config(dry_run=True)], ids=["few steps", "dry run"])
+def test_a_short_run_counts_nothing(short: RunConfig) -> None:
     def never() -> Arithmetic:
         raise AssertionError
 
-    assert decide(config(1_000), None, never) == EAGER
+    assert decide(short, None, never) == EAGER
 
 
 LARGE = {"dense_units": 512, "mlp_layers": 3}
