@@ -31,6 +31,7 @@ def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool 
         if policy_steps not in (None, trainer.policy_steps):
             return None
         event = trainer.evaluate()
+        _film(run)
         _dream(run, "latest", ("every",))
     tell("evaluation", event)
     for mode in ("greedy", "stochastic"):
@@ -48,6 +49,19 @@ def _finally(run: RunDirectory) -> dict[str, Any]:
     tell("stage", {"doing": f"last evaluation: {episodes} episodes, greedy and sampling, on seeds of their own"})
     _dream(run, choose(run).name, ("every", "last"))
     return with_torch(run, "rlcore.judge.final.final_evaluation", doing="last evaluation")
+
+
+def _film(run: RunDirectory) -> None:
+    """Record an episode of the newest checkpoint, where films while training are asked for: beside training, as dreams.
+
+    Without a checkpoint there is none. That of the last evaluation is a part of it.
+    """
+    from rlcore.store.checkpoint import manifest, newest_good  # numpy
+
+    config = config_of(run)
+    if config.env.capture_video and config.evaluation.film == "every" and (path := newest_good(run.checkpoints)):
+        name = f"policy_{manifest(path)['policy_steps']}.mp4"
+        with_torch(run, "rlcore.judge.film.film", str(path), name)
 
 
 def _dream(run: RunDirectory, checkpoint: str, when: tuple[str, ...]) -> None:

@@ -68,7 +68,9 @@ class EnvConfig:
     action_repeat: int = arg(1, "environment steps per action; rewards are summed", low=1)
     reward_scale: float = arg(1.0, "the learner sees the reward times this", above=0)
     clip_rewards: bool = arg(False, "the learner sees tanh(reward), of the scaled one")
-    capture_video: bool = arg(True, "record one greedy episode at the last evaluation", learning=False)
+    capture_video: bool = arg(
+        True, "record one greedy episode at the last evaluation, or at each (evaluation.film)", learning=False
+    )
     actions_as_observation: ActionsAsObservationConfig = arg(
         ActionsAsObservationConfig(), "past actions as an observation"
     )
@@ -227,6 +229,12 @@ class EvaluationConfig:
         "every",
         "of a world model: pictures and films of what it expects, in media/, at every evaluation, the last, or never",
         choices=("every", "last", "never"),
+    )
+    film: str = arg(
+        "last",
+        "with env.capture_video: an episode is recorded at the last evaluation, media/policy.mp4, or at every one, "
+        "media/policy_<policy steps>.mp4",
+        choices=("every", "last"),
     )
     max_episode_steps: int | None = arg(
         None,

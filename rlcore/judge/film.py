@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Act = Callable[[dict[str, np.ndarray]], Any]
 
 
-def film(run: RunDirectory, path: Path, name: str = "policy.mp4") -> str | None:
+def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4") -> str | None:
     """Record one greedy episode of a checkpoint.
 
     Args:

@@ -20,6 +20,7 @@ from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
 from tests.processes import changed, wait_for
+from tests.rlcore.judge.test_film import read
 from tests.soaking import file_in_turn, soak
 from tests.stores import query
 
@@ -207,6 +208,22 @@ def test_mlflow_has_the_run_finished_with_every_point_once(
         there = Counter(store.execute(sql, (mlflow_run,)).fetchall())
     assert status == "FINISHED"
     assert there == Counter((name, step) for name, _, _, step in points(list(read_events(run.events))))
+
+
+def test_films_while_training_are_made_at_every_evaluation_and_move_no_bit(
+    finished: tuple[RunDirectory, dict[str, Any], list[str]], tmp_path: Path
+) -> None:
+    from flows import train as training
+
+    filmed = ("env.capture_video=true", "evaluation.film=every", "model_manager.disabled=true")
+    run = new_run(tmp_path / "filmed", *filmed)
+    summary = training.run_flow(run)
+    judged = [e["policy_steps"] for e in read_events(run.events) if e["kind"] == "evaluation" and not e["final"]]
+    films = {path.name: read(path)[2] for path in run.media.glob("*.mp4")}
+    assert len(judged) == 2 and {*films} == {"policy.mp4", *(f"policy_{steps}.mp4" for steps in judged)}
+    assert all(len(frames) > 5 for frames in films.values())  # no pole falls sooner
+    assert summary["video"] == "media/policy.mp4"
+    assert final_digest(run) == final_digest(finished[0])
 
 
 def test_a_finished_run_is_not_trained_judged_or_registered_again(
