@@ -111,6 +111,11 @@ class KeyEncoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
+def head_name(key: str) -> str:
+    """Name of a key's module; torch refuses the dot of a nested key, `a.b`, which is written as in an address."""
+    return f"of_{key.replace('.', '%2E')}"
+
+
 class KeyDecoder(nn.Module):
     """States back to observations, as `KeyEncoder.see` gives them.
 
@@ -140,7 +145,7 @@ class KeyDecoder(nn.Module):
         self.mlp = Dense(inputs, config.layers, rng) if vectors else None
         sizes = {key: spec.obs[key].size for key in vectors}
         units = self.mlp.output_size if self.mlp is not None else 0
-        self.heads = nn.ModuleDict({f"of_{key}": glorot_linear(units, size, rng, scale) for key, size in sizes.items()})
+        self.heads = nn.ModuleDict({head_name(key): glorot_linear(units, n, rng, scale) for key, n in sizes.items()})
 
     def forward(self, feat: Tensor) -> dict[str, Tensor]:
         """[*lead, F] -> key -> images [*lead, channels, height, width], vectors [*lead, size]."""
@@ -152,7 +157,7 @@ class KeyDecoder(nn.Module):
         if self.mlp is not None:
             hidden = self.mlp(feat)
             for key in self.vectors:
-                head: nn.Linear = self.heads[f"of_{key}"]  # pyright: ignore[reportAssignmentType]
+                head: nn.Linear = self.heads[head_name(key)]  # pyright: ignore[reportAssignmentType]
                 made[key] = widen(head(hidden.to(head.weight.dtype)))
         return made
 

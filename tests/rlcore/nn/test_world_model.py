@@ -14,13 +14,13 @@ from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 OBS = {
     "rgb": ArraySpec((8, 8, 3), "uint8", kind="image"),
     "state": ArraySpec((2, 2), "float32"),
-    "room": ArraySpec((), "int64", n=3, start=1),
+    "hand.room": ArraySpec((), "int64", n=3, start=1),  # as a nested Dict's is called
 }
 SPEC = EnvSpec("Some-v0", OBS, ActionSpec("Discrete", (), "int64", (2,), (0,)))
 ROWS = {
     "rgb": torch.arange(2 * 3 * 192).remainder(256).to(torch.uint8).view(2, 3, 8, 8, 3),
     "state": torch.linspace(-1e3, 1e3, 24).view(2, 3, 2, 2),
-    "room": torch.tensor([[1, 2, 3], [3, 1, 1]]),
+    "hand.room": torch.tensor([[1, 2, 3], [3, 1, 1]]),
 }
 FEAT = torch.randn(2, 3, 18, generator=torch.Generator().manual_seed(1))
 
@@ -33,7 +33,7 @@ def made(number: Number, ends: bool = True) -> WorldModel:
         transition_model=HiddenConfig(5),
         representation_model=HiddenConfig(5),
     )
-    keys, rng = (["rgb"], ["state", "room"]), torch.Generator().manual_seed(0)
+    keys, rng = (["rgb"], ["state", "hand.room"]), torch.Generator().manual_seed(0)
     model = WorldModel(config, SPEC, keys, keys, CategoricalLatent(3, 4, 0.01), number, (1.0, 1.0), rng)
     if not ends:
         model.goes_on = None
@@ -46,14 +46,14 @@ def test_what_is_seen_is_what_was_given_and_comes_back() -> None:
     assert {key: tuple(part.shape) for key, part in seen.items()} == {
         "rgb": (2, 3, 3, 8, 8),
         "state": (2, 3, 4),
-        "room": (2, 3, 3),
+        "hand.room": (2, 3, 3),
     }
     assert seen["rgb"].min() == -0.5 and seen["rgb"].max() == 0.5
     state = ROWS["state"].flatten(2)
     torch.testing.assert_close(seen["state"], state.sign() * (1 + state.abs()).log())
     back = model.encoder.restore(seen)
     torch.testing.assert_close(back["state"], ROWS["state"], rtol=1e-4, atol=1e-3)
-    assert torch.equal(back["room"], ROWS["room"].float())
+    assert torch.equal(back["hand.room"], ROWS["hand.room"].float())
     torch.testing.assert_close(back["rgb"].float(), ROWS["rgb"].float(), rtol=0, atol=0.01)
 
 
@@ -66,6 +66,11 @@ def test_what_is_told_of_a_state_has_the_forms_of_what_was_seen() -> None:
         sum((told[key][t, n] - seen[key][t, n]).abs().sum() for key in seen) for t in range(2) for n in range(3)
     ]
     torch.testing.assert_close(loss, torch.stack(one_by_one).view(2, 3))
+
+
+def test_weights_of_a_nested_key_have_a_name_of_their_own_and_others_keep_theirs() -> None:
+    decoder = made(TwoHot(15)).decoder
+    assert {name.rsplit(".", 1)[0] for name, _ in decoder.heads.named_parameters()} == {"of_state", "of_hand%2Eroom"}
 
 
 def test_rewards_and_ends_are_told_by_their_likelihood() -> None:
