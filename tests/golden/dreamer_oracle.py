@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from flows.config.compose import compose
 from rlcore.config.build import build
 from rlcore.config.groups import DistributionConfig, EnvConfig, RunConfig
+from rlcore.functional.noise import Drawn
+from rlcore.nn.rssm import State
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.fabric import FabricRanks
 from rlcore.types import Batch, Context, Steps
@@ -130,6 +133,48 @@ def given_step(learner: Any, batch: Batch) -> tuple[Any, ...]:
     learner.step = lambda *given, rng: steps.append(given) or {}
     learner.update(batch, np.random.default_rng(0))
     return steps[0]
+
+
+class Case(NamedTuple):
+    """One batch of SheepRL's: a learner with its weights, the noise of its samples, and its gradients and metrics."""
+
+    learner: Any
+    parts: dict[str, Any]
+    batch: Batch
+    noise: dict[str, Tensor]  # in the order in which a gradient step draws it
+    gradients: dict[str, dict[str, Tensor]]
+    metrics: dict[str, np.ndarray]
+
+    def check_losses(self) -> tuple[Any, Any]:
+        """Losses, gradients and what is logged are SheepRL's; inputs of the gradient step, findings of the actor's."""
+        learner, step = self.learner, given_step(self.learner, self.batch)
+        model = learner.model_loss(step[0], Drawn(iter([self.noise["observed"]])))
+        imagined = Drawn(iter([self.noise["action"], self.noise["imagined"]]))
+        policy = learner.actor_objective(State(**model[3]), step[0].terminated, imagined)
+        found = (model, policy, learner.critic_objective(policy[3]))
+        for name, loss in zip(self.gradients, found, strict=True):
+            compare_gradients(name, self.parts[name], loss, self.gradients[name])
+        logged = found[0][2] | found[1][2] | found[2][2]
+        for name, expected in self.metrics.items():
+            near(name, logged[name], expected)
+        return step, policy[3]
+
+    def check_update(self, policy_steps: int, amount: float | None) -> None:
+        """An update that moves nothing logs SheepRL's metrics, the norms of its gradients, and the noise's amount."""
+        learner = self.learner
+        for optimizer in (learner.world_optimizer, learner.actor_optimizer, learner.critic_optimizer):
+            optimizer.set_lr(0.0)
+        learner.noise, learner.updates = Drawn(iter(self.noise.values())), 1  # behind the slow critic's copy
+        found = learner.update(dataclasses.replace(self.batch, policy_steps=policy_steps), np.random.default_rng(0))
+        expected: dict[str, Any] = dict(self.metrics)
+        for name, part in (("world_model", "world"), ("actor", "actor"), ("critic", "critic")):
+            own = [self.gradients[part][key].flatten() for key, _ in self.parts[part].named_parameters()]
+            expected[f"Grads/{name}"] = torch.cat(own).norm()
+        if amount is not None:
+            expected["Params/exploration_amount"] = amount
+        assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+        for name, value in expected.items():
+            near(name, found[name], value)
 
 
 def compare_gradients(name: str, module: torch.nn.Module, found: Any, expected: dict[str, Tensor]) -> None:

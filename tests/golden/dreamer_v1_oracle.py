@@ -14,13 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.functional.noise import Drawn
-from rlcore.nn.rssm import State
 from tests.golden.dreamer_oracle import (
+    Case,
     Names,
     batch_of,
-    compare_gradients,
-    given_step,
     make_learner,
     near,
     noise_of_actions,
@@ -44,10 +41,10 @@ def ours(names: Names, part_of: str, given: dict[str, np.ndarray]) -> dict[str, 
     return cell | names.of(part_of, others)
 
 
-def check_losses(module: ModuleType, variant: str) -> None:
-    """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
+def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[str, np.ndarray]]:
+    """One batch with the samples that SheepRL drew, and the whole fixture; `more` is typed behind its keys."""
     content, nvec = part(fixture("dreamer_v1"), f"{variant}/"), tuple(MADE["choices"].get(variant, ()))
-    typed = ["exp=dreamer_v1", *type_keys(MADE["common"] | VARIANTS[variant])]
+    typed = ["exp=dreamer_v1", *type_keys(MADE["common"] | VARIANTS[variant]), *more]
     learner = make_learner(module, typed, nvec, 64)
     world, actor = learner.agent.world, learner.agent.actor
     names = Names(learner.config.critic.mlp_layers, False, world.rssm.sizes[0])
@@ -56,17 +53,26 @@ def check_losses(module: ModuleType, variant: str) -> None:
         target.load_state_dict(ours(names, name, part(content, f"weights/{name}/")))
     rows = part(content, "batch/")
     rows["actions"] = np.roll(rows["actions"], -1, 0)  # theirs lie beside the observation that they led to
-    sequence = given_step(learner, batch_of(rows, nvec))[0]
-    model = learner.model_loss(sequence, Drawn(iter([torch.from_numpy(content["noise/observed"])])))
     horizon, count = len(content["returns"]) + 1, content["returns"].shape[1]
-    imagined = torch.from_numpy(content["noise/imagined"]).view(horizon, count, -1)
-    act = noise_of_actions(content, nvec, horizon, count)
-    policy = learner.actor_objective(State(**model[3]), sequence.terminated, Drawn(iter([act, imagined])))
-    value = learner.critic_objective(policy[3])
-    for name, found in (("world", model), ("actor", policy), ("critic", value)):
-        compare_gradients(name, parts[name], found, ours(names, name, part(content, f"gradients/{name}/")))
-    logged = model[2] | policy[2] | value[2]
-    for name, expected in part(content, "metrics/").items():
-        near(name, logged[name], expected)
-    near("λ-returns", policy[3]["returns"], content["returns"].squeeze(-1))
-    near("weights", policy[3]["weight"], content["discount"].squeeze(-1))
+    noise = {
+        "observed": torch.from_numpy(content["noise/observed"]),
+        "action": noise_of_actions(content, nvec, horizon, count),
+        "imagined": torch.from_numpy(content["noise/imagined"]).view(horizon, count, -1),
+    }
+    gradients = {name: ours(names, name, part(content, f"gradients/{name}/")) for name in parts}
+    return Case(learner, parts, batch_of(rows, nvec), noise, gradients, part(content, "metrics/")), content
+
+
+def check_losses(module: ModuleType, variant: str) -> None:
+    """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
+    case, content = case_of(module, variant)
+    _, found = case.check_losses()
+    near("λ-returns", found["returns"], content["returns"].squeeze(-1))
+    near("weights", found["weight"], content["discount"].squeeze(-1))
+
+
+def check_update(module: ModuleType) -> None:
+    """What an update logs; the noise in actions has halved one and a half times."""
+    keys = ["algo.actor.expl_amount=0.4", "algo.actor.expl_decay=100", "algo.actor.expl_min=0.05"]
+    case, _ = case_of(module, "ends", *keys)
+    case.check_update(150, 0.4 * 0.5**1.5)

@@ -12,15 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlcore.functional.noise import Drawn
-from rlcore.nn.rssm import State
 from rlcore.optim import rules
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from tests.golden.dreamer_oracle import (
+    Case,
     Names,
     batch_of,
-    compare_gradients,
-    given_step,
     make_learner,
     near,
     noise_of_actions,
@@ -32,37 +29,47 @@ MADE: dict[str, Any] = json.loads((HERE / "dreamer_v2_fixtures.json").read_text(
 VARIANTS: dict[str, dict[str, Any]] = MADE["variants"]
 
 
-def learner_of(module: ModuleType, variant: str) -> Any:
-    """A learner of a variant."""
-    typed = type_keys(MADE["common"] | VARIANTS[variant])
+def learner_of(module: ModuleType, variant: str, *more: str) -> Any:
+    """A learner of a variant; `more` is typed behind its keys."""
+    typed = [*type_keys(MADE["common"] | VARIANTS[variant]), *more]
     return make_learner(module, ["exp=dreamer_v2", *typed], tuple(MADE["choices"].get(variant, ())), 64)
 
 
-def check_losses(module: ModuleType, variant: str) -> None:
-    """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
+def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[str, np.ndarray]]:
+    """One batch with the samples that SheepRL drew, and the whole fixture; `more` is typed behind its keys."""
     content, nvec = part(fixture("dreamer_v2"), f"{variant}/"), tuple(MADE["choices"].get(variant, ()))
-    learner = learner_of(module, variant)
+    learner = learner_of(module, variant, *more)
     world, actor = learner.agent.world, learner.agent.actor
     ours = Names(learner.config.critic.mlp_layers, learner.config.layer_norm, world.rssm.sizes[0]).of
     parts = {"world": world, "actor": actor, "critic": learner.critic, "target": learner.target_critic.module}
     for name, target in parts.items():
         target.load_state_dict(ours(name, part(content, f"weights/{name}/")))
-    batch = part(content, "batch/")
-    batch["actions"] = np.roll(batch["actions"], -1, 0)  # theirs lie with what they led to
-    sequence = given_step(learner, batch_of(batch, nvec))[0]
-    model = learner.model_loss(sequence, Drawn(iter([torch.from_numpy(content["noise/observed"])])))
+    rows = part(content, "batch/")
+    rows["actions"] = np.roll(rows["actions"], -1, 0)  # theirs lie with what they led to
     horizon, count = content["returns"].shape[:2]
-    imagined = torch.from_numpy(content["noise/imagined"]).view(horizon, count, -1)
-    act = noise_of_actions(content, nvec, horizon, count)
-    policy = learner.actor_objective(State(**model[3]), sequence.terminated, Drawn(iter([act, imagined])))
-    value = learner.critic_objective(policy[3])
-    for name, found in (("world", model), ("actor", policy), ("critic", value)):
-        compare_gradients(name, parts[name], found, ours(name, part(content, f"gradients/{name}/")))
-    logged = model[2] | policy[2] | value[2]
-    for name, expected in part(content, "metrics/").items():
-        near(name, logged[name], expected)
-    near("λ-returns", policy[3]["target"], content["returns"].squeeze(-1))
-    near("weights", policy[3]["weight"], content["discount"].squeeze(-1)[:-1])
+    noise = {
+        "observed": torch.from_numpy(content["noise/observed"]),
+        "action": noise_of_actions(content, nvec, horizon, count),
+        "imagined": torch.from_numpy(content["noise/imagined"]).view(horizon, count, -1),
+    }
+    gradients = {name: ours(name, part(content, f"gradients/{name}/")) for name in ("world", "actor", "critic")}
+    return Case(learner, parts, batch_of(rows, nvec), noise, gradients, part(content, "metrics/")), content
+
+
+def check_losses(module: ModuleType, variant: str) -> None:
+    """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
+    case, content = case_of(module, variant)
+    _, found = case.check_losses()
+    near("λ-returns", found["target"], content["returns"].squeeze(-1))
+    near("weights", found["weight"], content["discount"].squeeze(-1)[:-1])
+
+
+def check_update(module: ModuleType) -> None:
+    """What an update logs; the noise in actions has halved one and a half times, and is at its floor."""
+    keys = ["algo.actor.expl_amount=0.4", "algo.actor.expl_decay=100", "algo.actor.expl_min=0.2"]
+    keys += [f"algo.{part}.optimizer.weight_decay=0" for part in ("world_model", "actor", "critic")]
+    case, _ = case_of(module, "mixed", *keys)
+    case.check_update(150, 0.2)
 
 
 def check_copies(module: ModuleType) -> None:

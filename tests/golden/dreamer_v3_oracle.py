@@ -9,15 +9,13 @@ import json
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
-from rlcore.functional.noise import Drawn
-from rlcore.nn.rssm import State
 from tests.golden.dreamer_oracle import (
+    Case,
     Names,
     batch_of,
-    compare_gradients,
-    given_step,
     make_learner,
     make_parts,
     near,
@@ -30,11 +28,11 @@ MADE: dict[str, Any] = json.loads((HERE / "dreamer_v3_fixtures.json").read_text(
 VARIANTS: dict[str, dict[str, Any]] = MADE["variants"]
 
 
-def check_losses(module: ModuleType, variant: str) -> None:
-    """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
+def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[str, np.ndarray]]:
+    """One batch with the samples that SheepRL drew, and the whole fixture; `more` is typed behind its keys."""
     content = part(fixture("dreamer_v3"), f"{variant}/")
     nvec = tuple(MADE["nvec"]) if "noise/choice0" in content else ()
-    typed = type_keys(MADE["common"] | VARIANTS[variant])
+    typed = [*type_keys(MADE["common"] | VARIANTS[variant]), *more]
     learner = make_learner(module, ["exp=dreamer_v3", "algo=dreamer_v3_S", *typed], nvec, 16)
     world, actor = learner.agent.world, learner.agent.actor
     width = 0 if learner.config.world_model.decoupled_rssm else world.rssm.sizes[0]
@@ -43,24 +41,32 @@ def check_losses(module: ModuleType, variant: str) -> None:
     for name, target in parts.items():
         target.load_state_dict(ours(name, part(content, f"weights/{name}/")))
     learner.moments.low, learner.moments.high = map(torch.tensor, MADE["scales"][variant])
-    sequence, tau = given_step(learner, batch_of(part(content, "batch/"), nvec))
-    assert tau == learner.config.critic.tau
-    observed = Drawn(iter([torch.from_numpy(content["noise/observed"])]))
-    model = learner.model_loss(sequence, observed)
     horizon, count = content["returns"].shape[:2]
-    imagined = torch.from_numpy(content["noise/imagined"]).view(horizon, count, -1)
-    act = noise_of_actions(content, nvec, horizon, count)
-    policy = learner.actor_objective(State(**model[3]), sequence.terminated, Drawn(iter([act, imagined])))
-    value = learner.critic_objective(policy[3])
-    for name, found in (("world", model), ("actor", policy), ("critic", value)):
-        compare_gradients(name, parts[name], found, ours(name, part(content, f"gradients/{name}/")))
-    logged = model[2] | policy[2] | value[2]
-    for name, expected in part(content, "metrics/").items():
-        near(name, logged[name], expected)
-    near("λ-returns", policy[3]["returns"], content["returns"].squeeze(-1))
-    near("weights", policy[3]["weight"], content["discount"].squeeze(-1)[:-1])
-    near("low", learner.moments.low, content["low"])
-    near("high", learner.moments.high, content["high"])
+    noise = {
+        "observed": torch.from_numpy(content["noise/observed"]),
+        "action": noise_of_actions(content, nvec, horizon, count),
+        "imagined": torch.from_numpy(content["noise/imagined"]).view(horizon, count, -1),
+    }
+    gradients = {name: ours(name, part(content, f"gradients/{name}/")) for name in ("world", "actor", "critic")}
+    batch = batch_of(part(content, "batch/"), nvec)
+    return Case(learner, parts, batch, noise, gradients, part(content, "metrics/")), content
+
+
+def check_losses(module: ModuleType, variant: str) -> None:
+    """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
+    case, content = case_of(module, variant)
+    (_, tau), found = case.check_losses()
+    assert tau == case.learner.config.critic.tau
+    near("λ-returns", found["returns"], content["returns"].squeeze(-1))
+    near("weights", found["weight"], content["discount"].squeeze(-1)[:-1])
+    near("low", case.learner.moments.low, content["low"])
+    near("high", case.learner.moments.high, content["high"])
+
+
+def check_update(module: ModuleType) -> None:
+    """What an update logs, between two moves of the slow critic; actions have no noise of whose amount to tell."""
+    case, _ = case_of(module, "mixed", "algo.critic.per_rank_target_network_update_freq=2")
+    case.check_update(150, None)
 
 
 def check_nothing_learned(module: ModuleType) -> None:

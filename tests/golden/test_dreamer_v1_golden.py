@@ -18,6 +18,10 @@ def test_losses_and_gradients_are_sheeprls(variant: str) -> None:
     dreamer_v1_oracle.check_losses(dreamer_v1, variant)
 
 
+def test_an_update_logs_sheeprls_numbers_and_the_norms_of_its_gradients() -> None:
+    dreamer_v1_oracle.check_update(dreamer_v1)
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_mutant_is_noticed(mutant: Mutant) -> None:
     name, *arguments = mutant.check

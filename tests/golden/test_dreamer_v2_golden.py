@@ -26,6 +26,10 @@ def test_weights_decay_as_sheeprls() -> None:
     dreamer_v2_oracle.check_decay(dreamer_v2)
 
 
+def test_an_update_logs_sheeprls_numbers_and_the_norms_of_its_gradients() -> None:
+    dreamer_v2_oracle.check_update(dreamer_v2)
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_mutant_is_noticed(mutant: Mutant) -> None:
     name, *arguments = mutant.check
