@@ -109,12 +109,19 @@ def prepare(
     **dotted: Any,
 ) -> RunDirectory:
     """A run directory with config, card and identity, ready to be trained; `card` measures the environment."""
-    config = build_config(values(env_id, total_steps, run_dir=str(path), **dotted))
+    return lay_out(path, values(env_id, total_steps, **dotted), card)
+
+
+def lay_out(
+    path: Path, tree: dict[str, Any], card: Callable[[RunDirectory], dict[str, Any]] = measure_once
+) -> RunDirectory:
+    """As `prepare`, of a whole config as plain values."""
+    config = build_config(tree | {"run_dir": str(path)})
     run = RunDirectory(path)
     path.mkdir(parents=True)
     run.media.mkdir()
     run.config.write_text(yaml.safe_dump(plain(config)))
-    identity = {"run_id": path.name, "algo": config.algo.name, "env_id": env_id, "seed": config.seed}
+    identity = {"run_id": path.name, "algo": config.algo.name, "env_id": config.env.id, "seed": config.seed}
     write_json(run.identity, identity | {"commit": "unknown", "dirty": "unknown", "lock_hash": "unknown"})
     write_card(run, card(run))
     return run

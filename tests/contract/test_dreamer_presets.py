@@ -1,0 +1,64 @@
+"""Every preset of a Dreamer trains from its first row to a checkpoint, in small networks on small batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config.compose import compose
+from flows.config.yaml_files import presets
+from rlcore.train.session import Session
+from tests.runs import SMALL_DREAMER, SMALL_DREAMER_V1, SMALL_DREAMER_V2, lay_out
+from tests.soaking import in_turn
+
+pytestmark = in_turn
+
+SIZES = {"dreamer_v1": SMALL_DREAMER_V1, "dreamer_v2": SMALL_DREAMER_V2, "dreamer_v3": SMALL_DREAMER}
+CONTINUOUS = ("pendulum", "point_mass", "dmc")
+ROWS = 8  # of each environment: an episode of the dummy's and half of another
+
+
+def laid_over(tree: dict[str, Any], smaller: dict[str, Any]) -> dict[str, Any]:
+    """A tree with other leaves."""
+    return tree | {
+        key: laid_over(tree[key], value) if isinstance(value, dict) else value for key, value in smaller.items()
+    }
+
+
+def reduced(preset: str) -> dict[str, Any]:
+    """The preset's config on the dummy that counts, with what it remembers, and what it learns by, as they are."""
+    config, tree = compose([f"exp={preset}"])
+    width, algo = min(config.width, 2), config.algo
+    images, vectors = (["rgb"] if algo.cnn_keys.encoder else []), (["state"] if algo.mlp_keys.encoder else [])
+    channels = {"cnn_channels_multiplier": 1}
+    small = laid_over(tree["algo"], SIZES[algo.name]) | {
+        "compile": False,
+        "total_steps": ROWS * width,
+        "learning_starts": 0,
+        "per_rank_pretrain_steps": 1,
+        "per_rank_batch_size": 2,
+        "per_rank_sequence_length": 3,
+        "replay_ratio": 0.5 / width,
+        "horizon": 3,
+        "cnn_keys": {"encoder": images, "decoder": None},
+        "mlp_keys": {"encoder": vectors, "decoder": None},
+    }
+    small = laid_over(small, {"world_model": {"encoder": channels, "observation_model": channels}})
+    kind = "continuous_dummy" if any(name in preset for name in CONTINUOUS) else "discrete_dummy"
+    env = {"id": kind, "num_envs": width, "sync_env": True, "wrapper": {"n_steps": 4}, "capture_video": False}
+    return tree | {"algo": small, "env": tree["env"] | env, "buffer": tree["buffer"] | {"size": 16 * width}}
+
+
+@pytest.mark.parametrize("preset", [name for name in presets() if name.startswith("dreamer_")])
+def test_a_preset_trains_and_writes_a_checkpoint(preset: str, tmp_path: Path) -> None:
+    session = Session(lay_out(tmp_path / "run", reduced(preset)))
+    with session.run.writing():
+        while not (boundary := session.advance(lambda facts: None)).done:
+            pass
+        session.save()
+    session.close()
+    # Owed are half a step for every row but the first two, and the one that learning begins with.
+    assert boundary.reason == "finished" and session.learner.updates == 1 + (ROWS - 2) // 2
+    assert (session.run.checkpoints / str(ROWS * session.config.width) / "manifest.json").exists()
