@@ -1,0 +1,75 @@
+"""A Dreamer's learner and memory are what the config's keys say, on environments of their own kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from flows.config.compose import compose
+from rlcore.algorithms import ALGORITHMS
+from rlcore.algorithms.dreamer_learner import memory_and_plan
+from rlcore.data.samplers import Episodes, Sequences
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.store.checkpoint import nested_state
+from rlcore.types import Alone, Context
+from tests.contract.test_registry import SETTINGS
+from tests.flows.config.dreamer_leaves import SPEC
+from tests.learning.assembly import assemble, context, fabric
+from tests.rlcore.envs import probe_envs  # noqa: F401  registers Probe/Spaces-v0
+from tests.soaking import in_turn
+
+pytestmark = in_turn
+
+DREAMERS = [name for name in ALGORITHMS if name.startswith("dreamer")]
+BOX = ActionSpec("Box", (3,), "float32", low=(-2.0, 0.0, -float("inf")), high=(2.0, 1.0, float("inf")))
+INNER = spaces.Dict({"angle": spaces.Box(-1, 1, (3,)), "grip": spaces.Discrete(2)})
+NESTED = spaces.Dict({"arm": INNER, "goal": spaces.Box(-1, 1, (2,))})
+
+
+@pytest.mark.parametrize("algo", DREAMERS)
+def test_observations_in_a_nested_dict_are_learned_from_and_come_back(algo: str) -> None:
+    keys = ["arm.angle", "arm.grip", "goal"]
+    settings = SETTINGS[algo] | {"mlp_keys": {"encoder": keys}}
+    one = assemble("Probe/Spaces-v0", settings, num_envs=2, wrapper={"observation": NESTED}).run(60)
+    assert one.learner.updates > 2
+    decoder = one.learner.agent.world.decoder
+    feat = torch.zeros(1, one.learner.agent.world.feat_size)
+    assert {key: part.shape[-1] for key, part in decoder(feat).items()} == {"arm.angle": 3, "arm.grip": 2, "goal": 2}
+    state = nested_state.encode(one.state_dict())
+    other = assemble("Probe/Spaces-v0", settings, num_envs=2, seed=1, wrapper={"observation": NESTED})
+    other.load_state_dict(nested_state.decode(*state))
+    assert nested_state.encode(other.state_dict()) == state
+
+
+@pytest.mark.parametrize("algo", DREAMERS)
+@pytest.mark.parametrize("stretched", [True, False])
+def test_actions_are_stretched_onto_the_bounds_or_clipped_into_them(algo: str, stretched: bool) -> None:
+    spec = EnvSpec("Some-v0", {"state": ArraySpec((2,), "float32")}, BOX)
+    made = context(SETTINGS[algo] | {"normalize_actions": stretched}, spec, num_envs=1)
+    agent = ALGORITHMS[algo].build(made)[0].agent
+    said = torch.tensor([[1.0, -1.0, 3.0], [-0.5, 0.5, -7.0], [-9.0, 9.0, 0.0]])
+    # [-2, 2] and [0, 1]: times 2, and 0.5 ± 0.5; what has no bounds stays as it is.
+    onto = torch.tensor([[2.0, 0.0, 3.0], [-1.0, 0.75, -7.0], [-2.0, 1.0, 0.0]])
+    into = torch.tensor([[1.0, 0.0, 3.0], [-0.5, 0.5, -7.0], [-2.0, 1.0, 0.0]])
+    taken = agent.to_env(said)
+    assert torch.equal(taken, onto if stretched else into)
+    # What lies within the bounds is what the actor said.
+    torch.testing.assert_close(agent.from_env(taken)[1], said[1])
+
+
+@pytest.mark.parametrize("preset", [f"{algo}_cartpole" for algo in DREAMERS])
+def test_the_memory_is_drawn_from_as_the_buffers_keys_say(preset: str) -> None:
+    def memory(*typed: str) -> Any:
+        config = compose([f"exp={preset}", *typed])[0]
+        return memory_and_plan(Context(config, SPEC, fabric(), Alone(), config.env.num_envs))[0]
+
+    plain = memory()
+    assert type(plain.sampler) is Sequences and plain.sampler.length == 16 and not plain.online
+    online = memory("buffer.online=true")
+    assert type(online.sampler) is Sequences and online.online
+    episodes = memory("buffer.type=episode").sampler
+    assert type(episodes) is Episodes and episodes.length == 16 and not episodes.prioritize_ends
+    assert memory("buffer.type=episode", "buffer.prioritize_ends=true").sampler.prioritize_ends
