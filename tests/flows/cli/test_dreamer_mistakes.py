@@ -40,7 +40,32 @@ PIXELS = ["algo.mlp_keys.encoder=[]", "algo.cnn_keys.encoder=[rgb]"]
 def test_one_sentence_and_nothing_made(
     typed: list[str], parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["train", "exp=dreamer_v3_cartpole", f"run_dir={tmp_path / 'run'}", *typed]) == 2
+    check(["exp=dreamer_v3_cartpole", *typed], parts, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("typed", "parts"),
+    [
+        (
+            ["exp=dreamer_v1_cartpole", *PIXELS, "env.screen_size=32"],
+            ["algo.cnn_keys.encoder", "32 × 32", "are of 64 × 64", "screen_size to 64"],
+        ),
+        (["exp=dreamer_v1_cartpole", "algo.actor.expl_amount=-0.1"], ["algo.actor.expl_amount=-0.1", ">= 0"]),
+        (
+            ["exp=dreamer_v2_cartpole", *PIXELS, "env.screen_size=128"],
+            ["algo.cnn_keys.encoder", "128 × 128", "are of 64 × 64", "screen_size to 64"],
+        ),
+    ],
+    ids=["v1 pictures", "v1 noise", "v2 pictures"],
+)
+def test_so_it_is_with_the_earlier_versions(
+    typed: list[str], parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(typed, parts, tmp_path, capsys)
+
+
+def check(typed: list[str], parts: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", f"run_dir={folder / 'run'}", *typed]) == 2
     told = capsys.readouterr().err.strip().splitlines()
     assert len(told) == 1 and all(part in told[0] for part in parts), told
-    assert not [*tmp_path.iterdir()]
+    assert not [*folder.iterdir()]

@@ -53,6 +53,19 @@ def test_how_a_dreamers_memory_is_drawn_from_is_told_where_it_is_not_as_its_keys
     assert slow.startswith("buffer.online=true: 16 rows bring a new sequence, and algo.replay_ratio=0.0039 learns")
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_the_earlier_dreamers_do_not_read_is_told(version):
+    world = "algo.world_model"
+    typed = ["env.frame_stack=4", f"{world}.discount_model.learnable=false"]
+    typed += [f"{world}.recurrent_model.dense_units=7"] if version == 1 else []
+    stacked, *unread = notices(compose([f"exp=dreamer_v{version}_cartpole", *typed])[0])
+    assert stacked == f"env.frame_stack=4: dreamer_v{version} sees the newest frame; its state remembers"
+    learnable = f"{world}.discount_model.learnable=false: no effect ({world}.use_continues says whether there is one)"
+    assert learnable in unread and len(unread) == len(typed) - 1
+    if version == 1:
+        assert any(told.startswith(f"{world}.recurrent_model.dense_units=7: no effect (") for told in unread)
+
+
 def test_a_key_with_an_effect_is_not_named():
     assert notices(compose(["exp=ppo", "algo.gamma=0.5", "env.num_envs=2", "metric.disable_timer=true"])[0]) == []
 
