@@ -12,7 +12,7 @@ import torch
 from rlcore.errors import RunError
 from rlcore.train.session import Session
 from tests.rlcore.train.test_pace import SAC
-from tests.runs import prepare
+from tests.runs import SMALL_DREAMER, prepare
 
 
 def session_that_breaks(folder: Path, at: int, **keys: Any) -> Session:
@@ -51,4 +51,34 @@ def test_so_it_is_where_a_point_of_the_log_comes_first(tmp_path: Path) -> None:
     session = session_that_breaks(tmp_path / "run", at=20, metric__log_every=16)
     with pytest.raises(RunError, match=r"\{'Loss/value_loss': nan\} at gradient step 20; no checkpoint yet"):
         session.advance(lambda facts: None)
+    session.close()
+
+
+def test_of_a_dreamer_the_world_models_loss_and_its_broken_term_are_named(tmp_path: Path) -> None:
+    rows = {
+        "algo__per_rank_batch_size": 2,
+        "algo__per_rank_sequence_length": 4,
+        "algo__horizon": 3,
+        "metric__log_every": 16,
+    }
+    keys = {f"algo__{part}": keys for part, keys in SMALL_DREAMER.items()} | rows
+    run = prepare(
+        tmp_path / "run", total_steps=100, algo="dreamer_v3", algo__learning_starts=20, algo__replay_ratio=0.5, **keys
+    )
+    session = Session(run)
+    learner, update = session.learner, session.learner.update
+
+    def breaking(*given: Any) -> Any:
+        if learner.updates == 7:
+            with torch.no_grad():
+                learner.agent.world.reward.output.bias.fill_(torch.inf)
+        return update(*given)
+
+    learner.update = breaking
+    with pytest.raises(RunError, match=r"not finite after \d+ updates.*at gradient step 8; no checkpoint yet") as told:
+        while not session.advance(lambda facts: None).done:
+            pass
+    named = set(re.findall(r"'([^']+)': (?:nan|inf)", str(told.value)))
+    assert {"Loss/world_model_loss", "Loss/reward_loss", "Grads/world_model"} <= named
+    assert not named & {"Loss/observation_loss", "Loss/state_loss", "State/kl"}  # not of the reward
     session.close()
