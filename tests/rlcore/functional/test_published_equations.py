@@ -11,10 +11,15 @@ import torch
 from rlcore.algorithms.dreamer_v2 import learner as v2
 from rlcore.algorithms.dreamer_v3 import learner as v3
 from rlcore.functional import latents
+from rlcore.functional.noise import Drawn
 from rlcore.functional.two_hot import TwoHot
+from rlcore.nn.imagination import imagine
 from rlcore.nn.return_scale import ReturnScale
+from rlcore.nn.rssm import State
 from rlcore.nn.world_keys import MomentsConfig, PercentileConfig
 from rlcore.types import Alone
+from tests.golden.dreamer_oracle import given_step
+from tests.golden.dreamer_v3_oracle import case_of
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -22,18 +27,31 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return grown / grown.sum()
 
 
+def grid(count: int) -> list[float]:
+    """Bins of -20 to 20."""
+    return [-20 + 40 * k / (count - 1) for k in range(count)]
+
+
+def cross_entropy(logits: np.ndarray, y: float) -> float:
+    """-twohot(symlog(y))ᵀ log softmax(logits)."""
+    x, target, bins = math.copysign(math.log(1 + abs(y)), y), np.zeros(len(logits)), grid(len(logits))
+    k = sum(b <= x for b in bins) - 1
+    target[k] = abs(bins[k + 1] - x) / abs(bins[k + 1] - bins[k])
+    target[k + 1] = abs(bins[k] - x) / abs(bins[k + 1] - bins[k])
+    return float(-target @ np.log(softmax(logits)))
+
+
+def expectation(logits: np.ndarray) -> float:
+    """symexp(softmax(logits)ᵀ b), the number that logits tell."""
+    x = float(softmax(logits) @ np.array(grid(len(logits))))
+    return math.copysign(math.exp(abs(x)) - 1, x)
+
+
 def test_two_hot_cross_entropy_in_symlog_space() -> None:
     """arXiv:2301.04104v1, eq. 8-9: twohot(symlog(y))ᵀ log softmax(f), over 255 bins of -20 to 20."""
     rng = np.random.default_rng(0)
-    bins = [-20 + 40 * k / 254 for k in range(255)]
     logits, numbers = rng.normal(size=(40, 255)), rng.normal(size=40) * 10.0 ** rng.integers(-3, 7, 40)
-    expected = []
-    for row, y in zip(logits, numbers, strict=True):
-        x, target = math.copysign(math.log(1 + abs(y)), y), np.zeros(255)
-        k = sum(b <= x for b in bins) - 1
-        target[k] = abs(bins[k + 1] - x) / abs(bins[k + 1] - bins[k])
-        target[k + 1] = abs(bins[k] - x) / abs(bins[k + 1] - bins[k])
-        expected.append(-target @ np.log(softmax(row)))
+    expected = [cross_entropy(row, y) for row, y in zip(logits, numbers, strict=True)]
     found = TwoHot(255, "symlog").loss(torch.from_numpy(logits), torch.from_numpy(numbers))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
 
@@ -87,9 +105,73 @@ def test_the_scale_of_returns() -> None:
     rng = np.random.default_rng(0)
     scale, low, high = ReturnScale(MomentsConfig(0.99, 1.0, PercentileConfig(0.05, 0.95))), 0.0, 0.0
     for n in range(30):
-        returns = rng.normal(n, 40.0, (15, 8)).astype(np.float32)
+        returns = rng.normal(n, 40.0, (15, 8))
         low = 0.99 * low + 0.01 * float(np.percentile(returns, 5))
         high = 0.99 * high + 0.01 * float(np.percentile(returns, 95))
         found = scale(torch.from_numpy(returns), Alone()).item()
-        assert found == pytest.approx(max(1.0, high - low), rel=1e-4)
+        assert found == pytest.approx(max(1.0, high - low), rel=5e-7)
     assert found > 10
+
+
+@pytest.mark.parametrize(("variant", "mix"), [("multi_discrete", 1.0), ("mixed", 0.4)])
+def test_actor_and_critic_of_imagined_trajectories(variant: str, mix: float) -> None:
+    """arXiv:2301.04104v1, eq. 7-12, of what the networks say along one imagination from every row.
+
+    Rλ_t = r_t + γ c_t ((1 - λ) v_t+1 + λ Rλ_t+1), the mean weighted by the chance to get there; the slow critic's own
+    number is a second target (eq. 10).
+    """
+    case, _ = case_of(v3, variant)
+    learner, config = case.learner, case.learner.config
+    world, actor, nvec = learner.agent.world, learner.agent.actor, learner.agent.actor.action.nvec
+    batch = given_step(learner, case.batch)[0]
+    states = State(**learner.model_loss(batch, Drawn(iter([case.noise["observed"]])))[3])
+    low, high = float(learner.moments.low), float(learner.moments.high)
+
+    def noise() -> Drawn:
+        return Drawn(iter([case.noise["action"], case.noise["imagined"]]))
+
+    policy = learner.actor_objective(states, batch.terminated, noise())
+    value = learner.critic_objective(policy[3])
+    start = State(*(part.flatten(0, 1) for part in states))
+    with torch.no_grad():
+        feat, action = imagine(world.rssm, actor, start, config.horizon, noise())
+        hidden = actor.hidden(feat[:-1])
+        heads = [head(hidden).numpy() for head in actor.heads]
+        says = {"reward": world.reward, "critic": learner.critic, "slow": learner.slow}
+        logits = {name: network(feat).numpy() for name, network in says.items()}
+        goes_on, chosen = world.goes_on(feat)[..., 0].numpy() > 0, action.numpy()
+    steps, count = chosen.shape[:2]
+    assert len(nvec) == 2 and steps == config.horizon and not goes_on.all() | (~goes_on).all()
+
+    returns, weight, v = np.zeros((steps, count)), np.zeros((steps, count)), np.zeros((steps + 1, count))
+    for n in range(count):
+        v[:, n] = [expectation(logits["critic"][t, n]) for t in range(steps + 1)]
+        later = v[steps, n]
+        for t in reversed(range(steps)):
+            bootstrap = (1 - config.lmbda) * v[t + 1, n] + config.lmbda * later
+            later = expectation(logits["reward"][t + 1, n]) + config.gamma * goes_on[t + 1, n] * bootstrap
+            returns[t, n] = later
+        weight[0, n] = not batch.terminated.flatten()[n]
+        for t in range(1, steps):
+            weight[t, n] = weight[t - 1, n] * config.gamma * goes_on[t, n]
+    low = 0.99 * low + 0.01 * np.percentile(returns, 5)
+    high = 0.99 * high + 0.01 * np.percentile(returns, 95)
+    scale = max(1.0, high - low)
+
+    of_actor = of_critic = 0.0
+    for t in range(steps):
+        for n in range(count):
+            p = [mixed(head[t, n][None])[0] for head in heads]
+            logprob = sum(math.log(part[i]) for part, i in zip(p, chosen[t, n], strict=True))
+            entropy = -sum(float(part @ np.log(part)) for part in p)
+            advantage = (returns[t, n] - v[t, n]) / scale
+            objective = mix * logprob * advantage + (1 - mix) * advantage
+            of_actor -= weight[t, n] * (objective + config.actor.ent_coef * entropy)
+            row = logits["critic"][t, n]
+            slow = expectation(logits["slow"][t, n])
+            of_critic += weight[t, n] * (cross_entropy(row, returns[t, n]) + cross_entropy(row, slow))
+    for found, expected in ((policy, of_actor), (value, of_critic)):
+        assert found[1].item() == steps * count
+        assert found[0].item() == pytest.approx(expected, rel=5e-7)
+    np.testing.assert_allclose(policy[3]["returns"].numpy(), returns, rtol=5e-7)
+    np.testing.assert_allclose(policy[3]["weight"].numpy(), weight, rtol=5e-7)
