@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.colors import to_hex
 from PIL import Image
 
 from flows.cli import main as cli
@@ -144,6 +145,44 @@ def test_curves_are_the_numbers_of_truth_and_model(written: RunDirectory, charts
     said = {axes.get_ylabel(): axes.lines for axes in charts[1].axes}
     assert [*said] == ["reward", "value", "goes on"]
     np.testing.assert_allclose(said["value"][0].get_ydata(), one.own.value[:, 0])
+
+
+def test_the_legend_has_the_colours_of_band_and_curves(written: RunDirectory, charts: list[Any]) -> None:
+    handles = charts[0].legends[0].legend_handles
+    told = {handle.get_label(): to_hex(handle.get_color()) for handle in handles}
+    assert told == {"5 rows seen": "#009e73", "recorded": "#222221", "model": "#d55e00"}
+    for axes in charts[0].axes:
+        assert {to_hex(band.get_facecolor()) for band in axes.patches} == {"#009e73"}
+        assert len(axes.patches) == COUNT
+        drawn = [to_hex(line.get_color()) for line in axes.lines[: 2 * COUNT]]
+        assert drawn == ["#222221"] * COUNT + ["#d55e00"] * COUNT
+
+
+def test_a_world_without_pictures_has_its_own_dreams_as_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, drawn, draw = RunDirectory(tmp_path / "run"), list[Any](), dreams._drawn
+    run.media.mkdir(parents=True)
+    run.card.write_text(json.dumps({"spec": PICTURES | {"obs": {"state": PICTURES["obs"]["state"]}}}))
+    whole = made()
+    truth, model, own = (
+        told._replace(obs={"state": told.obs["state"]}) for told in (whole.truth, whole.model, whole.own)
+    )
+    one = Dream(truth, model, whole.seen, whole.there, own)
+    monkeypatch.setattr(dreams, "dream", lambda *arguments: one)
+    monkeypatch.setattr(dreams, "_drawn", lambda canvas: (drawn.append(canvas.figure), draw(canvas))[1])
+    assert picture_dreams(run, Path("unused")) == ["media/dream_curves.png", "media/dream_policy.png"]
+    curves = {axes.get_ylabel(): axes.lines for axes in drawn[1].axes}
+    wanted = {"state 0": own.obs["state"][..., 0], "state 1": own.obs["state"][..., 1]}
+    wanted |= {"reward": own.reward, "value": own.value, "goes on": own.goes_on}
+    assert [*curves] == [*wanted]
+    steps = np.arange(ROWS - 4)
+    for name, numbers in wanted.items():
+        for n in range(COUNT):
+            pale, lively = curves[name][n], curves[name][COUNT + n]
+            assert to_hex(pale.get_color()) == "#dddddc" and to_hex(lively.get_color()) == "#d55e00"
+            np.testing.assert_allclose(pale.get_ydata(), numbers[:, n])  # behind its end too
+            lives = (steps <= 20) | (n > 0)  # the first ends where its chance to go on is a tenth
+            np.testing.assert_allclose(lively.get_ydata(), np.where(lives, numbers[:, n], np.nan))
+            np.testing.assert_allclose(np.diff(lively.get_xdata()), 1)
 
 
 @pytest.mark.parametrize(
