@@ -265,7 +265,7 @@ class Replay(Buffer):
         return self._episodes.find(ended, self.oldest)
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Whether the step from each place [N] opens the next episode, so that nobody took it: [N] bool."""
+        """Places [N] -> [N] bool: the step from there opens the next episode, so that nobody took it."""
         return self._resets.ravel()[places % self._resets.size]
 
     def _draw(self, count: int, policy_steps: int) -> Iterator[Batch]:

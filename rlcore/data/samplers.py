@@ -42,7 +42,7 @@ class Remembered(Protocol):
         ...
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
-        """Whether the step from each place [N] opens the next episode, so that nobody took it: [N] bool."""
+        """Places [N] -> [N] bool: the step from there opens the next episode, so that nobody took it."""
         ...
 
     def episodes(self) -> WholeEpisodes:
@@ -60,7 +60,7 @@ class Sampler:
     length: int
 
     def can_draw(self, memory: Remembered) -> bool:
-        """Whether there is a sequence."""
+        """True when there is a sequence."""
         return memory.written >= self.length
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -156,7 +156,7 @@ class Episodes(Sampler):
         self.length, self.prioritize_ends = length, prioritize_ends
 
     def can_draw(self, memory: Remembered) -> bool:
-        """Whether an episode of so many rows has ended."""
+        """True when an episode of so many rows has ended."""
         return bool((memory.episodes().lengths >= self.length).any())
 
     def draw(self, memory: Remembered, count: int, rng: np.random.Generator) -> np.ndarray:

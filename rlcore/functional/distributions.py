@@ -112,7 +112,7 @@ class TanhNormal(Normal):
     """
 
     def logprob(self, action: Tensor) -> Tensor:
-        """Of tanh(action); action [N, A] before the tanh -> [N]."""
+        """Log-density at tanh(action); action [N, A] before the tanh -> [N]."""
         return super().logprob(action) - log_tanh_slope(action).sum(-1)
 
     def entropy(self) -> Tensor:
@@ -187,7 +187,7 @@ def _normal_density(x: Tensor) -> Tensor:
 
 
 def _sum(columns: list[Tensor]) -> Tensor:
-    """Of [N] each; most often there is one."""
+    """Sum of columns [N]; most often there is one."""
     return columns[0] if len(columns) == 1 else torch.stack(columns, -1).sum(-1)
 
 

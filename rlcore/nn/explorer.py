@@ -36,7 +36,7 @@ class Explorer(nn.Module):
         self.agent, self.amount, self.keys = agent, Amount(amount), agent.keys
 
     def initial(self, batch_size: int) -> dict[str, Tensor]:
-        """The agent's."""
+        """The agent's carry at an episode's start, for so many environments."""
         return self.agent.initial(batch_size)
 
     def act(
@@ -47,7 +47,7 @@ class Explorer(nn.Module):
         rng: Noise | None,
         greedy: bool = False,
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
-        """The agent's, with noise unless there is no stream of it."""
+        """Act as the agent does, with noise unless there is no stream of it or the choice is greedy."""
         carry, action, extras = self.agent.act(carry, obs, is_first, rng, greedy)
         if rng is not None and not greedy:
             action = self.disturb(action, rng, obs)
@@ -67,9 +67,9 @@ class Explorer(nn.Module):
         return torch.where(rng.uniform(*action.shape) < amount, other, action)
 
     def to_env(self, action: Tensor) -> Tensor:
-        """The agent's."""
+        """Actions [B, A] in the environment's form and bounds, as the agent brings them there."""
         return self.agent.to_env(action)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """The agent's."""
+        """Actions of the environment as the agent says them, [B, A]."""
         return self.agent.from_env(action)

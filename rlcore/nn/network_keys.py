@@ -44,7 +44,7 @@ class MLPConfig:
 
 @dataclass(frozen=True)
 class KeysConfig:
-    """Which observation keys a part of the agent sees."""
+    """Observation keys that a part of the agent sees."""
 
     encoder: tuple[str, ...] = arg((), "observation keys; a non-Dict observation is key `state`")
 
@@ -58,7 +58,7 @@ class EncodedKeysConfig(KeysConfig):
 
 @dataclass(frozen=True)
 class DecodedKeysConfig(KeysConfig):
-    """Which observation keys are seen, and which of them are reconstructed."""
+    """Observation keys that are seen, and those of them that are reconstructed."""
 
     decoder: tuple[str, ...] | None = arg(None, "keys that are decoded, among those of `encoder`; null = all of them")
 

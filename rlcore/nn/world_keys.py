@@ -63,7 +63,7 @@ class Group:
 
     @property
     def form(self) -> Form:
-        """Of the group's layers."""
+        """Norm, bias and initialisation of the group's layers."""
         return Form()
 
 
@@ -110,7 +110,7 @@ class RecurrentKeys(Group):
 
     @property
     def cell(self) -> Form | None:
-        """Of a `rlcore.nn.dense.LayerNormGRU`; None: the cell is a `rlcore.nn.dense.PlainGRU`."""
+        """Norm and bias of a `rlcore.nn.dense.LayerNormGRU`'s gates; None: it is a `rlcore.nn.dense.PlainGRU`."""
         return None
 
 
@@ -238,7 +238,7 @@ class NormConfig:
 
     @property
     def form(self) -> Form:
-        """Of layers, which have no bias before a norm."""
+        """Norm, bias and initialisation of layers, which have no bias before a norm."""
         return Form(self.eps, self.eps is None, None)
 
 
@@ -249,7 +249,7 @@ class Normed(Group):
 
     @property
     def form(self) -> Form:
-        """Of the group's layers."""
+        """Norm, bias and initialisation of the group's layers."""
         return self.layer_norm.form
 
 
@@ -284,7 +284,7 @@ class RecurrentConfig(Normed, RecurrentKeys):
 
     @property
     def cell(self) -> Form:
-        """Of a `rlcore.nn.dense.LayerNormGRU`."""
+        """Norm and bias of the gates of a `rlcore.nn.dense.LayerNormGRU`."""
         return self.form._replace(bias=False)
 
 
@@ -304,7 +304,7 @@ class ObservationConfig(ObservationKeys):
 
     @property
     def form(self) -> Form:
-        """Of the perceptron's layers."""
+        """Norm, bias and initialisation of the perceptron's layers."""
         return self.mlp_layer_norm.form
 
     @property

@@ -58,6 +58,7 @@ def actor_loss(returns: Tensor, weight: Tensor) -> Tensor:
 
 def critic_loss(value: Tensor, returns: Tensor, weight: Tensor) -> Tensor:
     """½ (v - V)² + ½ log 2π, eq. 8, weighted likewise. value [H - 1, N, 1], others [H - 1, N] -> [H - 1, N]."""
+    assert weight.shape == returns.shape, (weight.shape, returns.shape)
     return weight * UnitNormal().loss(value, returns)
 
 

@@ -34,7 +34,7 @@ class Switched(Group):
 
     @property
     def form(self) -> Form:
-        """Of the group's layers."""
+        """Norm, bias and initialisation of the group's layers."""
         return Form(EPS if self.layer_norm else None)
 
 
@@ -59,7 +59,7 @@ class RecurrentConfig(Switched, RecurrentKeys):
 
     @property
     def cell(self) -> Form:
-        """Of a `rlcore.nn.dense.LayerNormGRU`."""
+        """Norm and bias of the gates of a `rlcore.nn.dense.LayerNormGRU`."""
         return Form(EPS)
 
 

@@ -67,6 +67,7 @@ def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: 
 
 def critic_loss(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     """½ (v - V)² + ½ log 2π, eq. 5, weighted by the chance of getting there. value [H, N, 1], others [H, N]."""
+    assert weight.shape == target.shape, (weight.shape, target.shape)
     return weight * UnitNormal().loss(value, target)
 
 
@@ -74,7 +75,8 @@ def actor_loss(
     logprob: Tensor, target: Tensor, baseline: Tensor, entropy: Tensor, weight: Tensor, mix: float, coef: float
 ) -> Tensor:
     """-ρ log π(a) sg(V - v) - (1 - ρ) V - η H[π], eq. 6, weighted likewise. [H - 1, N] each."""
-    assert logprob.shape == target.shape == baseline.shape == weight.shape, (logprob.shape, target.shape, weight.shape)
+    shapes = [part.shape for part in (logprob, target, baseline, entropy, weight)]
+    assert len({*shapes}) == 1, shapes
     reinforce = logprob * (target - baseline).detach()
     return -weight * (mix * reinforce + (1 - mix) * target + coef * entropy)
 
