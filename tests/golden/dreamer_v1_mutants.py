@@ -65,5 +65,8 @@ MUTANTS = (
     Mutant("init_std added before the softplus", "ActorConfig.policy", swap('kind == "tanh_normal"', "False"), ENDS),
     Mutant("mean not held within five", "squashed_normal", swap("5 * torch.tanh(mean / 5)", "mean"), CONTINUOUS),
     Mutant("lowest std of actions dropped", "squashed_normal", swap("A + form.min_std", "A"), CLAMPED),
+    Mutant(
+        "as much noise as at the start", "DreamerLearner.update", swap("batch.policy_steps", "0"), ("check_update",)
+    ),
     Mutant("std of a normal as it is", "plain_normal", swap("F.softplus(A)", "A.exp()"), NORMAL),
 )
