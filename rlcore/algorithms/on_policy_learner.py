@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,10 +10,13 @@ from torch import Tensor
 
 from rlcore import protocols, streams
 from rlcore.data.reward_scale import RewardScaler
+from rlcore.data.steps import Outcomes
+from rlcore.functional.returns import advantages
+from rlcore.functional.stats import mean_metrics
 from rlcore.nn.actor_critic import ActorCritic
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.types import Context, Metrics
+from rlcore.types import Batch, Context, Metrics, Steps
 
 
 class OnPolicyLearner(protocols.Learner):
@@ -45,6 +48,29 @@ class OnPolicyLearner(protocols.Learner):
     def loss(self, batch: Any, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:
         """The sum of the loss over samples, their weight, and means for the log."""
         raise NotImplementedError
+
+    @torch.no_grad()
+    def advantage(self, steps: Steps, step: Outcomes, last: Any) -> Tensor:
+        """Advantages [T, B] of a rollout by the values that were told as it was collected.
+
+        Args:
+            steps: its rows [T, B].
+            step: what its transitions brought, [T, B].
+            last: the observation after the last row, as the agent sees it, [B, ...].
+
+        Returns:
+            [T, B].
+        """
+        config = self.config
+        with self.autocast():
+            _, last_value = self.agent(last)
+        return advantages(step, steps.extras["value"], last_value, config.gamma, config.gae_lambda, config.gae_method)
+
+    def end_update(self, batch: Batch, logged: Sequence[Metrics], coefs: Mapping[str, float]) -> Metrics:
+        """Let the normaliser see a rollout [T, B]; returns averages over its steps, and what schedules gave."""
+        self.agent.observe(batch.steps.obs, self.ranks)
+        shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
+        return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
 
     def parts(self) -> dict[str, protocols.Part]:
         """The agent with its normaliser, the optimizer, how steps are computed, the statistics of rewards."""

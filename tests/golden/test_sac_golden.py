@@ -53,7 +53,9 @@ MUTANTS = (
     Mutant("α of the wrong sign", "alpha_loss", returned("-it"), BASE),
     Mutant("target entropy of the wrong sign", "alpha_loss", swap("A + target_entropy", "A - target_entropy"), BASE),
     Mutant("target entropy ignored", "config.SoftConfig.target_entropy", swap("A.target_entropy", "None"), ENTROPY),
-    Mutant("α never learned", f"{LEARNER}.improve_actor", swap("self.config.alpha.fixed", "True"), BASE),
+    Mutant(
+        "α never learned", f"{LEARNER}.improve_actor", swap("self.alpha_optimizer.minimize(A, B).metrics", "{}"), BASE
+    ),
     # Targets, and the order of things.
     Mutant("targets never move", "Target.follow", given(tau="0.0"), BASE),
     Mutant("targets jump", "Target.follow", given(tau="1.0"), BASE),

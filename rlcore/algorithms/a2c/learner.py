@@ -28,8 +28,7 @@ from rlcore.algorithms.on_policy_learner import OnPolicyLearner
 from rlcore.data.history import show_past
 from rlcore.data.rollout import Rollout, split
 from rlcore.data.steps import transitions
-from rlcore.functional.returns import advantages
-from rlcore.functional.stats import mean_metrics, mean_over, reduce_loss, standardize
+from rlcore.functional.stats import mean_over, reduce_loss, standardize
 from rlcore.functional.tree import map_leaves
 from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.types import Batch, Context, Metrics, Plan, Steps
@@ -86,9 +85,7 @@ class Learner(OnPolicyLearner):
             scaled = self.reward_scaler.scale(batch) if config.normalize_reward else batch
             logged.append(self.step(scaled.steps, scaled.last, {"ent_coef": coefs["ent_coef"]}))
             self.updates += 1
-        self.agent.observe(batch.steps.obs, self.ranks)
-        shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
-        return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
+        return self.end_update(batch, logged, coefs)
 
     def gradient_step(self, steps: Steps, last: Steps, coefs: Mapping[str, float]) -> Metrics:
         """Algorithm S3 for all actors: one step on the gradient of all samples, computed in parts."""
@@ -104,12 +101,9 @@ class Learner(OnPolicyLearner):
     @torch.no_grad()
     def samples(self, batch: Batch) -> Samples:
         """Advantages and returns R of a rollout [T, B]; its N = T·B samples."""
-        config, steps, step = self.config, batch.steps, transitions(batch)
-        with self.autocast():
-            _, last_value = self.agent(batch.last.obs)
-        value = steps.extras["value"]
-        advantage = advantages(step, value, last_value, config.gamma, config.gae_lambda, config.gae_method)
-        samples = Samples(steps.obs, steps.action, advantage, advantage + value, step.weight)
+        steps, step = batch.steps, transitions(batch)
+        advantage = self.advantage(steps, step, batch.last.obs)
+        samples = Samples(steps.obs, steps.action, advantage, advantage + steps.extras["value"], step.weight)
         return map_leaves(lambda column: column.flatten(0, 1), samples)
 
     def loss(self, batch: Samples, coefs: Mapping[str, float]) -> tuple[Tensor, Tensor, Metrics]:

@@ -29,8 +29,7 @@ from rlcore.data.history import recall
 from rlcore.data.rollout import Rollout, fill_groups, minibatches, split
 from rlcore.data.steps import transitions
 from rlcore.functional.distributions import Policy
-from rlcore.functional.returns import advantages
-from rlcore.functional.stats import mean_metrics, mean_over, reduce_loss, standardize
+from rlcore.functional.stats import mean_over, reduce_loss, standardize
 from rlcore.nn.actor_critic import ActorCritic as Agent
 from rlcore.types import Batch, Context, Metrics, Plan
 
@@ -124,19 +123,15 @@ class Learner(OnPolicyLearner):
             advantage = standardize(advantage, weight, self.ranks.sum)
         epochs = (samples.at(*epoch) for epoch in zip(rows, advantage, weight, strict=True))
         logged = self.take_steps(epochs, coefs)
-        self.agent.observe(batch.steps.obs, self.ranks)
-        shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
-        return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
+        return self.end_update(batch, logged, coefs)
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> Samples:
         """The N = T·B samples of a rollout [T, B]: advantages, eq. 11-12, and returns."""
-        config, steps, step = self.config, batch.steps, transitions(batch)
+        steps, step = batch.steps, transitions(batch)
         obs, last = self.recall(batch)
-        with self.autocast():
-            _, last_value = self.agent(last)
         logprob, value = steps.extras["logprob"], steps.extras["value"]
-        advantage = advantages(step, value, last_value, config.gamma, config.gae_lambda, config.gae_method)
+        advantage = self.advantage(steps, step, last)
         columns = (steps.action, logprob, value, advantage, advantage + value, step.weight)
         return Samples(obs, *(column.flatten(0, 1) for column in columns))
 

@@ -106,20 +106,25 @@ class Learner(protocols.Learner):
         self.temperature, self.target_entropy = Temperature(config.alpha.alpha), config.target_entropy(size)
         self.target = Target(self.critics, context) if config.critic.target == "ema" else None
         targets = [self.target] if self.target else []
-        uses = [self.agent, *(target.module for target in targets), self.temperature]
-        self.critic_optimizer = Optimizer(
-            self.critics, self.critic_objective, config.critic.optimizer, context, uses=uses
-        )
+        self.critic_optimizer = self.make_critic_optimizer(context)
         uses = [self.critics, self.temperature]
         self.actor_optimizer = Optimizer(self.agent, self.actor_objective, config.actor.optimizer, context, uses=uses)
-        optimizers = [self.critic_optimizer, self.actor_optimizer]
-        if not config.alpha.fixed:
-            self.alpha_optimizer = Optimizer(self.temperature, self.alpha_objective, config.alpha.optimizer, context)
-            optimizers.append(self.alpha_optimizer)
+        self.alpha_optimizer = self.make_alpha_optimizer(context)
         if self.delay > 1:
-            self.critic_step = Step(self.gradient_step_of_critics, optimizers[:1], targets, context)
+            self.critic_step = Step(self.gradient_step_of_critics, [self.critic_optimizer], targets, context)
+        optimizers = [each for each in (self.critic_optimizer, self.actor_optimizer, self.alpha_optimizer) if each]
         self.step = Step(self.gradient_step, optimizers, targets, context)
         self.passed_on = tuple(name for name in PASSED_ON if name in self.parts())
+
+    def make_critic_optimizer(self, context: Context) -> Optimizer:
+        """Of J_Q, whose targets the policy, the target critics and the temperature make."""
+        uses = [self.agent, *([self.target.module] if self.target else []), self.temperature]
+        return Optimizer(self.critics, self.critic_objective, self.config.critic.optimizer, context, uses=uses)
+
+    def make_alpha_optimizer(self, context: Context) -> Optimizer | None:
+        """Of J(α), where α does not stay what it is."""
+        alpha = self.config.alpha
+        return None if alpha.fixed else Optimizer(self.temperature, self.alpha_objective, alpha.optimizer, context)
 
     def update(self, batch: Batch, rng: np.random.Generator) -> Metrics:
         """One gradient step on transitions [n, N]; of `delay` steps, the last one is the policy's too."""
@@ -157,7 +162,7 @@ class Learner(protocols.Learner):
         masks = self.critics.noise(len(batch.weight), rng)
         found = self.actor_optimizer.minimize(batch, rng.normal(*batch.action.shape), masks)
         metrics = found.metrics | {"Info/actor_grad_norm": found.norm}
-        if not self.config.alpha.fixed:
+        if self.alpha_optimizer:
             metrics |= self.alpha_optimizer.minimize(found.aux["logprob"], batch.weight).metrics
         return metrics
 

@@ -106,20 +106,15 @@ class Learner(sac.Learner):
         self.target_entropy = config.target_entropy(spec.action.size)
         self.target = Target(self.critics, context)
         self._make_optimizers(config, context)
-        optimizers = [self.actor_optimizer]
-        if not config.alpha.fixed:
-            self.alpha_optimizer = Optimizer(self.temperature, self.alpha_objective, config.alpha.optimizer, context)
-            optimizers.append(self.alpha_optimizer)
+        optimizers = [each for each in (self.actor_optimizer, self.alpha_optimizer) if each]
         self.critic_step = Step(self.step_critics, [self.critic_optimizer], [self.target], context)
         self.actor_step = Step(self.improve_actor, optimizers, [], context)
         self.decoder_step = Step(self.improve_decoder, [self.decoder_optimizer], [], context)
 
     def _make_optimizers(self, config: Config, context: Context) -> None:
         """One for each loss: the trunk is the critics' and the autoencoder's, and not the actor's."""
-        uses = [self.agent, self.target.module, self.temperature]
-        self.critic_optimizer = Optimizer(
-            self.critics, self.critic_objective, config.critic.optimizer, context, uses=uses
-        )
+        self.critic_optimizer = self.make_critic_optimizer(context)
+        self.alpha_optimizer = self.make_alpha_optimizer(context)
         agent, uses = self.agent, [self.agent, self.critics, self.temperature]
         own = nn.ModuleList([agent.encoder.projection, agent.actor, agent.head])  # the gradient stops at the trunk
         self.actor_optimizer = Optimizer(own, self.actor_objective, config.actor.optimizer, context, uses=uses)
