@@ -117,7 +117,9 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
 
 
 def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
-    """Try an environment that is known to be of tier "boundary": an episode, and the same seed and actions once more.
+    """Try an environment that is known to be of tier "boundary": an episode, and its actions again from two seeds.
+
+    The same seed tells whether it gives the same episode, another one whether it changes anything.
 
     Args:
         make_env: builds one environment (from `rlcore.envs.make`); called once, since an engine may start slowly.
@@ -125,7 +127,7 @@ def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
         reason: why it is of that tier.
 
     Returns:
-        The tier, and whether the second time gave the same.
+        The tier, whether the same seed gave the same, and the finding that another one did too.
 
     Raises:
         EnvironmentFault: the environment raises under random actions.
@@ -133,11 +135,13 @@ def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
     with make_env() as env:
         played = record_episode(env, spec_of(env), seed, 0, MAX_STEPS, timer())
         again = _replay(env, played, episode_seed(seed, 0))
+        other = _replay(env, played, episode_seed(seed, MAX_EPISODES))
     length = len(played.actions)
     return TierReport(
         tier="boundary",
         fresh_instance=False,
         deterministic=again == played.arrivals,
+        findings=(_seedless("another seed"),) if again == played.arrivals and other == played.arrivals else (),
         reason=reason,
         episodes=1,
         steps=length,
@@ -174,7 +178,11 @@ def _why_seedless(make_env: Build, recorded: Recording, seed: int) -> str:
         with make_env() as env:
             if _replay(env, recorded, episode_seed(seed, MAX_EPISODES + number)) != recorded.arrivals:
                 return ""
-    return f"reset(seed=...) changes nothing: {OTHER_SEEDS} other seeds gave the same episode for the same actions"
+    return _seedless(f"{OTHER_SEEDS} other seeds")
+
+
+def _seedless(tried: str) -> str:
+    return f"reset(seed=...) changes nothing: {tried} gave the same episode for the same actions"
 
 
 def _why_not_reusable(make_env: Build, episodes: list[Recording], seed: int) -> str:

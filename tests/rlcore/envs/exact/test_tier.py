@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlcore.envs.exact.state import capture
-from rlcore.envs.exact.tier import measure_tier
+from rlcore.envs.exact.tier import measure_tier, try_boundary
 from rlcore.envs.make import EnvSettings, make
 from tests.rlcore.envs import probe_envs
 from tests.soaking import in_turn
@@ -62,6 +62,7 @@ def test_environments_that_influence_each_other_are_of_the_last_tier_though_each
 
 
 SEEDLESS = "reset(seed=...) changes nothing: 3 other seeds"
+SEEDLESS_ONE = "reset(seed=...) changes nothing: another seed gave the same episode for the same actions"
 USED = "a used environment differs from a new one at step "
 SHARED = "two environments in one process influence each other, as at step "
 
@@ -81,6 +82,13 @@ def test_what_its_author_may_not_know_is_told_in_a_line_each(env_id, wrapper, li
     report = measure_tier(lambda: make(EnvSettings(env_id, wrapper=wrapper)), 3)
     assert len(report.findings) == len(lines)
     assert all(found.startswith(line) for found, line in zip(report.findings, lines, strict=True))
+
+
+@pytest.mark.parametrize(("env_id", "lines"), [("discrete_dummy", [SEEDLESS_ONE]), ("CartPole-v1", [])])
+def test_of_one_that_is_declared_to_be_of_the_last_tier_a_seed_that_changes_nothing_is_told(env_id, lines):
+    report = try_boundary(lambda: make(EnvSettings(env_id)), 3, "its engine cannot be copied")
+    assert (report.tier, report.deterministic, report.reason) == ("boundary", True, "its engine cannot be copied")
+    assert list(report.findings) == lines
 
 
 def test_the_same_probe_gives_the_same_report():
