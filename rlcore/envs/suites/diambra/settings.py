@@ -145,17 +145,25 @@ def _short(value: Any) -> Any:
     return value
 
 
+def check_choices(keys: Keys, game: str, outfits: int) -> None:
+    """Refuse, in one UserError, what a game is known not to have without an engine: outfits and fighting styles."""
+    mistakes, settings, place = Mistakes(), keys.diambra_settings, "env.wrapper.diambra_settings."
+    if settings.outfits > outfits:
+        mistakes.note(UserError(f"{place}outfits={settings.outfits}: {game} has 1 to {outfits}"))
+    styles = STYLES_OF.get(game, STYLES)
+    if settings.fighting_style is not None and settings.fighting_style not in styles:
+        mistakes.note(UserError(f"{place}fighting_style={settings.fighting_style}: {game} has 1 to {styles[-1]}"))
+    mistakes.tell()
+
+
 def check_game(keys: Keys, game: str, outfits: int, info: Any) -> None:
     """Refuse, in one UserError, what a game does not have; `info` is the engine's `EnvInitResponse`."""
     mistakes, settings, place = Mistakes(), keys.diambra_settings, "env.wrapper.diambra_settings."
     low, high, characters = info.difficulty_bounds.min, info.difficulty_bounds.max, info.characters_info
     if settings.difficulty is not None and not low <= settings.difficulty <= high:
         mistakes.note(UserError(f"{place}difficulty={settings.difficulty}: {game} has {low} to {high}, or null"))
-    if settings.outfits > outfits:
-        mistakes.note(UserError(f"{place}outfits={settings.outfits}: {game} has 1 to {outfits}"))
-    styles = STYLES_OF.get(game, STYLES)
-    if settings.fighting_style is not None and settings.fighting_style not in styles:
-        mistakes.note(UserError(f"{place}fighting_style={settings.fighting_style}: {game} has 1 to {styles[-1]}"))
+    with mistakes.catch():
+        check_choices(keys, game, outfits)
     for name in named_characters(settings):
         if name is not None and name not in characters.char_list:
             known = sorted(characters.char_list)

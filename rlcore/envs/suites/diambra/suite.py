@@ -24,7 +24,7 @@ from rlcore.envs.suites.diambra.engine import (
 )
 from rlcore.envs.suites.diambra.env import DiambraEnv
 from rlcore.envs.suites.diambra.messages import messages
-from rlcore.envs.suites.diambra.settings import Keys, read_keys
+from rlcore.envs.suites.diambra.settings import Keys, check_choices, read_keys
 from rlcore.envs.suites.suite import Suite, refuse_missing
 from rlcore.errors import Mistakes, UserError
 
@@ -115,7 +115,8 @@ class DiambraSuite(Suite):
             with mistakes.catch():
                 refuse_absent(known[: together + 1], together + 1)
         with mistakes.catch():
-            read_keys({key: value for key, value in wrapper.items() if key not in self.decided})
+            keys = read_keys({key: value for key, value in wrapper.items() if key not in self.decided})
+            check_choices(keys, env_id, OUTFITS[env_id])
         mistakes.tell()
 
     def source(self, env_id: str) -> Any:

@@ -340,6 +340,15 @@ def test_all_that_is_in_the_way_of_a_run_is_told_at_once_in_the_order_of_its_rep
     assert len(lines) == 4
 
 
+def test_outfits_and_styles_against_the_game_are_told_before_an_engine_answers(none):
+    with pytest.raises(UserError) as refused:
+        SUITE.check("doapp", {"diambra_settings": {"outfits": 5, "fighting_style": 3, "difficulty": 99}}, 1)
+    assert str(refused.value).splitlines()[1:] == [
+        "env.wrapper.diambra_settings.outfits=5: doapp has 1 to 4",
+        "env.wrapper.diambra_settings.fighting_style=3: doapp has 1 to 2",
+    ]
+
+
 def test_one_environment_tells_as_much(none, impatient):
     with pytest.raises(UserError) as refused:
         open_env(SUITE, "doapp", {"diambra_settings": WRONG})
