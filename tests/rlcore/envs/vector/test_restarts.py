@@ -30,9 +30,9 @@ def opened():
         envs.close()
 
 
-def vector(env_id=COUNTER, sync=True, attempts=2, wrapper=None, tier="snapshot"):
+def vector(env_id=COUNTER, sync=True, attempts=2, wrapper=None, tier="snapshot", **more):
     restart = RestartConfig(attempts, window=300.0, wait=0.0)
-    config = EnvConfig(id=env_id, sync_env=sync, restart_on_exception=restart, wrapper=wrapper or {})
+    config = EnvConfig(id=env_id, sync_env=sync, restart_on_exception=restart, wrapper=wrapper or {}, **more)
     return make_vector_env(config, num_envs=2, seed=3, tier=tier)
 
 
@@ -67,6 +67,13 @@ def test_a_failed_step_truncates_its_episode_and_another_instance_opens_the_next
     said = "its process died (exit code 7)" if kind == "exit" else "step raised RuntimeError: the engine said no"
     assert f"environment 0, step 2 of its episode: {said}; the environment is built anew" in caplog.text
     assert [(e.env_index, e.ret, e.length) for e in envs.pop_episodes()] == [(0, 1.0, 2), (1, 1.0, 2)] * 2
+
+
+def test_a_process_that_hangs_is_killed_and_another_instance_opens_the_next_episode(opened, caplog):
+    envs = opened(sync=False, wrapper=fault("hang"), step_timeout=0.5)
+    assert rows(envs, 3) == CUT[:4]
+    assert envs.restarts == 2
+    assert "environment 0, step 2 of its episode: hung; no answer within 0.5 s" in caplog.text
 
 
 @pytest.mark.parametrize(("sync", "kind"), [(True, "raise"), (False, "raise"), (False, "exit")])

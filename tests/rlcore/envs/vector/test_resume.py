@@ -95,6 +95,8 @@ def test_wrappers_are_part_of_the_state(env_id):
     options = {"num_stack": 3, "reward_as_observation": True, "max_episode_steps": 7, "action_repeat": 2}
     if env_id == "Probe/Camera-v0":
         options = CHAIN
+    else:
+        options |= {"mask_velocities": True, "image_key": "rgb", "screen_size": 40, "grayscale": True}
     envs = vector(env_id, "snapshot", **options)
     actions = actions_for(envs, 30)
     envs.reset()
