@@ -18,8 +18,9 @@ class BatchNorm(nn.Module):
 
         x̂ = (x - μ_B) / σ_B · r + d      r = clip(σ_B / σ, 1/r_max, r_max),  d = clip((μ_B - μ) / σ, ±d_max)
 
-    r and d are constants to the gradient; until `warmup` batches have moved the running μ and σ, they are 1 and 0, and
-    this is the plain normalisation of Ioffe and Szegedy 2015. What it learns is γ x̂ + β, `scale` and `shift`.
+    r and d are constants to the gradient; until more than `warmup` batches have moved the running μ and σ, they are 1
+    and 0, and this is the plain normalisation of Ioffe and Szegedy 2015. What it learns is γ x̂ + β, `scale` and
+    `shift`.
 
     Running statistics and the count of batches are buffers, which are replaced and never written into: a compiled step
     takes and gives them. The batch is that of all ranks.
