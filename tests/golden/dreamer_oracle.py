@@ -188,13 +188,13 @@ def compare_gradients(name: str, module: torch.nn.Module, found: Any, expected: 
         near(f"gradient of {name}.{key}", torch.zeros_like(p) if gradient is None else gradient, expected[key])
 
 
-def near(what: str, found: Tensor, expected: Any) -> None:
-    """Refuse a difference above the tolerance, relative to what is expected and to one."""
+def near(what: str, found: Tensor, expected: Any, within: float = TOLERANCE) -> None:
+    """Refuse a difference above a tolerance, relative to what is expected and to one."""
     expected = torch.as_tensor(expected, dtype=torch.float64)
     found = found.detach().double()
     assert found.shape == expected.shape, (what, found.shape, expected.shape)
     gap = ((found - expected).abs() / expected.abs().clamp(min=1)).max().item()
-    assert gap < TOLERANCE, f"{what} differs by {gap:.1e}"
+    assert gap < within, f"{what} differs by {gap:.1e}"
 
 
 def noise_of_actions(content: dict[str, np.ndarray], nvec: tuple[int, ...], horizon: int, count: int) -> Tensor:

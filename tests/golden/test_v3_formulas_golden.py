@@ -1,14 +1,15 @@
-"""Dreamer V3 against TorchRL's own losses and gradients; and wrong versions fail the check named beside them."""
+"""Dreamer V3 against its author's and TorchRL's losses and gradients; wrong versions fail."""
 
 from __future__ import annotations
 
 import pytest
 
 from rlcore.algorithms.dreamer_v3 import learner as dreamer_v3
-from tests.golden import torchrl_oracle
+from tests.golden import v3_formulas_oracle as oracle
 from tests.golden.dreamer_v3_mutants import MUTANTS
 from tests.golden.mutants import changed
 
+SOURCES = [pytest.param(oracle.AUTHOR, id="author"), pytest.param(oracle.TORCHRL, id="torchrl")]
 NAMED = {mutant.name: mutant for mutant in MUTANTS}
 OF_MODEL = (
     "KL sides swapped",
@@ -41,28 +42,33 @@ OF_IMAGINED = (
 )
 
 
-def test_terms_of_the_model_and_their_gradients_are_torchrls() -> None:
-    torchrl_oracle.check_model(dreamer_v3)
+@pytest.mark.parametrize("source", SOURCES)
+def test_terms_of_the_model_and_their_gradients_are_theirs(source: oracle.Source) -> None:
+    oracle.check_model(dreamer_v3, source)
 
 
-@pytest.mark.parametrize("scale", torchrl_oracle.SCALES)
-def test_returns_and_losses_of_what_is_imagined_are_torchrls(scale: str) -> None:
-    torchrl_oracle.check_imagined(dreamer_v3, scale)
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("scale", oracle.SCALES)
+def test_returns_and_losses_of_what_is_imagined_are_theirs(source: oracle.Source, scale: str) -> None:
+    oracle.check_imagined(dreamer_v3, source, scale)
 
 
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", OF_MODEL)
-def test_mutant_of_the_model_is_noticed(name: str) -> None:
+def test_mutant_of_the_model_is_noticed(source: oracle.Source, name: str) -> None:
     with changed(NAMED[name].function, NAMED[name].change), pytest.raises(AssertionError):
-        torchrl_oracle.check_model(dreamer_v3)
+        oracle.check_model(dreamer_v3, source)
 
 
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", OF_IMAGINED)
-def test_mutant_of_what_is_imagined_is_noticed(name: str) -> None:
+def test_mutant_of_what_is_imagined_is_noticed(source: oracle.Source, name: str) -> None:
     with changed(NAMED[name].function, NAMED[name].change), pytest.raises(AssertionError):
-        torchrl_oracle.check_imagined(dreamer_v3, "wide")
+        oracle.check_imagined(dreamer_v3, source, "wide")
 
 
-def test_a_scale_without_its_floor_is_noticed() -> None:
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_scale_without_its_floor_is_noticed(source: oracle.Source) -> None:
     mutant = NAMED["no percentile floor"]
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
-        torchrl_oracle.check_imagined(dreamer_v3, "narrow")
+        oracle.check_imagined(dreamer_v3, source, "narrow")

@@ -1,0 +1,99 @@
+"""Checks of Dreamer V3's formulas against numbers of its author's code and of TorchRL's, on the same logits and states.
+
+A check takes the module under test as an argument, as those of `oracle` do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.functional.latents import unimix
+from rlcore.functional.two_hot import TwoHot
+from rlcore.functional.unit_normal import squared_distance
+from rlcore.nn.return_scale import ReturnScale
+from rlcore.nn.world_keys import LatentActorConfig, MomentsConfig
+from rlcore.nn.world_model import WorldModel
+from tests.golden.dreamer_oracle import TOLERANCE, near
+from tests.golden.imagined import Heads, objectives
+from tests.golden.oracle import fixture, part
+
+
+@dataclass(frozen=True)
+class Source:
+    """Whose numbers: a file of them, the grid of its two-hot numbers, and how far ours may be from them."""
+
+    file: str
+    grid: str
+    within: float
+
+    def near(self, what: str, found: Tensor, expected: Any) -> None:
+        """Refuse a greater difference."""
+        near(what, found, expected, self.within)
+
+
+SCALES = ("wide", "narrow")
+# Float32 are the author's percentiles, and more of TorchRL's numbers.
+AUTHOR, TORCHRL = Source("author_dreamer_v3", "symlog", 5e-7), Source("torchrl_dreamer_v3", "symexp", TOLERANCE)
+TOLD: Any = SimpleNamespace(goes_on=True, predict_continue=lambda logits: logits)  # a world model's head, as it is told
+
+
+def given(prefix: str, file: str = TORCHRL.file) -> dict[str, Any]:
+    """Tensors of a fixture; what all were given stands in one."""
+    return {name: torch.from_numpy(value) for name, value in part(fixture(file), prefix).items()}
+
+
+def settings() -> dict[str, float]:
+    """Numbers that all were given."""
+    return {name: value.item() for name, value in given("settings/").items()}
+
+
+def check_model(module: ModuleType, source: Source) -> None:
+    """Divergences of both sides, two-hot loss, distance of vectors, likelihood of ends: means and gradients."""
+    held, says, expected = given("model/"), settings(), given("expected/model/", source.file)
+    names = ("posterior", "prior", "guess", "reward_logits", "continue_logits")
+    leaves = {name: held[name].requires_grad_() for name in names}
+    posterior, prior = (unimix(leaves[name], says["unimix"]) for name in ("posterior", "prior"))
+    kl = module.kl_loss(posterior, prior, says["dynamic"], says["representation"], says["nats"]).mean()
+    reward = TwoHot(held["reward_logits"].shape[-1], source.grid).loss(leaves["reward_logits"], held["reward"]).mean()
+    distance = squared_distance(leaves["guess"], held["seen"], 2).mean()
+    ends = WorldModel.continue_loss(TOLD, leaves["continue_logits"], 1 - held["terminated"].double()).mean()
+    source.near("divergences", kl, expected["dynamic"] + expected["representation"])
+    source.near("reward", reward, expected["reward"])
+    source.near("observation", distance, expected["reco"])
+    source.near("continue", ends, expected["continue"])
+    found = torch.autograd.grad(kl + reward + distance + ends, [*leaves.values()])
+    for name, gradient in zip(names, found, strict=True):
+        source.near(f"gradient of {name}", 100 * gradient, 100 * expected[f"gradient/{name}"])
+
+
+def check_imagined(module: ModuleType, source: Source, scale: str) -> None:
+    """λ-returns, weights, scale, losses of actor and critic, and their gradients."""
+    held, says, expected = given("imagined/"), settings(), given(f"expected/{scale}/", source.file)
+    feat, action, terminated = (held.pop(name) for name in ("feat", "action", "terminated"))
+    heads = Heads(TwoHot(len(held["bell"]), source.grid), **held, unimix=says["unimix"])
+    for weight in (heads.actor, heads.critic):
+        weight.requires_grad_()
+    config = module.Config(
+        total_steps=1, gamma=says["gamma"], lmbda=says["lmbda"], actor=LatentActorConfig(1, 1, ent_coef=says["coef"])
+    )
+    moments: Any = ReturnScale(MomentsConfig(says["decay"]))
+    moments.low, moments.high = given("scales/")[scale]
+    policy, value = objectives(module, config, heads, feat, action, terminated, mix=1.0, moments=moments)
+    source.near("λ-returns", policy[3]["returns"], expected["returns"])
+    source.near("weights", policy[3]["weight"], expected["weight"])
+    source.near("low", moments.low, expected["low"])
+    source.near("high", moments.high, expected["high"])
+    compare("policy", source, policy, heads.actor, expected["policy"], expected["gradient/actor"])
+    compare("value", source, value, heads.critic, expected["value"], expected["gradient/critic"])
+
+
+def compare(name: str, source: Source, found: Any, parameter: Tensor, loss: Tensor, gradient: Tensor) -> None:
+    """A loss as an optimizer takes it, and its gradient with respect to one parameter."""
+    total = found[0] / found[1]
+    source.near(f"loss of {name}", total, loss)
+    source.near(f"gradient of {name}", *(10 * each for each in (torch.autograd.grad(total, parameter)[0], gradient)))
