@@ -22,10 +22,10 @@ HERE = Path(__file__).parent
 OF_THE_MOMENT = ("hydra", "exp_name", "run_name", "root_dir", "log_root")
 
 
-def leaves(exp: str) -> dict[str, Any]:
-    """Dotted keys of an `exp`, resolved."""
+def leaves(exp: str, *words: str) -> dict[str, Any]:
+    """Dotted keys of an `exp` and more words of its command, resolved."""
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
-        made = hydra.compose("config", [f"exp={exp}"])
+        made = hydra.compose("config", [f"exp={exp}", *words])
     tree = OmegaConf.to_container(made, resolve=False)
     for key in OF_THE_MOMENT:
         tree.pop(key, None)

@@ -38,7 +38,7 @@ SPEC = EnvSpec(
 def named(value: Any) -> Any:
     """A value of theirs under our name."""
     if isinstance(value, str):
-        known = {"torch.nn.SiLU": "silu", "torch.nn.ELU": "elu", "torch.nn.ReLU": "relu"}
+        known = {"torch.nn.SiLU": "silu", "torch.nn.ELU": "elu", "torch.nn.ReLU": "relu", "torch.nn.Tanh": "tanh"}
         return known.get(value) or NETWORKS.get(value) or OPTIMIZERS.get(value) or value
     return value
 

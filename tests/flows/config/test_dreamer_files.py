@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from flows.config.compose import compose
 from flows.registry.models import parts_of
 from rlcore.errors import UserError
 from tests.flows.config.dreamer_leaves import named
+from tests.flows.config.their_files import composed, found
 from tests.soaking import in_turn
 
 pytestmark = in_turn
@@ -42,42 +42,11 @@ DROPPED = {
 }
 
 
-def nested(leaves: dict[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in leaves.items():
-        *groups, last = key.split(" ")
-        branch = tree
-        for group in groups:
-            branch = branch.setdefault(group, {})
-        branch[last] = value
-    return tree
-
-
-def composed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The tree of `exp=theirs`, whose files have their groups as SheepRL resolves them."""
-    tree = nested(FILES[name])
-    defaults = [{f"override /{group}": "theirs"} for group in ("algo", "env")]
-    for group in ("algo", "env"):
-        (folder / group).mkdir(parents=True)
-        (folder / group / "theirs.yaml").write_text(yaml.safe_dump(tree.pop(group)))
-    (folder / "exp").mkdir()
-    body = yaml.safe_dump({"defaults": [*defaults, "_self_"], **tree})
-    (folder / "exp" / "theirs.yaml").write_text(f"# @package _global_\n{body}")
-    monkeypatch.setenv("SHEEPRL_SEARCH_PATH", f"file://{folder}")
-    return compose(["exp=theirs"])[1]
-
-
-def found(tree: Any, place: list[str]) -> Any:
-    for name in place:
-        tree = tree[name]
-    return tree
-
-
 @pytest.mark.parametrize("name", sorted(FILES.keys() - REFUSED))
 def test_every_leaf_is_theirs_or_the_page_says_why_not(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree, page = composed(name, tmp_path, monkeypatch), (ROOT / "docs" / "coming_from_sheeprl.md").read_text()
+    tree, page = composed(FILES[name], tmp_path, monkeypatch)[1], (ROOT / "docs" / "coming_from_sheeprl.md").read_text()
     compared = 0
     for key, value in FILES[name].items():
         told = [word for part, word in DROPPED.items() if part in key]
@@ -101,7 +70,7 @@ def test_what_cannot_be_trained_here_is_told_in_its_words(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match=REFUSED[name]):
-        composed(name, tmp_path, monkeypatch)
+        composed(FILES[name], tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

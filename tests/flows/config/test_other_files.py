@@ -1,0 +1,68 @@
+"""SheepRL's files of PPO, A2C, SAC and of environments in a user's folder: they compose, and mean what they meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.config.values import plain
+from rlcore.errors import UserError
+from rlcore.store.checkpoint import newest_good
+from rlcore.train.session import Session
+from tests.flows.config.dreamer_leaves import named
+from tests.flows.config.test_dreamer_files import DROPPED, MINUS
+from tests.flows.config.their_files import composed, found
+from tests.runs import lay_out
+from tests.soaking import in_turn
+
+pytestmark = in_turn
+
+ROOT = Path(__file__).parents[3]
+FILES: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "other_files.json").read_text())
+MISSPELT = "algo optimier"  # of its sac_benchmarks; nothing reads it
+REFUSED = {"ppo_super_mario_bros": "Super Mario Bros is not there yet"}
+
+
+@pytest.mark.parametrize("name", sorted(FILES.keys() - REFUSED))
+def test_every_leaf_is_theirs_or_the_page_says_why_not(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, page = composed(FILES[name], tmp_path, monkeypatch)[1], (ROOT / "docs" / "coming_from_sheeprl.md").read_text()
+    compared = 0
+    for key, value in FILES[name].items():
+        if key.startswith(MISSPELT):
+            continue
+        told = [word for part, word in DROPPED.items() if part in key]
+        if told:
+            assert f"`{told[0]}" in page or told[0] in page, key
+            continue
+        expected = None if key == MINUS and value == -1 else named(value)
+        assert found(tree, key.split(" ")) == expected, key
+        compared += 1
+    assert compared > 70
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_trained_here_is_told_in_its_words(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=REFUSED[name]):
+        composed(FILES[name], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "ppo_recurrent", "sac", "droq", "sac_ae"])
+def test_a_dry_run_by_their_file_ends_in_a_checkpoint(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, _ = composed(FILES[name], tmp_path / "files", monkeypatch, "dry_run=true")
+    run = lay_out(tmp_path / "run", plain(config))
+    session = Session(run)
+    with run.writing():
+        boundary = session.advance(lambda said: None)
+        saved = session.save()
+    session.close()
+    assert boundary.done and boundary.policy_steps > 0
+    assert saved["policy_steps"] == boundary.policy_steps and newest_good(run.checkpoints) is not None
