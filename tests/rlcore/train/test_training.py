@@ -16,7 +16,7 @@ from flows.stages.collect import collect
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.a2c import learner as a2c
 from rlcore.config.build import build
-from rlcore.config.groups import EnvConfig, RunConfig
+from rlcore.config.groups import EnvConfig, RestartConfig, RunConfig
 from rlcore.config.values import plain
 from rlcore.data.dataset import load_dataset
 from rlcore.errors import RunError, UserError
@@ -26,6 +26,7 @@ from rlcore.store.checkpoint import nested_state
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.train.training import Training
 from tests.probes import q_learning
+from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
 
 FOUR = EnvConfig(id="CartPole-v1", num_envs=4)
 CARD = {"tier": "snapshot", "fresh_instance": False, "max_episode_steps": None}
@@ -179,3 +180,19 @@ def test_a_state_of_two_ranks_is_not_continued_by_one() -> None:
     state["ranks"]["1"] = state["ranks"]["0"]
     with pytest.raises(ValueError, match="a state of 2 ranks where 1 train"):
         training().load_state_dict(state)
+
+
+def test_restarted_environments_are_counted_in_a_metric() -> None:
+    counts = []
+    for wrapper in ({"lengths": [4], "fault": "raise", "at": 2}, {"lengths": [4]}):
+        restart = RestartConfig(attempts=99, wait=0.0)
+        env = EnvConfig(id="Probe/Counter-v0", num_envs=2, wrapper=wrapper, restart_on_exception=restart)
+        algo = build(a2c.Config, {"total_steps": 200, "dense_units": 8, "rollout_steps": 6}, "algo.")
+        one = Training(RunConfig(algo=algo, env=env, seed=0), CARD)
+        for _ in range(2):
+            one.collect()
+            one.update()
+            counts.append(one.metrics().get("Game/env_restarts"))
+        one.close()
+    # Of each environment every third step fails: its second action, then a row that opens the next episode.
+    assert counts == [4.0, 8.0, None, None]
