@@ -58,6 +58,11 @@ OFF_POLICY = {
     "buffer__size": 1000,
     "env__max_episode_steps": 150,
 }
+# SAC's learner by other keys: dropout, and steps of the critics alone; running statistics of a batch; residual blocks.
+DROQ = OFF_POLICY | {"algo": "droq", "algo__policy_delay": 2}
+RENORM = {f"algo__{part}__renorm_warmup": 20 for part in ("actor", "critic")}  # of some 450 gradient steps
+CROSSQ = OFF_POLICY | RENORM | {"algo": "crossq", "algo__policy_delay": 2}
+SIMBA = OFF_POLICY | {"algo": "simba"}
 # Sequences, pictures, a carry and a latent that is written back: what world models will need.
 WORLD_MODEL = {"algo": "world", "algo__learning_starts": 100, "algo__size": 200, "env__max_episode_steps": 40}
 DREAMER = {
@@ -114,6 +119,9 @@ ALGORITHMS = {
     "a2c": {"algo": "a2c"} | ON_POLICY,
     "ppo_recurrent": RECURRENT,
     "sac": OFF_POLICY,
+    "droq": DROQ,
+    "crossq": CROSSQ,
+    "simba": SIMBA,
     "world": WORLD_MODEL,
     "dreamer_v1": DREAMER_V1,
     "dreamer_v2": DREAMER_V2,
@@ -223,6 +231,9 @@ OTHERS = {
     "dreamer_v3": "CartPole-v1",
     "sac_ae": "known/Dot-v0",
     "sac": "Pendulum-v1",
+    "droq": "Pendulum-v1",
+    "crossq": "Pendulum-v1",
+    "simba": "Pendulum-v1",
     "world": "discrete_dummy",
     "reinforce": "CartPole-v1",
 }

@@ -1,7 +1,8 @@
 """Killed and resumed: what an algorithm keeps beside its parameters, at drawn moments.
 
-`make test` has a replay memory and a world model with all that a memory can keep; that each algorithm's state is whole
-is told by `rlcore.conformance`, and in a soak by kills of each.
+`make test` kills SAC, whose replay memory is a part of the state, and Dreamer V3, with all that a memory can keep.
+Tests of other families are left to a soak, which also kills every algorithm of `tests/kills/cases.py` in every mode.
+That the state of each is whole, without a kill, is held by `rlcore.conformance`.
 """
 
 from __future__ import annotations
