@@ -41,6 +41,8 @@ ENVIRONMENTS = (
     ("env=dmc", "env.id=cartpole_balance", "env.wrapper.from_pixels=false"),
     ("env=minigrid", "env.id=MiniGrid-MemoryS7-v0"),
     ("env=dummy",),
+    ("env=small",),
+    ("env=small", "env.id=crosshair", *PIXELS),
 )
 
 
@@ -53,7 +55,9 @@ def main() -> None:
             write(row(compose(["exp=ppo", *words])[0].env))
     for suite in SUITES.values():
         if suite.tier and not only:
-            write(f"| {suite.name} | {suite.ids()[0]} | {suite.tier} | nothing: {suite.tier_reason} | | | |")
+            write(
+                f"| {suite.name} | {suite.ids()[0]} | {suite.tier} | declared, not tried: {suite.tier_reason} | | | |"
+            )
 
 
 def write(line: str) -> None:
