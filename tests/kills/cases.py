@@ -151,6 +151,13 @@ NEEDED = {
         "algo__cnn_keys__encoder": ["rgb"],
         "algo__encoder__cnn_features_dim": 16,
     },
+    "cartpole_balance": {
+        "env__screen_size": 36,
+        "env__wrapper": {"from_pixels": True, "from_vectors": False, "fast_rendering": True},
+        "algo__mlp_keys__encoder": [],
+        "algo__cnn_keys__encoder": ["rgb"],
+        "algo__encoder__cnn_features_dim": 16,
+    },
     "doapp": {
         "env__wrapper": {"screen_size": 16, "diambra_wrappers": {"no_op_max": 3}},
         "env__screen_size": 16,
@@ -240,7 +247,7 @@ OTHERS = {
 CASES += tuple(Case(env_id, mode, algo) for algo, env_id in OTHERS.items() for mode in MODES)
 CASES += tuple(Case(env_id, "compiled, two ranks", algo) for algo, env_id in OTHERS.items())
 CASES += tuple(Case("Corridor", mode) for mode in MODES)
-SUITES = ("MiniGrid-MemoryS7-v0", "ALE/Breakout-v5", "crafter_reward")
+SUITES = ("MiniGrid-MemoryS7-v0", "ALE/Breakout-v5", "crafter_reward", "cartpole_balance")
 CASES += tuple(Case(env_id, mode) for mode in MODES[:2] for env_id in (*SUITES, "doapp"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
 
