@@ -16,7 +16,7 @@ from rlcore.functional.stats import mean_metrics
 from rlcore.nn.actor_critic import ActorCritic
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.step import Step
-from rlcore.types import Batch, Context, Metrics, Steps
+from rlcore.types import Context, Metrics, Steps
 
 
 class OnPolicyLearner(protocols.Learner):
@@ -66,9 +66,8 @@ class OnPolicyLearner(protocols.Learner):
             _, last_value = self.agent(last)
         return advantages(step, steps.extras["value"], last_value, config.gamma, config.gae_lambda, config.gae_method)
 
-    def end_update(self, batch: Batch, logged: Sequence[Metrics], coefs: Mapping[str, float]) -> Metrics:
-        """Let the normaliser see a rollout [T, B]; returns averages over its steps, and what schedules gave."""
-        self.agent.observe(batch.steps.obs, self.ranks)
+    def average(self, logged: Sequence[Metrics], coefs: Mapping[str, float]) -> Metrics:
+        """Averages over an update's steps, and what schedules gave."""
         shown = {f"Info/{name}": value for name, value in coefs.items() if name != "lr"}
         return mean_metrics(logged, self.ranks) | shown | {"Info/learning_rate": coefs["lr"]}
 

@@ -85,7 +85,8 @@ class Learner(OnPolicyLearner):
             scaled = self.reward_scaler.scale(batch) if config.normalize_reward else batch
             logged.append(self.step(scaled.steps, scaled.last, {"ent_coef": coefs["ent_coef"]}))
             self.updates += 1
-        return self.end_update(batch, logged, coefs)
+        self.agent.observe(batch.steps.obs, self.ranks)
+        return self.average(logged, coefs)
 
     def gradient_step(self, steps: Steps, last: Steps, coefs: Mapping[str, float]) -> Metrics:
         """Algorithm S3 for all actors: one step on the gradient of all samples, computed in parts."""

@@ -123,7 +123,8 @@ class Learner(OnPolicyLearner):
             advantage = standardize(advantage, weight, self.ranks.sum)
         epochs = (samples.at(*epoch) for epoch in zip(rows, advantage, weight, strict=True))
         logged = self.take_steps(epochs, coefs)
-        return self.end_update(batch, logged, coefs)
+        self.agent.observe(batch.steps.obs, self.ranks)
+        return self.average(logged, coefs)
 
     @torch.no_grad()
     def samples(self, batch: Batch) -> Samples:

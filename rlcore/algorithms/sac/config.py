@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rlcore.algorithms.off_policy import OffPolicyConfig, TrainedConfig
-from rlcore.config.algorithm import VECTORS
+from rlcore.algorithms.off_policy import SoftConfig, TrainedConfig
 from rlcore.config.schema import arg
-from rlcore.errors import UserError
-from rlcore.nn.network_keys import EncodedKeysConfig, FlatEncoderConfig, kind_of
-from rlcore.optim.optimizer_keys import OptimizerConfig
-
-if TYPE_CHECKING:
-    from rlcore.config.groups import RunConfig
-    from rlcore.spec import EnvSpec
+from rlcore.nn.network_keys import EncodedKeysConfig, FlatEncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,46 +34,6 @@ class CriticConfig(TrainedConfig):
     def outputs(self) -> int:
         """K: numbers that a critic gives for one estimate."""
         return self.bins if self.loss == "categorical" else 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlphaConfig:
-    """The temperature α, the weight of the entropy."""
-
-    alpha: float = arg(1.0, "first value", above=0)
-    target_entropy: float | None = arg(None, "H̄: entropy that α is tuned to, nats; null = -A, one less a dimension")
-    target_entropy_scale: float = arg(1.0, "factor of that default", above=0)
-    fixed: bool = arg(False, "α stays what it is")
-    optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-4), "of log α")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftConfig(OffPolicyConfig):
-    """Keys of every soft actor-critic: bounded continuous actions by a squashed normal, and a temperature."""
-
-    kinds: ClassVar[frozenset[str]] = VECTORS | {"image"}
-
-    alpha: AlphaConfig = arg(AlphaConfig(), "weight of the entropy")
-
-    def check_with(self, run: RunConfig) -> None:
-        """Refuse another distribution, and a memory that holds no batch."""
-        if run.distribution.type not in ("auto", "tanh_normal"):
-            kind = run.distribution.type
-            raise UserError(f"distribution.type={kind}: {self.name} has a squashed normal; set it to auto")
-        super().check_with(run)
-
-    def check_spec(self, spec: EnvSpec) -> None:
-        """Refuse actions that are not continuous and bounded, and observation keys that are not there."""
-        if not spec.action.continuous:
-            found = spec.action.space
-            raise UserError(f"env.id={spec.id}: {self.name} takes continuous actions, and this one has {found}")
-        kind_of(spec.action, "tanh_normal")
-        super().check_spec(spec)
-
-    def target_entropy(self, size: int) -> float:
-        """H̄ of actions of so many dimensions, nats."""
-        given = self.alpha.target_entropy
-        return -self.alpha.target_entropy_scale * size if given is None else given
 
 
 @dataclass(frozen=True, kw_only=True)

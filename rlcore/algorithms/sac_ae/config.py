@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from rlcore.algorithms.off_policy import OffPolicyConfig, TrainedConfig
+from rlcore.algorithms import off_policy
+from rlcore.algorithms.off_policy import OffPolicyConfig, SoftConfig, TrainedConfig
 from rlcore.algorithms.sac import config as sac
 from rlcore.config.schema import arg, other_default
 from rlcore.config.values import spell
@@ -69,17 +70,17 @@ class CriticConfig(TrainedConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlphaConfig(sac.AlphaConfig):
+class AlphaConfig(off_policy.AlphaConfig):
     """The temperature α."""
 
-    alpha: float = other_default(sac.AlphaConfig, "alpha", 0.1)
+    alpha: float = other_default(off_policy.AlphaConfig, "alpha", 0.1)
     optimizer: OptimizerConfig = other_default(
-        sac.AlphaConfig, "optimizer", OptimizerConfig(lr=1e-4, eps=1e-8, betas=(0.5, 0.999))
+        off_policy.AlphaConfig, "optimizer", OptimizerConfig(lr=1e-4, eps=1e-8, betas=(0.5, 0.999))
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(sac.SoftConfig):
+class Config(SoftConfig):
     """Keys of SAC-AE."""
 
     smallest: ClassVar[int] = 16  # of which the convolutions leave one
