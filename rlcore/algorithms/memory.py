@@ -36,5 +36,6 @@ def make_memory(context: Context, sampler: Sampler, rows: int = 0, before: int =
         end=config.budget(width),
         online=context.config.buffer.online,
         before=before,
+        device=context.fabric.device if context.config.buffer.on_device else "cpu",
     )
     return replay, Plan(config.total_steps, config.collect_length, config.random_steps(width))

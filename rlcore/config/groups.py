@@ -128,6 +128,9 @@ class BufferConfig:
         False, "a replay memory's rows lie on the disk, for more of them than fit in memory", learning=False
     )
     memmap_dir: str | None = arg(None, "where; null: in the run's folder", learning=False)
+    on_device: bool = arg(
+        False, "a replay memory's rows lie beside the networks: on a GPU, where a batch is not copied", learning=False
+    )
     load_from: str | None = arg(
         None, "what a replay memory begins with: minari:NAME, a dataset of Minari's, or a run's folder `dataset`"
     )
@@ -145,6 +148,13 @@ class BufferConfig:
     )
     sample_next_obs: bool = arg(False, "next observations by their row", unused="they are never stored twice")
     share_data: bool = arg(False, "all ranks learn from all rollouts", unused=ALL_RANKS)
+
+    def check(self, prefix: str) -> None:
+        """Refuse two places for the same rows; `prefix` is the group's place, for messages."""
+        if self.memmap and self.on_device:
+            raise UserError(
+                f"{prefix}on_device=true: the rows lie on the disk by {prefix}memmap=true; set one to false"
+            )
 
 
 @dataclass(frozen=True)

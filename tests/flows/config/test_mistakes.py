@@ -172,6 +172,10 @@ def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, o
         (["exp=???"], ["exp=???", "ppo"]),
         (["exp=p2e_dv1_exploration"], ["exp=p2e_dv1_exploration", "not there yet"]),
         (["exp=ppo_super_mario_bros"], ["exp=ppo_super_mario_bros", "not there yet"]),
+        (
+            ["exp=sac", "buffer.memmap=true", "buffer.on_device=true"],
+            ["buffer.on_device=true", "buffer.memmap=true", "false"],
+        ),
         (["exp=ppo", "exp=ppo_pendulum"], ["exp=ppo", "exp=ppo_pendulum", "twice"]),
         (["exp=ppo", "seed=1", "++seed=2"], ["seed=1", "++seed=2", "twice"]),
         (["exp=ppo", "logger=csv", "logger@metric.logger=none"], ["logger=csv", "twice"]),

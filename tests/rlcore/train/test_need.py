@@ -173,6 +173,15 @@ def test_of_a_large_memory_only_the_rows_of_the_whole_run_are_in_the_sum() -> No
     assert summed(given, spec).memory["replay memory"] == (500 + 1) * 2 * row_bytes(spec)
 
 
+def test_a_memory_beside_the_networks_is_held_against_the_memory_of_their_device() -> None:
+    spec = dataclasses.replace(SPEC, action=ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,)))
+    given = compose(["exp=sac", "fabric.accelerator=cuda", "buffer.size=10000"])[0]
+    there = dataclasses.replace(given, buffer=dataclasses.replace(given.buffer, on_device=True))
+    host, device = summed(given, spec), summed(there, spec)
+    assert device.device == host.device | {"replay memory": host.memory["replay memory"]}
+    assert device.memory == {name: count for name, count in host.memory.items() if name != "replay memory"}
+
+
 @pytest.mark.usefixtures("machine")
 def test_a_batch_that_does_not_fit_is_refused() -> None:
     box = ActionSpec("Box", (1,), "float32", low=(-1.0,), high=(1.0,))
