@@ -35,14 +35,6 @@ def as_tensordict(steps: Steps) -> TensorDict:
     return TensorDict(parts | ({"extras": steps.extras} if steps.extras else {}), batch_size=steps.reward.shape)
 
 
-def from_tensordict(rows: TensorDict) -> Steps:
-    """`as_tensordict` undone, without a copy."""
-    obs, extras = rows.get("obs"), rows.get("extras", None)
-    action, reward, terminated, truncated, is_first = (rows.get(name) for name in ("action", *FLAGS))
-    said = dict(extras.items()) if extras is not None else {}
-    return Steps(dict(obs.items()), action, reward, terminated, truncated, is_first, said)
-
-
 @torch.no_grad()
 def as_collected(rows: TensorDict, agent: Agent, context: Context) -> tuple[Steps, Steps]:
     """Rows of a dataset as this rank's collector would have handed them out, for a memory to begin with.

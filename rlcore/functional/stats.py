@@ -14,12 +14,6 @@ if TYPE_CHECKING:
 Sum = Callable[[Tensor], Tensor]  # over ranks
 
 
-def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
-    """Mean [] of x [N] over the rows that count; weight [N]."""
-    assert x.shape == weight.shape, (x.shape, weight.shape)
-    return (x * weight).sum() / weight.sum()
-
-
 def reduce_loss(loss: Tensor, weight: Tensor, **means: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """A loss of each sample [N] as an optimizer takes it: its weighted sum, the weights' sum, and means for the log.
 
