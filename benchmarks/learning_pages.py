@@ -60,7 +60,7 @@ def mark(gate: dict[str, Any]) -> str:
 
 
 def passed(figures: dict[str, Any]) -> bool:
-    """Whether every gate is reached by enough seeds, in the time that there is."""
+    """Tell whether every gate is reached by enough seeds, in the time that there is."""
     in_time = figures.get("cpu_s", 0.0) <= (figures.get("within_s") or math.inf)
     return in_time and all(_holds(gate) for gate in figures["gates"])
 

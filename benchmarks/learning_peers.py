@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def stable_baselines3(name: str) -> tuple[str, str, Train]:
-    """Its name, its call, and what trains it: the return is that of greedy episodes of its last policy."""
+    """Name, call, and what trains the peer: the return is that of greedy episodes of its last policy."""
     env_id, steps = ROBOTS[name]
     protocol = Protocol(name, env_id, 1, steps, (), ("SAC", SAC), ())
 
@@ -78,7 +78,7 @@ def stable_baselines3(name: str) -> tuple[str, str, Train]:
 
 
 def sheeprl(name: str) -> tuple[str, str, Train]:
-    """Its name, its command, and what trains it: the return is its best mean of ten episodes of training in a row."""
+    """Name, command, and what trains the peer: the return is its best mean of ten episodes of training in a row."""
     words = [PRESETS[name], *words_of(name)]
     silent = [word for word in SILENT if not word.startswith("metric.log_level")]
 

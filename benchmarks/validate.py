@@ -1,4 +1,4 @@
-"""Whether the presets learn: each on five seeds against its gates, of which `MEASURES` says what they are of.
+"""Validate that the presets learn: each on five seeds against its gates, of which `MEASURES` says what they are of.
 
     make validate                                   every preset and variant, a page an algorithm in docs/results
     make validate ARGS="--only ppo_cartpole"        one of them; the others' figures stay as they are
@@ -79,7 +79,7 @@ class Case:
 
 
 def mean_of_peer(name: str) -> float:
-    """What the peer's seeds reach.
+    """Mean of what the peer's seeds reach.
 
     Raises:
         SystemExit: it was not trained.

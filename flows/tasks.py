@@ -127,7 +127,7 @@ def try_again(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether a failure may pass by itself: a killed process does, a mistake in the config or a NaN never.
+    """Tell whether a failure may pass by itself: a killed process does, a mistake in the config or a NaN never.
 
     Nor does an environment that would do the same again, memory that is short, or a full disk, for which the trainer
     has waited by then.
@@ -136,7 +136,7 @@ def worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -
 
 
 def may_pass(failure: Any) -> bool:
-    """Whether a failure may pass by itself; tells of one that is tried again."""
+    """Decide whether a failure may pass by itself, and tell of one that is tried again."""
     lasting = isinstance(failure, (UserError, EnvironmentFault, DiskFault, OutOfMemory, SameAgain))
     worth = isinstance(failure, EnvironmentLost) or not lasting
     if worth:

@@ -34,7 +34,7 @@ class Compiler:
 
     @property
     def builds(self) -> bool:
-        """Whether machine code is made."""
+        """True where machine code is made."""
         return self.once is None and not self.records
 
     def facts(self, function: Callable[..., Any] | str) -> dict[str, Any]:

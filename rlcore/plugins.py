@@ -99,7 +99,7 @@ def refuse_foreign(key: str, target: str) -> None:
 
 
 def _is_there(package: str) -> bool:
-    """Whether a package could be imported, from the working directory too; found, not imported."""
+    """Tell whether a package could be imported, from the working directory too; found, not imported."""
     here = Path.cwd() / package
     try:
         return here.is_dir() or here.with_suffix(".py").is_file() or importlib.util.find_spec(package) is not None

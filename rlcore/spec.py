@@ -151,7 +151,7 @@ class EnvSpec:
         return keys if keys and sum(self.obs[key].size for key in keys) == sum(self.action.nvec) else ()
 
     def allowed(self, obs: Mapping[str, Any], part: int, chosen: Sequence[Any], join: Callable[[Any, int], Any]) -> Any:
-        """Which choices of a sub-action may be taken, [B, choices] bool; None where no mask is about it.
+        """Choices of a sub-action that may be taken, [B, choices] bool; None where no mask is about it.
 
         Where masks leave none, as in an observation that ends an episode, all may.
 
@@ -202,7 +202,7 @@ class EnvSpec:
 
 
 def _takes(chosen: Any, choices: Sequence[int]) -> Any:
-    """Whether what was chosen [B] is one of these, [B] bool."""
+    """Tell whether what was chosen [B] is one of some choices, [B] bool."""
     return functools.reduce(operator.or_, [chosen == choice for choice in choices])
 
 

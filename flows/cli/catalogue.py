@@ -102,7 +102,7 @@ def _narrow(parts: list[RenderableType]) -> RenderableType:
 
 
 def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:
-    """Whether the algorithm's agent can be built for these spaces and answers an observation."""
+    """Tell whether the algorithm's agent can be built for these spaces and answers an observation."""
     import torch
 
     from rlcore.data.history import recalling

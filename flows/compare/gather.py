@@ -1,4 +1,4 @@
-"""Which runs belong to a side: a group, a sweep's confirmed runs, a folder or glob, or a search in MLflow."""
+"""Gather the runs that belong to a side: a group, a sweep's confirmed runs, a folder or glob, or a search in MLflow."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ class _Groups:
         return self._runs
 
     def is_unconfirmed(self, word: str) -> bool:
-        """Whether a word is the name of a sweep without a confirmation: its trials are of the group of that name."""
+        """Tell whether a word names a sweep without a confirmation: its trials are of the group of that name."""
         return (Path(self.root, "sweeps", word) / "sweep.json").exists() and f"{word}-{CONFIRMED[0]}" not in self.names
 
 
 def _of_earlier_winner(run: RunDirectory) -> bool:
-    """Whether a run confirmed a trial of a sweep that is its best no more, since further trials were made."""
+    """Tell whether a run confirmed a trial of a sweep that is its best no more, since further trials were made."""
     place = run.path.parent
     report = place.parent / "report.json"
     if not re.fullmatch(r"winner_\d+", place.name) or not report.exists():

@@ -105,6 +105,6 @@ def _pair(
 
 
 def _same_seeds(first: Sequence[Record], second: Sequence[Record]) -> bool:
-    """Whether the n-th run of one has the seed of the n-th of the other, and no other has it."""
+    """Tell whether the n-th run of one has the seed of the n-th of the other, and no other has it."""
     seeds = [record.seed for record in first]
     return len(seeds) == len(set(seeds)) and seeds == [record.seed for record in second]

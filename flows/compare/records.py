@@ -61,7 +61,7 @@ class Record:
 
     @property
     def done(self) -> bool:
-        """Whether it was trained to its end."""
+        """True where the run was trained to its end."""
         return self.status in DONE
 
     @property

@@ -1,4 +1,4 @@
-"""Which runs count, on which environments, and what stands in the way of ranking; nothing is mixed silently."""
+"""Select the runs that count, their environments, and what stands in the way of ranking; nothing is mixed silently."""
 
 from __future__ import annotations
 

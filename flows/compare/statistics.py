@@ -33,7 +33,7 @@ class Interval(NamedTuple):
     high: Any
 
     def beyond(self, point: float) -> bool:
-        """Whether all of it lies on one side of a point."""
+        """Tell whether all of the interval lies on one side of a point."""
         return bool(self.low > point or self.high < point)
 
 
@@ -137,7 +137,7 @@ def _means(scores: Scores) -> Array:
 
 
 def _rows(one: Array, rng: np.random.Generator, replicates: int) -> Array:
-    """Which seeds every replicate has: [R, N]."""
+    """Seeds that every replicate has: [R, N]."""
     return rng.integers(one.shape[-1], size=(replicates, one.shape[-1]))
 
 

@@ -205,7 +205,7 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
 
 
 def _is_interpolated(config: DictConfig, key: str) -> bool:
-    """Whether a key takes its value from another one, with which its mistake comes and goes."""
+    """Tell whether a key takes its value from another one, with which its mistake comes and goes."""
     from omegaconf import OmegaConf
 
     group, _, name = key.rpartition(".")

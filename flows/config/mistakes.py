@@ -46,7 +46,7 @@ def not_an_option(group: str, name: str, options: Collection[str]) -> str:
 
 
 def is_of_sheeprl(group: str, name: str) -> bool:
-    """Whether SheepRL has a file of that name, for which there is none here yet."""
+    """Tell whether SheepRL has a file of that name, for which there is none here yet."""
     return bool({name, name.partition("_")[0]} & NOT_YET.get(group, frozenset()))
 
 

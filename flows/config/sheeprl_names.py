@@ -114,7 +114,7 @@ def _optimizers(tree: Tree) -> dict[str, tuple[Collection[str], tuple[str, ...]]
 
 
 def _is_own(target: Any) -> bool:
-    """Whether an environment's class, `package.Class`, may be one of the user's own; none of Gymnasium's is."""
+    """Tell whether an environment's class, `package.Class`, may be one of the user's own; none of Gymnasium's is."""
     return isinstance(target, str) and re.fullmatch(r"(?!gym\.|gymnasium\.)\w+(\.\w+)+", target) is not None
 
 
@@ -221,7 +221,7 @@ def _dmc_id(env_id: Any, wrapper: Tree) -> Any:
 
 
 def _means_suite(target: str) -> bool:
-    """Whether SheepRL's files name a suite that is here by this class or function, which is never imported."""
+    """Tell whether SheepRL's files name a suite that is here by this class or function, which is never imported."""
     if target in CLASSES["env.wrapper"][0]:
         return True
     from rlcore.envs.suites.registry import SUITES  # gymnasium, needed only where another class is named

@@ -75,7 +75,7 @@ def alone(name: str, note: Path, refusal: str = "") -> Iterator[None]:
 
 
 def is_held_elsewhere(note: Path) -> bool:
-    """Whether a lease was noted last on another machine, whose lock this one may not see, and was not given back."""
+    """Tell whether a lease was noted last on another machine, whose lock is not seen here, and was not given back."""
     return _read_note(note).get("host", socket.gethostname()) != socket.gethostname()
 
 
@@ -131,7 +131,7 @@ class _Lease:
             log.warning("%s: not given back (%s); it runs out in a minute", self._name, error)
 
     def _take(self, client: SyncPrefectClient) -> bool:
-        """Whether the place is ours now; then that is noted."""
+        """Ask for the place and note that it is ours; False where others have all."""
         try:
             answer = client.increment_concurrency_slots_with_lease([self._name], 1, "concurrency", LEASE).json()
         except httpx.HTTPStatusError as error:

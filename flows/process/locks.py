@@ -42,7 +42,7 @@ def hold(path: Path, *, shared: bool = False, refusal: str = "", waiting: str = 
 
 
 def is_taken(path: Path) -> bool:
-    """Whether some process holds a lock file just now; changes nothing, and does not wait."""
+    """Tell whether some process holds a lock file just now; changes nothing, and does not wait."""
     with suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not see each other

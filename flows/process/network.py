@@ -1,4 +1,4 @@
-"""Whether a server answers; sockets that children of this process listen on."""
+"""Ask whether a server answers; open sockets that children of this process listen on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def is_server(uri: str) -> bool:
-    """Whether MLflow's store is behind a server, and not a file of this machine."""
+    """Tell whether MLflow's store is behind a server, and not a file of this machine."""
     return uri.startswith(("http://", "https://"))
 
 
@@ -57,7 +57,7 @@ def outages_survived() -> Iterator[None]:
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether it says that a server is away or fails, and not that it refuses."""
+    """Tell whether an error says that a server is away or fails, and not that it refuses."""
     import httpx  # as above
 
     if isinstance(error, httpx.HTTPStatusError):

@@ -44,7 +44,7 @@ def _above(programs: tuple[str, ...]) -> list[psutil.Process]:
 
 
 def _is(programs: tuple[str, ...], process: psutil.Process) -> bool:
-    """Whether a process is one of them, started by its name or as a module: `dvc`, `python -m prefect.engine`."""
+    """Tell whether a process is one of some programs, by its name or as a module: `dvc`, `python -m prefect.engine`."""
     try:
         words = process.cmdline()
     except psutil.Error:

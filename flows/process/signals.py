@@ -59,7 +59,7 @@ def farewell(sentence: str | None = None) -> str:
 
 
 def is_interrupted() -> bool:
-    """Whether a signal has told this process to end."""
+    """Tell whether a signal has told this process to end."""
     return _state.first is not None
 
 

@@ -97,13 +97,13 @@ def play_within(
 
 
 def _over(limit: float | None) -> Callable[[], bool]:
-    """Whether so many seconds have passed from now on; never, where there is no limit."""
+    """Clock that tells whether so many seconds have passed from now on; never, where there is no limit."""
     began = time.monotonic()
     return lambda: limit is not None and time.monotonic() - began > limit
 
 
 def _clear(total: int, random: float | None, limit: float | None) -> Callable[[list[list[float]]], bool]:
-    """Whether to end: the verdict is foreseen, or the time is over."""
+    """Rule that tells whether to end: the verdict is foreseen, or the time is over."""
     from flows.registry.gate import foresee  # scipy
 
     over, looks = _over(limit), 0

@@ -49,7 +49,7 @@ class Exported:
 
     @classmethod
     def from_json(cls, folder: Path, facts: Mapping[str, Any]) -> Exported:
-        """One in a folder, of the facts that are JSON."""
+        """Read a model that lies in a folder, of the facts that are JSON."""
 
         def columns(listed: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
             return tuple(Column(one["name"], one["kind"], tuple(one["shape"]), one["dtype"]) for one in listed)
@@ -169,7 +169,7 @@ def _find_logged_models(client: MlflowClient, run_id: str) -> list[LoggedModel]:
 
 
 def _is_made_of(version: ModelVersion, logged: LoggedModel) -> bool:
-    """Whether a version, also one registered by hand, is made of a logged model."""
+    """Tell whether a version, also one registered by hand, is made of a logged model."""
     return logged.model_id == version.model_id or logged.model_id in (version.source or "")
 
 

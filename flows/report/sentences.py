@@ -52,7 +52,7 @@ def _mean(result: Mapping[str, Any]) -> str:
 
 
 def reaches_beyond(result: Mapping[str, Any]) -> bool:
-    """Whether an interval reaches beyond all returns that were seen, as 500.3 on CartPole, which ends at 500."""
+    """Tell whether an interval reaches beyond all returns that were seen, as 500.3 on CartPole, which ends at 500."""
     returns = result.get("returns")
     return bool(returns) and (result["ci95"][0] < min(returns) or result["ci95"][1] > max(returns))
 

@@ -64,7 +64,7 @@ def _evaluations(evaluations: Mapping[str, Any], baseline: Mapping[str, Any] | N
 
 
 def _beyond(results: Sequence[Mapping[str, Any] | None]) -> bool:
-    """Whether one of the intervals is to be told an approximation."""
+    """Tell whether one of the intervals is to be told an approximation."""
     return any(result and reaches_beyond(result) for result in results)
 
 

@@ -40,18 +40,18 @@ def note_baseline(run: RunDirectory) -> None:
 
 
 def has_baseline(run: RunDirectory) -> bool:
-    """Whether the log has the random policy's result."""
+    """Tell whether the log has the random policy's result."""
     return last_event(read_events(run.events), "baseline") is not None
 
 
 def is_trained(run: RunDirectory) -> bool:
-    """Whether training is done, and was not pruned."""
+    """Tell whether training is done, and was not pruned."""
     end = last_event(read_events(run.events), "end")
     return end is not None and end["status"] != "pruned"
 
 
 def is_judged(run: RunDirectory) -> bool:
-    """Whether a last evaluation is not wanted, or there is one of the checkpoint and the episodes that count now.
+    """Tell whether a last evaluation is not wanted, or is there, of the checkpoint and the episodes that count now.
 
     A resumed run may have trained on, and may want other episodes than before.
     """

@@ -124,7 +124,7 @@ def _places(original: Original, folder: Path, run_dir: str) -> Iterator[Path]:
 
 
 def _is_begun(original: Original, again: RunDirectory) -> bool:
-    """Whether a run was made to be the same as the original, and has not come to a verdict."""
+    """Tell whether a run was made to be the same as the original, and has not come to a verdict."""
     return again.read_identity().get("reproduces") == original.lineage["run_id"] and not _is_ended(again)
 
 

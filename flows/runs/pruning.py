@@ -50,7 +50,7 @@ def end_early(run: RunDirectory, at: Boundary) -> bool:
 
 
 def over(run: RunDirectory) -> bool:
-    """Whether training is done, or pruned where its trainer stands; if so, its log says how.
+    """Tell whether training is done, or pruned where its trainer stands; if so, its log says how.
 
     To be asked once at a boundary, when all that was due is done.
     """

@@ -249,7 +249,7 @@ def live(run: RunDirectory) -> TrainerProcess | None:
 
 
 def has_trainer(run: RunDirectory) -> bool:
-    """Whether this process drives a trainer of the run, or did until that died."""
+    """Tell whether this process drives a trainer of the run, or did until that died."""
     return run.path.absolute() in _live
 
 

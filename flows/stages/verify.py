@@ -28,7 +28,7 @@ def name_what_differs(run: RunDirectory) -> None:
 
 
 def as_far_as_the_original(run: RunDirectory, at: Boundary) -> bool:
-    """Whether a reproduction has come to the last checkpoint that it can be compared at, and says so in its log."""
+    """Tell whether a reproduction has come to the last checkpoint that can be compared; if so, its log says it."""
     if at.done or at.policy_steps < Original.of(run).until:
         return False
     note_broken_off(run, "interrupted", "the original came no further")
@@ -101,7 +101,7 @@ def verdict(run: RunDirectory) -> dict[str, Any]:
 
 
 def _agrees(key: str, then: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether what both have of evaluations or dataset is the same."""
+    """Tell whether what both have of evaluations or dataset is the same."""
     if key == "evaluations":
         return all(then[key][at] == now[key][at] for at in then[key].keys() & now[key].keys())
     return "none" in (then[key], now[key]) or then[key] == now[key]

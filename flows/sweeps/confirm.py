@@ -1,4 +1,4 @@
-"""Whether the winner holds up: trained again on fresh seeds, beside the default configuration on the same seeds."""
+"""Confirm the winner: it is trained again on fresh seeds, beside the default configuration on the same seeds."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ class DeployedHands:
 
     @property
     def free(self) -> bool:
-        """Whether one more may run."""
+        """True where one more may run."""
         return len(self._running) + len(self._ended) < self._sweep.config.workers
 
     @property
     def busy(self) -> bool:
-        """Whether there is one to wait for."""
+        """True where there is a run to wait for."""
         return bool(self._running or self._ended)
 
     def start(self, job: Job) -> None:

@@ -25,7 +25,7 @@ class Faults:
 
     @property
     def full(self) -> bool:
-        """Whether a disk is: every other trial would end by that as well."""
+        """True where a trial ended by a full disk, by which every other one would end as well."""
         return any(end.fault == DiskFault.__name__ for end in self._left.values())
 
     def again(self) -> int | None:

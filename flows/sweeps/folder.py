@@ -68,7 +68,7 @@ class SweepFolder:
             write_json(place, noted)
 
     def adopt(self, runs: Path) -> bool:
-        """Whether there is a sweep of this name: noted here, or beside its runs, by a machine that shares them."""
+        """Take up the sweep of this name that is noted, here or beside its runs by another machine; False: none."""
         if not self.plan_file.exists() and (runs / "sweep.json").exists():
             self.path.mkdir(parents=True, exist_ok=True)
             write_text(self.plan_file, (runs / "sweep.json").read_text())
@@ -186,7 +186,7 @@ class SweepFolder:
 
     @property
     def is_driven(self) -> bool:
-        """Whether some process drives it just now, or did last on another machine, as far as can be seen here."""
+        """True where some process drives it just now, or did last on another machine, as far as can be seen here."""
         return is_taken(self.path / "lock") or is_held_elsewhere(self.lease)
 
     def _read_note(self) -> dict[str, Any]:

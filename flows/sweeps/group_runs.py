@@ -41,7 +41,7 @@ class Group(NamedTuple):
 
 
 def has_several(overrides: Sequence[str]) -> bool:
-    """Whether a key has several values."""
+    """Tell whether a key has several values."""
     return bool(parse(overrides, groups(), Mistakes()).sweeps)  # what is wrong is told with the rest of the config
 
 

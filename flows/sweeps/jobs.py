@@ -48,12 +48,12 @@ class Hands(Protocol):
 
     @property
     def free(self) -> bool:
-        """Whether one more can be started."""
+        """True where one more can be started."""
         ...
 
     @property
     def busy(self) -> bool:
-        """Whether there is one to wait for."""
+        """True where there is a job to wait for."""
         ...
 
     def start(self, job: Job) -> None:

@@ -44,12 +44,12 @@ class LocalHands:
 
     @property
     def free(self) -> bool:
-        """Whether a worker has nothing to do."""
+        """True where a worker has nothing to do."""
         return self._busy < self._places
 
     @property
     def busy(self) -> bool:
-        """Whether a worker trains."""
+        """True where a worker trains."""
         return self._busy > 0
 
     def start(self, job: Job) -> None:

@@ -114,7 +114,7 @@ def _compose(plan: SweepPlan, point: Params) -> tuple[RunConfig, dict[str, objec
 
 
 def _is_about(error: UserError, key: str) -> bool:
-    """Whether a sentence names a key as the mistaken one."""
+    """Tell whether a sentence names a key as the mistaken one."""
     return str(error).startswith((f"{key}=", f"unknown key '{key}'"))
 
 
@@ -144,7 +144,7 @@ def _refuse_unlike(tasks: Mapping[str, Sequence[str]], plan: SweepPlan) -> None:
 
 
 def _tell_varied(lines: Sequence[str], plan: SweepPlan) -> str:
-    """Which of some overrides are varied, in brackets."""
+    """Tell which of some overrides are varied, in brackets."""
     keys = {line.partition("=")[0] for line in lines}
     written = [f"{d.key} is varied: {d.written}" for d in plan.space if d.key in keys]
     return f" ({', '.join(written)})" if written else ""

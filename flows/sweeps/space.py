@@ -82,7 +82,7 @@ class Dimension:
         return [self._cast(self.low + i * step) for i in range(count)]
 
     def present(self, params: Params) -> bool:
-        """Whether it is there beside the values of the keys before it."""
+        """Tell whether the key is there beside the values of those before it."""
         return all(params.get(key) in wanted for key, wanted in self.when.items())
 
     def suggest(self, trial: Trial) -> Any:
@@ -105,7 +105,7 @@ class Dimension:
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def holds(self, value: Any) -> bool:
-        """Whether a value of the config is one that `suggest` may give."""
+        """Tell whether a value of the config is one that `suggest` may give."""
         if self.type == "categorical":
             return any(value == choice and type(value) is type(choice) for choice in self.choices)
         return isinstance(value, int | float) and self.distribution()._contains(value)
@@ -239,7 +239,7 @@ def _misread(choice: Any) -> Any:
 
 
 def _takes(key: str, whole: bool, written: str) -> bool:
-    """Whether a key's numbers are integers; where the config does not say, what was written decides."""
+    """Tell whether a key's numbers are integers; where the config does not say, what was written decides."""
     kinds = _kinds(key)
     if not kinds & {int, float, Any}:
         raise UserError(f"{key}={written}: takes no numbers; write choice(…)")

@@ -70,7 +70,7 @@ class SweepWorker:
             self._tell("stage", doing=facts["doing"])
 
     def _ask(self, run: RunDirectory, at: Boundary) -> bool:
-        """Whether the driver wants the training to end here."""
+        """Ask the driver, where it has an evaluation to judge by, whether it wants the training to end here."""
         if "evaluate" not in at.due:
             return False
         self._tell("evaluated", policy_steps=at.policy_steps)

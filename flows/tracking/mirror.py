@@ -115,7 +115,7 @@ class Mirror:
             self._connection.sendall(_request(str(self.run.path.absolute())))
 
     def answer(self, deadline: float = 0.0) -> bool | None:
-        """Whether the last request was fulfilled; None if it is not answered by the deadline (monotonic seconds)."""
+        """Await an answer until a deadline (monotonic seconds): True: the last request was fulfilled; None: none."""
         while self._answered < self._asked:
             if not select.select([self._connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 return None

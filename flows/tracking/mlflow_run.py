@@ -145,7 +145,7 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
 
 
 def _out_of_reach(artifacts: str, uri: str) -> bool:
-    """Whether files are kept by a server, while the store is opened without one."""
+    """Tell whether files are kept by a server, while the store is opened without one."""
     return artifacts.startswith("mlflow-artifacts:") and uri.startswith("sqlite:")
 
 

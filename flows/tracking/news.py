@@ -59,7 +59,7 @@ class News:
         self._files[path] = _as_it_is(path)
 
     def is_unchanged(self, path: Path) -> bool:
-        """Whether a file is as this process has left it: another one, or a person, may have changed it."""
+        """Tell whether a file is as this process has left it: another one, or a person, may have changed it."""
         return path.exists() and self._files.get(path) == _as_it_is(path)
 
 

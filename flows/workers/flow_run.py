@@ -176,7 +176,7 @@ def _refuse_passing_folder() -> None:
 
 
 def _is_made_by(flow_run: str, run: RunDirectory) -> bool:
-    """Whether an earlier attempt of this flow run has made the run."""
+    """Tell whether an earlier attempt of this flow run has made the run."""
     return bool(flow_run) and run.config.exists() and run.read_identity().get("flow_run") == flow_run
 
 
@@ -232,7 +232,7 @@ def call(name: str, *labels: str) -> None:
 
 
 def on_worker() -> bool:
-    """Whether a worker executes the flow run in this process, and not a terminal, a notebook or a test."""
+    """Tell whether a worker executes the flow run in this process, and not a terminal, a notebook or a test."""
     context = FlowRunContext.get()  # prefect.runtime would ask the API
     return bool(context and context.flow_run and context.flow_run.deployment_id)
 

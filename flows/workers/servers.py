@@ -147,7 +147,7 @@ def find_marked() -> Iterator[tuple[int, str]]:
 
 
 def _mark_of(process: psutil.Process) -> str | None:
-    """Which server of this home a process is, or was started by; None also when it has ended and nobody waited."""
+    """Name of the server of this home that a process is, or was started by; None also of a zombie."""
     variables = process.environ()
     return variables.get(KIND, "") if variables.get(MARK) == str(state_folder()) else None
 

@@ -1,4 +1,4 @@
-"""Which flow runs have crashed without anybody to say so: those of a machine that vanished as a whole.
+"""Find the flow runs that crashed without anybody to say so: those of a machine that vanished as a whole.
 
 Prefect's automations can wait for a flow run's next heartbeat, but count the time in which the server was away itself:
 every run alive would be called crashed after an outage. Here the wait begins anew then.

@@ -44,7 +44,7 @@ class RecordedStep:
 
     @property
     def built(self) -> bool:
-        """Whether it is recorded."""
+        """True once the step is recorded."""
         return self._recorded is not None
 
     def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:

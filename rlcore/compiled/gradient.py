@@ -71,7 +71,7 @@ class CompiledGradient:
 
     @property
     def built(self) -> bool:
-        """Whether there is a function."""
+        """True once there is a function."""
         return self._function is not None
 
     def __call__(self, inputs: Sequence[Any]) -> Made:

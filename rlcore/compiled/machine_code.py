@@ -135,7 +135,7 @@ def side_by_side() -> Iterator[None]:
 
 
 def rehearsing() -> bool:
-    """Whether this is one."""
+    """Tell whether a rehearsal goes on, as `side_by_side` begins one."""
     return _waiting is not None
 
 
@@ -186,7 +186,7 @@ class Facts:
 
 
 def _own(part: Any) -> bool:
-    """Whether a function, with what it is a method of, or a module, with all in it, is rlcore's or torch's."""
+    """Tell whether a function, with what it is a method of, or a module, with all in it, is rlcore's or torch's."""
     if isinstance(part, torch.nn.Module):
         return all(_of_ours(type(module)) for module in part.modules())
     return _of_ours(part) and _of_ours(type(getattr(part, "__self__", torch.nn.Module())))

@@ -1,4 +1,4 @@
-"""Whether a run's acting and its minibatch step are compiled ahead of time.
+"""Decide whether a run's acting and its minibatch step are compiled ahead of time.
 
 Its config and this machine decide, never what a cache holds: a run resumed later must compute as it began.
 """
@@ -37,7 +37,7 @@ def unsupported_setting(config: RunConfig) -> str | None:
 
 
 def on_gpu(config: RunConfig) -> bool:
-    """Whether the networks are to live on a GPU."""
+    """Tell whether the networks are to live on a GPU."""
     accelerator = config.fabric.accelerator
     return accelerator in ("cuda", "gpu") or (accelerator == "auto" and gpus() > 0)
 
@@ -94,7 +94,7 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
 
 
 def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> bool:
-    """Whether compiling saves a new run more than it costs, told to its log."""
+    """Weigh what compiling saves a new run against what it costs, and log it: True where it pays."""
     if config.dry_run or config.algo.total_steps * MANY * A_STEP < WORTHWHILE:
         return False
     found = count()

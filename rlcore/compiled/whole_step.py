@@ -73,7 +73,7 @@ class WholeStep:
 
     @property
     def built(self) -> bool:
-        """Whether there is machine code."""
+        """True once there is machine code."""
         return self._code is not None
 
     def __call__(self, inputs: Sequence[Any], rng: Noise | None) -> dict[str, Tensor]:

@@ -185,7 +185,7 @@ class DistributionConfig:
 
 @dataclass(frozen=True)
 class AggregatorConfig:
-    """Which metrics are logged, and how a window of `metric.log_every` becomes one point."""
+    """Choice of the metrics that are logged, and how a window of `metric.log_every` becomes one point."""
 
     metrics: dict[str, Any] = arg({}, "metric name -> mean, sum, max, min or last; absent names are averaged")
     raise_on_missing: bool = arg(False, "fail on a metric the algorithm does not give, instead of one warning")

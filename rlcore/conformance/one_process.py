@@ -57,7 +57,7 @@ def state_survives_a_checkpoint(config: RunConfig) -> None:
 
 
 def parts_are_complete(config: RunConfig) -> None:
-    """Whatever an update changes of modules, optimizers, targets and streams comes back with the learner's parts."""
+    """All that an update changes of modules, optimizers, targets and streams comes back with the learner's parts."""
     training = fresh(config)
     before = _contents(training)
     after = _contents(run(training))

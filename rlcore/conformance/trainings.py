@@ -31,7 +31,7 @@ _BUILDING = threading.Lock()
 
 
 def train_a_while(config: RunConfig) -> Training:
-    """One after some iterations."""
+    """Begin a training and let it go on for some iterations."""
     return run(fresh(config))
 
 

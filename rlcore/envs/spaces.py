@@ -99,7 +99,7 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
 
 
 def kind_of(key: str, space: spaces.Space[Any]) -> str:
-    """Whether an observation key is an image, a mask of actions or a vector.
+    """Kind of an observation key: an image, a mask of actions or a vector.
 
     An image has three dimensions, or four with frames before them, and whole numbers of 8 bits, or real ones from 0
     to 1. A mask is named so, and has nothing but 0 and 1.

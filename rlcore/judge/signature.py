@@ -41,7 +41,7 @@ class Signature:
 
     @property
     def by_name(self) -> bool:
-        """Whether it takes arrays by name: a single observation key, without a carry, is an array alone."""
+        """True where arrays are taken by name: a single observation key, without a carry, is an array alone."""
         return len(self.inputs) > 1
 
     @property

@@ -170,7 +170,7 @@ class Core(nn.Module):
         return widen(self.output(made))
 
     def forward(self, part: str, *inputs: Any) -> Any:
-        """One of the two above, by its name: `functional_call` calls this alone."""
+        """Call `move` or `posterior` by its name: `functional_call` calls `forward` alone."""
         return getattr(self, part)(*inputs)
 
 

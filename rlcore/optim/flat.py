@@ -65,7 +65,7 @@ class FlatParameters:
 
     @property
     def traced(self) -> bool:
-        """Whether they are tensors of a trace now, which nothing may write into."""
+        """True while the parameters are tensors of a trace, which nothing may write into."""
         return self._spots is not None
 
     @contextmanager

@@ -33,7 +33,7 @@ class GroupConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Which optimizer and its settings; keys that the chosen one does not have must be left at null."""
+    """An optimizer and its settings; keys that the chosen one does not have must be left at null."""
 
     name: str = arg("adam", "optimizer", choices=SETTINGS)
     lr: float = arg(1e-3, "learning rate", above=0)

@@ -76,7 +76,7 @@ class Step:
 
     @property
     def awaited(self) -> bool:
-        """Whether it is to be compiled, and has not been called yet."""
+        """True where the step is to be compiled, and has not been called yet."""
         return self.compiled and self._began is None
 
     def state_dict(self) -> dict[str, Any]:

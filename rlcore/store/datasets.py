@@ -21,7 +21,7 @@ MINARI = "minari:"
 
 
 def is_minari(source: str) -> bool:
-    """Whether a dataset is named as one of Minari's."""
+    """Tell whether a dataset is named as one of Minari's."""
     return source.startswith(MINARI)
 
 

@@ -167,7 +167,7 @@ class RunDirectory:
                     self._lock(handle.fileno())
 
     def is_taken(self) -> bool:
-        """Whether some process leads or writes this run just now; changes nothing, and does not wait."""
+        """Tell whether some process leads or writes this run just now; changes nothing, and does not wait."""
         for path in (self.driver, self.lock):
             with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as handle:
                 try:

@@ -184,7 +184,7 @@ class EventReader:
                 yield event
 
     def _again(self, event: dict[str, Any]) -> bool:
-        """Whether an event says what an earlier one has said."""
+        """Tell whether an event says what an earlier one has said."""
         if event["kind"] == "evaluation" and event["final"]:
             # Against the last one alone: asked for 100, 1,000 and again 100 episodes, the last 100 count.
             before, self._judged = self._judged, (event["policy_steps"], event["greedy"].get("episodes"))

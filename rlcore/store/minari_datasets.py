@@ -186,7 +186,7 @@ def _leaves(space: spaces.Space[Any]) -> list[Leaf]:
 
 
 def _is_bare(env: gymnasium.Env) -> bool:
-    """Whether the flat dict of an environment from `make` is one observation, which was no dict before."""
+    """Tell whether the flat dict of an environment from `make` is one observation, which was no dict before."""
     return len(found := obs_spaces(env)) == 1 and found.keys() <= {*BARE} and _is_leaf(bare_env(env).observation_space)
 
 

@@ -100,7 +100,7 @@ class _Server:
             return json.loads(reading.read(HEADER.unpack(header)[0]))
 
     def _can(self, request: dict[str, Any]) -> bool:
-        """Whether a fork of this process is what a fresh one would be."""
+        """Tell whether a fork of this process is what a fresh one would be."""
         found = PathFinder.find_spec("rlcore", request["path"].split(os.pathsep))
         same = found is not None and found.origin == rlcore.__file__
         fixed = _at_import(self.set_by_imports | request["env"])

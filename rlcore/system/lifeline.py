@@ -71,12 +71,12 @@ def die_with_parent(lifeline: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is paused (SIGSTOP, a debugger): what it does not do now is not its fault."""
+    """Tell whether a process is paused (SIGSTOP, a debugger): what it does not do now is not its fault."""
     return _status(pid) in ("stopped", "tracing-stop")
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs or is paused; one that has ended and was not waited for (a zombie) does not."""
+    """Tell whether a process runs or is paused; one that has ended and was not waited for (a zombie) does not."""
     return _status(pid) not in ("", "zombie", "dead")
 
 

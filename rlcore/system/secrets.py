@@ -25,7 +25,7 @@ NAMED = re.compile(rf"{NAME}$", re.IGNORECASE)
 
 
 def is_secret(key: str) -> bool:
-    """Whether what a key holds is to be hidden, by its name."""
+    """Tell whether what a key holds is to be hidden, by its name."""
     return NAMED.search(key) is not None
 
 

@@ -40,13 +40,13 @@ def find(place: str) -> Callable[..., Any]:
 
 
 class Pace:
-    """Whether another line of a piece of work is due: the last was `WORK_EVERY` seconds ago."""
+    """Pace of the lines about a piece of work: another is due `WORK_EVERY` seconds after the last."""
 
     def __init__(self) -> None:
         self._said = time.monotonic()
 
     def due(self, always: bool = False) -> bool:
-        """Whether it is, or is to be said at once; True is taken as said."""
+        """Tell whether a line is due, or is to be said at once; True is taken as said."""
         due = always or time.monotonic() - self._said >= WORK_EVERY
         if due:
             self._said = time.monotonic()

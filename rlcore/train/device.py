@@ -1,4 +1,4 @@
-"""Whether this machine has the device that a config asks for; known without torch where that is the CPU."""
+"""Check that this machine has the device that a config asks for; known without torch where that is the CPU."""
 
 from __future__ import annotations
 

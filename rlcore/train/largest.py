@@ -1,4 +1,4 @@
-"""Which number of a config asks for too much, and the largest with which all would be well."""
+"""Find the number of a config that asks for too much, and the largest with which all would be well."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _largest(config: RunConfig, number: _Number, fits: Callable[[RunConfig], boo
 
 
 def _is_possible(config: RunConfig) -> bool:
-    """Whether an algorithm takes such a memory, which must hold a batch."""
+    """Tell whether an algorithm takes such a memory, which must hold a batch."""
     try:
         config.algo.check_with(config)
     except UserError:

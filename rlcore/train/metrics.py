@@ -53,7 +53,7 @@ class MetricsWindow:
             self.values.setdefault("Game/ep_len_avg", []).append(float(episode.length))
 
     def due(self, policy_steps: int) -> bool:
-        """Whether a point is due at `policy_steps`."""
+        """Tell whether a point is due at `policy_steps`."""
         return policy_steps // self.config.log_every > self.start_steps // self.config.log_every
 
     def close(self, policy_steps: int, updates: int) -> Metrics:

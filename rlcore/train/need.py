@@ -149,7 +149,7 @@ def _plan(config: RunConfig, counted: Counted) -> str:
 
 
 def on_gpu(config: RunConfig) -> bool:
-    """Whether a run of this config computes on a GPU here."""
+    """Tell whether a run of this config computes on a GPU here."""
     accelerator = config.fabric.accelerator
     return accelerator in ("cuda", "gpu") or (accelerator == "auto" and gpus() > 0)
 

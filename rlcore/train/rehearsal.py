@@ -67,7 +67,7 @@ class _Known(Exception):
 
 
 def _has_learned(loop: Loop) -> bool:
-    """Whether each kind of gradient step was taken."""
+    """Tell whether each kind of gradient step was taken."""
     steps = [part for part in loop.learner.parts().values() if isinstance(part, Step)]
     return bool(loop.learner.updates) and not any(step.awaited for step in steps)
 
@@ -106,7 +106,7 @@ class DrawnEnvs:
         return self._arrival()
 
     def step(self, action: Any) -> Arrival:
-        """Whatever the action."""
+        """Next arrival, whatever the action."""
         self._step = (self._step + 1) % (EPISODE + 1)
         return self._arrival()
 

@@ -22,7 +22,7 @@ _GONE = object()
 
 
 def may_extend(config: RunConfig, tier: str) -> bool:
-    """Whether a run may get another `algo.total_steps` and learn the same: nothing so far depends on its end.
+    """Tell whether a run may get another `algo.total_steps` and learn the same: nothing so far depends on its end.
 
     Annealed coefficients do; and where checkpoints cut open episodes, so does the last one.
     """
@@ -109,7 +109,7 @@ def other_learning(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator
 
 
 def _decides(name: str, classes: tuple[type, ...]) -> bool:
-    """Whether a key of the config decides what is learned; one that no class knows did."""
+    """Tell whether a key of the config decides what is learned; one that no class knows did."""
     cls: type | None = classes[0]
     if name.startswith("algo."):
         cls, name = classes[-1] if len(classes) > 1 else None, name.removeprefix("algo.")

@@ -1,4 +1,4 @@
-"""Whether this machine has room for a run: its sum is held against what is free before anything of it is made."""
+"""Check that this machine has room for a run: its sum is held against what is free before anything of it is made."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _of_running(free: Free, config: RunConfig, folder: Path) -> Free:
 
 
 def _may_be_large(config: RunConfig, spec: EnvSpec, free: Free) -> bool:
-    """Whether a memory might not fit, or layers as wide as the largest number of the config.
+    """Tell whether a memory might not fit, or layers as wide as the largest number of the config.
 
     A memory's rows are in RAM once and on the disk several times, layers there with optimizer and gradient.
     """

@@ -211,7 +211,7 @@ class Session:
 
     @property
     def savable(self) -> bool:
-        """Whether the state can be saved off schedule: an environment of tier "boundary" is exact on schedule only."""
+        """True where the state can be saved off schedule; with tier "boundary" it is exact on schedule only."""
         return self.card["tier"] != "boundary"
 
     def save(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Learner(sac.Learner):
         self.decoder_step = Step(self.improve_decoder, [self.decoder_optimizer], [], context)
 
     def _make_optimizers(self, config: Config, context: Context) -> None:
-        """One for each loss: the trunk is the critics' and the autoencoder's, and not the actor's."""
+        """Make an optimizer for each loss: the trunk is the critics' and the autoencoder's, and not the actor's."""
         self.critic_optimizer = self.make_critic_optimizer(context)
         self.alpha_optimizer = self.make_alpha_optimizer(context)
         agent, uses = self.agent, [self.agent, self.critics, self.temperature]

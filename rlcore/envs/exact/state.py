@@ -82,7 +82,7 @@ def _encode_attributes(layer: Any, engines: Sequence[str]) -> State:
 
 
 def _is_canvas(value: Any) -> bool:
-    """Whether this is a screen of pygame's, or its clock: the next picture is drawn on it anew."""
+    """Tell whether a value is a screen of pygame's, or its clock: the next picture is drawn on it anew."""
     return type(value).__module__.partition(".")[0] == "pygame"
 
 

@@ -1,4 +1,4 @@
-"""Which way of exact resume holds for an environment, found out by playing whole episodes and comparing bits."""
+"""Find the way of exact resume that holds for an environment, by playing whole episodes and comparing bits."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _replay(env: gymnasium.Env, recorded: Recording, seed: int) -> list[bytes]:
 
 
 def _deterministic(make_env: Build, episodes: list[Recording], seed: int) -> bool:
-    """Whether every episode comes out the same in another newly built environment."""
+    """Tell whether every episode comes out the same in another newly built environment."""
     for index, recorded in enumerate(episodes):
         with make_env() as env:
             if _replay(env, recorded, episode_seed(seed, index)) != recorded.arrivals:

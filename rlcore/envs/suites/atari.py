@@ -69,7 +69,7 @@ class AtariSuite(ImportedSuite):
         return [env_id for env_id in super().ids() if not env_id.endswith("-v0")]
 
     def tried(self) -> Sequence[str]:
-        """One: they differ by a file that lies in the package."""
+        """The first id alone: the others differ from it by a file that lies in the package."""
         return self.ids()[:1]
 
     def parameters(self, env_id: str) -> list[str]:

@@ -164,7 +164,7 @@ class DMCSuite(Suite):
         return tuple(_PARTS)
 
     def tried(self) -> Sequence[str]:
-        """One: all of them have one engine."""
+        """A single task: all of them have one engine."""
         return ("cartpole_balance",)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:

@@ -39,7 +39,7 @@ class GymnasiumSuite(Suite):
         return sorted(env_id for env_id in gymnasium.registry if self.has(env_id))
 
     def has(self, env_id: str) -> bool:
-        """Whether an id's class lies in the package."""
+        """Tell whether an id's class lies in the package."""
         spec = gymnasium.registry.get(env_id)
         return spec is not None and entry(spec).startswith(self.package) and isinstance(spec.entry_point, str)
 
@@ -98,7 +98,7 @@ class ImportedSuite(GymnasiumSuite):
         return super().ids()
 
     def has(self, env_id: str) -> bool:
-        """Whether it has this id; of a package that is not installed, whether the id has the form of its own."""
+        """Tell whether the suite has an id; of a package that is not installed, whether the id has its form."""
         if re.match(self.form, env_id) is None:
             return False
         if not is_installed(self):
@@ -116,7 +116,7 @@ class RegisteredSuite(GymnasiumSuite):
     """Ids that plugins registered with Gymnasium."""
 
     def has(self, env_id: str) -> bool:
-        """Whether an id's class is none of Gymnasium's, nor of a package that is a suite here."""
+        """Tell whether an id's class is none of Gymnasium's, nor of a package that is a suite here."""
         spec = gymnasium.registry.get(env_id)
         return spec is not None and not entry(spec).startswith(PACKAGES)
 

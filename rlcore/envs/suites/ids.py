@@ -1,4 +1,4 @@
-"""Which environment `env.id` means, or the sentence that says what exists instead."""
+"""Find the environment that `env.id` means, or the sentence that says what exists instead."""
 
 from __future__ import annotations
 

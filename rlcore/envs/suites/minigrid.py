@@ -87,7 +87,7 @@ class MiniGridSuite(ImportedSuite):
         return list(newest.values())
 
     def has(self, env_id: str) -> bool:
-        """Whether it has this id; those of wave function collapse lack the patterns that their package left out."""
+        """Tell whether it has an id; those of wave function collapse lack the patterns that their package left out."""
         return not env_id.startswith("MiniGrid-WFC-") and super().has(env_id)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:

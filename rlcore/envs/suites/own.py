@@ -37,7 +37,7 @@ class OwnClass(Suite):
 
     @property
     def wraps(self) -> bool:
-        """Whether it wants to be handed an environment: its first argument is `env`."""
+        """True where the class or function wants to be handed an environment: its first argument is `env`."""
         if isinstance(self.own, type) and not issubclass(self.own, gymnasium.Wrapper):
             return False
         return next(iter(inspect.signature(self.own).parameters), "") == "env"
@@ -76,7 +76,7 @@ def _checked(made: Any) -> gymnasium.Env:
 
 
 def _makes_env(function: Any) -> bool:
-    """Whether a function is a plugin's own and says that it gives an environment."""
+    """Tell whether a function is a plugin's own and says that it gives an environment."""
     if not any(f"{function.__module__}.".startswith(f"{plugin}.") for plugin in plugins.list_named()):
         return False
     try:
@@ -115,7 +115,7 @@ class OwnWrapper(Suite):
         return self.inner.ids()
 
     def has(self, env_id: str) -> bool:
-        """Whether the suite has this id."""
+        """Ask the suite whether it has an id."""
         return self.inner.has(env_id)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
@@ -157,7 +157,7 @@ class OwnWrapper(Suite):
         self.inner.check(env_id, self._others(wrapper), together)
 
     def repeats(self, wrapper: Mapping[str, Any]) -> bool:
-        """Whether the suite's environments do."""
+        """Ask the suite whether its environments repeat actions themselves."""
         return self.inner.repeats(self._others(wrapper))
 
     def room(self, env_id: str) -> int | None:

@@ -105,7 +105,7 @@ class Suite(Protocol):
         return (self.source(env_id),)
 
     def has(self, env_id: str) -> bool:
-        """Whether an id is one of its `ids`."""
+        """Tell whether an id is one of the suite's `ids`."""
         return env_id in self.ids()
 
     def tried(self) -> Sequence[str]:
@@ -113,7 +113,7 @@ class Suite(Protocol):
         return self.ids()
 
     def listed(self) -> bool:
-        """Whether `shepherd envs` lists it: it has ids, or an extra that would bring some."""
+        """Tell whether `shepherd envs` lists the suite: it has ids, or an extra that would bring some."""
         return bool(self.extra or self.ids())
 
     def vector(self, env_id: str, arguments: Mapping[str, Any]) -> Callable[[int], Lanes] | None:
@@ -142,7 +142,7 @@ class Suite(Protocol):
         """Refuse a run on `together` environments for reasons that making a single one does not find; a UserError."""
 
     def repeats(self, wrapper: Mapping[str, Any]) -> bool:
-        """Whether its environments repeat actions themselves, as `env.wrapper` tells them, so that nobody else may."""
+        """Tell whether environments repeat actions themselves, as `env.wrapper` tells them, so that nobody else may."""
         return "action_repeat" in self.from_keys.values()
 
     def room(self, env_id: str) -> int | None:
@@ -169,7 +169,7 @@ class Suite(Protocol):
 
 
 def is_installed(suite: Suite) -> bool:
-    """Whether the package that a suite needs can be imported (found, not imported)."""
+    """Tell whether the package that a suite needs can be imported (found, not imported)."""
     try:
         return not suite.requires or importlib.util.find_spec(suite.requires) is not None
     except ValueError:  # a module that is there but was blocked: sys.modules[name] is None

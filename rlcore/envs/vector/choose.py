@@ -1,4 +1,4 @@
-"""Which vector of environments a config asks for, and the seeds of its episodes."""
+"""Choose the vector of environments that a config asks for, and the seeds of its episodes."""
 
 from __future__ import annotations
 

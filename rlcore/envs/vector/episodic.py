@@ -123,7 +123,7 @@ class EpisodicVectorEnv(ABC):
         return self._arrive(own, self._pending, into)
 
     def _builds(self, action: np.ndarray | None, seeds: dict[int, int | None]) -> bool:
-        """Whether `_advance` builds environments, or resets them for the first time: `first_limit` holds then."""
+        """Tell whether `_advance` builds environments, or resets them for the first time: `first_limit` holds then."""
         return action is None or bool(self._rebuild) or (self.fresh_instance and bool(seeds))
 
     def _arrive(self, action: np.ndarray | None, opening: list[int], into: Arrival | None) -> Arrival:

@@ -116,13 +116,13 @@ def _set_elapsed(single: gymnasium.Env, steps: int) -> None:
 
 
 def worth_it(config: EnvConfig, num_envs: int) -> bool:
-    """Whether `env.vectorization=auto` is native: such code fits these settings and is exact, and B is large enough."""
+    """Decide whether `auto` is native: such code fits these settings and is exact, and B is large enough."""
     fits = num_envs >= WORTH_IT and config.sync_env and not _forbidden(config) and _has_code(config)
     return fits and not _wrappers(config) and _exact_here(EnvSettings.of(config))
 
 
 def _exact_here(settings: EnvSettings) -> bool:
-    """Whether lanes give the bits of single environments on this machine, whose vectorised sines may be its own."""
+    """Find out whether lanes give the bits of single environments here: a machine's vectorised sines may be its own."""
     key = repr(settings)
     if key not in _EXACT:
         lanes = NativeVectorEnv(settings, TRIED, _tried_seed)

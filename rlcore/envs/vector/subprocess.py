@@ -121,7 +121,7 @@ class Deadline:
         self.limit = self.left = limit
 
     def wait(self, worker: Worker) -> bool:
-        """Whether there is an answer (or the end of the pipe) before the time is used up."""
+        """Wait for a worker; True where an answer, or the end of the pipe, comes before the time is used up."""
         while not worker.connection.poll(slice := min(POLL_EVERY, max(0.0, self.left))):
             if self.left <= 0:
                 return False

@@ -1,4 +1,4 @@
-"""Which checkpoint: the newest that is good, the latest, the best, and which of them are kept."""
+"""Choose a checkpoint: the newest that is good, the latest, the best; and which of them are kept."""
 
 from __future__ import annotations
 

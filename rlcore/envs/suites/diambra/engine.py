@@ -29,7 +29,7 @@ def addresses() -> list[str]:
 
 
 def are_named() -> bool:
-    """Whether the user, or `diambra run`, has said where engines are."""
+    """Tell whether the user, or `diambra run`, has said where engines are."""
     return bool(os.environ.get(VARIABLE, "").split())
 
 
@@ -71,7 +71,7 @@ def count_free() -> int:
 
 
 def is_there(address: str, until: float) -> bool:
-    """Whether something listens at an address, at once or before a time of the monotonic clock."""
+    """Tell whether something listens at an address, at once or before a time of the monotonic clock."""
     host, _, port = address.rpartition(":")
     while True:
         try:

@@ -132,7 +132,7 @@ class DiambraSuite(Suite):
         return count_free()
 
     def trial(self, env_id: str) -> None:
-        """Whether an engine is there; no game is started, of which the user may not have the ROM."""
+        """Refuse where no engine is there; no game is started, of which the user may not have the ROM."""
         refuse_absent(addresses()[:1], 2, patience=0)
 
 
