@@ -30,13 +30,14 @@ from flows.compare.records import Record, from_directory
 from flows.config.compose import compose
 from flows.report.figures import drawing
 from flows.sweeps.group_runs import group_of
+from rlcore.config.learning_half import learning_half
 from rlcore.errors import RunError
 from rlcore.judge.dream import record
 from rlcore.judge.final import evaluate_checkpoint
 from rlcore.judge.policy import load_world_model
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_config import config_of, learning_half
+from rlcore.store.run_config import config_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs/results"

@@ -13,11 +13,11 @@ from flows.runs.check import prepare
 from flows.runs.lineage import code_diff, code_diff_hash, code_version, host
 from rlcore import plugins
 from rlcore.config.groups import RunConfig
+from rlcore.config.learning_half import config_hash
 from rlcore.errors import UserError
 from rlcore.store.checkpoint import manifest
 from rlcore.store.datasets import digest
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_hash
 
 
 def new_run(

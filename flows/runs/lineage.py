@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlcore.config.learning_half import config_hash, half_hash
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from rlcore.store.run_config import config_hash, config_of, half_hash
+from rlcore.store.run_config import config_of
 
 UNKNOWN = "unknown"
 CODE = Path(__file__).resolve().parents[2]

@@ -19,12 +19,13 @@ from flows.runs.create import create_run
 from flows.runs.lineage import by_policy_steps, code_diff_hash, code_version, host, whole_lineage
 from rlcore.compiled.when_to_compile import decide
 from rlcore.config.groups import RunConfig
+from rlcore.config.learning_half import half_hash, learning_half
 from rlcore.config.values import spell
 from rlcore.errors import RunError, UserError
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint, datasets
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_config import config_of, half_hash, learning_half
+from rlcore.store.run_config import config_of
 from rlcore.train import fingerprint
 from rlcore.train.arithmetic import count
 

@@ -14,11 +14,12 @@ from flows.compare import statistics
 from flows.sweeps.pace import Pace
 from flows.sweeps.plan import SweepConfig, merge
 from rlcore.config.groups import RunConfig
+from rlcore.config.learning_half import learning_half
 from rlcore.config.values import plain
 from rlcore.errors import RunError
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE, last_event, read_events
-from rlcore.store.run_config import config_of, learning_half
+from rlcore.store.run_config import config_of
 from rlcore.store.series import evaluations
 from rlcore.train.fingerprint import differences
 

@@ -14,8 +14,8 @@ from rlcore import plugins
 from rlcore.compiled.toolchain import compiler_version, find_compiler
 from rlcore.compiled.when_to_compile import AHEAD_OF_TIME
 from rlcore.config.groups import RunConfig
+from rlcore.config.learning_half import learning_half
 from rlcore.envs.card import package_versions
-from rlcore.store.run_config import learning_half
 from rlcore.system.devices import gpu_name, processor
 
 if TYPE_CHECKING:

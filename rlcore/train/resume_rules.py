@@ -10,11 +10,11 @@ from typing import Any
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
+from rlcore.config.learning_half import learning_half
 from rlcore.config.schema import defaults, nested_class, types_of
 from rlcore.config.values import at, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import learning_half
 from rlcore.train.fingerprint import differences
 
 log = logging.getLogger(__name__)

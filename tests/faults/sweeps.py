@@ -28,11 +28,11 @@ from flows.config.compose import dump
 from flows.runs import create as store
 from flows.runs.create import create_run
 from flows.runs.lineage import code_version
+from rlcore.algorithms.run_config import build_config
 from rlcore.errors import RunError, UserError
 from rlcore.store import checkpoint, patience
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events
-from rlcore.store.run_config import build_config
 from rlcore.train.session import Session
 from tests.faults.failing_disk import FAULTS, KILL, Disk, Fault
 from tests.runs import prepare, values

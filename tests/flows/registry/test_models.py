@@ -27,11 +27,11 @@ from flows.stages.register_model import register_model
 from flows.tracking.backends import bring
 from flows.tracking.mlflow_run import find_run
 from flows.tracking.mlflow_store import connect
+from rlcore.config.learning_half import config_hash
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events
-from rlcore.store.run_config import config_hash
 from tests.flows.synthetic_runs import (
     DICT_SPEC,
     checkpointed_run,

@@ -15,6 +15,7 @@ import pytest
 
 from flows.config.compose import compose
 from rlcore import plugins
+from rlcore.algorithms.run_config import build_config
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.card import card_key, environment_card, package_versions
 from rlcore.envs.make import EnvSettings, adapt_to_evaluation, make
@@ -28,7 +29,6 @@ from rlcore.errors import UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
 from rlcore.spec import EnvSpec
-from rlcore.store.run_config import build_config
 from tests.runs import values
 
 SOURCE = '''

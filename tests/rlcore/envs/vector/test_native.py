@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlcore.config.groups import ActionsAsObservationConfig, EnvConfig, RestartConfig
+from rlcore.config.learning_half import learning_half
 from rlcore.envs.exact.stacked import stack, unstack
 from rlcore.envs.suites import gym
 from rlcore.envs.suites.dummy import DummySuite
@@ -20,7 +21,6 @@ from rlcore.envs.vector.native import NativeVectorEnv, worth_it
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.store.checkpoint import nested_state
-from rlcore.store.run_config import learning_half
 
 B = 5
 

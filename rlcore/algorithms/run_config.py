@@ -1,0 +1,73 @@
+"""The whole configuration of a run, checked: each group, the algorithm by its own class, then all together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from rlcore import plugins
+from rlcore.algorithms import ALGORITHMS
+from rlcore.compiled import when_to_compile
+from rlcore.config.build import build
+from rlcore.config.groups import REDUCTIONS, RunConfig
+from rlcore.config.values import nearest, spell
+from rlcore.errors import Mistakes, UserError
+
+
+def build_config(values: Mapping[str, Any]) -> RunConfig:
+    """The checked configuration of a run from plain values, as from YAML.
+
+    `algo` becomes the `Config` of the algorithm that `algo.name` names. A `UserError` names an unknown key, a
+    wrong type, an impossible value or combination; all of them are told at once.
+    """
+    plugins.load()
+    plugins.require(values.get("plugins") or ())
+    algo = values.get("algo")
+    name = algo.get("name") if isinstance(algo, Mapping) else None
+    if not isinstance(algo, Mapping) or name in (None, "???"):
+        raise UserError(f"no algorithm chosen: name a preset, as exp=ppo; algorithms: {', '.join(ALGORITHMS)}")
+    if name not in ALGORITHMS:
+        raise UserError(f"algo.name={name}: not an algorithm here{nearest(str(name), ALGORITHMS)}")
+    module, mistakes = ALGORITHMS[name], Mistakes()
+    config: Any = None
+    keys: Any = None
+    with mistakes.catch():
+        config = build(RunConfig, dict(values) | {"algo": None})
+    owned = _find_foreign(name, algo)
+    for key, owners in owned.items():
+        mistakes.note(UserError(f"algo.{key}={spell(algo[key])}: a key of {', '.join(owners)}; {name} has no such key"))
+    with mistakes.catch():
+        keys = build(module.Config, {key: value for key, value in algo.items() if key not in owned}, "algo.")
+    mistakes.tell()
+    config = dataclasses.replace(config, algo=keys)
+    cross_check(config)
+    return config
+
+
+def _find_foreign(name: str, algo: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Keys that the algorithm does not have and others here have, no slips of the pen: key -> whose."""
+    keys = {other: {field.name for field in dataclasses.fields(module.Config)} for other, module in ALGORITHMS.items()}
+    owners = {key: [other for other, known in keys.items() if key in known] for key in algo}
+    return {key: found for key, found in owners.items() if found and name not in found}
+
+
+def cross_check(config: RunConfig) -> None:
+    """Refuse combinations of keys that are impossible together, each of which is fine by itself."""
+    config.algo.check_with(config)
+    beyond = [e is not None and e > config.algo.total_steps for e in (config.checkpoint.every, config.evaluation.every)]
+    if not config.checkpoint.save_last and all(beyond):
+        raise UserError(
+            f"checkpoint.save_last=false: checkpoint.every={config.checkpoint.every} and "
+            f"evaluation.every={config.evaluation.every} lie beyond algo.total_steps, so no checkpoint would be written"
+        )
+    for key, value in (("root_dir", config.root_dir), ("run_name", config.run_name)):
+        if ".." in PurePath(value).parts:
+            raise UserError(f"{key}={value}: leads out of its folder; log_root or run_dir chooses another one")
+    unknown = [r for r in config.metric.aggregator.metrics.values() if r not in REDUCTIONS]
+    if unknown:
+        raise UserError(f"metric.aggregator.metrics: {unknown[0]!r} must be one of {', '.join(REDUCTIONS)}")
+    when_to_compile.check(config)
+    if config.init_from and config.checkpoint.resume_from:
+        raise UserError("init_from and checkpoint.resume_from: give one (new run from weights, or the same run again)")
