@@ -28,7 +28,7 @@ from rlcore.spec import ACTION, EnvSpec, Window
 from rlcore.types import Batch, Carry
 
 History = Mapping[str, Window]
-Rows = dict[str, Tensor]  # obs/<key>, action and is_first, [rows, B, ...]
+Columns = dict[str, Tensor]  # obs/<key>, action and is_first, [rows, B, ...]
 
 
 def rows_before(history: History) -> int:
@@ -68,7 +68,7 @@ def _last(rows: Tensor, count: int) -> Tensor:
     return rows[len(rows) - count :]
 
 
-def _column(key: str, window: Window, past: Rows, new: Rows) -> tuple[Tensor, Tensor]:
+def _column(key: str, window: Window, past: Columns, new: Columns) -> tuple[Tensor, Tensor]:
     """Rows of a key from as far back as its window reaches, [reach + T, B, ...], and which of them open an episode."""
     opens = torch.cat([_last(past["is_first"], window.reach), new["is_first"]])
     if key != ACTION:
@@ -135,7 +135,7 @@ def show_past(batch: Batch, history: History) -> Batch:
     return replace(batch, steps=replace(batch.steps, obs=obs), last=replace(batch.last, obs=arrived))
 
 
-def _newest(batch: Batch, history: History) -> Rows:
+def _newest(batch: Batch, history: History) -> Columns:
     steps, last = batch.steps, batch.last
     keys = [key for key in history if key != ACTION]
     obs = {f"obs/{key}": torch.cat([steps.obs[key], last.obs[key].unsqueeze(0)]) for key in keys}
@@ -185,7 +185,7 @@ class Recalling(nn.Module):
         new = self._new(obs, is_first) | {"action": action.unsqueeze(0)}
         return {"agent": carry["agent"], "past": _move_on(past_of(carry), new)}
 
-    def _new(self, obs: dict[str, Tensor], is_first: Tensor) -> Rows:
+    def _new(self, obs: dict[str, Tensor], is_first: Tensor) -> Columns:
         nothing = torch.zeros(0, len(is_first), self.spec.action.size, device=is_first.device)
         dtype = torch.float32 if self.spec.action.continuous else torch.int64
         rows = {f"obs/{key}": value.unsqueeze(0) for key, value in obs.items()}
@@ -200,12 +200,12 @@ class Recalling(nn.Module):
         return self.agent.from_env(action)
 
 
-def past_of(carry: Carry) -> Rows:
+def past_of(carry: Carry) -> Columns:
     """The rows before, [rows, B, ...], that a carry of `Recalling` holds."""
     return {name: rows.transpose(0, 1) for name, rows in carry["past"].items()}
 
 
-def _move_on(past: Rows, new: Rows) -> Rows:
+def _move_on(past: Columns, new: Columns) -> Columns:
     """The rows before the next one, batch first; of what an episode's start has left behind, nothing."""
     opens = new["is_first"]
     return {
