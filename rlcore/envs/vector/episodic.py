@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 FORMAT, UNSTACKED = 2, 1  # of state_dict; the one before, in which every environment had a dict of its own
 TIERS = ("snapshot", "replay", "boundary")
 # obs, reward [B] float64, terminated, truncated: to be filled in
-Rows = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]
+ArrivalArrays = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]
 
 EpisodeSeed = Callable[[int, int], int | None]
 """(env index, episode index) -> the seed of that episode; None = go on with the environment's own generator."""
@@ -81,7 +81,7 @@ class EpisodicVectorEnv(ABC):
     # Where the environments run
 
     @abstractmethod
-    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
+    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
         """Open an episode in the environments of `seeds`, take the action in the others; fill `rows`.
 
         Where an episode is opened, nothing but the observation is written. Returns where one has ended, in order.

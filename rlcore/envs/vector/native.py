@@ -22,7 +22,7 @@ from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.spaces import obs_bounds, spec_of
 from rlcore.envs.suites.registry import SUITES
 from rlcore.envs.suites.suite import check_arguments
-from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
+from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVectorEnv
 from rlcore.envs.vector.serial import SerialVectorEnv
 from rlcore.envs.wrappers import FlatDictObservation, layers, time_limit
 from rlcore.errors import EnvironmentFault, UserError, first_line
@@ -56,7 +56,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
         self._lanes = code(num_envs)
         super().__init__(num_envs, spec_of(first), obs_bounds(first), episode_seed, "snapshot", False)
 
-    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
+    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
         obs, reward, terminated, truncated = rows
         if action is not None:
             for index in seeds:  # its generator goes on where the episode left it; the lane's step is for nothing

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from rlcore.config.groups import RestartConfig
-from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
+from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVectorEnv
 from rlcore.envs.vector.single import SingleEnv
 from rlcore.envs.vector.watchdog import STEP_TIMEOUT, Overdue, Watchdog, first_limit
 from rlcore.errors import EnvironmentLost
@@ -44,7 +44,7 @@ class SerialVectorEnv(EpisodicVectorEnv):
             ]
         super().__init__(num_envs, self._envs[0].spec, self._envs[0].bounds, episode_seed, tier, fresh_instance)
 
-    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
+    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
         restarts = self._envs[0].restarts  # how long they may take is the same for each
         may_restart = restarts.attempts > 0
         if not self._builds(action, seeds) and not (may_restart and seeds):
@@ -59,7 +59,7 @@ class SerialVectorEnv(EpisodicVectorEnv):
                 env.failures = []
         return ended
 
-    def _step_or_reset(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
+    def _step_or_reset(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
         obs, reward, terminated, truncated = rows
         actions, index, ended = None if action is None else env_actions(action), 0, []
         self._watchdog.calls += 1

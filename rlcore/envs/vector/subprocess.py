@@ -18,7 +18,7 @@ import numpy as np
 
 from rlcore.envs.make import EnvSettings
 from rlcore.envs.spaces import Bounds
-from rlcore.envs.vector.episodic import EpisodeSeed, EpisodicVectorEnv, Rows
+from rlcore.envs.vector.episodic import ArrivalArrays, EpisodeSeed, EpisodicVectorEnv
 from rlcore.envs.vector.restarts import Restarts
 from rlcore.envs.vector.watchdog import START_LIMIT, STEP_TIMEOUT, first_limit
 from rlcore.envs.vector.worker import Request, SharedRow, Status
@@ -183,7 +183,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             worker.send(request, pickle.dumps(payload))
         return self._answers(limit)
 
-    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: Rows) -> list[int]:
+    def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
         for index, worker in enumerate(self.workers):
             if index in seeds or action is None:
                 self._send_reset(index, seeds[index])
