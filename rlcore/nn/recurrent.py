@@ -11,7 +11,7 @@ from torch.nn import functional
 from rlcore.compiled.scan import scan
 from rlcore.nn.mlp import initialise
 
-State = dict[str, Tensor]  # name -> [M, H]
+CellState = dict[str, Tensor]  # name -> [M, H]
 
 
 class Cell(nn.Module):
@@ -39,11 +39,11 @@ class Cell(nn.Module):
             of_rows, of_carry = (nn.Linear(width, self.gates * size, device="cpu") for width in (inputs, size))
         self.of_rows, self.of_carry = (initialise(layer, size, rng, None) for layer in (of_rows, of_carry))
 
-    def initial(self, batch_size: int) -> State:
+    def initial(self, batch_size: int) -> CellState:
         """Zeros: the carry before anything was seen."""
         return {name: torch.zeros(batch_size, self.output_size) for name in self.carried}
 
-    def forward(self, x: Tensor, forget: Tensor, carry: State) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, forget: Tensor, carry: CellState) -> tuple[Tensor, CellState]:
         """Go through L rows of M sequences.
 
         Args:
@@ -60,7 +60,7 @@ class Cell(nn.Module):
         carry, h = scan(self._step, carry, xs, dict(self.of_carry.named_parameters()))
         return h.flatten(0, 1), carry
 
-    def _step(self, carry: State, xs: State, params: State) -> tuple[State, Tensor]:
+    def _step(self, carry: CellState, xs: dict[str, Tensor], params: dict[str, Tensor]) -> tuple[CellState, Tensor]:
         carry = {name: part.masked_fill(xs["forget"], 0) for name, part in carry.items()}
         h = carry["h"]
         before = functional.linear(h.to(params["weight"].dtype), params["weight"], params["bias"]).to(h.dtype)
@@ -68,7 +68,7 @@ class Cell(nn.Module):
         return carry, carry["h"]
 
     @staticmethod
-    def move(carry: State, row: Tensor, before: Tensor) -> State:
+    def move(carry: CellState, row: Tensor, before: Tensor) -> CellState:
         """The carry after a row; `row` and `before` are what the row and the carry bring to its gates, [M, G·H]."""
         raise NotImplementedError
 
@@ -79,7 +79,7 @@ class LSTM(Cell):
     gates, carried = 4, ("h", "c")
 
     @staticmethod
-    def move(carry: State, row: Tensor, before: Tensor) -> State:
+    def move(carry: CellState, row: Tensor, before: Tensor) -> CellState:
         """c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c')."""
         i, f, g, o = (row + before).chunk(4, -1)
         c = f.sigmoid() * carry["c"] + i.sigmoid() * g.tanh()
@@ -92,7 +92,7 @@ class GRU(Cell):
     gates, carried = 3, ("h",)
 
     @staticmethod
-    def move(carry: State, row: Tensor, before: Tensor) -> State:
+    def move(carry: CellState, row: Tensor, before: Tensor) -> CellState:
         """h' = (1 - σ(z)) tanh(n + σ(r) n_h) + σ(z) h."""
         (r, z, n), (r_h, z_h, n_h) = row.chunk(3, -1), before.chunk(3, -1)
         new = (n + (r + r_h).sigmoid() * n_h).tanh()

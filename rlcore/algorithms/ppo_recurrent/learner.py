@@ -33,7 +33,7 @@ from rlcore.functional.noise import Noise
 from rlcore.nn.actor_critic import ActorCritic
 from rlcore.nn.encoder import flatten_actions
 from rlcore.nn.mlp import MLP
-from rlcore.nn.recurrent import CELLS, State
+from rlcore.nn.recurrent import CELLS, CellState
 from rlcore.spec import ACTION, EnvSpec, Window
 from rlcore.types import Batch, Context, Plan
 
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
 
     obs: dict[str, Tensor]
     is_first: Tensor
-    carry: State
+    carry: CellState
 
 
 class SequenceRows(NamedTuple):
@@ -64,7 +64,7 @@ class SequenceRows(NamedTuple):
 
     obs: Recalled
     is_first: Tensor
-    carry: State
+    carry: CellState
     length: int
 
     def at(self, rows: Tensor) -> Seen:
@@ -97,7 +97,7 @@ class Agent(ActorCritic):
         self.after = MLP(self.cell.output_size, config.rnn.post_rnn_mlp.layers, rng)
         return self.after.output_size
 
-    def unroll(self, seen: Seen) -> tuple[Policy, Tensor, State]:
+    def unroll(self, seen: Seen) -> tuple[Policy, Tensor, CellState]:
         """Go through L rows of M sequences: the policy over [L·M, A], values [L·M], the carry after the last rows."""
         obs, is_first, carry = seen
         said = flatten_actions(obs[ACTION], self.action, 1).masked_fill(is_first.unsqueeze(-1), 0)
@@ -112,13 +112,13 @@ class Agent(ActorCritic):
         policy, value, _ = self.unroll(obs)
         return policy, value
 
-    def initial(self, batch_size: int) -> State:
+    def initial(self, batch_size: int) -> CellState:
         """An empty memory: name -> [B, H]."""
         return self.cell.initial(batch_size)
 
     def act(
-        self, carry: State, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
-    ) -> tuple[State, Tensor, dict[str, Tensor]]:
+        self, carry: CellState, obs: dict[str, Tensor], is_first: Tensor, rng: Noise | None, greedy: bool = False
+    ) -> tuple[CellState, Tensor, dict[str, Tensor]]:
         """obs key -> [B, ...] -> actions [B, A], with their `logprob` [B], the `value` [B], and the carry before."""
         policy, value, after = self.unroll(Seen(obs, is_first, carry))
         action = policy.mode() if greedy else policy.sample(self.head.noise(len(value), rng))
