@@ -18,7 +18,7 @@ from rlcore.optim.target import Target
 if TYPE_CHECKING:
     from rlcore.types import Context
 
-Metrics = dict[str, Tensor]
+Means = dict[str, Tensor]  # name -> [], for the log
 
 
 class Step:
@@ -39,7 +39,7 @@ class Step:
 
     def __init__(
         self,
-        function: Callable[..., Metrics],
+        function: Callable[..., Means],
         optimizers: Sequence[Optimizer],
         targets: Sequence[Target],
         context: Context,
@@ -63,7 +63,7 @@ class Step:
         self.compiled = self._code is not None
         self._began: bool | None = None  # compiled, where it was to be; None: it has not begun
 
-    def __call__(self, *inputs: Any, rng: Noise | None = None) -> Metrics:
+    def __call__(self, *inputs: Any, rng: Noise | None = None) -> Means:
         """Take the step; the means for the log."""
         if self.once:
             return {**self.once(self, lambda: self._call(inputs, rng))}  # whose it is may take some out
@@ -71,7 +71,7 @@ class Step:
             self._began = self.compiled = self._code.build(inputs, rng, bool(self._began))
         return self._code(inputs, rng) if self.compiled and self._code is not None else self._call(inputs, rng)
 
-    def _call(self, inputs: Sequence[Any], rng: Any) -> Metrics:
+    def _call(self, inputs: Sequence[Any], rng: Any) -> Means:
         return self.function(*inputs) if rng is None else self.function(*inputs, rng=rng)
 
     @property
