@@ -49,16 +49,16 @@ FIELDS: dict[str, dict[str, type]] = {
 }
 COMPLETE = ("finished", "stopped_early", "dry_run")  # statuses of a training that came to its end
 log = logging.getLogger(__name__)
-Event = TypeVar("Event", bound=Mapping[str, Any])
+AnyEvent = TypeVar("AnyEvent", bound=Mapping[str, Any])
 
 
-def last_event(events: Iterable[Event], kind: str, **fields: Any) -> Event | None:
+def last_event(events: Iterable[AnyEvent], kind: str, **fields: Any) -> AnyEvent | None:
     """The last event of a kind with these values, or None."""
     found = [e for e in events if e["kind"] == kind and all(e.get(k) == v for k, v in fields.items())]
     return found[-1] if found else None
 
 
-def ending(events: Iterable[Event], ended: Event | None = None) -> Event | None:
+def ending(events: Iterable[AnyEvent], ended: AnyEvent | None = None) -> AnyEvent | None:
     """How training ended: the `end` that holds; None where it goes on, or its process is gone without a word.
 
     A complete run whose last stages are done again starts a trainer, which says `resume` and trains nothing: it stays
