@@ -27,7 +27,7 @@ FRAMES_PER_SECOND = 30.0  # where the environment does not say
 FILM_ROUND = 2  # of environment seeds
 MAX_STEPS = 2_000  # a film is cut here
 log = logging.getLogger(__name__)
-Act = Callable[[dict[str, np.ndarray]], Any]
+ChooseAction = Callable[[dict[str, np.ndarray]], Any]
 
 
 def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4") -> str | None:
@@ -72,7 +72,7 @@ def show(run: RunDirectory, path: Path, episodes: int) -> Iterator[tuple[float, 
         env.close()
 
 
-def greedy(policy: LoadedPolicy) -> Act:
+def greedy(policy: LoadedPolicy) -> ChooseAction:
     """For one episode: from one observation dict to the most likely action as an environment takes it.
 
     The policy's carry goes from each call to the next. Discrete actions are int.
@@ -87,7 +87,7 @@ def greedy(policy: LoadedPolicy) -> Act:
     return act
 
 
-def record(act: Act, env: gymnasium.Env, path: Path, seed: int, max_steps: int) -> dict[str, Any]:
+def record(act: ChooseAction, env: gymnasium.Env, path: Path, seed: int, max_steps: int) -> dict[str, Any]:
     """Play one episode and write it as a video, whole or not at all.
 
     Args:
