@@ -30,6 +30,7 @@ from rlcore.envs.spaces import obs_spaces, spec_of
 from rlcore.envs.suites.registry import suite_with
 from rlcore.envs.suites.suite import Suite
 from rlcore.envs.vector.choose import make_vector_env
+from rlcore.envs.vector.episodic import TIERS
 from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
 from rlcore.envs.wrappers import layers, time_limit
 
@@ -38,12 +39,6 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 TRIED_STEPS = 100
 SEED = 0  # of the probing: what an environment is, it is for every run, and is measured once for all of them
-
-TIERS = {
-    "snapshot": "its state is saved and restored as it is",
-    "replay": "the open episode is played again from its seed and actions",
-    "boundary": "the open episode is cut at every scheduled checkpoint, in resumed and uninterrupted runs alike",
-}
 
 
 def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:

@@ -20,7 +20,11 @@ from rlcore.types import Arrival, Episode, State
 log = logging.getLogger(__name__)
 
 FORMAT, UNSTACKED = 2, 1  # of state_dict; the one before, in which every environment had a dict of its own
-TIERS = ("snapshot", "replay", "boundary")
+TIERS = {  # how `state_dict` saves an open episode -> in words
+    "snapshot": "its state is saved and restored as it is",
+    "replay": "the open episode is played again from its seed and actions",
+    "boundary": "the open episode is cut at every scheduled checkpoint, in resumed and uninterrupted runs alike",
+}
 # obs, reward [B] float64, terminated, truncated: to be filled in
 ArrivalArrays = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]
 
