@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlcore.config.schema import REQUIRED, arg
 from rlcore.errors import UserError
 
-REDUCTIONS = ("mean", "sum", "max", "min", "last")
+# How a window of values becomes one, by name.
+REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "mean": lambda values: sum(values) / len(values),
+    "sum": sum,
+    "max": max,
+    "min": min,
+    "last": lambda values: values[-1],
+}
 # Why some keys are accepted and have no effect today.
 ALL_RANKS = "ranks always learn from all of their steps together"
 

@@ -12,18 +12,11 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled.machine_code import clock
-from rlcore.config.groups import MetricConfig
+from rlcore.config.groups import REDUCTIONS, MetricConfig
 from rlcore.config.values import nearest
 from rlcore.errors import RunError, UserError
 from rlcore.types import Episode, Metrics
 
-REDUCTIONS = {
-    "mean": lambda values: sum(values) / len(values),
-    "sum": sum,
-    "max": max,
-    "min": min,
-    "last": lambda values: values[-1],
-}
 log = logging.getLogger(__name__)
 
 
