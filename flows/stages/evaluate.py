@@ -56,12 +56,11 @@ def _film(run: RunDirectory) -> None:
 
     Without a checkpoint there is none. That of the last evaluation is a part of it.
     """
-    from rlcore.store.checkpoint import manifest, newest_good  # numpy
+    from rlcore.store.checkpoint import newest_good  # numpy
 
     config = config_of(run)
     if config.env.capture_video and config.evaluation.film == "every" and (path := newest_good(run.checkpoints)):
-        name = f"policy_{manifest(path)['policy_steps']}.mp4"
-        with_torch(run, "rlcore.judge.film.film", str(path), name)
+        with_torch(run, "rlcore.judge.film.film", str(path), f"policy_{path.name}.mp4")
 
 
 def _dream(run: RunDirectory, checkpoint: str, when: tuple[str, ...]) -> None:
