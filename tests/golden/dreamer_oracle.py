@@ -197,6 +197,16 @@ def near(what: str, found: Tensor, expected: Any, within: float = TOLERANCE) -> 
     assert gap < within, f"{what} differs by {gap:.1e}"
 
 
+def noise_of(content: dict[str, np.ndarray], nvec: tuple[int, ...], horizon: int) -> dict[str, Tensor]:
+    """Noise of the samples that they drew, in the order in which our gradient step draws it."""
+    count = content["returns"].shape[1]
+    return {
+        "observed": torch.from_numpy(content["noise/observed"]),
+        "action": noise_of_actions(content, nvec, horizon, count),
+        "imagined": torch.from_numpy(content["noise/imagined"]).view(horizon, count, -1),
+    }
+
+
 def noise_of_actions(content: dict[str, np.ndarray], nvec: tuple[int, ...], horizon: int, count: int) -> Tensor:
     """Noise by which our actor draws their actions: of categoricals, next to nothing for the class that they drew."""
     if "noise/normal" in content:

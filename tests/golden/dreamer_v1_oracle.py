@@ -20,7 +20,7 @@ from tests.golden.dreamer_oracle import (
     batch_of,
     make_learner,
     near,
-    noise_of_actions,
+    noise_of,
     type_keys,
 )
 from tests.golden.oracle import HERE, fixture, part
@@ -53,12 +53,7 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
         target.load_state_dict(ours(names, name, part(content, f"weights/{name}/")))
     rows = part(content, "batch/")
     rows["actions"] = np.roll(rows["actions"], -1, 0)  # theirs lie beside the observation that they led to
-    horizon, count = len(content["returns"]) + 1, content["returns"].shape[1]
-    noise = {
-        "observed": torch.from_numpy(content["noise/observed"]),
-        "action": noise_of_actions(content, nvec, horizon, count),
-        "imagined": torch.from_numpy(content["noise/imagined"]).view(horizon, count, -1),
-    }
+    noise = noise_of(content, nvec, len(content["returns"]) + 1)
     gradients = {name: ours(names, name, part(content, f"gradients/{name}/")) for name in parts}
     return Case(learner, parts, batch_of(rows, nvec), noise, gradients, part(content, "metrics/")), content
 

@@ -19,7 +19,7 @@ from tests.golden.dreamer_oracle import (
     make_learner,
     make_parts,
     near,
-    noise_of_actions,
+    noise_of,
     type_keys,
 )
 from tests.golden.oracle import HERE, fixture, part
@@ -41,12 +41,7 @@ def case_of(module: ModuleType, variant: str, *more: str) -> tuple[Case, dict[st
     for name, target in parts.items():
         target.load_state_dict(ours(name, part(content, f"weights/{name}/")))
     learner.moments.low, learner.moments.high = map(torch.tensor, MADE["scales"][variant])
-    horizon, count = content["returns"].shape[:2]
-    noise = {
-        "observed": torch.from_numpy(content["noise/observed"]),
-        "action": noise_of_actions(content, nvec, horizon, count),
-        "imagined": torch.from_numpy(content["noise/imagined"]).view(horizon, count, -1),
-    }
+    noise = noise_of(content, nvec, len(content["returns"]))
     gradients = {name: ours(name, part(content, f"gradients/{name}/")) for name in ("world", "actor", "critic")}
     batch = batch_of(part(content, "batch/"), nvec)
     return Case(learner, parts, batch, noise, gradients, part(content, "metrics/")), content

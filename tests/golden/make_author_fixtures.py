@@ -73,8 +73,11 @@ def of_imagined(given: dict[str, Any], says: dict[str, float], low: float, high:
         loss_scales=SimpleNamespace(actor=1.0, critic=1.0, slowreg=1.0),
     )
 
-    def number(name: str) -> Any:
-        return lambda rows: jaxutils.DiscDist(rows["feat"] @ given[name] + given["bell"])
+    def number(weight: Any) -> Any:
+        return lambda rows: jaxutils.DiscDist(rows["feat"] @ weight + given["bell"])
+
+    def rewards(rows: Any) -> Any:
+        return number(given["reward"])(rows).mean()[1:]  # of the states that are stepped to, as its agent has them
 
     def imagine() -> dict[str, Any]:
         def step(previous: dict[str, Any], _: Any) -> dict[str, Any]:
@@ -88,9 +91,7 @@ def of_imagined(given: dict[str, Any], says: dict[str, float], low: float, high:
         return world.imagine(lambda state: action[state["row"][0]], start, len(feat) - 1)
 
     def critic(weight: Any) -> Any:
-        made = {"net": lambda rows: jaxutils.DiscDist(rows["feat"] @ weight + given["bell"]), "slow": number("slow")}
-        rewards = lambda rows: number("reward")(rows).mean()[1:]  # noqa: E731 - as its agent has it
-        return Unlearned(agent.VFunction, rewfn=rewards, config=config, **made)
+        return Unlearned(agent.VFunction, rewfn=rewards, config=config, net=number(weight), slow=number(given["slow"]))
 
     def act(weight: Any) -> Any:
         scale = jaxutils.Moments(impl="perc_ema", decay=says["decay"], max=1.0, name="scale")

@@ -26,7 +26,7 @@ ENVIRONMENTS = (
     "dummy",
     "gym",
     "mujoco",
-)  # others are of suites that are not here
+)  # not of suites that are missing here
 
 
 def main() -> None:

@@ -95,12 +95,7 @@ MUTANTS = (
     Mutant("no residual", BLOCK, swap("x + A", "A"), SIMBA),
     Mutant("no LayerNorm in a block", BLOCK, swap("self.norm(x)", "x"), SIMBA),
     Mutant("no activation in a block", BLOCK, swap("self.act(A)", "A"), SIMBA),
-    Mutant(
-        "target entropy not halved",
-        "SoftConfig.target_entropy",
-        swap("A.target_entropy_scale", "1.0"),
-        SIMBA,
-    ),
+    Mutant("target entropy not halved", "SoftConfig.target_entropy", swap("A.target_entropy_scale", "1.0"), SIMBA),
     Mutant("mean of the critics for the policy", "sac.actor_loss", swap('kind == "min"', "False"), SIMBA),
     # Critics that tell their estimate by bins; the two-hot code itself has tests of its own.
     Mutant("squared error of bins", CRITIC, swap("A if form else B", "B"), BINS),
