@@ -21,11 +21,11 @@ from flows.config.overrides import Typed, parse
 from flows.config.sheeprl_names import name_classes
 from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS
-from rlcore.algorithms.run_config import build_config
 from rlcore.config.groups import RunConfig
 from rlcore.config.schema import defaults
 from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import Mistakes, UserError
+from rlcore.run_config import build_config
 from rlcore.system.secrets import is_secret, redact
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ class RunDirectory:
         self.driver = self.path / ".driver"
 
     def read_config(self) -> dict[str, Any]:
-        """config.yaml as plain values; `rlcore.algorithms.run_config.build_config` makes the checked config of them."""
+        """config.yaml as plain values; `rlcore.run_config.build_config` makes the checked config of them."""
         return yaml.load(self.config.read_text(), READER)
 
     @property

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlcore.algorithms.run_config import build_config
 from rlcore.config.groups import RunConfig
+from rlcore.run_config import build_config
 from rlcore.store.directory import RunDirectory
 
 

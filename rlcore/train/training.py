@@ -75,7 +75,7 @@ class Training(Loop):
     """Learner, collector and buffer of one config.
 
     Args:
-        config: checked, as `rlcore.algorithms.run_config.build_config` or `flows.config.compose.compose` gives it.
+        config: checked, as `rlcore.run_config.build_config` or `flows.config.compose.compose` gives it.
         card: of the environment (`rlcore.envs.card`); None measures it, which takes some of its episodes.
         envs: to train in instead of the config's: a vector of your own, such as one that computes in batches on a
             device. It decides the number of environments; `evaluate` still plays the config's.

@@ -21,13 +21,13 @@ import torch
 
 from rlcore import streams
 from rlcore.algorithms.ppo import learner as ppo
-from rlcore.algorithms.run_config import build_config
 from rlcore.compiled import compiler, machine_code, package
 from rlcore.config.groups import DistributionConfig, MetricConfig
 from rlcore.errors import RunError
 from rlcore.functional.noise import Noise
 from rlcore.nn.network_keys import ActorConfig, MLPConfig
 from rlcore.optim.optimizer_keys import OptimizerConfig
+from rlcore.run_config import build_config
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.fabric import FabricRanks

@@ -28,8 +28,8 @@ from flows.config.compose import dump
 from flows.runs import create as store
 from flows.runs.create import create_run
 from flows.runs.lineage import code_version
-from rlcore.algorithms.run_config import build_config
 from rlcore.errors import RunError, UserError
+from rlcore.run_config import build_config
 from rlcore.store import checkpoint, patience
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog, read_events

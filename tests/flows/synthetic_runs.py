@@ -133,7 +133,7 @@ DICT_SPEC = CARTPOLE | {
 
 def config_of(run: RunDirectory, **changes: Any) -> RunConfig:
     """The checked config of a run, with other top-level keys."""
-    from rlcore.algorithms.run_config import build_config
+    from rlcore.run_config import build_config
 
     return build_config(yaml.safe_load(run.config.read_text()) | changes)
 

@@ -18,9 +18,9 @@ from flows.config.search_path import BUILT_IN
 from flows.config.yaml_files import available, groups, presets
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy import OnPolicyConfig
-from rlcore.algorithms.run_config import build_config
 from rlcore.config.schema import arguments
 from rlcore.errors import UserError
+from rlcore.run_config import build_config
 from tests.soaking import in_turn, soak
 
 pytestmark = in_turn

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rlcore.algorithms.run_config import build_config
 from rlcore.compiled import toolchain
 from rlcore.compiled.cost import Arithmetic
 from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, RECORDED, decide
 from rlcore.config.groups import RunConfig
 from rlcore.errors import UserError
+from rlcore.run_config import build_config
 from rlcore.train import arithmetic
 from tests.learning.assembly import assemble
 from tests.runs import values

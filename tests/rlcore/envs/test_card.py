@@ -11,13 +11,13 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from rlcore.algorithms.run_config import build_config
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.card import card_key, environment_card, readable_card, source_files, time_limit
 from rlcore.envs.make import EnvSettings, make
 from rlcore.errors import EnvironmentFault
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
+from rlcore.run_config import build_config
 from rlcore.spec import EnvSpec
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
 from tests.runs import values

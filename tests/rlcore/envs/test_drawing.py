@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import AddRenderObservation
 
-from rlcore.algorithms.run_config import build_config
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.envs.card import environment_card
 from rlcore.envs.drawing import drawn_shape
@@ -18,6 +17,7 @@ from rlcore.envs.spaces import spec_of
 from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import UserError
 from rlcore.nn.network_keys import KeysConfig
+from rlcore.run_config import build_config
 from tests.probes.world import Config
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
 from tests.rlcore.envs.vector.test_resume import as_bytes, through_disk

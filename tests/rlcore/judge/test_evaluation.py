@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rlcore.algorithms.run_config import build_config
 from rlcore.envs.make import make
 from rlcore.envs.spaces import spec_of
 from rlcore.judge.evaluation import episode_limit, evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
+from rlcore.run_config import build_config
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers
 from tests.runs import values
 

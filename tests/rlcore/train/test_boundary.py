@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.algorithms.run_config import build_config
 from rlcore.config.groups import RunConfig
+from rlcore.run_config import build_config
 from rlcore.train.boundary import Boundary, boundary_at, budget, next_stop, why_over
 from tests.runs import values
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from rlcore.algorithms.run_config import build_config
+from rlcore.run_config import build_config
 from rlcore.train.fabric import set_switches
 from tests.runs import values
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlcore.algorithms.run_config import build_config
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.card import environment_card, readable_card
 from rlcore.envs.make import EnvSettings, make, suite_for
@@ -27,6 +26,7 @@ from rlcore.envs.vector.choose import make_vector_env
 from rlcore.errors import EnvironmentFault, UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
+from rlcore.run_config import build_config
 from rlcore.spec import EnvSpec
 from tests.diambra_engine import Engine, engines, serve
 from tests.runs import values

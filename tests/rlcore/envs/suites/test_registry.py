@@ -15,7 +15,6 @@ import pytest
 
 from flows.config.compose import compose
 from rlcore import plugins
-from rlcore.algorithms.run_config import build_config
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.card import card_key, environment_card, package_versions
 from rlcore.envs.make import EnvSettings, adapt_to_evaluation, make
@@ -28,6 +27,7 @@ from rlcore.envs.vector.native import NativeVectorEnv
 from rlcore.errors import UserError
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
+from rlcore.run_config import build_config
 from rlcore.spec import EnvSpec
 from tests.runs import values
 
