@@ -38,7 +38,7 @@ def following(run: RunDirectory) -> Iterator[None]:
         if kind == "progress":
             rate = facts["policy_steps"] / facts["elapsed"] if facts["elapsed"] > 0 else 0.0
             progress.total_steps = facts["total_steps"]
-            progress.update(facts["policy_steps"], facts["return"], rate, facts["elapsed"])
+            progress.update(facts["policy_steps"], facts["return"], rate, facts["elapsed"], facts["updates"])
         elif kind == "work":
             progress.work(facts["doing"], facts["done"], facts["total"], facts["unit"])
         elif (sentence := describe(kind, facts)) is not None:
@@ -79,21 +79,25 @@ class Progress:
         self._work: Line | None = None  # what goes on beside training
         self._began = (0.0, 0)  # when that began, and how much of it was done then
         self._rate: float | None = None  # policy steps a second of late
+        self._learns_since = 0.0  # elapsed seconds when the first gradient step was to come
         self._last = (0, 0.0)  # policy steps and elapsed seconds of the last update
         self._written = -math.inf  # when a line was last written
         self._steps_written = 0  # the policy steps in the last line on training
         self._closed = False
 
-    def update(self, steps: int, episode_return: float | None, steps_per_second: float, elapsed: float) -> None:
+    def update(
+        self, steps: int, episode_return: float | None, steps_per_second: float, elapsed: float, updates: int
+    ) -> None:
         """Tell where training stands; draws only when it is time.
 
         `episode_return` is the mean over recent episodes, None before the first has ended; `elapsed` are the seconds
-        of training so far, those before a resume included.
+        of training so far, those before a resume included. Before the first of the `updates` (gradient steps) nothing
+        tells how long the rest will take.
         """
         with self._lock:
-            self._follow_rate(steps, steps_per_second, elapsed)
+            self._follow_rate(steps, elapsed, updates)
             finished = steps >= self.total_steps
-            rate = self._rate if self._rate and self._rate > 0 and elapsed >= SETTLED else None
+            rate = self._rate if self._rate and self._rate > 0 and elapsed - self._learns_since >= SETTLED else None
             eta = duration((self.total_steps - steps) / rate) if rate else "-"
             parts = [
                 f"{steps:,}/{self.total_steps:,}",
@@ -141,14 +145,16 @@ class Progress:
                 self._emit("\n")
             self._closed = True
 
-    def _follow_rate(self, steps: int, steps_per_second: float, elapsed: float) -> None:
-        """Follow the rate, forgetting exponentially; seconds without steps (evaluations) count too."""
+    def _follow_rate(self, steps: int, elapsed: float, updates: int) -> None:
+        """Follow the rate of steps that are learned from, forgetting exponentially; evaluations' seconds count too."""
         seconds = elapsed - self._last[1]
-        if self._rate is None:
-            self._rate = steps_per_second
+        if not updates:
+            self._learns_since = elapsed
         elif seconds > 0:
             rate = (steps - self._last[0]) / seconds
-            self._rate += (1 - math.exp(-seconds / min(MEMORY, elapsed))) * (rate - self._rate)
+            if self._rate is None:
+                self._rate = rate
+            self._rate += (1 - math.exp(-seconds / min(MEMORY, elapsed - self._learns_since))) * (rate - self._rate)
         self._last = (steps, elapsed)
 
     def _due(self, so_far: float) -> bool:

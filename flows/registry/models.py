@@ -14,6 +14,7 @@ from flows.process.leases import alone
 from flows.process.locks import hold
 from flows.settings import configure_environment, state_folder, tracking_uri
 from flows.tracking.mlflow_store import connect, file_of, pages, prepare_store
+from rlcore import algorithms
 from rlcore.config.values import nearest, spell
 from rlcore.errors import UserError
 from rlcore.store.directory import RunDirectory
@@ -86,9 +87,9 @@ def deciding(store: str) -> Iterator[None]:
 
 
 def description_of(config: RunConfig, part: str = AGENT) -> str:
-    """Description of a run's model: `model_manager.models.<part>.description`, else `<ALGO> <part> for <env id>`."""
+    """Description of a run's model: `model_manager.models.<part>.description`, else algorithm, part and environment."""
     said = model_settings(config, part).get("description")
-    return str(said or f"{config.algo.name.upper()} {part} for {config.env.id}")
+    return str(said or f"{algorithms.title(config.algo.name)} {part} for {config.env.id}")
 
 
 def version_of_checkpoint(client: MlflowClient, name: str, digest: str) -> ModelVersion | None:

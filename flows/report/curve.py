@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.report.sentences import number
+from rlcore import algorithms
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
 from rlcore.store.series import RETURN, evaluations, lines
@@ -40,7 +41,7 @@ def learning_curve(run: RunDirectory) -> Path:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     start, final = last_event(events, "start"), last_event(events, "evaluation", final=True)
-    title = f"{str(start['algo']).upper()} on {start['env_id']} · seed {start['seed']}" if start else run.path.name
+    title = f"{algorithms.title(start['algo'])} on {start['env_id']} · seed {start['seed']}" if start else run.path.name
     # No pyplot: it keeps every figure alive, and it is not safe in the threads that Prefect runs tasks in.
     layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 0.87))  # title and legend have the rest
     figure = Figure(figsize=(8, 4.5), dpi=150, layout=layout)

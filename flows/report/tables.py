@@ -12,6 +12,7 @@ from rich.text import Text
 from flows.report.command_lines import short_path
 from flows.report.sentences import duration, number, reaches_beyond
 from flows.report.terminal import table
+from rlcore import algorithms
 from rlcore.store.directory import RunDirectory
 
 APPROXIMATE = "intervals are normal approximations: an end may lie beyond what a return can be"
@@ -20,7 +21,7 @@ HEAD = ("policy", "episodes", "mean return", "95 % interval", "min", "max")
 
 def summary_table(summary: Mapping[str, Any], run: RunDirectory, next_commands: Sequence[str] = ()) -> Group:
     """Table of a training's results (`summary` as in summary.json, parts may be missing), and what to type now."""
-    title = f"{summary['algo'].upper()} on {summary['env_id']} · seed {summary['seed']}"
+    title = f"{algorithms.title(summary['algo'])} on {summary['env_id']} · seed {summary['seed']}"
     evaluations = _evaluations(summary.get("eval") or {}, summary.get("baseline"))
     facts = [Text.assemble((f"  {name:<15} ", "dim"), value) for name, value in _facts(summary, run)]
     commands = [Text(f"  {command}", "cyan") for command in next_commands]
@@ -39,7 +40,7 @@ def summary_markdown(summary: Mapping[str, Any]) -> str:
     """The summary in Markdown, for Prefect's artifacts and MLflow's notes: heading, evaluations, facts of the run."""
     rows = _evaluation_rows(summary.get("eval") or {}, summary.get("baseline"))
     lines = [
-        f"## {summary['algo'].upper()} on {summary['env_id']}, seed {summary['seed']}",
+        f"## {algorithms.title(summary['algo'])} on {summary['env_id']}, seed {summary['seed']}",
         "",
         f"| {' | '.join(HEAD)} |",
         "| :-- | --: | --: | :-: | --: | --: |",

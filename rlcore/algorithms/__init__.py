@@ -53,6 +53,7 @@ class Algorithm:
         return self.module.build
 
 
+LONGEST_TITLE = 20  # characters; a plugin's sentence with a colon in it is not its name
 SAC = "rlcore.algorithms.sac.learner"
 ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
     "ppo": Algorithm(ppo.Config, "rlcore.algorithms.ppo.learner"),
@@ -67,6 +68,12 @@ ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
     "dreamer_v3": Algorithm(dreamer_v3.Config, "rlcore.algorithms.dreamer_v3.learner"),
     "sac_ae": Algorithm(sac_ae.Config, "rlcore.algorithms.sac_ae.learner"),
 }
+
+
+def title(name: str) -> str:
+    """Name of an algorithm as people write it (Dreamer V3): the word before its paper's title, in its module."""
+    known, colon, _ = paper(ALGORITHMS[name]).partition(": ") if name in ALGORITHMS else ("", "", "")
+    return known if colon and len(known) <= LONGEST_TITLE else name.upper()
 
 
 def paper(algorithm: Any) -> str:

@@ -126,8 +126,8 @@ class Session:
         """Train to the next boundary.
 
         Args:
-            on_progress: called after each iteration with policy_steps, those of the whole training, the mean return of
-                recent episodes, elapsed seconds.
+            on_progress: called after each iteration with policy_steps, those of the whole training, gradient steps, the
+                mean return of recent episodes, elapsed seconds.
             on_batch: called before each batch of an iteration with how many are done, and of how many (`Buffer.due`).
 
         Returns:
@@ -183,7 +183,8 @@ class Session:
             if self.config.metric.log_level:
                 patiently(lambda: self.events.append("metrics", **self._moment(), values=point, **self._clock()))
         place = {"policy_steps": self.policy_steps, "total_steps": self.training.budget}
-        on_progress({**place, "return": self._return, "elapsed": self.stopwatch.wall})
+        learned = {"updates": self.learner.updates, "return": self._return}
+        on_progress({**place, **learned, "elapsed": self.stopwatch.wall})
 
     def _tell_pace(self, updates: int, seconds: float) -> None:
         """Tell once what the planned gradient steps will take, by those of the second iteration that has some."""

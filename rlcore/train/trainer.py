@@ -6,7 +6,7 @@ Commands on stdin:  {"command": "begin" | "advance" | "checkpoint" | "evaluate" 
                     {"command": "call", "function": "module.name", "arguments": [...]}
                     only `call` may come before `begin`: until then it has imported what it needs, and read nothing of
                     the run
-Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps, total_steps, return, elapsed}
+Events on stdout:   ready {policy_steps, total_steps} · progress {policy_steps, total_steps, updates, return, elapsed}
                     boundary {policy_steps, due, done, reason} · checkpoint {path, policy_steps, digest}
                     evaluation {policy_steps, final, greedy, ...} · stopped · interrupted {policy_steps, path, lost}
                     doing {sentence} (before what takes long, and warnings) · error {sentence, kind, exit}

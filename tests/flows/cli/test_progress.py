@@ -60,14 +60,14 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(progress: Progress, clock: Clock, total: int, seconds: float, iterations: int) -> None:
     for i in range(1, iterations + 1):
         clock.now = seconds * i / iterations
-        progress.update(total * i // iterations, 187.3, total / seconds, clock.now)
+        progress.update(total * i // iterations, 187.3, total / seconds, clock.now, 1)
 
 
 def test_a_terminal_shows_one_line_with_steps_share_return_speed_and_time_left() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(65_536, out, clock)
     # 12,345 of 65,536 is 18.8 %; 53,191 left at 8,412 a second take 6.3 s.
-    progress.update(12_345, 187.3, 8_412.0, 12_345 / 8_412)
+    progress.update(12_345, 187.3, 8_412.0, 12_345 / 8_412, 1)
     (line,) = out.screen()
     assert re.fullmatch(r"train  ━{3}─{13}  12,345/65,536  18%  return 187\.3  8,412 steps/s  ETA 0:06", line)
 
@@ -82,8 +82,8 @@ def test_a_terminal_line_is_rewritten_in_place_at_most_ten_times_a_second() -> N
 def test_the_last_state_is_shown_and_the_line_left_on_close() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(1_000, out, clock)
-    progress.update(100, None, 100.0, 1.0)
-    progress.update(200, None, 100.0, 2.0)  # too soon after the first to be drawn
+    progress.update(100, None, 100.0, 1.0, 1)
+    progress.update(200, None, 100.0, 2.0, 1)  # too soon after the first to be drawn
     assert "100/1,000" in out.screen()[0]
     progress.close()
     progress.close()
@@ -94,7 +94,7 @@ def test_the_last_state_is_shown_and_the_line_left_on_close() -> None:
 def test_a_finished_run_says_how_long_it_took() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(1_000, out, clock)
-    progress.update(1_000, 5.0, 10.0, 100.0)
+    progress.update(1_000, 5.0, 10.0, 100.0, 1)
     assert out.screen()[0].endswith("took 1:40")
     assert "100%" in out.screen()[0]
 
@@ -103,7 +103,7 @@ def test_a_line_never_wraps_and_keeps_the_steps(monkeypatch: pytest.MonkeyPatch)
     for columns in range(2, 130):
         monkeypatch.setenv("COLUMNS", str(columns))
         out = Terminal()
-        Progress(10_000, out, Clock()).update(1_234, 187.3, 8_412.0, 1.0)
+        Progress(10_000, out, Clock()).update(1_234, 187.3, 8_412.0, 1.0, 1)
         (line,) = out.screen()
         assert len(line) < columns  # a full last column would wrap
         assert line.startswith("train  1,234/10,000"[: columns - 1]) or "━" in line
@@ -115,7 +115,7 @@ def test_a_line_never_wraps_and_keeps_the_steps(monkeypatch: pytest.MonkeyPatch)
 def test_a_note_stands_above_the_line() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(1_000, out, clock)
-    progress.update(100, 1.0, 100.0, 1.0)
+    progress.update(100, 1.0, 100.0, 1.0, 1)
     progress.note("evaluation at 100 policy steps: greedy 21.0")
     note, line = out.screen()
     assert note == "evaluation at 100 policy steps: greedy 21.0"
@@ -128,7 +128,7 @@ def test_colour_only_on_a_terminal_that_may_show_it(forbidden: dict[str, str], m
     for name, value in forbidden.items():
         monkeypatch.setenv(name, value)
     out = Terminal()
-    Progress(1_000, out, Clock()).update(500, 1.0, 100.0, 1.0)
+    Progress(1_000, out, Clock()).update(500, 1.0, 100.0, 1.0, 1)
     assert ("\x1b[36m" in out.getvalue()) == (not forbidden)
 
 
@@ -152,7 +152,7 @@ def test_a_file_hears_of_a_slow_run_every_ten_seconds_and_of_a_long_one_less_oft
     progress = Progress(10**9, out, clock)
     for second in range(3600):
         clock.now = float(second)
-        progress.update(second + 1, 0.0, 1.0, clock.now)
+        progress.update(second + 1, 0.0, 1.0, clock.now, 1)
     times = [int(line.split()[1].split("/")[0].replace(",", "")) for line in out.getvalue().splitlines()]
     gaps = [b - a for a, b in itertools.pairwise(times)]
     assert set(gaps[:15]) == {10}
@@ -164,25 +164,38 @@ def test_the_time_left_follows_the_present_speed_not_the_average() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(20_000, out, clock)
     for second in range(1, 11):  # 1,000 steps a second for 10 s, then 10 a second for 200 s
-        progress.update(1_000 * second, 0.0, 1_000.0, float(second))
+        progress.update(1_000 * second, 0.0, 1_000.0, float(second), 1)
     for second in range(11, 211):
         clock.now = float(second)
-        progress.update(10_000 + 10 * (second - 10), 0.0, 50.0, float(second))
+        progress.update(10_000 + 10 * (second - 10), 0.0, 50.0, float(second), 1)
     # 8,000 steps are left: 800 s at the present speed, 140 s at the average of 57 a second.
     minutes, seconds = re.search(r"ETA (\d+):(\d+)", out.screen()[0]).groups()
     assert 700 <= 60 * int(minutes) + int(seconds) <= 800
 
 
+def test_steps_before_the_first_gradient_step_say_nothing_of_the_time_left() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress(10_000, out, clock)
+    for second in range(1, 11):  # a memory filled at 100 steps a second
+        clock.now = float(second)
+        progress.update(100 * second, 0.0, 100.0, clock.now, 0)
+    assert out.screen()[0].endswith("ETA -")
+    for second in range(11, 14):  # learned from, 10 a second
+        clock.now = float(second)
+        progress.update(1_000 + 10 * (second - 10), 0.0, 50.0, clock.now, 10 * (second - 10))
+    assert out.screen()[0].endswith("ETA 14:57")  # 8,970 steps are left
+
+
 def test_a_resumed_run_is_not_taken_for_a_fast_one() -> None:
     out = Terminal()
     progress = Progress(20_000, out, Clock())
-    progress.update(10_000, 0.0, 100.0, 100.0)
+    progress.update(10_000, 0.0, 100.0, 100.0, 1)
     assert out.screen()[0].endswith("ETA 1:40")
 
 
 def test_before_the_first_episode_has_ended_there_is_no_return() -> None:
     out = Terminal(tty=False)
-    Progress(1_000, out, Clock()).update(10, None, 0.0, 0.0)
+    Progress(1_000, out, Clock()).update(10, None, 0.0, 0.0, 1)
     assert out.getvalue() == "train  10/1,000  1%  return -  0 steps/s  ETA -\n"
 
 
@@ -191,7 +204,7 @@ def test_a_terminal_that_goes_away_does_not_end_training() -> None:
     progress = Progress(1_000, out, Clock())
     out.close()
     progress.live = True
-    progress.update(10, 1.0, 1.0, 1.0)
+    progress.update(10, 1.0, 1.0, 1.0, 1)
     progress.note("still here")
     progress.close()
 
@@ -199,7 +212,7 @@ def test_a_terminal_that_goes_away_does_not_end_training() -> None:
 def test_the_bar_is_ascii_where_the_stream_cannot_write_more() -> None:
     out = Terminal()
     out.encoding = "ascii"
-    Progress(1_000, out, Clock()).update(500, 1.0, 100.0, 1.0)
+    Progress(1_000, out, Clock()).update(500, 1.0, 100.0, 1.0, 1)
     assert "========--------" in out.screen()[0]
 
 
@@ -212,7 +225,7 @@ def test_durations_are_written_as_clocks_write_them(seconds: float, text: str) -
 
 
 def train_a_tenth(progress: Progress) -> str:
-    progress.update(100, 1.0, 100.0, 1.0)
+    progress.update(100, 1.0, 100.0, 1.0, 1)
     return "train  ━━──────────────  100/1,000  10%  return 1.00  100 steps/s  ETA 0:09"
 
 
@@ -260,7 +273,7 @@ def test_work_that_is_broken_off_leaves_no_line(trained: bool) -> None:
 def test_a_file_hears_of_other_work_every_ten_seconds_and_of_short_work_not_at_all() -> None:
     out, clock = Terminal(tty=False), Clock()
     progress = Progress(1_000, out, clock)
-    progress.update(100, 1.0, 100.0, 1.0)
+    progress.update(100, 1.0, 100.0, 1.0, 1)
     for doing, seconds in (("evaluation", 9), ("final evaluation", 35)):
         for done in range(seconds):
             clock.now += 1.0
@@ -279,13 +292,13 @@ def test_what_is_told_of_a_run_becomes_lines_and_notes(tmp_path: Path, capsys: p
     run = RunDirectory(tmp_path)
     run.config.write_text("algo: {total_steps: 1000}")
     with following(run):
-        tell("progress", {"policy_steps": 100, "total_steps": 1000, "return": 1.0, "elapsed": 2.0})
+        tell("progress", {"policy_steps": 100, "total_steps": 1000, "updates": 1, "return": 1.0, "elapsed": 2.0})
         tell("checkpoint", {"policy_steps": 100})
         tell(
             "work", {"doing": "evaluation", "done": 3, "total": 10, "unit": "episodes"}
         )  # too short for a line in a file
         tell("stage", {"doing": "stopped early"})
-        tell("progress", {"policy_steps": 101, "total_steps": 1000, "return": None, "elapsed": 2.0})
+        tell("progress", {"policy_steps": 101, "total_steps": 1000, "updates": 1, "return": None, "elapsed": 2.0})
     assert capsys.readouterr().err.splitlines() == [
         "train  100/1,000  10%  return 1.00  50 steps/s  ETA 0:18",
         "stopped early",

@@ -71,7 +71,7 @@ def test_every_part_is_a_model_of_its_own(home: Path, tmp_path: Path, monkeypatc
         "policy_steps": "8192",
         "team": "blue",
     }
-    assert version.description == "DREAMER_V3 critic for CartPole-v1"
+    assert version.description == "Dreamer V3 critic for CartPole-v1"
     # no pickle among its files
     files = {path.name for path in registry.resolve_uri("models:/whole-critic/1").iterdir()}
     assert files == {"part.json", "weights.json", "weights.safetensors"}
