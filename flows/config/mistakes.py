@@ -31,13 +31,17 @@ NOT_YET: dict[str, frozenset[str]] = {
     "algo": _LATER,
     "env": frozenset(("minecraft", "minedojo", "minerl", "super")),
 }
+MANY = 20  # files of a group: a sentence that lists more is not read, and a command lists them better
+LISTED = {"exp": "agents", "algo": "agents", "env": "envs"}
 # Keys that every run needs and no default can give.
 NEEDED = {"algo.name": "choose a preset, as exp=ppo", "env.id": "any Gymnasium id, as env.id=CartPole-v1"}
 
 
 def not_an_option(group: str, name: str, options: Collection[str]) -> str:
-    """The sentence for a group file that does not exist, with the nearest of the group's files, or all of them."""
+    """The sentence for a group file that does not exist, with the nearest of the group's files, or where all are."""
     choose = f"; choose one of {', '.join(sorted(set(options) - {'default'}) or options)}"
+    if group in LISTED and len(options) > MANY:
+        choose = f"; `shepherd {LISTED[group]}` lists what there is"
     if name in ("", "???"):
         return f"{group}={name}: no name given{choose}"
     if is_of_sheeprl(group, name):

@@ -58,7 +58,13 @@ def build(cls: type, values: Any, prefix: str = "") -> Any:
 
 
 def _unknown(cls: type, prefix: str, key: str, value: Any) -> UserError:
-    """The mistake of a key that a config does not have: with its like, here or, of the same name, deeper."""
+    """The mistake of a key that a config does not have: with its like, here or, of the same name, deeper.
+
+    Of a group of keys that is not there, its first key.
+    """
+    while isinstance(value, Mapping) and value:
+        first = next(iter(value))
+        key, value = f"{key}.{first}", value[first]
     names = [field.name for field in dataclasses.fields(cls)]
     deeper = [argument.key for argument in arguments(cls, prefix)]
     hint = (
