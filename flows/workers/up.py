@@ -268,8 +268,8 @@ def _number(key: str, default: int, what: str, highest: int) -> int:
 
 
 def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
-    waits = "" if has_gpu else "  (no GPU here: runs wait for `prefect worker start --pool gpu` on a machine with one)"
-    local, gpu = (", ".join(name for name in names if name.endswith(end)) for end in ("/default", "/gpu"))
+    waits = "" if has_gpu else "  (no GPU here: runs wait for a worker on a machine with one, docs/scaling.md)"
+    local, gpu = (_gather(names, ending) for ending in ("/default", "/gpu"))
     # In a log nobody is to read it.
     password = os.environ["MLFLOW_TRACKING_PASSWORD"] if sys.stdout.isatty() else "$MLFLOW_TRACKING_PASSWORD"
     where = shlex.quote(str(home() / ".env"))
@@ -285,6 +285,23 @@ def _page(urls: dict[str, str], names: list[str], has_gpu: bool) -> str:
   for this terminal:   {first}set -a; . {where}; set +a
   then:                prefect deployment run {names[0]} --watch
   and at the end:      make down"""
+
+
+def _gather(names: list[str], ending: str) -> str:
+    """Deployments of an ending as a shell writes them in short: those of the same kinds by the algorithms of all."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        if name.endswith(ending):
+            kind, dash, algorithm = name.removesuffix(ending).partition("-")
+            kinds.setdefault(kind + dash, []).append(algorithm)
+    alike: dict[str, list[str]] = {}
+    for kind, algorithms in kinds.items():
+        alike.setdefault(",".join(sorted(algorithms)), []).append(kind)
+
+    def braces(of: str) -> str:
+        return f"{{{of}}}" if "," in of else of
+
+    return ", ".join(braces(",".join(sorted(of))) + braces(algorithms) + ending for algorithms, of in alike.items())
 
 
 def _say(name: str, words: str) -> None:
