@@ -168,9 +168,9 @@ def test_a_mistake_is_told_with_key_value_and_what_is_allowed(files_read_once, o
         (["exp"], ["exp=ppo"]),
         (["ppo"], ["exp=ppo"]),
         (["exp=ppoo"], ["exp=ppoo", "'ppo'"]),
-        (["exp="], ["exp=", "ppo"]),
-        (["exp=???"], ["exp=???", "ppo"]),
-        (["exp=p2e_dv1_exploration"], ["exp=p2e_dv1_exploration", "not there yet"]),
+        (["exp="], ["exp=", "shepherd agents"]),
+        (["exp=???"], ["exp=???", "shepherd agents"]),
+        (["exp=p2e_dv1_exploration"], ["exp=p2e_dv1_exploration", "not there yet", "shepherd agents"]),
         (["exp=ppo_super_mario_bros"], ["exp=ppo_super_mario_bros", "not there yet"]),
         (
             ["exp=sac", "buffer.memmap=true", "buffer.on_device=true"],
