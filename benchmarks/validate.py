@@ -117,7 +117,7 @@ CASES = {
     "dreamer_v2_cartpole": Case("exp=dreamer_v2_cartpole algo.compile=true", None, NO_PEER, training=150),
     "dreamer_v3_cartpole": Case("exp=dreamer_v3_cartpole algo.compile=true", None, NO_PEER, training=150),
     "dreamer_v3_cartpole_long": Case(
-        "exp=dreamer_v3_cartpole algo.compile=true algo.total_steps=30000 algo.replay_ratio=0.5 buffer.size=30000",
+        "exp=dreamer_v3_cartpole_long algo.compile=true",
         400,
         "450, where RLlib's example ends (size XS, a gradient step an action)",
         evaluations=350,

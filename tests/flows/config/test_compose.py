@@ -56,6 +56,7 @@ PRESETS = (
     "dreamer_v3_XL_crafter",
     "dreamer_v3_benchmarks",
     "dreamer_v3_cartpole",
+    "dreamer_v3_cartpole_long",
     "dreamer_v3_crosshair",
     "dreamer_v3_dmc_cartpole_swingup_sparse",
     "dreamer_v3_dmc_walker_walk",
