@@ -247,7 +247,7 @@ def _chart(made: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture
             if name == "goes on":
                 axes.set_ylim(-0.08, 1.08)
             axes.tick_params(labelbottom=i == len(said) - 1)
-        drawn = _drawn(canvas)
+        drawn = _draw(canvas)
     return drawn[: height - height % 2], lambda step: left + step / span * (right - left)
 
 
@@ -323,7 +323,7 @@ def _panels(
         where = {"loc": "upper left", "bbox_to_anchor": (62 / width, 1 - 4 / height), "borderaxespad": 0.0}
         figure.legend(handles=handles, ncols=len(names), frameon=False, labelcolor=INK, handlelength=1.2, **where)
         figure.text(0.5, 6 / height, axis, color=INK, fontsize=9, ha="center")
-        return _drawn(canvas)
+        return _draw(canvas)
 
 
 def _figure(width: int, height: int) -> tuple[Any, Any]:
@@ -349,7 +349,7 @@ def _axes(figure: Any, place: tuple[float, float, float, float], name: str) -> A
     return axes
 
 
-def _drawn(canvas: Any) -> Picture:
+def _draw(canvas: Any) -> Picture:
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 

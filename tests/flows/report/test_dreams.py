@@ -66,11 +66,11 @@ def charts() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, charts: list[Any]) -> RunDirectory:
-    run, draw = RunDirectory(tmp_path_factory.mktemp("written")), dreams._drawn
+    run, draw = RunDirectory(tmp_path_factory.mktemp("written")), dreams._draw
     run.card.write_text(json.dumps({"spec": PICTURES}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dreams, "dream", lambda *arguments: made())
-        patch.setattr(dreams, "_drawn", lambda canvas: (charts.append(canvas.figure), draw(canvas))[1])
+        patch.setattr(dreams, "_draw", lambda canvas: (charts.append(canvas.figure), draw(canvas))[1])
         assert picture_dreams(run, Path("unused")) == [
             "media/dream_rgb.mp4",
             "media/dream_rgb.png",
@@ -159,7 +159,7 @@ def test_the_legend_has_the_colours_of_band_and_curves(written: RunDirectory, ch
 
 
 def test_a_world_without_pictures_has_its_own_dreams_as_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, drawn, draw = RunDirectory(tmp_path / "run"), list[Any](), dreams._drawn
+    run, drawn, draw = RunDirectory(tmp_path / "run"), list[Any](), dreams._draw
     run.media.mkdir(parents=True)
     run.card.write_text(json.dumps({"spec": PICTURES | {"obs": {"state": PICTURES["obs"]["state"]}}}))
     whole = made()
@@ -168,7 +168,7 @@ def test_a_world_without_pictures_has_its_own_dreams_as_curves(tmp_path: Path, m
     )
     one = Dream(truth, model, whole.seen, whole.there, own)
     monkeypatch.setattr(dreams, "dream", lambda *arguments: one)
-    monkeypatch.setattr(dreams, "_drawn", lambda canvas: (drawn.append(canvas.figure), draw(canvas))[1])
+    monkeypatch.setattr(dreams, "_draw", lambda canvas: (drawn.append(canvas.figure), draw(canvas))[1])
     assert picture_dreams(run, Path("unused")) == ["media/dream_curves.png", "media/dream_policy.png"]
     curves = {axes.get_ylabel(): axes.lines for axes in drawn[1].axes}
     wanted = {"state 0": own.obs["state"][..., 0], "state 1": own.obs["state"][..., 1]}
