@@ -181,7 +181,7 @@ def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
 # The policy's own dream -----------------------------------------------------------------------------------------------
 
 
-def _said(made: Dream) -> dict[str, np.ndarray]:
+def _read_numbers(made: Dream) -> dict[str, np.ndarray]:
     """Numbers that the model tells of its own dreams, [H+1, N], by their names in charts."""
     own = made.own
     said = {"reward": own.reward, "value": own.value, "goes on": own.goes_on}
@@ -234,7 +234,7 @@ def _chart(made: Dream, width: int, reach: tuple[float, float]) -> tuple[Picture
 
     Gives the picture, of an even number of rows, and where a step lies in it.
     """
-    said, lives, (left, right) = _said(made), _lives(made), reach
+    said, lives, (left, right) = _read_numbers(made), _lives(made), reach
     height, span = 100 * len(said) + 30, max(1, len(lives) - 1)
     with drawing():
         figure, canvas = _figure(width, height)
@@ -280,7 +280,7 @@ def _curves(made: Dream, spec: EnvSpec) -> Picture:
 
 def _own_curves(made: Dream, spec: EnvSpec) -> Picture:
     """Vector observations as they are dreamed, and what is told of them, a column a dream; pale behind its end."""
-    lives, rows = _lives(made), {**_numbers(made.own.obs, spec), **_said(made)}
+    lives, rows = _lives(made), {**_numbers(made.own.obs, spec), **_read_numbers(made)}
     drawn = {name: [(c, PALE, np.ones_like(lives)), (c, MODEL, lives)] for name, c in rows.items()}
     names = {"the policy's own dream": MODEL, "after its end": PALE}
     return _panels(drawn, names if not lives.all() else {"the policy's own dream": MODEL}, "step", 0)
