@@ -196,7 +196,7 @@ def _lives(made: Dream) -> np.ndarray:
     return (before > 0.5).cumprod(0).astype(bool)
 
 
-def _dreamed(made: Dream, key: str, spec: ArraySpec, side: int) -> list[list[Picture]]:
+def _show_dreams(made: Dream, key: str, spec: ArraySpec, side: int) -> list[list[Picture]]:
     """Images of the dreams, a list a step, in frames of the colour that each has in the charts; pale behind its end."""
     pictures = _enlarge(as_pictures(made.own.obs[key], spec), side)
     pictures = np.where(_lives(made)[..., None, None, None], pictures, 255 - (255 - pictures) // 4)
@@ -205,7 +205,7 @@ def _dreamed(made: Dream, key: str, spec: ArraySpec, side: int) -> list[list[Pic
 
 def _own_dream(made: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
     """Frames of the dreams side by side, and what is said of them below, up to where they are."""
-    keys = [_dreamed(made, key, spec, CELL) for key, spec in images.items()]
+    keys = [_show_dreams(made, key, spec, CELL) for key, spec in images.items()]
     keys = [rows for rows in keys if rows[0][0].shape == keys[0][0][0].shape]
     for t in range(len(keys[0])):
         page = _tile([rows[t] for rows in keys], LEFT, TOP)
@@ -220,7 +220,7 @@ def _own_dream(made: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture
 
 def _own_strips(made: Dream, images: Mapping[str, ArraySpec]) -> Picture:
     """Each dream a strip, time to the right, and what is said of them below on the same axis."""
-    rows = _dreamed(made, *next(iter(images.items())), SMALL_CELL)
+    rows = _show_dreams(made, *next(iter(images.items())), SMALL_CELL)
     shown = np.linspace(0, len(rows) - 1, min(len(rows), 11)).round().astype(int)
     page, cell = _tile([[*strip] for strip in zip(*(rows[t] for t in shown), strict=True)], LEFT, TOP), rows[0][0]
     centres = [LEFT + cell.shape[1] / 2 + i * (cell.shape[1] + GAP) for i in range(len(shown))]
