@@ -109,7 +109,7 @@ def _blank(pictures: np.ndarray, there: np.ndarray) -> np.ndarray:
     return np.where(there[..., None, None, None], pictures, np.uint8(255))
 
 
-def _edged(picture: Picture, colour: str, edge: int = EDGE) -> Picture:
+def _frame(picture: Picture, colour: str, edge: int = EDGE) -> Picture:
     """A picture with a frame around it."""
     whole = np.empty((picture.shape[0] + 2 * edge, picture.shape[1] + 2 * edge, 3), np.uint8)
     whole[:] = _rgb(colour)
@@ -150,7 +150,7 @@ def _beside_the_truth(made: Dream, key: str, spec: ArraySpec) -> Iterator[Pictur
     for t in range(len(truth)):
         word, colour = ("seen", SEEN_TONE) if t < made.seen else ("imagined", MODEL)
         edges = {"truth": INK, "model": colour, "difference": SOFT}
-        cells = [[_edged(picture, edges[name]) for picture in pictures[t]] for name, pictures in rows.items()]
+        cells = [[_frame(picture, edges[name]) for picture in pictures[t]] for name, pictures in rows.items()]
         page, height = _tile(cells, LEFT, TOP), cells[0][0].shape[0]
         words = [(LEFT - 8, TOP + (i + 0.5) * (height + GAP), "rm", name, INK) for i, name in enumerate(rows)]
         yield _write(page, [*words, (LEFT, TOP / 2, "lm", f"row {t + 1} of {len(truth)}: {word}", colour)])
@@ -164,7 +164,7 @@ def _strips(made: Dream, key: str, spec: ArraySpec) -> Picture:
     pages, left = list[Picture](), 84
     for n in range(truth.shape[1]):
         small = [_blank(_enlarge(part[shown, n], SMALL_CELL), made.there[shown, n]) for part in kinds.values()]
-        cells, top = [[_edged(picture, GRID, 1) for picture in row] for row in small], 0 if n else TOP
+        cells, top = [[_frame(picture, GRID, 1) for picture in row] for row in small], 0 if n else TOP
         page, (height, width) = _tile(cells, left, top), cells[0][0].shape[:2]
         words = [(left - 6, top + i * (height + GAP) + height / 2, "rm", name, INK) for i, name in enumerate(kinds)]
         if not n:
@@ -200,7 +200,7 @@ def _show_dreams(made: Dream, key: str, spec: ArraySpec, side: int) -> list[list
     """Images of the dreams, a list a step, in frames of the colour that each has in the charts; pale behind its end."""
     pictures = _enlarge(as_pictures(made.own.obs[key], spec), side)
     pictures = np.where(_lives(made)[..., None, None, None], pictures, 255 - (255 - pictures) // 4)
-    return [[_edged(p, tone) for p, tone in zip(row, COLOURS, strict=False)] for row in pictures]
+    return [[_frame(p, tone) for p, tone in zip(row, COLOURS, strict=False)] for row in pictures]
 
 
 def _own_dream(made: Dream, images: Mapping[str, ArraySpec]) -> Iterator[Picture]:
