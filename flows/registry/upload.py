@@ -67,7 +67,7 @@ def create_version(
     """Log an exported policy, of an MLflow run, as a model and register it as the next version of a name."""
     columns = {"takes": policy.signature.inputs, "gives": policy.signature.outputs}
     tags = {**tags, **{name: ", ".join(map(str, found)) for name, found in columns.items()}}
-    logged = _begun(client, "policy", run_id, policy.description["digest"], "agent")
+    logged = _find_or_begin(client, "policy", run_id, policy.description["digest"], "agent")
     if logged.status != "READY":
         _fill(client, logged, run_id, policy)
     return _register(client, name, logged, run_id, tags, description)
@@ -82,7 +82,7 @@ def create_part_version(
     """
     from mlflow.models import Model
 
-    logged = _begun(client, part, run_id, f"{tags[DIGEST]}-{part}", "part")
+    logged = _find_or_begin(client, part, run_id, f"{tags[DIGEST]}-{part}", "part")
     if logged.status != "READY":
         with tempfile.TemporaryDirectory() as temporary:
             files = Path(temporary) / "model"
@@ -95,7 +95,7 @@ def create_part_version(
     return _register(client, name, logged, run_id, tags, description)
 
 
-def _begun(client: MlflowClient, name: str, run_id: str, digest: str, kind: str) -> LoggedModel:
+def _find_or_begin(client: MlflowClient, name: str, run_id: str, digest: str, kind: str) -> LoggedModel:
     """The logged model of these weights, which a call that was killed may have begun."""
     begun = [logged for logged in _find_logged_models(client, run_id) if logged.tags[DIGEST] == digest]
     if begun:
