@@ -67,7 +67,7 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
         facts.add_row("observations", ", ".join(observations))
         behind = plugins.as_typed(plugins.bringing(module.Config.__module__))
         facts.add_row("train", shlex.join(["shepherd", "train", f"exp={name}", *behind]))
-        if tuned := _tuned(name):
+        if tuned := _list_variants(name):
             facts.add_row("or", ", ".join(f"exp={preset}" for preset in tuned))
         if (results := BUILT_IN.parent / "docs/results" / f"{name}.md").exists():
             facts.add_row("reached", f"{short_path(results)} (make validate)")
@@ -75,7 +75,7 @@ def agents_table(algorithms: Mapping[str, Any]) -> RenderableType:
     return _narrow(parts)
 
 
-def _tuned(name: str) -> list[str]:
+def _list_variants(name: str) -> list[str]:
     """The presets of an algorithm beside the one of its own name; `ppo_recurrent` and those after it are not PPO's."""
     others = [other for other in ALGORITHMS if other.startswith(f"{name}_")]
     mine = [preset for preset in presets() if preset.startswith(f"{name}_")]
