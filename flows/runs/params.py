@@ -69,7 +69,7 @@ def follow_params(run_dir: str, params: str, overrides: Sequence[str], stage: st
     if stale is not None:
         place = set_aside(run)
         log.warning("%s: %s; the run is set aside in %s", run_dir, stale, os.path.relpath(place))
-    for name in _measured_otherwise(run, config):
+    for name in _find_stale_measurements(run, config):
         path = run.path / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     return create_run(config, values, ["--params", params, *typed], source)
@@ -137,7 +137,7 @@ def _stale(run: RunDirectory, config: RunConfig) -> str | None:
     return None
 
 
-def _measured_otherwise(run: RunDirectory, config: RunConfig) -> Sequence[str]:
+def _find_stale_measurements(run: RunDirectory, config: RunConfig) -> Sequence[str]:
     """Names of what lies measured in the folder and is not of this environment, or was played from another seed."""
     settings = json.loads(json.dumps(dataclasses.asdict(EnvSettings.of(config.env))))
     if not run.card.exists() or run.read_card().get("settings") != settings:
