@@ -330,14 +330,14 @@ class RunConfig:
     @property
     def baseline_episodes(self) -> int:
         """Episodes of the random baseline."""
-        return self._judged(self.evaluation.baseline_episodes)
+        return self._limit_episodes(self.evaluation.baseline_episodes)
 
     @property
     def final_episodes(self) -> int:
         """Episodes of the last evaluation, greedy and stochastic each."""
-        return self._judged(self.evaluation.final_episodes)
+        return self._limit_episodes(self.evaluation.final_episodes)
 
-    def _judged(self, episodes: int) -> int:
+    def _limit_episodes(self, episodes: int) -> int:
         return min(episodes, 2) if self.dry_run else episodes  # it asks whether all works
 
 
