@@ -310,7 +310,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Name the observation that has no name of its own as the algorithm's keys ask for it."""
         if self.algo is not None:  # while a config is built, its algorithm's keys come last
-            object.__setattr__(self, "env", _named(self.env, self.algo))
+            object.__setattr__(self, "env", _name_added_keys(self.env, self.algo))
 
     @property
     def width(self) -> int:
@@ -341,7 +341,7 @@ class RunConfig:
         return min(episodes, 2) if self.dry_run else episodes  # it asks whether all works
 
 
-def _named(env: EnvConfig, algo: Any) -> EnvConfig:
+def _name_added_keys(env: EnvConfig, algo: Any) -> EnvConfig:
     """The env group with the names of what comes by itself, where its user left them to the algorithm's keys."""
     vectors, images = (getattr(getattr(algo, group, None), "encoder", ()) for group in ("mlp_keys", "cnn_keys"))
     added = {"reward": env.reward_as_observation, "action_stack": env.actions_as_observation.num_stack > 0}
