@@ -50,7 +50,7 @@ class OwnClass(Suite):
         """An object of the class, or what the function gives."""
         # What cannot be drawn need not know the argument.
         drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-        return _checked(self.own(**{**arguments, **drawn}))
+        return _check_env(self.own(**{**arguments, **drawn}))
 
     def source(self, env_id: str) -> Any:
         """The class or function."""
@@ -69,7 +69,7 @@ def _is_env_class(found: object) -> bool:
     return isinstance(found, type) and issubclass(found, gymnasium.Env)
 
 
-def _checked(made: Any) -> gymnasium.Env:
+def _check_env(made: Any) -> gymnasium.Env:
     if not isinstance(made, gymnasium.Env):
         raise TypeError(f"it gave a {type(made).__name__}, no gymnasium.Env")
     return made
@@ -123,7 +123,7 @@ class OwnWrapper(Suite):
         mine = {name: value for name, value in arguments.items() if name in self.names}
         env = open_env(self.inner, env_id, self._others(arguments), render_mode)
         try:
-            return _checked(self.own.own(env, **mine))
+            return _check_env(self.own.own(env, **mine))
         except Exception as error:
             env.close()
             given = ", ".join(f"env.wrapper.{name}={value}" for name, value in mine.items()) or "no arguments"
