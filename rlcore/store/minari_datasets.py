@@ -124,7 +124,7 @@ def read_spec(name: str) -> EnvSpec:
     for key, _, leaf in _leaves(dataset.observation_space):
         with suppress(UserError):
             obs[key] = array_spec(key, leaf)
-    with _told_of(name):
+    with _tell_mistakes(name):
         known = dataset.env_spec
         return EnvSpec(name if known is None else known.id, obs, action_spec(dataset.action_space))
 
@@ -146,7 +146,7 @@ def read(name: str, keys: Iterable[str]) -> dict[str, np.ndarray]:
     dataset = _load(name)
     paths = {key: path for key, path, _ in _leaves(dataset.observation_space)}
     parts: dict[str, list[np.ndarray]] = {}
-    with _told_of(name):
+    with _tell_mistakes(name):
         for episode in dataset.iterate_episodes():
             for column, rows in _rows(episode, {key: paths[key] for key in keys}).items():
                 parts.setdefault(column, []).append(rows)
@@ -202,7 +202,7 @@ def _load(name: str) -> Any:
             f"minari:{name}: not in {folder('')}{there}; `minari download {name}` gets one that Minari hosts, "
             f"`shepherd collect RUN --minari {name}` makes one"
         )
-    with _told_of(name):
+    with _tell_mistakes(name):
         return package.load_dataset(name)
 
 
@@ -215,7 +215,7 @@ def _minari(name: str, module: str = "") -> Any:
 
 
 @contextmanager
-def _told_of(name: str) -> Iterator[None]:
+def _tell_mistakes(name: str) -> Iterator[None]:
     """Tell of whatever a dataset, which may be anybody's, has that cannot be read, with its name."""
     try:
         yield
