@@ -28,7 +28,7 @@ class Restarts:
         """Longest time that all restarts of one reset take, where each of them may take `limit` seconds."""
         return self.attempts * (self.wait + limit)
 
-    def given_up(self) -> str:
+    def explain_giving_up(self) -> str:
         """Words behind a failure that is not answered any more; "" where none ever is."""
         if not self.attempts:
             return ""

@@ -109,7 +109,7 @@ class SingleEnv:
         """Count an exception; an EnvironmentFault where no restart answers it."""
         what = f"{call} raised {type(error).__name__}: {first_line(error)}"
         if not self.restarts.allow():
-            raise self._fault(f"{what}{self.restarts.given_up()}") from error
+            raise self._fault(f"{what}{self.restarts.explain_giving_up()}") from error
         self.broken = True
         self.failures.append(f"environment {self.index}, step {self.length} of its episode: {what}")
 

@@ -232,7 +232,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         restarts, text = self._restarts[index], str(lost)
         while True:
             if not restarts.allow():
-                raise EnvironmentLost(text + restarts.given_up()) from None
+                raise EnvironmentLost(text + restarts.explain_giving_up()) from None
             self._note_failures(index, [text], cut)
             self.workers[index].close()
             restarts.pause()
