@@ -68,7 +68,7 @@ class AtariSuite(ImportedSuite):
         """Two of each game; those of version 0 are known too."""
         return [env_id for env_id in super().ids() if not env_id.endswith("-v0")]
 
-    def tried(self) -> Sequence[str]:
+    def ids_to_try(self) -> Sequence[str]:
         """The first id alone: the others differ from it by a file that lies in the package."""
         return self.ids()[:1]
 

@@ -163,7 +163,7 @@ class DMCSuite(Suite):
         """Domain and task of each."""
         return tuple(_PARTS)
 
-    def tried(self) -> Sequence[str]:
+    def ids_to_try(self) -> Sequence[str]:
         """A single task: all of them have one engine."""
         return ("cartpole_balance",)
 

@@ -120,7 +120,7 @@ class RegisteredSuite(GymnasiumSuite):
         spec = gymnasium.registry.get(env_id)
         return spec is not None and not entry(spec).startswith(PACKAGES)
 
-    def tried(self) -> Sequence[str]:
+    def ids_to_try(self) -> Sequence[str]:
         """None: each may be large."""
         return ()
 

@@ -83,13 +83,13 @@ class Listed:
 
 
 def list_suites() -> list[Listed]:
-    """Every suite with its ids, made to see whether they can be (`Suite.tried`); plugins must have been loaded."""
+    """Every suite with its ids, made to see whether they can be (`Suite.ids_to_try`); plugins must have been loaded."""
     rows = []
     for suite in SUITES.values():
         if not suite.listed():
             continue
         here, ids = is_installed(suite), tuple(suite.ids())
-        tried = suite.tried() if here else ()
+        tried = suite.ids_to_try() if here else ()
         refused = {env_id: why for env_id in tried if (why := why_not(suite, env_id)) is not None}
         ids = tuple(env_id for env_id in ids if env_id not in refused)
         rows.append(Listed(suite.name, suite.extra, here, ids, suite.note, refused))

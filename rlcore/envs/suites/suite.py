@@ -108,7 +108,7 @@ class Suite(Protocol):
         """Tell whether an id is one of the suite's `ids`."""
         return env_id in self.ids()
 
-    def tried(self) -> Sequence[str]:
+    def ids_to_try(self) -> Sequence[str]:
         """Ids that `shepherd envs` makes to see whether they can be; of a suite of many alike, some."""
         return self.ids()
 
