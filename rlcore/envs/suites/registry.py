@@ -86,7 +86,7 @@ def list_suites() -> list[Listed]:
     """Every suite with its ids, made to see whether they can be (`Suite.ids_to_try`); plugins must have been loaded."""
     rows = []
     for suite in SUITES.values():
-        if not suite.listed():
+        if not suite.is_listed():
             continue
         here, ids = is_installed(suite), tuple(suite.ids())
         tried = suite.ids_to_try() if here else ()

@@ -112,7 +112,7 @@ class Suite(Protocol):
         """Ids that `shepherd envs` makes to see whether they can be; of a suite of many alike, some."""
         return self.ids()
 
-    def listed(self) -> bool:
+    def is_listed(self) -> bool:
         """Tell whether `shepherd envs` lists the suite: it has ids, or an extra that would bring some."""
         return bool(self.extra or self.ids())
 
