@@ -125,8 +125,8 @@ def _exact_here(settings: EnvSettings) -> bool:
     """Find out whether lanes give the bits of single environments here: a machine's vectorised sines may be its own."""
     key = repr(settings)
     if key not in _EXACT:
-        lanes = NativeVectorEnv(settings, TRIED, _tried_seed)
-        single = SerialVectorEnv(lambda: make(settings), TRIED, _tried_seed)
+        lanes = NativeVectorEnv(settings, TRIED, _trial_seed)
+        single = SerialVectorEnv(lambda: make(settings), TRIED, _trial_seed)
         with closing(lanes), closing(single):
             _EXACT[key] = _play_bytes(lanes) == _play_bytes(single)
         if not _EXACT[key]:
@@ -134,7 +134,7 @@ def _exact_here(settings: EnvSettings) -> bool:
     return _EXACT[key]
 
 
-def _tried_seed(env_index: int, episode_index: int) -> int:
+def _trial_seed(env_index: int, episode_index: int) -> int:
     return 1000 * env_index + episode_index
 
 
