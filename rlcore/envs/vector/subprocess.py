@@ -192,7 +192,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         deadline = Deadline(self._limit(self._builds(action, seeds), bool(seeds)))
         obs, reward, terminated, truncated = rows
         for index in range(self.num_envs):
-            if self._failed(index, seeds, deadline):
+            if self._receive_or_restart(index, seeds, deadline):
                 reward[index], terminated[index], truncated[index] = 0.0, False, True
                 continue
             row = self.workers[index].row
@@ -210,8 +210,8 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         first = first_limit(self.step_timeout)
         return (first if builds else self.step_timeout) + (self._restarts[0].seconds(first) if resets else 0.0)
 
-    def _failed(self, index: int, seeds: dict[int, int | None], deadline: Deadline) -> bool:
-        """Receive the answer of one worker; whether its step failed and a restart answers that."""
+    def _receive_or_restart(self, index: int, seeds: dict[int, int | None], deadline: Deadline) -> bool:
+        """Receive the answer of one worker; True where its step failed and a restart answers that."""
         while True:
             try:
                 answer = self.workers[index].receive(deadline, int(self._steps[index]))
