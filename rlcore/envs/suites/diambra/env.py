@@ -115,7 +115,7 @@ class DiambraEnv(gymnasium.Env):
             ones = int(self._nvec.sum())
             low, high = np.zeros(len(self._nvec), np.int32), (self._nvec - 1).astype(np.int32)
             found["action"] = spaces.MultiBinary(ones) if wrappers.scale else spaces.Box(low, high, dtype=np.int32)
-        return spaces.Dict(self._filtered(found))
+        return spaces.Dict(self._filter_keys(found))
 
     def _prefixes(self) -> tuple[str, str, str]:
         """Prefixes of the keys of both players' numbers, behind that of their common ones."""
@@ -131,7 +131,7 @@ class DiambraEnv(gymnasium.Env):
             return Readout(category, number, space, lambda value: np.array([(value - low) / (high - low)], np.float32))
         return Readout(category, number, spaces.MultiBinary(high + 1), lambda value: one_hot([value], [high + 1]))
 
-    def _filtered(self, found: Mapping[str, spaces.Space[Any]]) -> dict[str, spaces.Space[Any]]:
+    def _filter_keys(self, found: Mapping[str, spaces.Space[Any]]) -> dict[str, spaces.Space[Any]]:
         asked = self.keys.diambra_wrappers.filter_keys
         for key in asked:
             if key not in found:
