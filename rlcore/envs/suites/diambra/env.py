@@ -176,7 +176,7 @@ class DiambraEnv(gymnasium.Env):
         ended = any(response.info.game_states[state] for state in (ROUND_DONE, STAGE_DONE, GAME_DONE))
         if ended and not over and self.keys.diambra_wrappers.stack_actions > 1:
             self._forget_actions()
-        return self._obs(response), self._rewarded(reward), over, False, self._info(response)
+        return self._obs(response), self._scale_reward(reward), over, False, self._info(response)
 
     def _split(self, action: int) -> tuple[int, int]:
         """Move and attack of an action of the kind DISCRETE."""
@@ -186,7 +186,7 @@ class DiambraEnv(gymnasium.Env):
         states = response.info.game_states
         return bool(states[EPISODE_DONE] or states[ENV_DONE])
 
-    def _rewarded(self, reward: float) -> float:
+    def _scale_reward(self, reward: float) -> float:
         wrappers = self.keys.diambra_wrappers
         if wrappers.normalize_reward:
             reward /= wrappers.normalization_factor * self._full_health()
