@@ -216,22 +216,22 @@ def episode_settings(keys: Keys, game: str, info: Any, rng: np.random.Generator)
     settings = keys.diambra_settings
     kinds = messages()
 
-    def drawn(value: Any, choices: range) -> int:
+    def draw_if_open(value: Any, choices: range) -> int:
         draw = choices[int(rng.integers(len(choices)))]  # also where it is not needed: the others stay as they are
         return draw if value is None else value
 
     seed = int(rng.integers(2**31 - 1))
-    difficulty = drawn(settings.difficulty, range(info.difficulty_bounds.min, info.difficulty_bounds.max + 1))
-    tower = drawn(settings.tower, TOWERS)
-    role = drawn(settings.role and ROLES[settings.role], range(P1, P2 + 1))
-    dash, evade, bar = (drawn(style, ULTIMATES) for style in settings.ultimate_style or (None, None, None))
+    difficulty = draw_if_open(settings.difficulty, range(info.difficulty_bounds.min, info.difficulty_bounds.max + 1))
+    tower = draw_if_open(settings.tower, TOWERS)
+    role = draw_if_open(settings.role and ROLES[settings.role], range(P1, P2 + 1))
+    dash, evade, bar = (draw_if_open(style, ULTIMATES) for style in settings.ultimate_style or (None, None, None))
     player = kinds.PlayerSettings(
         role=role,
         outfits=settings.outfits,
-        super_art=drawn(settings.super_art, SUPER_ARTS),
-        fighting_style=drawn(settings.fighting_style, STYLES_OF.get(game, STYLES)),
+        super_art=draw_if_open(settings.super_art, SUPER_ARTS),
+        fighting_style=draw_if_open(settings.fighting_style, STYLES_OF.get(game, STYLES)),
         ultimate_style={"dash": dash, "evade": evade, "bar": bar},
-        speed_mode=drawn(settings.speed_mode, SPEEDS),
+        speed_mode=draw_if_open(settings.speed_mode, SPEEDS),
         characters=draw_characters(settings, info.characters_info, rng),
     )
     return kinds.EpisodeSettings(
