@@ -49,7 +49,7 @@ def block(rng: torch.Generator, spec: Any, *lead: int) -> Steps:
     return Steps(obs, action, torch.randn(lead, generator=rng), ends & False, ends, ends & False)
 
 
-def timed(function: Callable[[], Any]) -> tuple[float, float]:
+def time_call(function: Callable[[], Any]) -> tuple[float, float]:
     """Seconds and processor seconds of a call."""
     wall, cpu = time.perf_counter(), time.process_time()
     function()
@@ -69,7 +69,7 @@ def size(folder: Path) -> int:
 def go_on(folder: str) -> None:
     """In a process of its own: a session that goes on where the run stands; prints what that took."""
     began = bytes_read()
-    wall, cpu = timed(lambda: Session(RunDirectory(folder)).close())
+    wall, cpu = time_call(lambda: Session(RunDirectory(folder)).close())
     print(json.dumps([wall, cpu, bytes_read() - began]))
 
 
@@ -90,7 +90,7 @@ def figures(folder: Path) -> list[tuple[str, float, float, float]]:
 
     def did(what: str, function: Callable[[], Any]) -> None:
         before = size(run.checkpoints)
-        took = timed(function)
+        took = time_call(function)
         rows.append((what, *took, size(run.checkpoints) - before))
 
     session = Session(run)
@@ -108,9 +108,9 @@ def figures(folder: Path) -> list[tuple[str, float, float, float]]:
     shutil.rmtree(run.checkpoints / chunks.FOLDER)
     without = "the memory's chunks deleted"
     began = bytes_read()
-    rows.append((f"its policy is loaded, {without}", *timed(lambda: load_policy(newest)), bytes_read() - began))
+    rows.append((f"its policy is loaded, {without}", *time_call(lambda: load_policy(newest)), bytes_read() - began))
     began = bytes_read()
-    took = timed(lambda: evaluate_checkpoint(run, newest, 1))
+    took = time_call(lambda: evaluate_checkpoint(run, newest, 1))
     rows.append((f"an episode of its policy, {without}", *took, bytes_read() - began))
     return rows
 
