@@ -73,7 +73,7 @@ def go_on(folder: str) -> None:
     print(json.dumps([wall, cpu, bytes_read() - began]))
 
 
-def going_on(run: RunDirectory) -> tuple[float, float, int]:
+def time_going_on(run: RunDirectory) -> tuple[float, float, int]:
     """Seconds, processor seconds, bytes read of a session that goes on; imports are not in it."""
     command = [sys.executable, "-m", "benchmarks.full_memory", GOING_ON, str(run.path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -96,14 +96,14 @@ def figures(folder: Path) -> list[tuple[str, float, float, float]]:
     session = Session(run)
     session.training.collector.collect(1)
     did("checkpoint, empty memory", session.save)
-    rows.append(("goes on, empty memory", *going_on(run)))
+    rows.append(("goes on, empty memory", *time_going_on(run)))
     fill(session, ROWS, seed=0)
     for number, (new, what) in enumerate(((0, "all of it new"), (INTERVAL, f"{INTERVAL:,} rows new"), (0, "none new"))):
         fill(session, new, seed=number + 1)
         session.training.collector.collect(1)  # another step, another checkpoint
         did(f"checkpoint of 1 M rows, {what}", session.save)
     session.close()
-    rows.append(("goes on with 1 M rows", *going_on(run)))
+    rows.append(("goes on with 1 M rows", *time_going_on(run)))
     newest = checkpoint.resolve(run)
     shutil.rmtree(run.checkpoints / chunks.FOLDER)
     without = "the memory's chunks deleted"
