@@ -88,20 +88,20 @@ def figures(folder: Path) -> list[tuple[str, float, float, float]]:
     make_env(run)
     rows: list[tuple[str, float, float, float]] = []
 
-    def did(what: str, function: Callable[[], Any]) -> None:
+    def add_row(what: str, function: Callable[[], Any]) -> None:
         before = size(run.checkpoints)
         took = time_call(function)
         rows.append((what, *took, size(run.checkpoints) - before))
 
     session = Session(run)
     session.training.collector.collect(1)
-    did("checkpoint, empty memory", session.save)
+    add_row("checkpoint, empty memory", session.save)
     rows.append(("goes on, empty memory", *time_going_on(run)))
     fill(session, ROWS, seed=0)
     for number, (new, what) in enumerate(((0, "all of it new"), (INTERVAL, f"{INTERVAL:,} rows new"), (0, "none new"))):
         fill(session, new, seed=number + 1)
         session.training.collector.collect(1)  # another step, another checkpoint
-        did(f"checkpoint of 1 M rows, {what}", session.save)
+        add_row(f"checkpoint of 1 M rows, {what}", session.save)
     session.close()
     rows.append(("goes on with 1 M rows", *time_going_on(run)))
     newest = checkpoint.resolve(run)
