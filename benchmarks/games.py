@@ -56,12 +56,12 @@ def main() -> None:
     rows: dict[str, list[list[float]]] = {name: [] for name in [*ONE, *EIGHT] if name != "sb3" or arguments.peers}
     for _ in range(arguments.repeats):
         for name, found in rows.items():
-            found.append(measured(name, arguments.peers if name == "sb3" else sys.executable))
+            found.append(measure_apart(name, arguments.peers if name == "sb3" else sys.executable))
             print(name, found[-1], flush=True)
     PAGE.write_text(page(rows, arguments.repeats))
 
 
-def measured(name: str, python: str) -> list[float]:
+def measure_apart(name: str, python: str) -> list[float]:
     """A row, by a process of its own."""
     command = [python, "-m", "benchmarks.games", "--measure", name]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
