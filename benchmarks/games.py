@@ -152,7 +152,7 @@ def measure_picture() -> list[float]:
     return per_step(step, env.ale.reset_game)
 
 
-def preprocessed() -> gymnasium.Env:
+def make_preprocessed() -> gymnasium.Env:
     """A game as Gymnasium makes it."""
     import cv2
 
@@ -163,7 +163,7 @@ def preprocessed() -> gymnasium.Env:
 
 
 def measure_gymnasium() -> list[float]:
-    env = preprocessed()
+    env = make_preprocessed()
     return per_step(env.step, lambda: env.reset(seed=0))
 
 
@@ -223,7 +223,7 @@ def measure_ours() -> list[float]:
 
 
 def measure_gymnasium_8() -> list[float]:
-    envs = gymnasium.vector.AsyncVectorEnv([preprocessed] * GAMES, shared_memory=True, context="forkserver")
+    envs = gymnasium.vector.AsyncVectorEnv([make_preprocessed] * GAMES, shared_memory=True, context="forkserver")
     with closing(envs):
         envs.reset(seed=0)
         return in_turn(envs.step)
@@ -231,7 +231,7 @@ def measure_gymnasium_8() -> list[float]:
 
 def measure_sb3() -> list[float]:
     vectors: Any = importlib.import_module("stable_baselines3.common.vec_env")  # of the peers' environment
-    with closing(vectors.SubprocVecEnv([preprocessed] * GAMES, start_method="forkserver")) as envs:
+    with closing(vectors.SubprocVecEnv([make_preprocessed] * GAMES, start_method="forkserver")) as envs:
         envs.seed(0)
         envs.reset()
         return in_turn(envs.step)
