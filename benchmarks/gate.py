@@ -76,7 +76,7 @@ KINDS: dict[str, tuple[str, Draw]] = {
 }
 
 
-def ended_early(new: list[float], old: list[float], random: float) -> tuple[bool, int]:
+def end_early(new: list[float], old: list[float], random: float) -> tuple[bool, int]:
     """The verdict of a gate that looks every so many episodes, and after how many it ends."""
     for count in range(FEWEST_SEEN, EPISODES, LOOK_EVERY):
         found = foresee(new[:count], old[:count], EPISODES, random)
@@ -95,7 +95,7 @@ def main(comparisons: int) -> None:
         for _ in range(comparisons):
             new, old, random = draw(rng)
             whole = compare_pairs(new.tolist(), old.tolist(), "champion", EPISODES).better
-            found, count = ended_early(new.tolist(), old.tolist(), random)
+            found, count = end_early(new.tolist(), old.tolist(), random)
             fixed, early, same, played = fixed + whole, early + found, same + (whole == found), played + count
         shares = " | ".join(f"{100 * n / comparisons:.1f} %" for n in (fixed, early, same))
         print(f"| {name} | {truth} | {shares} | {played / comparisons:.0f} |", flush=True)
