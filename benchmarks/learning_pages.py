@@ -45,7 +45,7 @@ def write_pages(folder: Path) -> None:
         (folder / f"{algorithm}.md").write_text(page(algorithm, figures))
 
 
-def reached(gate: dict[str, Any]) -> int:
+def count_reaching(gate: dict[str, Any]) -> int:
     """How many seeds do."""
     low, high = gate.get("at_least", gate.get("mean_at_least", -math.inf)), gate.get("at_most", math.inf)
     return sum(low <= value <= high for value in gate["values"])
@@ -68,14 +68,14 @@ def passed(figures: dict[str, Any]) -> bool:
 def _holds(gate: dict[str, Any]) -> bool:
     if "mean_at_least" in gate:
         return float(np.mean(gate["values"])) >= gate["mean_at_least"]
-    return reached(gate) >= SHARE * len(gate["values"])
+    return count_reaching(gate) >= SHARE * len(gate["values"])
 
 
 def verdict(figures: dict[str, Any]) -> str:
     """How many seeds reach each gate."""
     limit = figures.get("within_s")
     return ", ".join(
-        f"{reached(gate)} of {len(gate['values'])} seeds reach {mark(gate)} after {gate['policy_steps']:,} steps"
+        f"{count_reaching(gate)} of {len(gate['values'])} seeds reach {mark(gate)} after {gate['policy_steps']:,} steps"
         for gate in figures["gates"]
     ) + (f", in {figures['cpu_s']:.0f} of {limit:.0f} processor seconds" if limit else "")
 
@@ -88,7 +88,7 @@ def page(algorithm: str, figures: dict[str, Any]) -> str:
     lines = [f"# {title}: what the presets reach", "", INTRODUCTION, "", *head(columns)]
     for of in presets.values():
         for gate in of["gates"]:
-            shown = f"**{reached(gate)} of {len(gate['values'])}**"
+            shown = f"**{count_reaching(gate)} of {len(gate['values'])}**"
             limit = f", in {of['within_s']:.0f} processor seconds" if of.get("within_s") else ""
             cells = [f"`{of['preset']}`", of["env"], f"{gate['policy_steps']:,}", mark(gate) + limit, shown]
             lines.append(row([*cells, interval(gate["values"]), of["about"]]))

@@ -68,7 +68,7 @@ def test_the_seeds_of_two_programs_are_compared_in_the_mean() -> None:
     gate = {"of": "greedy", "policy_steps": 1, "mean_at_least": 3.0, "values": [1.0, 2.0, 6.0]}
     assert learning_pages.passed({"gates": [gate]})
     assert not learning_pages.passed({"gates": [gate | {"mean_at_least": 3.1}]})
-    assert learning_pages.reached(gate) == 1
+    assert learning_pages.count_reaching(gate) == 1
 
 
 def test_each_measure_has_its_words_and_each_case_a_gate() -> None:
