@@ -46,7 +46,7 @@ def write_pages(folder: Path) -> None:
 
 
 def count_reaching(gate: dict[str, Any]) -> int:
-    """How many seeds do."""
+    """Number of seeds that reach a gate."""
     low, high = gate.get("at_least", gate.get("mean_at_least", -math.inf)), gate.get("at_most", math.inf)
     return sum(low <= value <= high for value in gate["values"])
 
@@ -104,7 +104,8 @@ def section(name: str, of: dict[str, Any]) -> list[str]:
     """One preset: its command, the return of each seed, the picture."""
     where = f"{of['machine']}, {of['day']}, code and config {of['digest']}"
     by_seed = [
-        f"{PHRASES[gate['of']][1]}after {gate['policy_steps']:,} steps {listed(gate['values'])}" for gate in of["gates"]
+        f"{PHRASES[gate['of']][1]}after {gate['policy_steps']:,} steps {list_returns(gate['values'])}"
+        for gate in of["gates"]
     ]
     return [
         f"## {of['env']}",
@@ -112,7 +113,7 @@ def section(name: str, of: dict[str, Any]) -> list[str]:
         f"`{of['command']}`",
         "",
         f"By seed: {'; '.join(by_seed)}. The policy that each run chose by its own evaluations: "
-        f"{listed(of['chosen'])}. Training took {of['cpu_s']:.0f} processor seconds a seed ({where}).",
+        f"{list_returns(of['chosen'])}. Training took {of['cpu_s']:.0f} processor seconds a seed ({where}).",
         "",
         f"![Return against steps of training, each seed and their interquartile mean]({name}.png)",
         *(peer(of["beside"], of["gates"][0]) if "beside" in of else []),
@@ -124,7 +125,7 @@ def peer(beside: dict[str, Any], gate: dict[str, Any]) -> list[str]:
     return [
         "",
         f"{beside['who']} with the same numbers: {PHRASES[gate['of']][1]}after {gate['policy_steps']:,} steps "
-        f"{listed(beside['values'])}, {beside['cpu_s']:.0f} processor seconds a seed ({beside['machine']}, "
+        f"{list_returns(beside['values'])}, {beside['cpu_s']:.0f} processor seconds a seed ({beside['machine']}, "
         f"{beside['day']}), by `{beside['command']}`.",
     ]
 
@@ -136,7 +137,7 @@ def sameness(base: dict[str, Any], variants: dict[str, dict[str, Any]]) -> list[
     for of in (base, *variants.values()):
         cells = [of["about"] if of is not base else "4 environments × 128 rows, not compiled, no normaliser"]
         ours, others = ([f["gates"][-1]["values"], f["while_training"]] for f in (of, base))
-        cells.append(listed(ours[0]))
+        cells.append(list_returns(ours[0]))
         for values, beside in zip(ours, others, strict=True):
             cells += [interval(values), difference(values, beside) if of is not base else ""]
         lines.append(row(cells))
@@ -153,7 +154,7 @@ def row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def listed(values: Sequence[float]) -> str:
+def list_returns(values: Sequence[float]) -> str:
     """Returns, as a reader wants them."""
     return ", ".join(map(number, values))
 
