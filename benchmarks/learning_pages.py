@@ -161,15 +161,15 @@ def list_returns(values: Sequence[float]) -> str:
 
 def interval(returns: Sequence[float]) -> str:
     """The IQM of seeds and its interval."""
-    return spelled(statistics.bootstrap([np.array(returns)], statistics.iqm, np.random.default_rng(0)))
+    return spell_interval(statistics.bootstrap([np.array(returns)], statistics.iqm, np.random.default_rng(0)))
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> str:
     """Of two IQMs, and its interval."""
     rng, paired = np.random.default_rng(0), len(first) == len(second)
-    return spelled(statistics.difference([np.array(first)], [np.array(second)], statistics.iqm, rng, paired))
+    return spell_interval(statistics.difference([np.array(first)], [np.array(second)], statistics.iqm, rng, paired))
 
 
-def spelled(found: statistics.Interval) -> str:
+def spell_interval(found: statistics.Interval) -> str:
     """An estimate with the ends of its interval."""
     return f"{number(found.value)} ({number(found.low)} to {number(found.high)})"
