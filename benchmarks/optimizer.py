@@ -43,7 +43,7 @@ def main() -> None:
         found = {side: [] for side in sides}
         for _ in range(ROUNDS):
             for side in sides:
-                found[side].append(_measured(net, side))
+                found[side].append(_measure_apart(net, side))
         medians = {
             side: [statistics.median(column) for column in zip(*each, strict=True)] for side, each in found.items()
         }
@@ -57,7 +57,7 @@ def main() -> None:
     print(PAGE.read_text())
 
 
-def _measured(net: str, side: str) -> list[float]:
+def _measure_apart(net: str, side: str) -> list[float]:
     command = [sys.executable, "-m", "benchmarks.optimizer", net, side]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
