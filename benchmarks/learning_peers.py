@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks import peers
 from benchmarks.learning_pages import write_pages
-from benchmarks.peers import ROOT, SILENT, measured, write_scripts
+from benchmarks.peers import ROOT, SILENT, measure_command, write_scripts
 from benchmarks.protocols import Protocol
 from benchmarks.validate import PEERS, RESULTS, best_in_a_row
 from rlcore.store.directory import write_json
@@ -84,7 +84,7 @@ def sheeprl(name: str) -> tuple[str, str, Train]:
 
     def train(python: str, seed: int, folder: Path) -> dict[str, float]:
         command = [str(Path(python).with_name("sheeprl")), *words, f"seed={seed}", *silent, *SPOKEN]
-        used = measured([*command, f"log_root={folder / 'logs'}"], folder)
+        used = measure_command([*command, f"log_root={folder / 'logs'}"], folder)
         returns = [float(value) for _, value in RETURN.findall((folder / "output").read_text())]
         return used | {"return": best_in_a_row(returns)}
 

@@ -45,7 +45,7 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def measured(command: Sequence[str], folder: Path) -> dict[str, float]:
+def measure_command(command: Sequence[str], folder: Path) -> dict[str, float]:
     """Processor and wall seconds and peak memory [MB] of a command with all that it starts."""
     began = time.perf_counter()
     with open(folder / "output", "w+") as output:
@@ -63,12 +63,12 @@ def measured(command: Sequence[str], folder: Path) -> dict[str, float]:
 def ours(protocol: Protocol, seed: int, folder: Path) -> dict[str, float]:
     run = f"runs/{seed}-{time.monotonic_ns()}"
     words = [*protocol.ours, *protocol.words(), f"env.id={protocol.env_id}", f"seed={seed}"]
-    measured([str(BIN / "shepherd"), "stage", "make-env", run, *words], folder)
+    measure_command([str(BIN / "shepherd"), "stage", "make-env", run, *words], folder)
     plugins = [word for word in words if word.startswith("plugins=")]
-    found = measured([str(BIN / "shepherd"), "stage", "train", run, *plugins], folder)
+    found = measure_command([str(BIN / "shepherd"), "stage", "train", run, *plugins], folder)
     if protocol.judged:
         judge = [str(BIN / "shepherd"), "evaluate", run, "--checkpoint", "latest", "--episodes", str(EPISODES)]
-        measured(judge, folder)
+        measure_command(judge, folder)
         (written,) = (folder / run / "evaluations").glob(f"*-{EPISODES}.json")
         found["return"] = json.loads(written.read_text())["greedy"]["mean"]
     return found
@@ -81,7 +81,7 @@ def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) 
     how = [protocol.vector, protocol.normalize, options, saved]
     policy = "CnnPolicy" if protocol.vector == "pixels" else CONTRIB.get(name, "MlpPolicy")
     asked = [module, name, policy, protocol.env_id, protocol.num_envs, protocol.steps, seed, *how]
-    found = measured([python, "sb3.py", json.dumps(asked)], folder)
+    found = measure_command([python, "sb3.py", json.dumps(asked)], folder)
     if protocol.judged:
         how = [module, name, protocol.env_id, saved, protocol.normalize, EPISODES]
         found["return"] = asked_of(python, "sb3_judge.py", how, folder)
@@ -98,7 +98,7 @@ def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[st
         f"seed={seed}",
     ]
     logs = folder / f"sheeprl-{time.monotonic_ns()}"
-    found = measured([str(Path(python).with_name("sheeprl")), *words, f"log_root={logs}"], folder)
+    found = measure_command([str(Path(python).with_name("sheeprl")), *words, f"log_root={logs}"], folder)
     if protocol.judged:
         found["return"] = asked_of(python, "sheeprl_judge.py", [str(logs), EPISODES], folder)
     return found
@@ -158,7 +158,7 @@ def state() -> str:
 
 
 def write_scripts(folder: Path) -> None:
-    """The programs that the peers run, where `measured` starts them."""
+    """The programs that the peers run, where `measure_command` starts them."""
     for script, text in FILES.items():
         (folder / f"{script}.py").write_text(text)
 
