@@ -84,7 +84,7 @@ def stable_baselines3(protocol: Protocol, seed: int, folder: Path, python: str) 
     found = measure_command([python, "sb3.py", json.dumps(asked)], folder)
     if protocol.judged:
         how = [module, name, protocol.env_id, saved, protocol.normalize, EPISODES]
-        found["return"] = asked_of(python, "sb3_judge.py", how, folder)
+        found["return"] = ask_script(python, "sb3_judge.py", how, folder)
     return found
 
 
@@ -100,7 +100,7 @@ def sheeprl(protocol: Protocol, seed: int, folder: Path, python: str) -> dict[st
     logs = folder / f"sheeprl-{time.monotonic_ns()}"
     found = measure_command([str(Path(python).with_name("sheeprl")), *words, f"log_root={logs}"], folder)
     if protocol.judged:
-        found["return"] = asked_of(python, "sheeprl_judge.py", [str(logs), EPISODES], folder)
+        found["return"] = ask_script(python, "sheeprl_judge.py", [str(logs), EPISODES], folder)
     return found
 
 
@@ -114,7 +114,7 @@ def each(run: Callable[..., dict[str, float]], protocol: Protocol, *how: Any) ->
     return slope | {"memory": long["memory"]}
 
 
-def asked_of(python: str, script: str, words: Sequence[Any], folder: Path) -> float:
+def ask_script(python: str, script: str, words: Sequence[Any], folder: Path) -> float:
     """The number that one of the scripts prints last."""
     command = [python, script, json.dumps(words)]
     done = subprocess.run(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True, check=True)
@@ -125,7 +125,7 @@ def simulator(protocol: Protocol, folder: Path) -> float:
     """Processor seconds of a protocol's steps with random actions and nothing else; 0 where they are not wanted."""
     if not protocol.beside:
         return 0.0
-    return asked_of(sys.executable, "simulator.py", [protocol.env_id, protocol.steps], folder)
+    return ask_script(sys.executable, "simulator.py", [protocol.env_id, protocol.steps], folder)
 
 
 def main() -> None:
