@@ -96,7 +96,7 @@ def costs(config: EnvConfig, card: dict[str, Any]) -> tuple[float, float, int]:
         rng, arrival = streams.generator(0, "probe", 0), one.reset()
         other.reset()
         for _ in range(STEPS):
-            arrival = one.step(drawn(one, rng, arrival))
+            arrival = one.step(draw_action(one, rng, arrival))
         saved, restored = [], []
         for _ in range(REPEATS):
             begin = time.process_time()
@@ -106,14 +106,14 @@ def costs(config: EnvConfig, card: dict[str, Any]) -> tuple[float, float, int]:
             saved.append(middle - begin)
             restored.append(time.process_time() - middle)
         for _ in range(MORE):
-            action = drawn(one, rng, arrival)
+            action = draw_action(one, rng, arrival)
             arrival, again = one.step(action), other.step(action)
             same = all(np.array_equal(arrival.obs[key], again.obs[key]) for key in arrival.obs)
             assert same and np.array_equal(arrival.reward, again.reward), config.id
     return 1e3 * statistics.median(saved), 1e3 * statistics.median(restored), size_of(state)
 
 
-def drawn(envs: Any, rng: np.random.Generator, arrival: Any) -> np.ndarray:
+def draw_action(envs: Any, rng: np.random.Generator, arrival: Any) -> np.ndarray:
     obs = {key: values[0] for key, values in arrival.obs.items()}
     return np.asarray(random_action(envs.spec, rng, obs))[None]
 
