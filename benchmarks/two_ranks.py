@@ -30,7 +30,7 @@ CASES = {
 }
 
 
-def measured(case: str, ranks: int, home: Path) -> tuple[float, float, int, float]:
+def measure(case: str, ranks: int, home: Path) -> tuple[float, float, int, float]:
     """Wall seconds of training, processor seconds of all processes, gradient steps, mean return of the last hundred."""
     run = home / f"run-{time.monotonic_ns()}"
     size = {"M": 512 // ranks}
@@ -64,7 +64,7 @@ def main(repeats: int) -> None:
             found = {1: [], 2: []}
             for _ in range(repeats):
                 for ranks in found:
-                    found[ranks].append(measured(case, ranks, Path(folder)))
+                    found[ranks].append(measure(case, ranks, Path(folder)))
             for ranks, runs in found.items():
                 wall, cpu, steps, ret = (statistics.median(column) for column in zip(*runs, strict=True))
                 print(f"| {case} | {ranks} | {wall:.1f} s | {cpu:.1f} s | {steps:,.0f} | {ret:.0f} |", flush=True)
