@@ -163,7 +163,7 @@ def main() -> None:
         parser.error(f"--seeds {options.seeds}: 2 at least, for an interval needs two")
     missed = []
     for name in options.only:
-        figures = validated(name, CASES[name], range(options.seeds), options.workers)
+        figures = validate(name, CASES[name], range(options.seeds), options.workers)
         kept = (json.loads(KEPT.read_text()) if KEPT.exists() else {}) | {name: figures}
         write_json(KEPT, {known: kept[known] for known in CASES if known in kept})
         write_pages(RESULTS)
@@ -172,7 +172,7 @@ def main() -> None:
     sys.exit(f"below the mark: {', '.join(missed)}" if missed else 0)
 
 
-def validated(name: str, case: Case, seeds: Sequence[int], workers: int | None) -> dict[str, Any]:
+def validate(name: str, case: Case, seeds: Sequence[int], workers: int | None) -> dict[str, Any]:
     """Train what is not trained yet, judge it and draw it."""
     words = [*case.overrides.split(), *LEAN, *(["checkpoint.keep_last=null"] if case.earlier else [])]
     words += ["metric.log_every=1"] if case.training is not None else []  # every episode by itself
