@@ -163,7 +163,7 @@ class Buffer:
         """Rows of one batch that is drawn from what it remembers."""
         return 0
 
-    def planned(self, policy_steps: int) -> int | None:
+    def count_batches(self, policy_steps: int) -> int | None:
         """Batches that it has handed out after so many policy steps of a whole run; None where it does not know."""
         return None
 

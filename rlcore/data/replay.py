@@ -233,7 +233,7 @@ class Replay(Buffer):
         Some are drawn ahead of the one that is handed out, and show what was written back before that.
         """
         self._steps_seen = policy_steps + self._newest
-        owed = self.planned(self._steps_seen) - self.taken
+        owed = self.count_batches(self._steps_seen) - self.taken
         if self._steps_seen == self.end and owed > 0 and not self.sampler.can_draw(self):
             raise RunError(
                 f"{owed} gradient steps are owed at the end of the run, and the memory has no sequence of "
@@ -250,9 +250,9 @@ class Replay(Buffer):
         trains = now // self.every > policy_steps // self.every or now == self.end
         if not trains or not self.sampler.can_draw(self):
             return 0
-        return max(0, self.planned(now) - self.taken)
+        return max(0, self.count_batches(now) - self.taken)
 
-    def planned(self, policy_steps: int) -> int:
+    def count_batches(self, policy_steps: int) -> int:
         """Batches owed for so many policy steps of a whole run."""
         learned = policy_steps - self.starts
         # Whole numbers: a product of fractions looks for common divisors, a tenth of a draw's time.

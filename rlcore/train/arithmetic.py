@@ -36,7 +36,7 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
             if loop.learner.updates:
                 break
         end = config.algo.budget(config.width)
-        first, begun, planned = loop.learner.updates, loop.policy_steps, loop.buffer.planned(end)
+        first, begun, planned = loop.learner.updates, loop.policy_steps, loop.buffer.count_batches(end)
         if first and begun < end:
             rows = 0
             while rows < SAMPLE or (planned is None and loop.learner.updates == first and rows < LONGEST):

@@ -93,7 +93,7 @@ def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
         whole - agent,
         buffer.capacity,
         buffer.batch_rows,
-        updates=buffer.planned(config.algo.budget(config.width)),
+        updates=buffer.count_batches(config.algo.budget(config.width)),
         learned_rows=getattr(buffer, "learned_rows", 0),
         replay_ratio=float(getattr(buffer, "ratio", 0)) * config.fabric.ranks,
         chunk_rows=getattr(buffer, "chunk_rows", 0),

@@ -188,7 +188,7 @@ class Session:
 
     def _tell_pace(self, updates: int, seconds: float) -> None:
         """Tell once what the planned gradient steps will take, by those of the second iteration that has some."""
-        planned = None if self._pace_told or not updates else self.training.buffer.planned(self.training.budget)
+        planned = None if self._pace_told or not updates else self.training.buffer.count_batches(self.training.budget)
         if planned is None or self._slow_first:
             self._slow_first = self._slow_first and not updates
             return

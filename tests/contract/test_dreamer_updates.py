@@ -36,8 +36,8 @@ def test_a_preset_owes_as_many_as_theirs_all_the_way(preset: str) -> None:
         config = dataclasses.replace(one, fabric=dataclasses.replace(one.fabric, devices=int(ranks)))
         context = Context(config, SPEC, fabric(), First(int(ranks)), config.env.num_envs)
         memory, _ = memory_and_plan(context)
-        assert [[steps, memory.planned(steps)] for steps, _ in places] == places
-        assert memory.planned(places[0][0] - config.width) == 0  # none before theirs
+        assert [[steps, memory.count_batches(steps)] for steps, _ in places] == places
+        assert memory.count_batches(places[0][0] - config.width) == 0  # none before theirs
         assert places[-1][0] == config.algo.budget(config.width)
     if preset.endswith("_benchmarks"):
         assert MADE["planned"][preset]["1"][-1] == [16_384, 960]

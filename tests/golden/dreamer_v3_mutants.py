@@ -100,13 +100,13 @@ MUTANTS = (
     ),
     Mutant(
         "remainder of the replay ratio lost",
-        "Replay.planned",
+        "Replay.count_batches",
         swap("A * learned // B", "sum(A * 1 // B for _ in range(learned))"),
         ("check_owed",),
     ),
     Mutant(
         "remainder of the replay ratio rounded up",
-        "Replay.planned",
+        "Replay.count_batches",
         swap("A * learned // B", "-(-A * learned // B)"),
         ("check_owed",),
     ),

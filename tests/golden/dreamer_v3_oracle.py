@@ -79,4 +79,4 @@ def check_owed(module: ModuleType) -> None:
     for steps in range(200):
         while 10 * (taken + 1) <= 3 * (steps - 7):
             taken += 1
-        assert memory.planned(steps) == taken, (steps, memory.planned(steps), taken)
+        assert memory.count_batches(steps) == taken, (steps, memory.count_batches(steps), taken)

@@ -110,7 +110,7 @@ def test_trainings_may_be_rare_and_take_as_many_gradient_steps_in_all(every: int
         before = collector.policy_steps
         replay.extend(*collector.collect(1))
         counts.append(len(list(replay.batches(before))))
-    assert sum(counts) == int(ratio * (300 - starts) + 1e-9) + 7 == replay.planned(300)
+    assert sum(counts) == int(ratio * (300 - starts) + 1e-9) + 7 == replay.count_batches(300)
     trainings = {3 * (row + 1) for row, count in enumerate(counts) if count}
     due = {3 * math.ceil(multiple / 3) for multiple in range(every, 301, every)} | {300}  # of 3 environments
     assert trainings <= due and max(trainings) == 300
