@@ -26,7 +26,7 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
         value = at(values, argument.key)
         if argument.unused and value != plain(argument.default):
             unused.setdefault(argument.unused, []).append(f"{argument.key}={spell(value)}")
-    if not config.algo.remembered(config):
+    if not config.algo.count_remembered(config):
         kept = f"{config.algo.name} keeps no memory and learns from every rollout once"
         for key in ("buffer.type", "buffer.prioritize_ends", "buffer.online"):
             if (value := at(values, key)) not in (False, "sequential"):

@@ -52,7 +52,7 @@ class ReplayConfig(AlgorithmConfig):
         """Rows of each environment that are remembered; `buffer.size` is of all together, as SheepRL counts."""
         return (size or ROWS) // width
 
-    def remembered(self, run: RunConfig) -> int:
+    def count_remembered(self, run: RunConfig) -> int:
         """Rows that are remembered, of all environments together."""
         return self.rows(run.buffer.size, run.width) * run.width
 

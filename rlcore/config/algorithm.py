@@ -52,7 +52,7 @@ class AlgorithmConfig:
         """Sentences on what a run will do otherwise than its keys seem to say."""
         return iter(())
 
-    def remembered(self, run: RunConfig) -> int:
+    def count_remembered(self, run: RunConfig) -> int:
         """Rows of all environments and ranks together that a memory keeps, with its `buffer.size`; 0 = it has none."""
         return 0
 

@@ -81,7 +81,7 @@ def _numbers(config: RunConfig) -> Iterator[_Number]:
         if argument.key == "checkpoint.keep_last" and value is None:
             value = config.algo.total_steps // config.checkpoint_every
         if argument.key == MEMORY and value is None:
-            value = config.algo.remembered(config)
+            value = config.algo.count_remembered(config)
         if type(value) is int and argument.key not in NOT_A_SIZE:
             found.setdefault((argument.key.rpartition(".")[2], value), []).append(argument)
     for (_, value), alike in found.items():

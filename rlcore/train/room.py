@@ -81,7 +81,7 @@ def _may_be_large(config: RunConfig, spec: EnvSpec, free: Free) -> bool:
 
     A memory's rows are in RAM once and on the disk several times, layers there with optimizer and gradient.
     """
-    if MEMORIES * config.algo.remembered(config) * row_bytes(spec) > min(free.memory, free.disk):
+    if MEMORIES * config.algo.count_remembered(config) * row_bytes(spec) > min(free.memory, free.disk):
         return True
     values, groups = plain(config), (arguments(type(config.algo), "algo."), arguments(type(config.buffer), "buffer."))
     numbers = (at(values, argument.key) for group in groups for argument in group)
