@@ -1,20 +1,15 @@
-"""Keys of the networks of a world model; without torch, for a mistake is told before it is loaded.
-
-Of each group there are the keys that all Dreamers have (`...Keys`), and those of V3, which chooses its norms
-(`...Config`).
-"""
+"""Keys of world models that several Dreamers have; without torch, for a mistake is told before it is loaded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from rlcore.config.schema import arg, other_default
+from rlcore.config.schema import arg
 from rlcore.nn.network_keys import ACTIVATIONS
 
 MASKED = "masked_actor"
 ACTORS = ("actor", MASKED)
-NORMS = ("layer_norm", "identity")
 WORLD = "world_model"  # the part that a world model is, by SheepRL's names for parts
 # Those of every learner around one -> their places in its state (`registers`).
 WORLD_PARTS = {WORLD: "agent.world", "actor": "agent.actor", "critic": "critic"}
@@ -218,146 +213,6 @@ class EndsKeys(WorldKeys):
 
 
 @dataclass(frozen=True)
-class NormSettings:
-    """Settings of a LayerNorm."""
-
-    eps: float = arg(1e-3, "added to the variance", above=0)
-
-
-@dataclass(frozen=True)
-class NormConfig:
-    """LayerNorm before an activation, under SheepRL's names."""
-
-    cls: str = arg("layer_norm", "which; identity: none, and layers have biases", choices=NORMS)
-    kw: NormSettings = arg(NormSettings(), "its settings")
-
-    @property
-    def eps(self) -> float | None:
-        """Added to the variance; None: there is no norm."""
-        return self.kw.eps if self.cls == "layer_norm" else None
-
-    @property
-    def form(self) -> Form:
-        """Norm, bias and initialisation of layers, which have no bias before a norm."""
-        return Form(self.eps, self.eps is None, None)
-
-
-class Normed(Group):
-    """Base of V3's groups of layers with one norm."""
-
-    layer_norm: NormConfig
-
-    @property
-    def form(self) -> Form:
-        """Norm, bias and initialisation of the group's layers."""
-        return self.layer_norm.form
-
-
-@dataclass(frozen=True)
-class DenseConfig(Normed, DenseKeys):
-    """Hidden layers of (linear, LayerNorm, activation)."""
-
-    dense_units: int = other_default(DenseKeys, "dense_units", 256)
-    mlp_layers: int = other_default(DenseKeys, "mlp_layers", 1)
-    dense_act: str = other_default(DenseKeys, "dense_act", "silu")
-    layer_norm: NormConfig = arg(NormConfig(), "before each activation")
-
-
-@dataclass(frozen=True)
-class HiddenConfig(Normed, HiddenKeys):
-    """One hidden layer of (linear, LayerNorm, activation)."""
-
-    hidden_size: int = other_default(HiddenKeys, "hidden_size", 256)
-    dense_act: str = other_default(HiddenKeys, "dense_act", "silu")
-    layer_norm: NormConfig = arg(NormConfig(), "before it")
-
-
-@dataclass(frozen=True)
-class RecurrentConfig(Normed, RecurrentKeys):
-    """The recurrent state and the layer before its cell."""
-
-    act: ClassVar[str] = "silu"
-
-    recurrent_state_size: int = other_default(RecurrentKeys, "recurrent_state_size", 256)
-    dense_units: int = other_default(RecurrentKeys, "dense_units", 256)
-    layer_norm: NormConfig = arg(NormConfig(), "of that layer, and of the cell's gates")
-
-    @property
-    def cell(self) -> Form:
-        """Norm and bias of the gates of a `rlcore.nn.dense.LayerNormGRU`."""
-        return self.form._replace(bias=False)
-
-
-@dataclass(frozen=True)
-class ObservationConfig(ObservationKeys):
-    """Networks of one side, encoder or decoder: of images in stages of convolutions, of vectors one perceptron."""
-
-    symlog: ClassVar[bool] = True
-
-    cnn_channels_multiplier: int = other_default(ObservationKeys, "cnn_channels_multiplier", 24)
-    cnn_act: str = other_default(ObservationKeys, "cnn_act", "silu")
-    cnn_layer_norm: NormConfig = arg(NormConfig(), "of each pixel's channels, before it")
-    dense_units: int = other_default(ObservationKeys, "dense_units", 256)
-    mlp_layers: int = other_default(ObservationKeys, "mlp_layers", 1)
-    dense_act: str = other_default(ObservationKeys, "dense_act", "silu")
-    mlp_layer_norm: NormConfig = arg(NormConfig(), "before each activation")
-
-    @property
-    def form(self) -> Form:
-        """Norm, bias and initialisation of the perceptron's layers."""
-        return self.mlp_layer_norm.form
-
-    @property
-    def stages(self) -> Stages:
-        """The convolutions of the images."""
-        return Stages(self.cnn_channels_multiplier, self.cnn_act, self.cnn_layer_norm.form, padded=True)
-
-
-@dataclass(frozen=True)
-class TwoHotConfig(DenseConfig):
-    """A head that gives a distribution over bins of a number."""
-
-    bins: int = arg(255, "K: bins from -20 to 20 in symlog space", low=3)
-
-
-@dataclass(frozen=True)
-class DiscountConfig(DenseConfig):
-    """The head that says whether the episode goes on."""
-
-    learnable: bool = arg(True, "of SheepRL's files", unused="it is always learned")
-
-
-@dataclass(frozen=True)
-class WorldModelConfig(WorldKeys):
-    """The world model."""
-
-    discrete_size: int = arg(32, "classes of a latent variable", low=2)
-    kl_dynamic: float = arg(0.5, "β_dyn: weight of the KL that trains the prior", low=0)
-    kl_representation: float = arg(0.1, "β_rep: weight of the KL that trains the posterior", low=0)
-    continue_scale_factor: float = arg(1.0, "weight of the loss of episodes' ends", low=0)
-    clip_gradients: float = other_default(WorldKeys, "clip_gradients", 1000.0)
-    decoupled_rssm: bool = arg(False, "the posterior sees the observation alone, not the recurrent state")
-    learnable_initial_recurrent_state: bool = arg(True, "the state at an episode's start is learned; false: zeros")
-    encoder: ObservationConfig = arg(ObservationConfig(), "encoder of observations")
-    recurrent_model: RecurrentConfig = arg(RecurrentConfig(), "recurrent state")
-    transition_model: HiddenConfig = arg(HiddenConfig(), "prior")
-    representation_model: HiddenConfig = arg(HiddenConfig(), "posterior")
-    observation_model: ObservationConfig = arg(ObservationConfig(), "decoder of observations")
-    reward_model: TwoHotConfig = arg(TwoHotConfig(), "head of the reward")
-    discount_model: DiscountConfig = arg(DiscountConfig(), "head of the episodes' ends")
-
-    @property
-    def decoupled(self) -> bool:
-        """The posterior sees the observation alone, not the recurrent state."""
-        return self.decoupled_rssm
-
-    @property
-    def begin(self) -> str:
-        """State at an episode's start."""
-        return "learned" if self.learnable_initial_recurrent_state else "prior"
-
-
-@dataclass(frozen=True)
 class PercentileConfig:
     """Shares that say which returns count as low and high."""
 
@@ -372,34 +227,3 @@ class MomentsConfig:
     decay: float = arg(0.99, "share of the old scale that stays with every gradient step", low=0, high=1)
     max: float = arg(1.0, "advantages are divided by 1 / max at least: small returns are not made large", above=0)
     percentile: PercentileConfig = arg(PercentileConfig(), "which returns")
-
-
-@dataclass(frozen=True)
-class LatentActorConfig(DenseConfig):
-    """The actor, who sees the model's states."""
-
-    cls: str = arg("actor", "which; masked_actor takes choices that the environment's masks allow", choices=ACTORS)
-    ent_coef: float = arg(3e-4, "η: weight of the entropy bonus", low=0)
-    objective_mix: float | None = arg(
-        None,
-        "share of REINFORCE in the objective, the rest through the model; null: discrete actions 1, continuous ones 0",
-        low=0,
-        high=1,
-    )
-    min_std: float = arg(0.1, "lowest std of a continuous action", above=0)
-    max_std: float = arg(1.0, "highest std of a continuous action", above=0)
-    init_std: float = arg(2.0, "added to what the network gives for the std, before a sigmoid")
-    clip_gradients: float = arg(100.0, "clip the gradient's global norm here; 0 = never", low=0)
-    unimix: float = arg(0.01, "share of a uniform distribution in discrete actions", low=0, high=1)
-    action_clip: float = arg(1.0, "largest continuous action that the model is given; 0: as it is", low=0)
-    moments: MomentsConfig = arg(MomentsConfig(), "scale of the returns")
-
-    @property
-    def explores(self) -> bool:
-        """Actions get noise while they are collected."""
-        return False
-
-    def policy(self, kind: str) -> PolicyForm:
-        """Distribution of actions of that kind."""
-        spread = self.min_std, self.max_std, self.init_std
-        return PolicyForm(kind, self.unimix, *spread, self.action_clip, self.cls == MASKED)

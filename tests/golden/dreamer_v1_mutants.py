@@ -62,7 +62,12 @@ MUTANTS = (
     Mutant("critic without weights", "dreamer_v1.critic_loss", swap("weight * A", "A"), DISCRETE),
     Mutant("targets of the critic not detached", ACTOR, swap("returns.detach()", "returns"), DISCRETE),
     Mutant("std of actions without its offset", "squashed_normal", swap("spread + A", "spread"), ENDS),
-    Mutant("init_std added before the softplus", "ActorConfig.policy", swap('kind == "tanh_normal"', "False"), ENDS),
+    Mutant(
+        "init_std added before the softplus",
+        "dreamer_v1.ActorConfig.policy",
+        swap('kind == "tanh_normal"', "False"),
+        ENDS,
+    ),
     Mutant("mean not held within five", "squashed_normal", swap("5 * torch.tanh(mean / 5)", "mean"), CONTINUOUS),
     Mutant("lowest std of actions dropped", "squashed_normal", swap("A + form.min_std", "A"), CLAMPED),
     Mutant(

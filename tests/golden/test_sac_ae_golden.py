@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant("squared error summed", LOSS, swap("A.flatten(1).mean(1)", "A.flatten(1).sum(1)"), CHECK),
     Mutant(
         "no weight decay of the decoder",
-        "config.Config.reconstruction_optimizer",
+        "sac_ae.Config.reconstruction_optimizer",
         swap("getattr(A, B)", "getattr(A, B) if B == 'lr' else 0.0"),
         CHECK,
     ),

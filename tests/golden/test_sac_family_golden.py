@@ -57,8 +57,8 @@ MUTANTS = (
         NORM,
     ),
     # The policy's delay.
-    Mutant("no delay", "config.Config.delay", returned("1"), NORM),
-    Mutant("a policy that never learns", "config.Config.delay", returned("10**6"), NORM),
+    Mutant("no delay", "sac.Config.delay", returned("1"), NORM),
+    Mutant("a policy that never learns", "sac.Config.delay", returned("10**6"), NORM),
     Mutant(
         "the first of each, not the last",
         "sac.Learner.update",

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.algorithms.dreamer_v3.config import ActorConfig
 from rlcore.functional.latents import unimix
 from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import squared_distance
 from rlcore.nn.return_scale import ReturnScale
-from rlcore.nn.world_keys import LatentActorConfig, MomentsConfig
+from rlcore.nn.world_keys import MomentsConfig
 from rlcore.nn.world_model import WorldModel
 from tests.golden.dreamer_oracle import TOLERANCE, near
 from tests.golden.imagined import Heads, objectives
@@ -79,7 +80,7 @@ def check_imagined(module: ModuleType, source: Source, scale: str) -> None:
     for weight in (heads.actor, heads.critic):
         weight.requires_grad_()
     config = module.Config(
-        total_steps=1, gamma=says["gamma"], lmbda=says["lmbda"], actor=LatentActorConfig(1, 1, ent_coef=says["coef"])
+        total_steps=1, gamma=says["gamma"], lmbda=says["lmbda"], actor=ActorConfig(1, 1, ent_coef=says["coef"])
     )
     moments: Any = ReturnScale(MomentsConfig(says["decay"]))
     moments.low, moments.high = given("scales/")[scale]

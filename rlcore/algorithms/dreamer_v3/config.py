@@ -9,25 +9,200 @@ from typing import TYPE_CHECKING, ClassVar
 from rlcore.algorithms.dreamer import DreamerConfig
 from rlcore.config.schema import arg, other_default
 from rlcore.errors import UserError
-from rlcore.nn.world_keys import WORLD_PARTS, LatentActorConfig, NormConfig, TwoHotConfig, WorldModelConfig
+from rlcore.nn.world_keys import (
+    ACTORS,
+    MASKED,
+    WORLD_PARTS,
+    DenseKeys,
+    Form,
+    Group,
+    HiddenKeys,
+    MomentsConfig,
+    ObservationKeys,
+    PolicyForm,
+    RecurrentKeys,
+    Stages,
+    WorldKeys,
+)
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
     from rlcore.config.groups import RunConfig
 
+NORMS = ("layer_norm", "identity")
+
 
 @dataclass(frozen=True)
-class TrainedWorldConfig(WorldModelConfig):
+class NormSettings:
+    """Settings of a LayerNorm."""
+
+    eps: float = arg(1e-3, "added to the variance", above=0)
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """LayerNorm before an activation, under SheepRL's names."""
+
+    cls: str = arg("layer_norm", "which; identity: none, and layers have biases", choices=NORMS)
+    kw: NormSettings = arg(NormSettings(), "its settings")
+
+    @property
+    def eps(self) -> float | None:
+        """Added to the variance; None: there is no norm."""
+        return self.kw.eps if self.cls == "layer_norm" else None
+
+    @property
+    def form(self) -> Form:
+        """Norm, bias and initialisation of layers, which have no bias before a norm."""
+        return Form(self.eps, self.eps is None, None)
+
+
+class Normed(Group):
+    """Base of V3's groups of layers with one norm."""
+
+    layer_norm: NormConfig
+
+    @property
+    def form(self) -> Form:
+        """Norm, bias and initialisation of the group's layers."""
+        return self.layer_norm.form
+
+
+@dataclass(frozen=True)
+class DenseConfig(Normed, DenseKeys):
+    """Hidden layers of (linear, LayerNorm, activation)."""
+
+    dense_units: int = other_default(DenseKeys, "dense_units", 256)
+    mlp_layers: int = other_default(DenseKeys, "mlp_layers", 1)
+    dense_act: str = other_default(DenseKeys, "dense_act", "silu")
+    layer_norm: NormConfig = arg(NormConfig(), "before each activation")
+
+
+@dataclass(frozen=True)
+class HiddenConfig(Normed, HiddenKeys):
+    """One hidden layer of (linear, LayerNorm, activation)."""
+
+    hidden_size: int = other_default(HiddenKeys, "hidden_size", 256)
+    dense_act: str = other_default(HiddenKeys, "dense_act", "silu")
+    layer_norm: NormConfig = arg(NormConfig(), "before it")
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(Normed, RecurrentKeys):
+    """The recurrent state and the layer before its cell."""
+
+    act: ClassVar[str] = "silu"
+
+    recurrent_state_size: int = other_default(RecurrentKeys, "recurrent_state_size", 256)
+    dense_units: int = other_default(RecurrentKeys, "dense_units", 256)
+    layer_norm: NormConfig = arg(NormConfig(), "of that layer, and of the cell's gates")
+
+    @property
+    def cell(self) -> Form:
+        """Norm and bias of the gates of a `rlcore.nn.dense.LayerNormGRU`."""
+        return self.form._replace(bias=False)
+
+
+@dataclass(frozen=True)
+class ObservationConfig(ObservationKeys):
+    """Networks of one side, encoder or decoder: of images in stages of convolutions, of vectors one perceptron."""
+
+    symlog: ClassVar[bool] = True
+
+    cnn_channels_multiplier: int = other_default(ObservationKeys, "cnn_channels_multiplier", 24)
+    cnn_act: str = other_default(ObservationKeys, "cnn_act", "silu")
+    cnn_layer_norm: NormConfig = arg(NormConfig(), "of each pixel's channels, before it")
+    dense_units: int = other_default(ObservationKeys, "dense_units", 256)
+    mlp_layers: int = other_default(ObservationKeys, "mlp_layers", 1)
+    dense_act: str = other_default(ObservationKeys, "dense_act", "silu")
+    mlp_layer_norm: NormConfig = arg(NormConfig(), "before each activation")
+
+    @property
+    def form(self) -> Form:
+        """Norm, bias and initialisation of the perceptron's layers."""
+        return self.mlp_layer_norm.form
+
+    @property
+    def stages(self) -> Stages:
+        """The convolutions of the images."""
+        return Stages(self.cnn_channels_multiplier, self.cnn_act, self.cnn_layer_norm.form, padded=True)
+
+
+@dataclass(frozen=True)
+class TwoHotConfig(DenseConfig):
+    """A head that gives a distribution over bins of a number."""
+
+    bins: int = arg(255, "K: bins from -20 to 20 in symlog space", low=3)
+
+
+@dataclass(frozen=True)
+class DiscountConfig(DenseConfig):
+    """The head that says whether the episode goes on."""
+
+    learnable: bool = arg(True, "of SheepRL's files", unused="it is always learned")
+
+
+@dataclass(frozen=True)
+class WorldModelConfig(WorldKeys):
     """The world model and its optimizer."""
 
+    discrete_size: int = arg(32, "classes of a latent variable", low=2)
+    kl_dynamic: float = arg(0.5, "β_dyn: weight of the KL that trains the prior", low=0)
+    kl_representation: float = arg(0.1, "β_rep: weight of the KL that trains the posterior", low=0)
+    continue_scale_factor: float = arg(1.0, "weight of the loss of episodes' ends", low=0)
+    clip_gradients: float = other_default(WorldKeys, "clip_gradients", 1000.0)
+    decoupled_rssm: bool = arg(False, "the posterior sees the observation alone, not the recurrent state")
+    learnable_initial_recurrent_state: bool = arg(True, "the state at an episode's start is learned; false: zeros")
+    encoder: ObservationConfig = arg(ObservationConfig(), "encoder of observations")
+    recurrent_model: RecurrentConfig = arg(RecurrentConfig(), "recurrent state")
+    transition_model: HiddenConfig = arg(HiddenConfig(), "prior")
+    representation_model: HiddenConfig = arg(HiddenConfig(), "posterior")
+    observation_model: ObservationConfig = arg(ObservationConfig(), "decoder of observations")
+    reward_model: TwoHotConfig = arg(TwoHotConfig(), "head of the reward")
+    discount_model: DiscountConfig = arg(DiscountConfig(), "head of the episodes' ends")
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=1e-4, eps=1e-8), "its own")
+
+    @property
+    def decoupled(self) -> bool:
+        """The posterior sees the observation alone, not the recurrent state."""
+        return self.decoupled_rssm
+
+    @property
+    def begin(self) -> str:
+        """State at an episode's start."""
+        return "learned" if self.learnable_initial_recurrent_state else "prior"
 
 
 @dataclass(frozen=True)
-class TrainedActorConfig(LatentActorConfig):
-    """The actor and its optimizer."""
+class ActorConfig(DenseConfig):
+    """The actor, who sees the model's states, and its optimizer."""
 
+    cls: str = arg("actor", "which; masked_actor takes choices that the environment's masks allow", choices=ACTORS)
+    ent_coef: float = arg(3e-4, "η: weight of the entropy bonus", low=0)
+    objective_mix: float | None = arg(
+        None,
+        "share of REINFORCE in the objective, the rest through the model; null: discrete actions 1, continuous ones 0",
+        low=0,
+        high=1,
+    )
+    min_std: float = arg(0.1, "lowest std of a continuous action", above=0)
+    max_std: float = arg(1.0, "highest std of a continuous action", above=0)
+    init_std: float = arg(2.0, "added to what the network gives for the std, before a sigmoid")
+    clip_gradients: float = arg(100.0, "clip the gradient's global norm here; 0 = never", low=0)
+    unimix: float = arg(0.01, "share of a uniform distribution in discrete actions", low=0, high=1)
+    action_clip: float = arg(1.0, "largest continuous action that the model is given; 0: as it is", low=0)
+    moments: MomentsConfig = arg(MomentsConfig(), "scale of the returns")
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=3e-5, eps=1e-5), "its own")
+
+    @property
+    def explores(self) -> bool:
+        """Actions get noise while they are collected."""
+        return False
+
+    def policy(self, kind: str) -> PolicyForm:
+        """Distribution of actions of that kind."""
+        spread = self.min_std, self.max_std, self.init_std
+        return PolicyForm(kind, self.unimix, *spread, self.action_clip, self.cls == MASKED)
 
 
 @dataclass(frozen=True)
@@ -66,8 +241,8 @@ class Config(DreamerConfig):
     hafner_initialization: bool = arg(
         True, "outputs begin as the authors have them, those of reward and critic at 0; false: as hidden layers do"
     )
-    world_model: TrainedWorldConfig = arg(TrainedWorldConfig(), "the world model")
-    actor: TrainedActorConfig = arg(TrainedActorConfig(), "the actor")
+    world_model: WorldModelConfig = arg(WorldModelConfig(), "the world model")
+    actor: ActorConfig = arg(ActorConfig(), "the actor")
     critic: CriticConfig = arg(CriticConfig(), "the critic")
 
     def check(self, prefix: str) -> None:

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlcore.algorithms.dreamer_v3.config import ActorConfig
 from rlcore.functional.noise import Noise
 from rlcore.nn.latent_actor import CONTINUOUS, LatentActor
-from rlcore.nn.world_keys import LatentActorConfig, PolicyForm
+from rlcore.nn.world_keys import PolicyForm
 from rlcore.spec import ActionSpec
 
 BOX = ActionSpec("Box", (2,), "float32", low=(-1.0, -1.0), high=(1.0, 1.0))
@@ -18,7 +19,7 @@ CHOICES = ActionSpec("MultiDiscrete", (2,), "int64", (3, 2), (0, 0))
 
 
 def actor(action: ActionSpec, kind: str, **keys: float) -> LatentActor:
-    config = LatentActorConfig(8, 1, **keys)
+    config = ActorConfig(8, 1, **keys)
     return LatentActor(5, action, config.layers, config.policy(kind), True, 1.0, torch.Generator().manual_seed(0))
 
 
@@ -33,7 +34,7 @@ def actor(action: ActionSpec, kind: str, **keys: float) -> LatentActor:
     ],
 )
 def test_numbers_of_a_network_become_mean_and_std(kind: str, mean: float, std: float) -> None:
-    form = LatentActorConfig(8, 1).policy(kind)
+    form = ActorConfig(8, 1).policy(kind)
     assert isinstance(form, PolicyForm)
     found = CONTINUOUS[kind](torch.tensor([0.5]), torch.tensor([-1.0]), form)
     spread: Tensor = found.std if kind == "trunc_normal" else found.log_std.exp()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlcore.algorithms.dreamer_v3.config import ActorConfig, HiddenConfig, RecurrentConfig, WorldModelConfig
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import leaves
 from rlcore.nn.action_form import ActionForm
@@ -17,14 +18,7 @@ from rlcore.nn.imagination import imagine
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.return_scale import ReturnScale
 from rlcore.nn.rssm import RSSM, CategoricalLatent, GaussianLatent, Latent, State
-from rlcore.nn.world_keys import (
-    HiddenConfig,
-    LatentActorConfig,
-    MomentsConfig,
-    PercentileConfig,
-    RecurrentConfig,
-    WorldModelConfig,
-)
+from rlcore.nn.world_keys import MomentsConfig, PercentileConfig
 from rlcore.spec import ActionSpec
 from rlcore.types import Alone
 
@@ -109,7 +103,7 @@ def test_normal_latents_are_drawn_around_their_means_with_a_std_above_the_lowest
 
 
 def made_actor(rssm: RSSM) -> LatentActor:
-    config, rng = LatentActorConfig(8, 1), torch.Generator().manual_seed(3)
+    config, rng = ActorConfig(8, 1), torch.Generator().manual_seed(3)
     return LatentActor(sum(rssm.sizes), BOX, config.layers, config.policy("scaled"), True, 1.0, rng)
 
 

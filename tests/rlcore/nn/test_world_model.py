@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from rlcore.algorithms.dreamer_v3.config import HiddenConfig, RecurrentConfig, WorldModelConfig
 from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import UnitNormal
 from rlcore.nn.rssm import CategoricalLatent
-from rlcore.nn.world_keys import HiddenConfig, RecurrentConfig, WorldModelConfig
 from rlcore.nn.world_model import Number, WorldModel
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
