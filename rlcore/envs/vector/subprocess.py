@@ -62,8 +62,8 @@ class Worker:
         self._finalizer = weakref.finalize(self, _end, self.process, self.connection, self._memory)
         self.send(Request.BUILD, pickle.dumps((settings, index, fresh_instance, lost)))
 
-    def built(self, deadline: Deadline) -> tuple[EnvSpec, Bounds]:
-        """Spec and bounds of the environment, which is there now; errors as those of `receive`."""
+    def receive_spec(self, deadline: Deadline) -> tuple[EnvSpec, Bounds]:
+        """Receive spec and bounds of the environment, which is there now; errors as those of `receive`."""
         told, bounds = pickle.loads(self.receive(deadline, 0))
         spec = EnvSpec.from_json(told)
         self.row = SharedRow(spec, self._memory)
@@ -162,7 +162,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
         try:
             self.workers.extend(Worker(settings, index, fresh_instance) for index in range(num_envs))
             deadline = Deadline(max(START_LIMIT, step_timeout))
-            built = [worker.built(deadline) for worker in self.workers]
+            built = [worker.receive_spec(deadline) for worker in self.workers]
         except BaseException:
             self.close()
             raise
@@ -238,7 +238,7 @@ class SubprocessVectorEnv(EpisodicVectorEnv):
             restarts.pause()
             self.workers[index] = Worker(self._settings, index, self.fresh_instance, lost=True)
             try:
-                self.workers[index].built(Deadline(max(START_LIMIT, self.step_timeout)))
+                self.workers[index].receive_spec(Deadline(max(START_LIMIT, self.step_timeout)))
                 return
             except (EnvironmentLost, UserError) as again:
                 text = str(again)
