@@ -80,7 +80,7 @@ def prefect_api_soon() -> Iterator[None]:
     in a fresh home: its end may be a kill, which a database that is being made would not survive.
     """
     global _begun
-    if os.environ.get("PREFECT_API_URL") or not _mark_file().exists():
+    if os.environ.get("PREFECT_API_URL") or not _locate_mark().exists():
         yield
         return
     with databases_without_server():
@@ -182,7 +182,7 @@ def _log() -> Path:
     return state_folder() / "prefect-server.log"
 
 
-def _mark_file() -> Path:
+def _locate_mark() -> Path:
     """The file that is there once Prefect's database is whole."""
     return state_folder() / "prefect" / "made"
 
@@ -191,12 +191,12 @@ def _mark_file() -> Path:
 def _own_server() -> Iterator[str]:
     global _begun
     with ExitStack() as first:
-        if not _mark_file().exists():  # two that make one database take each other's half for whole
-            first.enter_context(hold(_mark_file().with_suffix(".lock"), waiting="makes Prefect's database"))
+        if not _locate_mark().exists():  # two that make one database take each other's half for whole
+            first.enter_context(hold(_locate_mark().with_suffix(".lock"), waiting="makes Prefect's database"))
         api, _begun = _begun or _Api(), None
         ready = api.ready()
         if ready:
-            _mark_file().touch()
+            _locate_mark().touch()
     try:
         if not ready:
             raise RunError(f"Prefect's API did not start; its output is in {_log()}")

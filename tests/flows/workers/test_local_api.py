@@ -85,12 +85,12 @@ def test_in_a_fresh_home_one_makes_the_database_and_the_others_wait(heard: list[
             pass
 
     second = threading.Thread(target=serve)
-    with hold(local_api._mark_file().with_suffix(".lock")):
+    with hold(local_api._locate_mark().with_suffix(".lock")):
         second.start()
         second.join(0.3)
         assert second.is_alive() and not stand_in
     second.join(60)
-    assert len(stand_in) == 1 and local_api._mark_file().exists()
+    assert len(stand_in) == 1 and local_api._locate_mark().exists()
 
 
 def test_an_api_that_never_starts_is_a_sentence(heard: list[str], stand_in: list[Any]) -> None:
