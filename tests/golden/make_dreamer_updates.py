@@ -47,7 +47,7 @@ SMALL = {
 }
 
 
-def planned(exp: str, ranks: int) -> list[list[int]]:
+def count_planned(exp: str, ranks: int) -> list[list[int]]:
     """Gradient steps of a rank after so many policy steps, as `main` of every Dreamer asks its schedule for them."""
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
         config = hydra.compose("config", [f"exp={exp}"])
@@ -65,7 +65,7 @@ def planned(exp: str, ranks: int) -> list[list[int]]:
     return found
 
 
-def done(exp: str) -> int:
+def count_done(exp: str) -> int:
     """Gradient steps that a run has counted in its last checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         words = [f"algo.{key}={value}" for key, value in SMALL[exp].items()]
@@ -78,8 +78,8 @@ def done(exp: str) -> int:
 
 
 def main() -> None:
-    plans = {exp: {ranks: planned(exp, ranks) for ranks in (1, 2)} for exp in EXPS}
-    runs = {exp: {"algo": SMALL[exp], "gradient_steps": done(exp)} for exp in SMALL}
+    plans = {exp: {ranks: count_planned(exp, ranks) for ranks in (1, 2)} for exp in EXPS}
+    runs = {exp: {"algo": SMALL[exp], "gradient_steps": count_done(exp)} for exp in SMALL}
     parts = []
     for name, made in (("planned", plans), ("done", runs)):
         rows = [f"{json.dumps(exp)}: {json.dumps(found)}" for exp, found in made.items()]
