@@ -1,10 +1,425 @@
-"""Words of `make up`, read back by others."""
+"""`make up`: what it refuses before it starts anything, and what it leaves of the user's `.env`."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import os
+import signal
+import socket
 import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
-from flows.workers.up import _gather
+import pytest
+import yaml
+
+from flows.process.network import unreachable
+from flows.runs import lineage
+from flows.workers import dotenv, pools, servers, up
+from flows.workers.local_api import prefect_api
+from flows.workers.mlflow_app import FIRST_PAGE, guard, opening_on_runs
+from rlcore.errors import UserError
+from rlcore.system.lifeline import alive
+from tests.processes import ROOT, free_port, wait_for
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, with free ports."""
+    (tmp_path / "flows").mkdir()
+    for kind in ("train", "sweep"):
+        (tmp_path / f"flows/{kind}.py").write_text(FLOW.format(kind=kind))
+    (tmp_path / "flows/reproduce.py").write_text(REPRODUCE)
+    (tmp_path / "flows/comparison.py").write_text(COMPARE)
+    monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path))
+    for key, _ in up.PORTS.values():
+        monkeypatch.setenv(key, str(free_port()))
+    # Commands set what is missing of Prefect's and MLflow's settings; other tests are not to find that.
+    monkeypatch.setattr(up, "configure_environment", lambda: None)
+    return tmp_path
+
+
+@pytest.fixture
+def foreign() -> Iterator[int]:
+    """The port of a program that accepts connections and greets as an SSH server does."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def start(name: str, command: tuple[str, ...]) -> None:
+    """Start a server from a process that ends, as `make up` does."""
+    code = f"from flows.workers import servers; servers.start(servers.Server({name!r}, {command!r}, {{}}))"
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+
+
+def test_what_a_server_writes_can_be_read_by_its_user_alone(checkout: Path) -> None:
+    start("scribe", ("sh", "-c", "mkdir runs && echo lr > runs/config.yaml && echo said"))
+    log = servers.folder() / "scribe.log"
+    wait_for(lambda: log.exists() and log.read_text() == "said\n", "what it says")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (log, checkout / "runs", checkout / "runs/config.yaml")}
+    assert modes == {"scribe.log": 0o600, "runs": 0o700, "config.yaml": 0o600}
+
+
+def refused(capsys: pytest.CaptureFixture[str]) -> str:
+    assert up.main(["up"]) == 2
+    assert not list(servers.folder().glob("*.pid"))  # nothing was started
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["SHEPHERD_PREFECT_PORT", "SHEPHERD_MLFLOW_PORT"])
+def test_a_port_that_another_program_has_is_refused_before_anything_is_started(
+    checkout: Path, foreign: int, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(key, str(foreign))
+    assert f"{key}={foreign}: another program has this port; set {key} to a free port" in refused(capsys)
+
+
+def test_one_port_for_both_servers_is_refused(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHEPHERD_MLFLOW_PORT", os.environ["SHEPHERD_PREFECT_PORT"])
+    assert "Prefect's server has this port" in refused(capsys)
+
+
+def test_a_server_that_runs_keeps_its_port_and_what_a_killed_one_left_is_ended(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child = "import time; time.sleep(600)"
+    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); {child}"
+    command = (sys.executable, "-c", program, "--port", "4321")
+    start("mlflow", command)
+    try:
+        assert up.main(["up"]) == 2
+        assert "mlflow is running on port 4321; `make down` first" in capsys.readouterr().err
+        main = servers.running()["mlflow"]
+        pids = wait_for(lambda: len(p := [pid for pid, _ in servers.find_marked()]) == 2 and p, "its child")
+        os.kill(main, signal.SIGKILL)
+        wait_for(lambda: servers.port_of("mlflow") is None, "its end")
+        up._check_ports()
+        assert not any(map(alive, pids))
+    finally:
+        up.main(["down"])
+        assert not list(servers.find_marked())
+        assert not list(servers.folder().glob("*.pid"))
+
+
+def test_a_command_without_a_server_is_named_and_nothing_is_started(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold = "with databases_without_server(): print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", f"import sys; from flows.workers.servers import *\n{hold}", "seed=3"]
+    command = subprocess.Popen(
+        words, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert command.stdout is not None
+    command.stdout.readline()
+    try:
+        said = refused(capsys)
+        assert f"pid {command.pid} (" in said
+        assert "seed=3" in said
+    finally:
+        command.communicate()
+
+
+def test_commands_without_a_server_do_not_open_the_databases_of_servers(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    servers.check_servers()
+    start("mlflow", (sys.executable, "-c", "import time; time.sleep(600)"))
+    try:
+        with pytest.raises(UserError, match="`make up` have this home's databases open"):
+            servers.check_servers()
+        with pytest.raises(UserError, match="`make up` have this home's databases open"), prefect_api():
+            pass
+    finally:
+        up.main(["down"])
+
+
+def test_what_speaks_no_http_is_a_reason_and_no_exception(foreign: int) -> None:
+    assert unreachable(f"http://127.0.0.1:{foreign}/health") == "what answers speaks no HTTP"
+
+
+def test_a_server_with_another_password_is_told_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Prefect(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.headers["Authorization"] == f"Basic {base64.b64encode(b'shepherd:right').decode()}"
+            self.send_response(200 if self.path == "/api/health" or known else 401)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Prefect) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_port}/api")
+        monkeypatch.setenv("PREFECT_API_AUTH_STRING", "shepherd:right")
+        servers.check_servers()
+        monkeypatch.setenv("PREFECT_API_AUTH_STRING", "shepherd:wrong")
+        with pytest.raises(UserError, match="refuses PREFECT_API_AUTH_STRING"):
+            servers.check_servers()
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "status"),
+    [
+        ("/", None, 401),
+        ("/", "shepherd:wrong", 401),
+        ("/", "shepherd:", 401),
+        ("/api/2.0/mlflow/runs/create", None, 401),
+        ("/health/../api", None, 401),
+        ("/", "shepherd:right", 200),
+        ("/health", None, 200),
+    ],
+)
+def test_only_who_knows_the_password_reaches_mlflow(path: str, given: str | None, status: int) -> None:
+    headers = [] if given is None else [(b"authorization", b"Basic " + base64.b64encode(given.encode()))]
+    assert answered(guard(answering, "shepherd", "right"), path, headers=headers)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "ours"),
+    [("/", b"", True), ("/", b"runs", False), ("/graphql", b"", False), ("/health", b"", False)],
+)
+def test_mlflows_page_opens_on_runs_and_its_interface_is_untouched(path: str, query: bytes, ours: bool) -> None:
+    status, body = answered(opening_on_runs(answering), path, query_string=query)
+    assert status == 200
+    assert body == (FIRST_PAGE.encode() if ours else b"MLflow")
+
+
+async def answering(scope: Any, receive: Any, send: Any) -> None:
+    """MLflow's application."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"MLflow"})
+
+
+def answered(app: Any, path: str, **more: Any) -> tuple[int, bytes]:
+    """Status and body of an application's answer to a request."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    scope = {"type": "http", "path": path, "headers": [], "query_string": b""} | more
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], sent[1]["body"]
+
+
+def test_the_password_is_in_no_command_line_and_in_no_file_that_others_read(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = checkout / ".shepherd/servers/password"
+    password = dotenv.keep_password(file)
+    assert len(password) >= 32
+    assert dotenv.keep_password(file) == password
+    (checkout / ".env").write_text("MINE=1\n")
+    (checkout / ".env").chmod(0o644)
+    variables = dotenv.client_variables("http://here", "http://there", password)
+    dotenv.write_dotenv(variables)
+    assert password in (checkout / ".env").read_text()
+    assert [path.stat().st_mode & 0o777 for path in (file, checkout / ".env")] == [0o600, 0o600]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for server in (up._prefect(), up._mlflow(), up._worker("0")):
+        assert password not in repr(server)  # of the command line too
+    assert up._prefect().variables["PREFECT_SERVER_API_AUTH_STRING"] == f"shepherd:{password}"
+
+
+FLOW = """
+from prefect import flow
+
+@flow(name="{kind}-two-words", version="7")
+def {kind}_two_words(overrides: list[str] = [], accelerator: str = ""):
+    \"\"\"Learns.
+
+    Args:
+        overrides: as typed.
+    \"\"\"
+"""
+
+
+REPRODUCE = """
+from prefect import flow
+
+@flow(name="reproduce", version="7")
+def reproduce(source: str):
+    \"\"\"Trains again.
+
+    Args:
+        source: of what, as models:/NAME@champion.
+    \"\"\"
+"""
+
+
+COMPARE = """
+from prefect import flow
+
+@flow(name="compare", version="7")
+def compare(sides: list[str] = []):
+    \"\"\"Judges.
+
+    Args:
+        sides: two or more, as mlflow:EXPERIMENT.
+    \"\"\"
+"""
+
+
+def test_every_algorithm_and_every_other_flow_gets_its_deployments(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MagicMock()
+    client.__enter__.return_value = client
+    client.read_automations_by_name.return_value = [SimpleNamespace(id="old")]
+    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: client)
+    monkeypatch.setattr("flows.workers.pools.ALGORITHMS", {"two-words": None})
+    names = [f"{kind}-two-words/{name}" for kind in ("train", "sweep") for name in ("default", "gpu")]
+    assert pools.deploy() == [*names, "reproduce/default", "compare/default"]
+    *of_the_algorithm, again, compare = (call.kwargs for call in client.create_deployment.call_args_list)
+    assert (again["entrypoint"], again["work_pool_name"]) == ("flows/reproduce.py:reproduce", "local")
+    assert "models:/" in again["parameter_openapi_schema"]["properties"]["source"]["description"]
+    assert (compare["entrypoint"], compare["work_pool_name"]) == ("flows/comparison.py:compare", "local")
+    assert "mlflow:" in compare["parameter_openapi_schema"]["properties"]["sides"]["description"]
+    made = {(one["entrypoint"].partition(":")[0], one["name"]): one for one in of_the_algorithm}
+    places = {place: (one["work_pool_name"], one["work_queue_name"], one["parameters"]) for place, one in made.items()}
+    gpu = {"accelerator": "cuda"}
+    assert places == {
+        ("flows/train.py", "default"): ("local", "default", {}),
+        ("flows/train.py", "gpu"): ("gpu", "default", gpu),
+        ("flows/sweep.py", "default"): ("local", "drivers", {}),  # it waits for trainings, and takes no place of theirs
+        ("flows/sweep.py", "gpu"): ("local", "drivers", gpu),
+    }
+    pulled = {"prefect.deployments.steps.set_working_directory": {"directory": str(checkout)}}
+    assert all(one["pull_steps"] == [pulled] for one in of_the_algorithm)
+    default = made["flows/train.py", "default"]
+    assert (default["entrypoint"], default["version"]) == ("flows/train.py:train_two_words", "7")
+    assert (default["description"], default["tags"]) == ("Learns.", ["two-words"])
+    assert "as typed" in default["parameter_openapi_schema"]["properties"]["overrides"]["description"]
+    flows = [call.args[0] for call in client.create_flow_from_name.call_args_list]
+    assert flows == ["train-two-words", "sweep-two-words", "reproduce", "compare"]
+    client.delete_automation.assert_called_once_with("old")
+
+
+def test_our_lines_of_dotenv_come_and_go_and_no_line_of_the_user_does(checkout: Path) -> None:
+    path, variables = checkout / ".env", {"PREFECT_API_URL": "http://here", "MLFLOW_TRACKING_URI": "http://there"}
+    path.write_text("FIRST=1")
+    dotenv.write_dotenv(variables)
+    path.write_text(path.read_text() + "LAST=2\n")
+    dotenv.write_dotenv(variables)
+    ours = [dotenv.BEGIN, "PREFECT_API_URL=http://here", "MLFLOW_TRACKING_URI=http://there", dotenv.END]
+    assert path.read_text().splitlines() == ["FIRST=1", *ours, "LAST=2"]
+    path.write_text(path.read_text().replace(f"{dotenv.END}\n", ""))  # the user has taken it away
+    dotenv.write_dotenv({})
+    assert path.read_text() == "FIRST=1\nLAST=2\n"
+    path.write_text("")
+    dotenv.write_dotenv(variables)
+    dotenv.write_dotenv({})
+    assert not path.exists()
+
+
+def test_prefect_yaml_is_what_the_registry_says() -> None:
+    assert (ROOT / "prefect.yaml").read_text() == pools.prefect_yaml()
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with one commit, as the code at work, and `origin` that has it."""
+    folder = tmp_path / "checkout"
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+    folder.mkdir()
+    (folder / "code.py").write_text("1\n")
+    for words in ("init", "add .", "commit -m one"):
+        git(*words.split())
+    git("clone", "--bare", ".", str(tmp_path / "origin"))
+    git("remote", "add", "origin", f"file://{tmp_path}/origin")
+    monkeypatch.setattr(lineage, "CODE", folder)
+    return folder
+
+
+def test_with_a_repository_flow_runs_get_the_commit_that_is_checked_out_here(
+    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_REPOSITORY", f"file://{tmp_path}/origin")
+    commit = lineage.commit()
+    assert len(commit) == 40
+    (step,) = pools.pull_steps()
+    assert step[pools.CLONE] == {"repository": f"file://{tmp_path}/origin", "commit_sha": commit}
+
+
+@pytest.mark.parametrize(
+    ("repository", "change", "said"),
+    [
+        ("https://me:hunter2@example.org/a.git", "", r"https://me:\*\*\*@example.org/a.git: .*no password"),
+        ("file://{}/origin", "code.py", "which has changes; commit them"),
+        ("file://{}/nowhere", "", "of this checkout cannot be had from there .*; push it"),
+    ],
+)
+def test_a_repository_that_would_give_workers_other_code_is_refused(
+    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: str, change: str, said: str
+) -> None:
+    monkeypatch.setenv("SHEPHERD_REPOSITORY", repository.format(tmp_path))
+    if change:
+        (deployed / change).write_text("2\n")
+    with pytest.raises(UserError, match=f"^SHEPHERD_REPOSITORY=.*{said}"):
+        pools.pull_steps()
+
+
+def test_a_commit_that_was_not_pushed_is_refused(
+    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_REPOSITORY", f"file://{tmp_path}/origin")
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *who, "commit", "--allow-empty", "-m", "two"], cwd=deployed, check=True, capture_output=True)
+    with pytest.raises(UserError, match=f"commit {lineage.commit()[:10]} of this checkout cannot be had"):
+        pools.pull_steps()
+
+
+def test_what_prefect_deploy_reads_pins_the_commit_as_well(
+    deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect's own functions run the file's build steps, and put what they say into its pull steps."""
+    from prefect.deployments.steps.utility import run_shell_script
+    from prefect.utilities.templating import apply_values
+
+    whole = yaml.safe_load(pools.prefect_yaml())
+    steps = [next(iter(step.values())) for step in whole["build"]]
+    monkeypatch.chdir(deployed)
+
+    async def said() -> dict[str, Any]:
+        return {step["id"]: await run_shell_script(step["script"]) for step in steps}
+
+    (pull,) = apply_values(whole["pull"], asyncio.run(said()))
+    assert pull[pools.CLONE] == {"repository": f"file://{tmp_path}/origin", "commit_sha": lineage.commit()}
+    (deployed / "code.py").write_text("2\n")
+    with pytest.raises(RuntimeError, match="commit your changes first"):
+        asyncio.run(said())
 
 
 def test_a_shell_reads_the_short_list_of_deployments_as_the_long_one() -> None:
@@ -12,7 +427,7 @@ def test_a_shell_reads_the_short_list_of_deployments_as_the_long_one() -> None:
     names = [f"{kind}-{a}/{of}" for a in ("ppo", "sac_ae") for kind in kinds for of in ("default", "gpu")]
     names += ["compare/default", "reproduce/default"]
     for ending in ("/default", "/gpu"):
-        short = _gather(names, ending)
+        short = up._gather(names, ending)
         said = subprocess.run(["bash", "-c", f"echo {short.replace(', ', ' ')}"], capture_output=True, text=True).stdout
         assert sorted(said.split()) == sorted(name for name in names if name.endswith(ending))
-    assert _gather(["compare/default"], "/default") == "compare/default"
+    assert up._gather(["compare/default"], "/default") == "compare/default"
