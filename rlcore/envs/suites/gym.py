@@ -132,12 +132,12 @@ class CartPoleLanes:
         self.vector: Any = CartPoleVectorEnv(num_envs, max_episode_steps=ENDLESS, **arguments)
         self.vector.reset(seed=0)  # makes its arrays; every lane is overwritten
 
-    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """As `Lanes` has it."""
         obs, reward, terminated, _, _ = self.vector.step(action)
         self.vector.prev_done[:] = False  # else it would open the next episode by a generator that all lanes share
         self.vector.steps[:] = 0
-        return {"state": obs}, reward + 0.0, terminated  # a single one says 0.0 where this says -0.0
+        return obs, reward + 0.0, terminated  # a single one says 0.0 where this says -0.0
 
     def put(self, index: int, env: gymnasium.Env) -> None:
         """As `Lanes` has it."""

@@ -33,8 +33,11 @@ class Lanes(Protocol):
     opens no episode: both are done around it. `put` and `take` copy all that the next step depends on, generators too.
     """
 
-    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Take actions [B, ...] in the environment's own form; obs (key -> [B, ...]), reward [B], terminated [B]."""
+    def step(self, action: np.ndarray) -> tuple[np.ndarray | dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """Take actions [B, ...] in the environment's own form; obs, reward [B], terminated [B].
+
+        Observations are [B, ...], or key -> [B, ...] where those of a single environment are a dict.
+        """
         ...
 
     def put(self, index: int, env: gymnasium.Env) -> None:

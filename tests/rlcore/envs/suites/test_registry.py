@@ -77,7 +77,7 @@ class Lanes:
 
     def step(self, action):
         obs, reward, over, _, _ = zip(*(env.step(int(a)) for env, a in zip(self.envs, action)))
-        return {"state": np.stack(obs)}, np.array(reward), np.array(over)
+        return np.stack(obs), np.array(reward), np.array(over)
 
     def put(self, index, env):
         move(env.unwrapped, self.envs[index])

@@ -40,7 +40,13 @@ def played(vector: EpisodicVectorEnv, steps: int, begin: bool = True, seed: int 
 
 @pytest.mark.parametrize("tier", ["snapshot", "replay"])
 @pytest.mark.parametrize(
-    "settings", [{}, {"max_episode_steps": 9}, {"wrapper": {"sutton_barto_reward": True, "max_episode_steps": 20}}]
+    "settings",
+    [
+        {},
+        {"max_episode_steps": 9},
+        {"vector_key": "vector"},
+        {"wrapper": {"sutton_barto_reward": True, "max_episode_steps": 20}},
+    ],
 )
 def test_the_episodes_are_those_of_single_environments(tier: str, settings: dict[str, Any]):
     lanes, single = (envs(kind, tier, **settings) for kind in ("native", "single"))
