@@ -76,7 +76,7 @@ class CompiledActing:
         self.draws = tuple(recorder.draws)
         self._names: list[str] = []
         self._places = Held([agent])
-        self._held = self._places.tensors()
+        self._held, self._addresses = self._places.tensors(), self._places.addresses()
         self._noise: Iterator[Sequence[Tensor]] = iter(())
         given = [getattr(recorder, kind)(*shape) for kind, shape in self.draws]
         example = [*self._held, *self._inputs(carry, obs, first, given)]
@@ -87,7 +87,8 @@ class CompiledActing:
 
     def begin(self, rng: Noise, length: int) -> None:
         """Before `length` calls: read parameters and buffers, which an update may have replaced; draw their noise."""
-        self._held = self._places.tensors()
+        if (addresses := self._places.addresses()) != self._addresses:
+            self._held, self._addresses = self._places.tensors(), addresses
         if len(self.draws) == 1:
             ((kind, shape),) = self.draws
             self._noise = ((drawn,) for drawn in rng.in_a_row(kind, length, shape))

@@ -39,6 +39,10 @@ class Held:
         """All of them, detached, in the order of `names`."""
         return [held[key].detach() for held, key in self._places]
 
+    def addresses(self) -> list[int]:
+        """Where each lies: another place than before means another tensor, while `tensors()` of before are held."""
+        return [held[key].data_ptr() for held, key in self._places]
+
     def own(self) -> list[Tensor]:
         """The tensors themselves, in the order of `names`."""
         return [held[key] for held, key in self._places]

@@ -105,6 +105,7 @@ class Replay(Buffer):
         self._offsets = np.arange(-before, length + 1)[:, None] * self.width  # of a sequence's places
         self.written = 0  # rows of every environment, of all time
         self.taken = 0  # batches handed out
+        self._last: Steps | None = None  # the arrival after the newest rows, until it is written
         self._newest = 0  # policy steps of the last `extend`, of all ranks
         self._steps_seen = 0  # policy steps, of all ranks
         self._queue: Position = ()  # of what is new
@@ -163,7 +164,13 @@ class Replay(Buffer):
                 part = {k: {n: v[begin : begin + self.size] for n, v in c.items()} for k, c in given.items()}
                 self._write(self.written + begin, min(self.size, count - begin), part)
         self.written += count
-        self._write(self.written, 1, self._columns(last))  # it comes again, with its action
+        self._last = last  # it comes again with its action, most of them before anything is drawn
+
+    def _write_last(self) -> None:
+        """Write the arrival after the newest rows, without which nothing is drawn."""
+        if self._last is not None:
+            self._write(self.written, 1, self._columns(self._last))
+            self._last = None
 
     def _columns(self, steps: Steps) -> dict[str, dict[str, Tensor]]:
         said = {name: steps.extras[name] for name in self._forms["said"]} if steps.extras else {}
@@ -248,9 +255,11 @@ class Replay(Buffer):
         """Batches that are to be taken after the newest rows, with `policy_steps` before these."""
         now = policy_steps + self._newest
         trains = now // self.every > policy_steps // self.every or now == self.end
-        if not trains or not self.sampler.can_draw(self):
+        owed = self.count_batches(now) - self.taken
+        if not trains or owed <= 0:
             return 0
-        return max(0, self.count_batches(now) - self.taken)
+        self._write_last()
+        return owed if self.sampler.can_draw(self) else 0
 
     def count_batches(self, policy_steps: int) -> int:
         """Batches owed for so many policy steps of a whole run."""
@@ -260,12 +269,14 @@ class Replay(Buffer):
 
     def episodes(self) -> WholeEpisodes:
         """Whole episodes among the rows that may be drawn."""
+        self._write_last()
         begin = self._episodes.next_row(self.oldest)
         ended = self._resets[np.arange(begin, self.written) % len(self._resets)] if begin < self.written else NONE
         return self._episodes.find(ended, self.oldest)
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
         """Places [N] -> [N] bool: the step from there opens the next episode, so that nobody took it."""
+        self._write_last()
         return self._resets.ravel()[places % self._resets.size]
 
     def _draw(self, count: int, policy_steps: int) -> Iterator[Batch]:
@@ -305,6 +316,7 @@ class Replay(Buffer):
 
     def state_dict(self) -> State:
         """Counts, stream, and the rows that are still drawn from, in chunks."""
+        self._write_last()
         first = max(0, self.oldest - self.before)
         rows = {name: ring.state(first, self.written) for name, ring in self._rings.items()}
         counts = {"written": self.written, "taken": self.taken, "part": self.chunk_rows}
@@ -316,7 +328,7 @@ class Replay(Buffer):
         """Continue from a `state_dict`, in chunks as long as its own: those of a shorter run may be of fewer rows."""
         self.chunk_rows = state.get("part", self.chunk_rows)
         streams.load_generator_state(self.rng, state["rng"])
-        self.written, self.taken, self._rings = state["written"], state["taken"], {}
+        self.written, self.taken, self._rings, self._last = state["written"], state["taken"], {}, None
         self._queue, self._episodes = tuple(state.get("queue", ())), EpisodeIndex(self.width)
         if not state["tail"]:
             return

@@ -149,9 +149,9 @@ class Collector:
         rows, end = room.split()
         if self.learned is not None:
             rows, end = (part | {"reward": self.learned(part["reward"])} for part in (rows, end))
-        action = torch.stack([a for a, _ in said])
+        action = _stack([a for a, _ in said])
         steps, last = as_steps(rows, action), as_steps(end, action[-1])
-        steps.extras = {key: torch.stack([e[key] for _, e in said]) for key in said[0][1]}
+        steps.extras = {key: _stack([e[key] for _, e in said]) for key in said[0][1]}
         steps.carry, last.carry = carry, self.carry
         if isinstance(self.agent, Recalling):
             for part in (steps, last):
@@ -184,3 +184,8 @@ class Collector:
         if self._compiler is not None and state["compiled"] is not None:
             self.compiled, self._acting = state["compiled"], self._acting if state["compiled"] else None
         self.env_steps, self.policy_steps = state["env_steps"], state["policy_steps"]
+
+
+def _stack(parts: list[Tensor]) -> Tensor:
+    """Rows as one tensor [T, ...]; of one row its own memory."""
+    return parts[0][None] if len(parts) == 1 else torch.stack(parts)
