@@ -55,7 +55,7 @@ class Mistakes:
         try:
             yield
         except UserError as error:
-            self.note(*error.mistakes)
+            self.note(*(mistake.with_traceback(None) for mistake in error.mistakes))  # frames hold environments
 
     def leave_out(self, follows: Callable[[str], bool]) -> None:
         """Forget mistakes that follow from others, by their sentences, unless none would be left."""
