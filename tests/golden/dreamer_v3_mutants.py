@@ -55,8 +55,13 @@ MUTANTS = (
     Mutant("discount one step off", ACTOR, swap("goes_on[:-1]", "goes_on[1:]"), DISCRETE),
     Mutant("weights one step off", ACTOR, swap("torch.cat([A, config.gamma * B])", "config.gamma * goes_on"), DISCRETE),
     Mutant("no weight where an episode ended", ACTOR, swap("~terminated", "terminated"), DISCRETE),
-    Mutant("γ left out of the weights", ACTOR, swap("config.gamma * A[:-1]", "A[:-1]"), DISCRETE),
-    Mutant("chance of going on in place of the likelier", ACTOR, swap("(A > 0).float()", "A.sigmoid()"), DISCRETE),
+    Mutant("γ left out of the weights", ACTOR, swap("config.gamma * A[:-1].detach()", "A[:-1]"), DISCRETE),
+    Mutant(
+        "chance of going on in place of the likelier",
+        "imagine_continue",
+        swap("(A > 0).float()", "A.sigmoid()"),
+        DISCRETE,
+    ),
     # Actor and critic.
     Mutant("no percentile floor", "ReturnScale.forward", swap("A.clamp(min=B)", "A"), DECOUPLED),
     Mutant("percentiles not followed", "ReturnScale.forward", swap("1 - config.decay", "0.0"), DISCRETE),

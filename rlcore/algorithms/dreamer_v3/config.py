@@ -140,6 +140,9 @@ class DiscountConfig(DenseConfig):
     """The head that says whether the episode goes on."""
 
     learnable: bool = arg(True, "of SheepRL's files", unused="it is always learned")
+    imagined: str = arg(
+        "mode", "imagined episodes go on: mode, where that is likelier; mean, by its chance", choices=("mode", "mean")
+    )
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,11 @@ def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: fl
     return dynamic * to_prior + representation * to_posterior
 
 
+def imagine_continue(logits: Tensor, ends: str) -> Tensor:
+    """c of eq. 7, [...]: "mean", the chance that an episode goes on; "mode", 0 or 1, the likelier, no gradient."""
+    return logits.sigmoid() if ends == "mean" else (logits > 0).float()
+
+
 def critic_loss(logits: Tensor, returns: Tensor, slow: Tensor, number: Number) -> Tensor:
     """-log p(R) - log p(v_slow), eq. 10: returns, and what the slow copy says. logits [..., K], others [...]."""
     return number.loss(logits, returns) + number.loss(logits, slow)
@@ -103,15 +108,16 @@ class Learner(DreamerLearner):
     def actor_objective(self, states: State, terminated: Tensor, rng: Noise) -> Any:
         """Eq. 11 on trajectories from every state [L, N]; these, their λ-returns and weights, for the critic."""
         world, config, critic = self.agent.world, self.config, self.critic
+        ends = config.world_model.discount_model.imagined
         start = State(*(part.flatten(0, 1) for part in states))  # [L·N, ...]
         with torch.set_grad_enabled(self.mix < 1):  # REINFORCE needs none of what is imagined
             feat, action = imagine(world.rssm, self.agent.actor, start, config.horizon, rng)  # [H+1, L·N, F], [H, ...]
             value = self.number.mean(critic(feat))  # [H+1, L·N]
             reward = world.predict_reward(feat[1:])  # [H, L·N]
-            goes_on = (world.predict_continue(feat[1:]) > 0).float()  # most likely, without gradient
+            goes_on = imagine_continue(world.predict_continue(feat[1:]), ends)  # [H, L·N]
             returns = lambda_return(reward, config.gamma * goes_on, value[1:], config.lmbda)  # [H, L·N]
         first = (~terminated).float().flatten().unsqueeze(0)  # no step leaves an episode's last row
-        weight = torch.cat([first, config.gamma * goes_on[:-1]]).cumprod(0)  # [H, L·N]
+        weight = torch.cat([first, config.gamma * goes_on[:-1].detach()]).cumprod(0)  # [H, L·N]
         advantage = (returns - value[:-1]) / self.moments(returns, self.ranks)
         policy = self.agent.actor.policy(feat[:-1].detach())
         objective = (1 - self.mix) * advantage if self.mix < 1 else torch.zeros_like(advantage)
