@@ -149,7 +149,7 @@ class TrainerProcess:
                 self._close()
                 raise FAILURES.get(said["kind"], SameAgain)(said["sentence"])
             if event == "interrupted":
-                self._tell_lost(said)
+                self._tell_what_is_left(said)
                 self._close()
                 raise TrainingInterrupted
         code = self.process.wait()
@@ -166,11 +166,12 @@ class TrainerProcess:
                 self._heard += heard
         for line in self._heard.splitlines():
             if b'"interrupted"' in line:
-                self._tell_lost(json.loads(line))
+                self._tell_what_is_left(json.loads(line))
 
-    def _tell_lost(self, said: dict[str, Any]) -> None:
-        if said.get("lost"):
-            tell("stage", {"doing": said["lost"]})
+    def _tell_what_is_left(self, said: dict[str, Any]) -> None:
+        saved = f"saved at policy step {said['policy_steps']:,}" if said.get("path") else None
+        if left := said.get("lost") or saved:
+            tell("stage", {"doing": left})
 
     def _line(self) -> bytes | None:
         """The next line that the trainer says, None when it has ended; `EnvironmentLost` where it hung."""

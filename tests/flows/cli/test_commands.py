@@ -351,7 +351,7 @@ def test_ctrl_c_at_stage_train_saves_tells_how_to_go_on_and_goes_on(home: Path, 
     assert "Traceback" not in said
     run = RunDirectory(home / folder)
     saved = int(checkpoint.resolve(run, "latest").name)
-    assert 0 < saved < 12_000
+    assert 0 < saved < 12_000 and f"saved at policy step {saved:,}\n" in said
     assert [e["status"] for e in read_events(run.events) if e["kind"] == "end"] == ["interrupted"]
     done = here("stage", "train", folder)
     assert done.returncode == 0, done.stderr
