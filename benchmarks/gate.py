@@ -38,7 +38,7 @@ def success(new: float, old: float) -> Draw:
     return lambda rng: (1.0 * (rng.random(EPISODES) < new), 1.0 * (rng.random(EPISODES) < old), 0.0)
 
 
-def skewed(gain: float) -> Draw:
+def log_normal(gain: float) -> Draw:
     """Log-normal returns."""
     return lambda rng: (rng.lognormal(0, 1, EPISODES) + gain, rng.lognormal(0, 1, EPISODES), 0.0)
 
@@ -62,7 +62,7 @@ KINDS: dict[str, tuple[str, Draw]] = {
     "at the limit, neither fails": ("no better", at_the_limit(0, 0)),
     "success in half of the episodes, both": ("no better", success(0.5, 0.5)),
     "success in 95 %, both": ("no better", success(0.95, 0.95)),
-    "log-normal, equal": ("no better", skewed(0)),
+    "log-normal, equal": ("no better", log_normal(0)),
     "rare failures, equal means": ("no better", rare_failures),
     "steps to a goal, equal": ("no better", slow(50, 50)),
     "steps to a goal, 355 more": ("worse", slow(425, 70)),
@@ -72,7 +72,7 @@ KINDS: dict[str, tuple[str, Draw]] = {
     "at the limit, failures in 5 % after 20 %": ("better", at_the_limit(0.05, 0.2)),
     "success in 60 % after 50 %": ("better", success(0.6, 0.5)),
     "success in 80 % after 50 %": ("better", success(0.8, 0.5)),
-    "log-normal, half a unit": ("better", skewed(0.5)),
+    "log-normal, half a unit": ("better", log_normal(0.5)),
 }
 
 

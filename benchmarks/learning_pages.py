@@ -59,7 +59,7 @@ def mark(gate: dict[str, Any]) -> str:
     return value + PHRASES[gate["of"]][0]
 
 
-def passed(figures: dict[str, Any]) -> bool:
+def passes(figures: dict[str, Any]) -> bool:
     """Tell whether every gate is reached by enough seeds, in the time that there is."""
     in_time = figures.get("cpu_s", 0.0) <= (figures.get("within_s") or math.inf)
     return in_time and all(_holds(gate) for gate in figures["gates"])

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning_pages import passed, verdict, write_pages
+from benchmarks.learning_pages import passes, verdict, write_pages
 from flows.compare import curves, pictures
 from flows.compare.records import Record, from_directory
 from flows.config.compose import compose
@@ -168,7 +168,7 @@ def main() -> None:
         write_json(KEPT, {known: kept[known] for known in CASES if known in kept})
         write_pages(RESULTS)
         print(f"{name}: {verdict(figures)}", flush=True)
-        missed += [] if passed(figures) else [name]
+        missed += [] if passes(figures) else [name]
     sys.exit(f"below the mark: {', '.join(missed)}" if missed else 0)
 
 

@@ -16,6 +16,8 @@ import hashlib
 import json
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,11 +38,12 @@ from rlcore.store.directory import RunDirectory
 from tests.diambra_engine import engines
 from tests.kills.cases import CASES, ENGINES, PLUGINS, Case, ordered
 from tests.kills.killing import Reference, kill_and_resume, run_to_end, same_bits, same_record
-from tests.processes import ROOT
+from tests.processes import ROOT, kill_all
 
 REPORT = ROOT / "docs/results/exactness.md"
 CHAIN = 10  # kills of one run
 _ONE_AT_A_TIME = threading.Lock()
+_HOMES: list[Path] = []  # of the cases at work, and of those that are done
 PHASES = ("import", "build", "restore", "rollout", "update", "log", "checkpoint", "evaluation", "registration")
 
 
@@ -53,6 +56,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="environments or modes whose names hold one of these")
     parser.add_argument("--report", type=Path, default=REPORT)
     options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # of `timeout`, say: runs are in sessions of their own
+        signal.signal(number, _end)
     plugins.name(PLUGINS)  # as the processes that are killed know them
     plugins.load()
     results = state_folder() / "soak.jsonl"
@@ -75,6 +80,13 @@ def main() -> int:
     return 1 if wrong else 0
 
 
+def _end(number: int, frame: Any) -> None:
+    for home in _HOMES:
+        kill_all(home)
+        shutil.rmtree(home, ignore_errors=True)
+    os._exit(128 + number)
+
+
 def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
     """Chains of one case until there are enough kills."""
     done = [r for r in read(results, key) if of_case(r, case)]
@@ -83,6 +95,7 @@ def soak(case: Case, seed: int, kills: int, results: Path, key: str) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         home = Path(name)
+        _HOMES.append(home)
         reference = run_to_end(prepared(case, home / "whole"), case, home)
         chain = len(done)
         while count < kills:
