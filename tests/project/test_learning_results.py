@@ -51,23 +51,23 @@ def test_every_case_is_a_config_whose_figures_are_of_its_environment_and_budget(
 @pytest.mark.parametrize(("returns", "passes"), [([1, 1, 1, 1, 0], True), ([1, 1, 1, 0, 0], False), ([1, 0], False)])
 def test_four_of_five_seeds_must_reach_a_mark(returns: list[float], passes: bool) -> None:
     gate = {"of": "greedy", "policy_steps": 1, "at_least": 1.0, "values": returns}
-    assert learning_pages.passed({"gates": [gate]}) is passes
-    assert learning_pages.passed({"gates": [gate, gate | {"values": [0, 0, 0, 0, 1]}]}) is False
+    assert learning_pages.passes({"gates": [gate]}) is passes
+    assert learning_pages.passes({"gates": [gate, gate | {"values": [0, 0, 0, 0, 1]}]}) is False
 
 
 def test_a_mark_may_be_one_to_stay_below_and_a_training_may_have_so_many_seconds() -> None:
     below = {"of": "greedy", "policy_steps": 1, "at_most": 250.0, "values": [249, 250, 100, 50, 251]}
-    assert learning_pages.passed({"gates": [below]})
-    assert not learning_pages.passed({"gates": [below | {"at_most": 240.0}]})
+    assert learning_pages.passes({"gates": [below]})
+    assert not learning_pages.passes({"gates": [below | {"at_most": 240.0}]})
     reached = {"gates": [{"of": "greedy", "policy_steps": 1, "at_least": 900.0, "values": [1000] * 5}], "within_s": 60}
-    assert learning_pages.passed(reached | {"cpu_s": 59.0})
-    assert not learning_pages.passed(reached | {"cpu_s": 61.0})
+    assert learning_pages.passes(reached | {"cpu_s": 59.0})
+    assert not learning_pages.passes(reached | {"cpu_s": 61.0})
 
 
 def test_the_seeds_of_two_programs_are_compared_in_the_mean() -> None:
     gate = {"of": "greedy", "policy_steps": 1, "mean_at_least": 3.0, "values": [1.0, 2.0, 6.0]}
-    assert learning_pages.passed({"gates": [gate]})
-    assert not learning_pages.passed({"gates": [gate | {"mean_at_least": 3.1}]})
+    assert learning_pages.passes({"gates": [gate]})
+    assert not learning_pages.passes({"gates": [gate | {"mean_at_least": 3.1}]})
     assert learning_pages.count_reaching(gate) == 1
 
 
