@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.algorithms.dreamer_v3.config import ActorConfig, HiddenConfig, RecurrentConfig, WorldModelConfig
+from rlcore.algorithms.dreamer_v3.config import ActorConfig, WorldModelConfig
+from rlcore.algorithms.dreamer_v3.layer_keys import HiddenConfig, RecurrentConfig
 from rlcore.functional.noise import Noise
 from rlcore.functional.tree import leaves
 from rlcore.nn.action_form import ActionForm

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from rlcore.algorithms.dreamer_v3.config import HiddenConfig, RecurrentConfig, WorldModelConfig
+from rlcore.algorithms.dreamer_v3.config import WorldModelConfig
+from rlcore.algorithms.dreamer_v3.layer_keys import HiddenConfig, RecurrentConfig
 from rlcore.functional.two_hot import TwoHot
 from rlcore.functional.unit_normal import UnitNormal
 from rlcore.nn.rssm import CategoricalLatent
