@@ -36,6 +36,12 @@ class Unset(UserError):
     """A key without a value that needs one: of interest where nothing else is wrong."""
 
 
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of what an error, and those it came of, passed through: frames hold environments, half made ones too."""
+    while error is not None:
+        error.__traceback__, error = None, error.__cause__ or error.__context__
+
+
 class Mistakes:
     """Mistakes that are gathered, to be told all at once."""
 
@@ -55,7 +61,9 @@ class Mistakes:
         try:
             yield
         except UserError as error:
-            self.note(*(mistake.with_traceback(None) for mistake in error.mistakes))  # frames hold environments
+            for mistake in error.mistakes:
+                _forget_frames(mistake)
+            self.note(*error.mistakes)
 
     def leave_out(self, follows: Callable[[str], bool]) -> None:
         """Forget mistakes that follow from others, by their sentences, unless none would be left."""

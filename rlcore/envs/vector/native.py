@@ -53,7 +53,7 @@ class NativeVectorEnv(EpisodicVectorEnv):
         suite, env_id = suite_for(settings)
         code = suite.vector(env_id, check_arguments(suite, env_id, settings.wrapper))
         assert code is not None
-        self._lanes, self._key = code(num_envs), settings.vector_key  # what has no key of its own gets this one
+        self._lanes = code(num_envs)
         super().__init__(num_envs, spec_of(first), obs_bounds(first), episode_seed, "snapshot", False)
 
     def _advance(self, action: np.ndarray | None, seeds: dict[int, int | None], rows: ArrivalArrays) -> list[int]:
@@ -67,7 +67,8 @@ class NativeVectorEnv(EpisodicVectorEnv):
                 raise EnvironmentFault(
                     f"the environments' step raised {type(error).__name__}: {first_line(error)}"
                 ) from error
-            for key, values in new.items() if isinstance(new, dict) else ((self._key, new),):
+            named = new if isinstance(new, dict) else dict.fromkeys(obs, new)  # what has no key of its own has one
+            for key, values in named.items():
                 obs[key][:] = values
             if self._limit is not None:
                 np.greater_equal(self._length, self._limit, out=truncated)

@@ -180,6 +180,17 @@ def test_lanes_whose_images_would_be_resized_are_stepped_one_by_one(monkeypatch:
         envs(id="discrete_dummy")
 
 
+def test_lanes_may_name_their_observations(monkeypatch: pytest.MonkeyPatch):
+    class Naming(CartPoleLanes):
+        def step(self, action: np.ndarray) -> Any:
+            obs, *rest = super().step(action)
+            return {"state": obs}, *rest
+
+    plain = played(envs(), 60)
+    monkeypatch.setattr(gym, "CartPoleLanes", Naming)
+    assert played(envs(), 60) == plain
+
+
 def test_code_that_is_not_exact_on_this_machine_is_not_taken(monkeypatch: pytest.MonkeyPatch):
     class Rounding(CartPoleLanes):
         def step(self, action: np.ndarray) -> Any:
