@@ -39,8 +39,8 @@ class Replay(Buffer):
     """A ring of rows, of which every one is written once and the newest `size` may be drawn.
 
     Batches are chosen on the host, which knows which rows only reset: it never waits for a device that keeps the rows.
-    Those that are due are drawn together, up to a megabyte. The arrival that has not been answered yet waits in the row
-    after the newest, so that the newest step can be drawn.
+    Those that are due are drawn together, up to a megabyte. The arrival that has not been answered yet is written into
+    the row after the newest once something is drawn or saved, so that the newest step is among it.
 
     Of what the agent said, and of its carry, rows have what is named here: it is that of an older agent. What was said
     may be written back. Both must be of known form: random actions come without.
@@ -151,6 +151,8 @@ class Replay(Buffer):
     def extend(self, steps: Steps, last: Steps) -> None:
         """Remember T rows [T, B, ...] and the arrival [B, ...] after them; the oldest ones make room.
 
+        The arrival is not copied: it is to stay what it is until the next call.
+
         A ValueError where carries are kept and T is not 1: a rollout brings the one before its first row.
         """
         count, given = len(steps.reward), self._columns(steps)
@@ -164,7 +166,7 @@ class Replay(Buffer):
                 part = {k: {n: v[begin : begin + self.size] for n, v in c.items()} for k, c in given.items()}
                 self._write(self.written + begin, min(self.size, count - begin), part)
         self.written += count
-        self._last = last  # it comes again with its action, most of them before anything is drawn
+        self._last = last  # most often it comes again, with its action, before anything is drawn
 
     def _write_last(self) -> None:
         """Write the arrival after the newest rows, without which nothing is drawn."""
@@ -269,14 +271,12 @@ class Replay(Buffer):
 
     def episodes(self) -> WholeEpisodes:
         """Whole episodes among the rows that may be drawn."""
-        self._write_last()
         begin = self._episodes.next_row(self.oldest)
         ended = self._resets[np.arange(begin, self.written) % len(self._resets)] if begin < self.written else NONE
         return self._episodes.find(ended, self.oldest)
 
     def only_resets(self, places: np.ndarray) -> np.ndarray:
         """Places [N] -> [N] bool: the step from there opens the next episode, so that nobody took it."""
-        self._write_last()
         return self._resets.ravel()[places % self._resets.size]
 
     def _draw(self, count: int, policy_steps: int) -> Iterator[Batch]:

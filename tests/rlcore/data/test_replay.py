@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
@@ -15,7 +16,7 @@ from rlcore.config.build import build
 from rlcore.config.groups import EnvConfig, RunConfig
 from rlcore.data.dataset import as_collected, as_tensordict
 from rlcore.data.replay import Replay
-from rlcore.data.samplers import Sampler, Sequences, Transitions
+from rlcore.data.samplers import Episodes, Sampler, Sequences, Transitions
 from rlcore.data.steps import transitions
 from rlcore.errors import UserError
 from rlcore.functional.noise import Noise
@@ -287,3 +288,23 @@ def test_batches_are_drawn_without_reading_anything_back_from_the_device_of_the_
 def test_a_memory_too_small_for_a_sequence_is_refused() -> None:
     with pytest.raises(ValueError, match="holds no sequence of 6 steps"):
         memory(Sequences(6), size=6)
+
+
+@pytest.mark.parametrize("sampler", [Transitions(), Episodes(2)], ids=["transitions", "episodes"])
+@pytest.mark.parametrize("rollouts", [4, 5, 6, 30])
+def test_an_arrival_counts_though_nothing_was_drawn_while_it_was_the_newest(sampler: Sampler, rollouts: int) -> None:
+    """Collecting goes on in the memory in which it lies; beside one whose rows are asked for after each rollout."""
+    late, early = memory(sampler), memory(sampler)
+    collectors = [Collector(CountingEnvs(LENGTHS), Counter(), Noise(0, "policy")) for _ in range(2)]
+    for _ in range(rollouts):
+        for replay, collector in zip((late, early), collectors, strict=True):
+            replay.extend(*collector.collect(1))
+        early.state_dict()
+    rows = np.arange(late.oldest * late.width, late.written * late.width)
+    np.testing.assert_array_equal(late.only_resets(rows), early.only_resets(rows))
+    for found, expected in zip(late.episodes(), early.episodes(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for a, b in zip(drawn(late, 4), drawn(early, 4), strict=True):
+        assert torch.equal(a.steps.obs["state"], b.steps.obs["state"])
+        assert torch.equal(a.last.obs["state"], b.last.obs["state"])
+        assert torch.equal(a.last.terminated, b.last.terminated)
