@@ -16,7 +16,8 @@ Sequences are `rlcore.algorithms.dreamer_learner.Sequence`s; a row's ends as the
     imagined      s0 -> ŝ1 -> ŝ2 ...                     from every row; reward and continue of the state stepped to
 
 Departs from the paper: as its authors' code of 2023 and SheepRL's `dreamer_v3` do: continuous actions learn through the
-model (`algo.actor.objective_mix`), states begin anew with each sequence. Greedy, a continuous action is the mean.
+model (`algo.actor.objective_mix`), states begin anew with each sequence, an imagined episode goes on where that is
+likelier (`discount_model.imagined`; its chance counts in their code of 2024). Greedy, a continuous action is the mean.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from rlcore.algorithms.dreamer_v3.config import Config
 from rlcore.data.replay import Replay
 from rlcore.functional.latents import categorical_kl, categorical_measures, free_nats
 from rlcore.functional.noise import Noise
+from rlcore.functional.precision import widen
 from rlcore.functional.returns import lambda_return
 from rlcore.functional.stats import reduce_loss
 from rlcore.functional.two_hot import TwoHot
@@ -64,7 +66,7 @@ def kl_loss(posterior: Tensor, prior: Tensor, dynamic: float, representation: fl
 
 def imagine_continue(logits: Tensor, ends: str) -> Tensor:
     """c of eq. 7, [...]: "mean", the chance that an episode goes on; "mode", 0 or 1, the likelier, no gradient."""
-    return logits.sigmoid() if ends == "mean" else (logits > 0).float()
+    return widen(logits).sigmoid() if ends == "mean" else (logits > 0).float()
 
 
 def critic_loss(logits: Tensor, returns: Tensor, slow: Tensor, number: Number) -> Tensor:

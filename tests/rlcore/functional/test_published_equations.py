@@ -114,6 +114,13 @@ def test_the_scale_of_returns() -> None:
     assert found > 10
 
 
+def test_the_chance_of_going_on_is_as_exact_as_its_logit_in_half_precision() -> None:
+    logits = torch.linspace(-9, 9, 37).bfloat16()  # between 0.99 and 1 there are two numbers of bfloat16
+    found = v3.imagine_continue(logits, "mean")
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), 1 / (1 + np.exp(-logits.double().numpy())), rtol=1e-6)
+
+
 @pytest.mark.parametrize("ends", ["mode", "mean"])
 @pytest.mark.parametrize(("variant", "mix"), [("multi_discrete", 1.0), ("mixed", 0.4)])
 def test_actor_and_critic_of_imagined_trajectories(variant: str, mix: float, ends: str) -> None:
@@ -180,4 +187,5 @@ def test_actor_and_critic_of_imagined_trajectories(variant: str, mix: float, end
         assert found[1].item() == steps * count
         assert found[0].item() == pytest.approx(expected, rel=5e-7)
     np.testing.assert_allclose(policy[3]["returns"].numpy(), returns, rtol=5e-7)
+    assert not policy[3]["weight"].requires_grad
     np.testing.assert_allclose(policy[3]["weight"].numpy(), weight, rtol=5e-7)
