@@ -47,7 +47,7 @@ def stage(name: str, run_dir: str, overrides: Sequence[str], params: str | None 
             first = stage_command("make-env", run_dir, params, overrides)
             raise UserError(f"{run_dir}: no env_card.json yet; `{first}` comes first")
         shown = _mirror(run) if name == "train" else nullcontext()
-        with run.driving(), following(run), release_after(run), shown:  # it says what was saved
+        with run.driving(), following(run), release_after(run), shown:  # a release tells what it saved
             note_start(run)
             print(json.dumps(_make(name, run)))
         if name == "register-model":

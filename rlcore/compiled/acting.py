@@ -53,7 +53,7 @@ class CompiledActing:
     """`agent.act` and `agent.to_env`, sampling, as machine code for so many environments.
 
     Args:
-        agent: whose parameters and buffers are read anew at every `begin`.
+        agent: of whose parameters and buffers `begin` reads all anew where one lies elsewhere than before.
         carry: its carry, in the form of a fresh one.
         obs: key -> [B, ...]; shapes and types count.
         compiler: of the run.
@@ -86,7 +86,7 @@ class CompiledActing:
         self._function, self._names = machine_code.make_once("acting", self._trace(), example, facts)
 
     def begin(self, rng: Noise, length: int) -> None:
-        """Before `length` calls: read parameters and buffers, which an update may have replaced; draw their noise."""
+        """Before `length` calls: read parameters and buffers where an update has replaced some; draw their noise."""
         if (addresses := self._places.addresses()) != self._addresses:
             self._held, self._addresses = self._places.tensors(), addresses
         if len(self.draws) == 1:

@@ -38,7 +38,7 @@ from rlcore.store.directory import RunDirectory
 from tests.diambra_engine import engines
 from tests.kills.cases import CASES, ENGINES, PLUGINS, Case, ordered
 from tests.kills.killing import Reference, kill_and_resume, run_to_end, same_bits, same_record
-from tests.processes import ROOT, kill_all
+from tests.processes import ROOT, kill_all, processes
 
 REPORT = ROOT / "docs/results/exactness.md"
 CHAIN = 10  # kills of one run
@@ -81,8 +81,10 @@ def main() -> int:
 
 
 def _end(number: int, frame: Any) -> None:
+    while any([processes(home) for home in _HOMES]):  # a thread may start a run again that it finds killed
+        for home in _HOMES:
+            kill_all(home)
     for home in _HOMES:
-        kill_all(home)
         shutil.rmtree(home, ignore_errors=True)
     os._exit(128 + number)
 
