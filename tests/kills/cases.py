@@ -175,7 +175,7 @@ class Case:
     Attributes:
         env_id: the environment.
         mode: "in-process", "subprocess", "native", "flow" (the command `shepherd train` as a whole), with "compiled" or
-            "two ranks" among the words or alone.
+            "two ranks" among the words or alone; "gpu" and "gpu, compiled", of which a soak takes none.
         algo: the algorithm.
     """
 
@@ -200,6 +200,7 @@ class Case:
         }
         mode |= {"env__vectorization": "native"} if self.mode == "native" else {}
         mode |= {"fabric__devices": 2} if "two ranks" in self.mode else {}
+        mode |= {"fabric__accelerator": "cuda"} if "gpu" in self.mode else {}
         mode |= COMPILED if "compiled" in self.mode and self.algo == "ppo" else {}
         return ALGORITHMS[self.algo] | NEEDED.get(self.env_id, {}) | SCHEDULE | mode
 
@@ -250,8 +251,13 @@ CASES += tuple(Case("Corridor", mode) for mode in MODES)
 SUITES = ("MiniGrid-MemoryS7-v0", "ALE/Breakout-v5", "crafter_reward", "cartpole_balance")
 CASES += tuple(Case(env_id, mode) for mode in MODES[:2] for env_id in (*SUITES, "doapp"))
 CASES += (Case("CartPole-v1", "native"), Case("CartPole-v1", "flow"), Case("LunarLander-v3", "flow"))
+ON_GPU = tuple(
+    Case(env_id, mode, algo)
+    for algo, env_id in (OTHERS | {"ppo": "CartPole-v1"}).items()
+    for mode in ("gpu", "gpu, compiled")
+)
 
 
 def ordered(case: Case) -> int:
     """A number for a case, to draw from."""
-    return CASES.index(case)
+    return [*CASES, *ON_GPU].index(case)

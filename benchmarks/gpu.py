@@ -1,0 +1,142 @@
+"""Gradient steps on a GPU: as they are written, recorded as a CUDA graph, and recorded in half precision.
+
+python -m benchmarks.gpu            # writes docs/results/gpu.md; some minutes, on a machine with an NVIDIA GPU
+python -m benchmarks.gpu --only 1m  # cases whose name holds it
+
+Each line is a training in made-up environments of its own: the first steps are left out, then the time of `update()` is
+taken, which draws a batch from host memory, brings it to the GPU and takes one step. Acting and environments are not
+in it. Peak memory is torch's, of all that the learner and its step hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flows.config.compose import compose
+from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from rlcore.train.rehearsal import DrawnEnvs
+from rlcore.train.training import Training
+
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "gpu.md"
+PICTURES = EnvSpec(
+    "pictures",
+    {"rgb": ArraySpec((64, 64, 3), "uint8", kind="image")},
+    ActionSpec("Discrete", (), "int64", nvec=(9,), start=(0,)),
+)
+VECTORS = EnvSpec(
+    "vectors",
+    {"state": ArraySpec((17,), "float32")},
+    ActionSpec("Box", (6,), "float32", low=(-1.0,) * 6, high=(1.0,) * 6),
+)
+SIZE_1M = [
+    "algo=dreamer_v3_XS",
+    "algo.dense_units=64",
+    "algo.mlp_layers=3",
+    "algo.world_model.discrete_size=4",
+    "algo.world_model.encoder.cnn_channels_multiplier=4",
+    "algo.world_model.recurrent_model.recurrent_state_size=512",
+    "algo.world_model.transition_model.hidden_size=64",
+    "algo.world_model.representation_model.hidden_size=64",
+]
+DREAMS = ["algo.replay_ratio=1", "algo.learning_starts=1024", "algo.total_steps=100000", "buffer.size=4000"]
+CASES: dict[str, tuple[EnvSpec, list[str]]] = {
+    "dreamer_v3, size 1m, 16 × 64": (PICTURES, ["exp=dreamer_v3", *SIZE_1M, *DREAMS]),
+    "dreamer_v3_S, 16 × 64": (PICTURES, ["exp=dreamer_v3", "algo=dreamer_v3_S", *DREAMS]),
+    "dreamer_v3_XL, 16 × 64": (PICTURES, ["exp=dreamer_v3", "algo=dreamer_v3_XL", *DREAMS]),
+    "dreamer_v2, 16 × 50": (PICTURES, ["exp=dreamer_v2", *DREAMS, "algo.per_rank_pretrain_steps=1"]),
+    "dreamer_v1, 50 × 50": (PICTURES, ["exp=dreamer_v1", *DREAMS]),
+    "sac, 256": (VECTORS, ["exp=sac", "algo.total_steps=100000", "algo.learning_starts=300", "algo.replay_ratio=1"]),
+    "ppo, 64": (VECTORS, ["exp=ppo", "algo.total_steps=1000000"]),
+}
+WAYS = {
+    "as written": ["algo.compile=false"],
+    "recorded": ["algo.compile=true"],
+    "recorded, bf16-mixed": ["algo.compile=true", "fabric.precision=bf16-mixed"],
+}
+WARM, TIMED = 3, 15
+HEAD = """# Gradient steps on a GPU
+
+Written by `python -m benchmarks.gpu` on {card}, torch {torch}: median milliseconds of {timed} gradient steps with the
+batch that each draws from host memory (batch × rows of pictures of 64 × 64, nine actions; SAC and PPO: vectors of 17,
+six actions), seconds of the first update, which records the step, and torch's peak memory.
+
+| | way | ms a step | first update, s | peak MB |
+|---|---|---|---|---|
+"""
+
+
+def main() -> None:
+    """Measure all and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="part of the names of cases")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table goes")
+    asked = parser.parse_args()
+    card = torch.cuda.get_device_name()
+    head = HEAD.format(card=card, torch=torch.__version__, timed=TIMED)
+    rows = list[str]()
+    for row in measure_all(asked.only):
+        rows.append(row)
+        print(row, flush=True)
+        asked.page.write_text(head + "\n".join(rows) + "\n")
+
+
+def measure_all(only: str) -> Iterator[str]:
+    """Lines of the table."""
+    for name, (spec, overrides) in CASES.items():
+        if only not in name:
+            continue
+        for way, more in WAYS.items():
+            took, first, peak, recorded = measure(spec, [*overrides, *more])
+            said = way if recorded == (way != "as written") else f"{way}: could not be"
+            yield f"| {name} | {said} | {took * 1e3:.1f} | {first:.1f} | {peak / 1e6:,.0f} |"
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+def measure(spec: EnvSpec, overrides: list[str]) -> tuple[float, float, int, bool]:
+    """Seconds of a gradient step and of the first one, bytes at the peak, whether it was recorded."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    training = make(spec, overrides)
+    while not training.learner.updates:
+        training.collect()
+        first, _ = _update(training)
+    for _ in range(WARM):
+        training.collect()
+        _update(training)
+    took = list[float]()
+    while len(took) < TIMED:
+        training.collect()
+        seconds, steps = _update(training)
+        took += [seconds / steps] if steps else []
+    step: Any = getattr(training.learner, "step", None)
+    return statistics.median(took), first, torch.cuda.max_memory_allocated() - before, bool(step and step.compiled)
+
+
+def make(spec: EnvSpec, overrides: list[str]) -> Training:
+    """A training on the GPU in made-up environments."""
+    images, vectors = (["rgb"], []) if spec is PICTURES else ([], ["state"])
+    keys = [f"algo.cnn_keys.encoder={images}", f"algo.mlp_keys.encoder={vectors}", "env=dummy", "env.num_envs=1"]
+    config, _ = compose([*overrides, *keys, "fabric.accelerator=cuda", "buffer.memmap=false"])
+    return Training(config, envs=DrawnEnvs(spec, 1, None))
+
+
+def _update(training: Training) -> tuple[float, int]:
+    """Seconds of an iteration's gradient steps, and how many they are."""
+    torch.cuda.synchronize()
+    before, began = training.learner.updates, time.perf_counter()
+    training.update()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began, training.learner.updates - before
+
+
+if __name__ == "__main__":
+    main()
