@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rlcore.compiled import machine_code
+from rlcore.compiled.fused_scan import fusing
 from rlcore.compiled.held import Held, layout
 from rlcore.compiled.whole_step import StepFunction, StepTensors
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
@@ -109,17 +110,22 @@ class RecordedStep:
 
 def record(function: Callable[[], dict[str, Tensor]], device: torch.device) -> Recorded:
     """Record the kernels that a function starts on a device; it is called some times before."""
-    with torch.cuda.device(device):
+    with fusing() as loops, torch.cuda.device(device):
+
+        def call() -> dict[str, Tensor]:
+            loops.begin()
+            return function()
+
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
-                function()
+                call()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # By its default no other thread could take memory meanwhile, such as one that autograd computes in.
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            found = function()
+            found = call()
         torch.cuda.current_stream().wait_stream(stream)
     return graph.replay, found
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.compiled import fused_scan
+from rlcore.compiled.fused_scan import split
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -39,7 +41,8 @@ def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
     """Go through time: carry, y[t] = step(carry, x[t], params) for t = 0, 1, ...
 
     As it is written it is that loop; of one step, always. Compiled, it is one operation of the function around it,
-    whatever the number of steps; gradients go to the first carry, xs and params.
+    whatever the number of steps; in a CUDA graph its steps are fused (`rlcore.compiled.fused_scan`). Gradients go to
+    the first carry, xs and params.
 
     Args:
         step: of a carry, one row of xs and params; gives the next carry, of the same shapes and types, and y. It may
@@ -55,8 +58,9 @@ def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
     assert all(len(x) == length for x in leaves(xs)), "xs of several lengths"
     if _tracing[0] is False and length > 1:
         raise Met
-    if _tracing[0] and length > 1:
-        return _trace(step, carry, xs, params)
+    loop = fused_scan.loop_now() if length > 1 else None
+    if length > 1 and (_tracing[0] or loop is not None):
+        return _trace(step, carry, xs, params, loop)
     found: list[Any] = []
     for t in range(length):
         carry, y = step(carry, map_leaves(lambda x, t=t: x[t], xs), params)
@@ -67,9 +71,9 @@ def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
 # As one operation -----------------------------------------------------------------------------------------------------
 
 
-def _trace(step: Step, carry: Any, xs: Any, params: Any) -> tuple[Any, Any]:
+def _trace(step: Step, carry: Any, xs: Any, params: Any, loop: fused_scan.Loop | None) -> tuple[Any, Any]:
     groups = [leaves(carry), leaves(xs), leaves(params)]
-    forms: list[Any] = []
+    forms: list[Any] = [] if loop is None else loop.forms
 
     def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
         left = iter(tensors)
@@ -82,7 +86,9 @@ def _trace(step: Step, carry: Any, xs: Any, params: Any) -> tuple[Any, Any]:
 
     sizes = [len(group) for group in groups]
     tensors = [tensor for group in groups for tensor in group]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if loop is not None:
+        made = fused_scan.run(loop, flat, _graph, sizes, tensors)
+    elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         made = _Scan.apply(flat, sizes, *tensors)[: -sizes[0]]
     else:
         made = _loop(flat, sizes, tensors)
@@ -94,7 +100,7 @@ def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[
     """The operation: carry after the last step, and the rest of what each gives, [T, ...]."""
     from torch._higher_order_ops.scan import scan_op  # with torch's compiler, which tracing loads
 
-    carry, xs, params = _split(tensors, sizes)
+    carry, xs, params = split(tensors, sizes)
     graph = _graph(flat, [*carry, *(x[0] for x in xs), *params])
     with torch._C._AutoDispatchBelowAutograd():  # pyright: ignore[reportPrivateUsage] - the gradient is ours
         # No two of them may share memory, as parameters do that an optimizer keeps as parts of one tensor.
@@ -109,11 +115,6 @@ def _graph(function: Flat, example: Sequence[Tensor]) -> Any:
 
     with disable_proxy_modes_tracing():
         return make_fx(function)(*(torch.empty_like(tensor.detach()) for tensor in example))
-
-
-def _split(tensors: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
-    left = iter(tensors)
-    return [[next(left) for _ in range(size)] for size in sizes]
 
 
 def _floating(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -140,7 +141,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        olds, xs, params = _split(ctx.saved_tensors, ctx.sizes)
+        olds, xs, params = split(ctx.saved_tensors, ctx.sizes)
         given = [g for g, floating in zip(gradients, ctx.floating, strict=False) if floating]
         return None, None, *_Back.apply(ctx.flat, ctx.sizes, *olds, *xs, *params, *given)
 
@@ -151,12 +152,12 @@ class _Back(torch.autograd.Function):
     @staticmethod
     def forward(flat: Flat, sizes: Sequence[int], *tensors: Tensor) -> tuple[Tensor | None, ...]:
         left = [*tensors]
-        (olds, xs, params), gradients = _split(left, sizes), left[sum(sizes) :]
+        (olds, xs, params), gradients = split(left, sizes), left[sum(sizes) :]
         count = [len(_floating(group)) for group in (olds, xs, params)]
         last, rows = gradients[: count[0]], gradients[count[0] :]
 
         def back(*given: Tensor) -> tuple[Tensor, ...]:
-            carried, summed, old, x, row, fixed = _split(
+            carried, summed, old, x, row, fixed = split(
                 given, [count[0], count[2], len(olds), len(xs), len(rows), len(params)]
             )
             with torch.enable_grad():
@@ -166,14 +167,14 @@ class _Back(torch.autograd.Function):
                 found = torch.autograd.grad(
                     _floating(made), wanted, [*carried, *row], allow_unused=True, materialize_grads=True
                 )
-            of_carry, of_x, of_params = _split(found, count)
+            of_carry, of_x, of_params = split(found, count)
             grown = [total + part for total, part in zip(summed, of_params, strict=True)]
             return tuple(t.clone(memory_format=torch.contiguous_format) for t in (*of_carry, *grown, *of_x))
 
         begin = [*last, *(torch.zeros_like(p) for p in _floating(params))]
         through = [t.flip(0) for t in (*olds, *xs, *rows)]
         made = _loop(back, [len(begin), len(through), len(params)], [*begin, *through, *params])
-        of_carry, of_params, of_x = _split(made, [count[0], count[2], count[1]])
+        of_carry, of_params, of_x = split(made, [count[0], count[2], count[1]])
         found = iter([*of_carry, *(t.flip(0) for t in of_x), *of_params])
         return tuple(next(found) if t.is_floating_point() else None for t in (*olds, *xs, *params))
 

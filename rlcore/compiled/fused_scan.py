@@ -1,0 +1,186 @@
+"""Loops over time in a CUDA graph: a step is a few fused kernels, made by torch's compiler, in place of a hundred.
+
+As it is written, a step of a Dreamer's model and its gradient start a hundred kernels, and a GPU waits longer between
+them than it computes. Here a step is compiled by itself, once, and started for each t; on the way back it is done again
+and its gradient with it, as `rlcore.compiled.scan` has it for machine code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.compiled.package import cache_folder
+
+Kernels = Callable[..., Sequence[Tensor]]
+
+
+class Loop:
+    """One loop of a function that is called again and again: its two steps, made when it is first met.
+
+    Attributes:
+        forms: a step's y, nested as it is; none before it was met.
+    """
+
+    def __init__(self) -> None:
+        self.forms: list[Any] = []
+        self.forward: Kernels | None = None
+        self.backward: Kernels | None = None
+
+
+class Loops:
+    """The loops of a function, in the order in which each call of it meets them."""
+
+    def __init__(self) -> None:
+        self._known: list[Loop] = []
+        self._met = 0
+
+    def begin(self) -> None:
+        """Come before a call."""
+        self._met = 0
+
+    def meet(self) -> Loop:
+        """The next one."""
+        self._met += 1
+        if self._met > len(self._known):
+            self._known.append(Loop())
+        return self._known[self._met - 1]
+
+
+_fusing: list[Loops | None] = [None]  # no context variable: gradients are computed in a thread of torch's
+
+
+@contextmanager
+def fusing() -> Iterator[Loops]:
+    """Within it the steps of loops are fused; whoever calls a function within says when a call begins."""
+    before, _fusing[0] = _fusing[0], Loops()
+    try:
+        yield _fusing[0]
+    finally:
+        _fusing[0] = before
+
+
+def loop_now() -> Loop | None:
+    """The loop that is met now; None where nothing is fused."""
+    return None if _fusing[0] is None else _fusing[0].meet()
+
+
+def run(loop: Loop, flat: Kernels, trace: Any, sizes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Go through time with fused steps.
+
+    Args:
+        loop: which.
+        flat: a step, of tensors: carry, one row of xs, params; gives the next carry and the rest.
+        trace: (function of tensors, example) -> its operations as a graph.
+        sizes: how many tensors carry, xs [T, ...] and params are.
+        tensors: all of them.
+
+    Returns:
+        The carry after the last step, and the rest of what each gives, [T, ...].
+    """
+    # Kernels are made for the strides of what they are first given.
+    return [*_Run.apply(loop, flat, trace, tuple(sizes), *(tensor.contiguous() for tensor in tensors))]
+
+
+class _Run(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loop: Loop, flat: Kernels, trace: Any, sizes: Sequence[int], *tensors: Tensor) -> Any:
+        carry, xs, params = split(tensors, sizes)
+        olds, rows = list[Tensor](), list[Sequence[Tensor]]()
+        for t in range(len(xs[0])):
+            given = [*carry, *(x[t] for x in xs), *params]
+            if loop.forward is None:
+                loop.forward = fuse(trace(flat, given), given)
+            olds += carry
+            carry, row = split(loop.forward(*given), [sizes[0], None])
+            rows.append(row)
+        found = (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
+        ctx.floating = [tensor.is_floating_point() for tensor in found]
+        ctx.mark_non_differentiable(*(t for t, floating in zip(found, ctx.floating, strict=True) if not floating))
+        ctx.loop, ctx.flat, ctx.trace, ctx.sizes = loop, flat, trace, sizes
+        device = found[0].device.type  # the gradient is asked for outside of the loss, in whose precision it is
+        ctx.precision = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+        ctx.save_for_backward(*olds, *xs, *params)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        loop, (count, *others) = ctx.loop, ctx.sizes
+        olds, xs, params = split(ctx.saved_tensors, [len(ctx.saved_tensors) - sum(others), *others])
+        _, of_xs, of_params = split(ctx.needs_input_grad[4:], ctx.sizes)
+        given = [gradient.contiguous() for gradient in _chosen(gradients, ctx.floating)]
+        through, by_row = split(given, [sum(ctx.floating[:count]), None])
+        summed = [torch.zeros_like(p) for p in _chosen(params, of_params)]
+        counts, rows = (len(through), len(summed), len(by_row)), list[Sequence[Tensor]]()
+        for t in reversed(range(len(xs[0]))):
+            old, row = olds[t * count : (t + 1) * count], [x[t] for x in xs]
+            given = [*through, *summed, *(g[t] for g in by_row), *old, *row, *params]
+            if loop.backward is None:
+                wanted = (ctx.floating[:count], of_xs, of_params)
+                back = _back(ctx.flat, counts, ctx.sizes, wanted, ctx.precision)
+                loop.backward = fuse(ctx.trace(back, given), given)
+            through, summed, row = split(loop.backward(*given), [*counts[:2], None])
+            rows.append(row)
+        columns = [torch.stack(column[::-1]) for column in zip(*rows, strict=True)]
+        return (
+            *(None, None, None, None),
+            *_spread(through, ctx.floating[:count]),
+            *_spread(columns, of_xs),
+            *_spread(summed, of_params),
+        )
+
+
+def _chosen(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    return [tensor for tensor, there in zip(tensors, wanted, strict=True) if there]
+
+
+def _spread(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    left = iter(tensors)
+    return [next(left) if there else None for there in wanted]
+
+
+def _back(flat: Kernels, counts: Sequence[int], sizes: Sequence[int], wanted: Any, precision: Any) -> Kernels:
+    """A step done again, and its gradient: of carry and y to the carry before it, params (added up) and xs."""
+    device, dtype, enabled = precision
+
+    def back(*given: Tensor) -> tuple[Tensor, ...]:
+        through, summed, by_row, now = split(given, [*counts, sum(sizes)])
+        with torch.enable_grad(), torch.autocast(device, dtype, enabled, cache_enabled=False):
+            inputs = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in now]
+            made = [tensor for tensor in flat(*inputs) if tensor.is_floating_point()]
+        asked = [_chosen(group, of) for group, of in zip(split(inputs, sizes), wanted, strict=True)]
+        found = torch.autograd.grad(
+            made, [t for group in asked for t in group], [*through, *by_row], allow_unused=True, materialize_grads=True
+        )
+        of_carry, of_x, of_params = split(found, [len(group) for group in asked])
+        grown = [total + part for total, part in zip(summed, of_params, strict=True)]
+        return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in (*of_carry, *grown, *of_x))
+
+    return back
+
+
+def split(tensors: Sequence[Any], sizes: Sequence[int | None]) -> list[list[Any]]:
+    """Groups of so many, one after the other; None: of all that are left."""
+    left = iter(tensors)
+    return [[*itertools.islice(left, size)] for size in sizes]
+
+
+def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:
+    """Kernels for a graph's operations, the same ones whenever they are made: nothing is tried out by a clock."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "kernels"))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        # Torch's compiler, which takes seconds to import.
+        from torch import _inductor
+        from torch._inductor import config
+
+        with config.patch(deterministic=True, compile_threads=1):
+            made: Any = _inductor.compile(graph, [*example])
+    return made

@@ -1,0 +1,85 @@
+"""Loops over time whose steps are fused: numbers and gradients of the plain loop, called again with others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore.compiled import fused_scan
+from rlcore.compiled.scan import scan
+from rlcore.functional.tree import map_leaves
+from tests.rlcore.compiled.test_scan import T, gradients, loss, problem, unrolled
+from tests.soaking import file_in_turn
+
+pytestmark = [file_in_turn, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True)
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Graphs that were fused."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    made, fuse = list[Any](), fused_scan.fuse
+
+    def watched(graph: Any, example: Any) -> Any:
+        made.append(graph)
+        return fuse(graph, example)
+
+    monkeypatch.setattr(fused_scan, "fuse", watched)
+    return made
+
+
+def test_fused_steps_have_the_numbers_and_gradients_of_what_is_written_out(kernels: list[Any]) -> None:
+    given = problem()
+    other = map_leaves(lambda t: t.flip(0) if t.dim() > 1 or t.dtype == torch.bool else t, given)
+    with fused_scan.fusing() as loops:
+        for now in (given, other, given):
+            loops.begin()
+            for one, wanted in zip(gradients(loss, *now), gradients(unrolled, *now), strict=True):
+                torch.testing.assert_close(one, wanted)
+    assert len(kernels) == 2  # a step, and that with its gradient, each for all t and all calls
+
+
+def test_two_loops_of_a_function_have_steps_of_their_own(kernels: list[Any]) -> None:
+    """Of the same code and shapes, as two members of an ensemble; rows whose gradient nobody wants have none."""
+
+    def function(x: Tensor, weights: Tensor) -> Tensor:
+        total = x.new_zeros(())
+        for factor in (2.0, 3.0):
+            _, y = scan(lambda h, x, w, f=factor: ((h * w * f + x).tanh(),) * 2, torch.ones(3), x, weights)
+            total = total + y.square().sum()
+        return total
+
+    x, weights = torch.randn(T, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0.3, -0.2, 0.1])
+    found = list[Tensor]()
+    for fused in (False, True):
+        weights = weights.detach().requires_grad_()
+        if fused:
+            with fused_scan.fusing():
+                found += torch.autograd.grad(function(x, weights), [weights])
+        else:
+            found += torch.autograd.grad(function(x, weights), [weights])
+    torch.testing.assert_close(found[1], found[0])
+    assert len(kernels) == 4
+
+
+def test_a_gradient_is_computed_in_the_precision_of_its_loss(kernels: list[Any]) -> None:
+    """Though it is asked for outside of it: a product of bfloat16 on the way back as on the way there."""
+    x, weight = torch.randn(T, 3, 4), torch.randn(4, 4).requires_grad_()
+
+    def value(weight: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return scan(lambda h, x, w: (((h + x) @ w).float().tanh(),) * 2, torch.zeros(3, 4), x, weight)[1].sum()
+
+    (written,) = torch.autograd.grad(value(weight), [weight])
+    with fused_scan.fusing():
+        (found,) = torch.autograd.grad(value(weight), [weight])
+    torch.testing.assert_close(found, written, rtol=2e-2, atol=2e-2)
+    assert all(torch.bfloat16 in {node.meta["val"].dtype for node in products(graph)} for graph in kernels)
+
+
+def products(graph: Any) -> list[Any]:
+    return [node for node in graph.graph.nodes if "mm" in str(node.target)]
