@@ -27,12 +27,16 @@ class Loop:
 
     Attributes:
         forms: a step's y, nested as it is; none before it was met.
+        forward: the step.
+        backward: the step done again, and its gradient.
+        products: whether the gradient of each weight is a product behind the loop (`expose_products`).
     """
 
     def __init__(self) -> None:
         self.forms: list[Any] = []
         self.forward: Kernels | None = None
         self.backward: Kernels | None = None
+        self.products: list[bool] = []
 
 
 class Loops:
@@ -115,26 +119,25 @@ class _Run(torch.autograd.Function):
         loop, (count, *others) = ctx.loop, ctx.sizes
         olds, xs, params = split(ctx.saved_tensors, [len(ctx.saved_tensors) - sum(others), *others])
         _, of_xs, of_params = split(ctx.needs_input_grad[4:], ctx.sizes)
+        floating = ctx.floating[:count]
         given = [gradient.contiguous() for gradient in _chosen(gradients, ctx.floating)]
-        through, by_row = split(given, [sum(ctx.floating[:count]), None])
-        summed = [torch.zeros_like(p) for p in _chosen(params, of_params)]
-        counts, rows = (len(through), len(summed), len(by_row)), list[Sequence[Tensor]]()
+        through, by_row = split(given, [sum(floating), None])
+        rows = list[Sequence[Tensor]]()
         for t in reversed(range(len(xs[0]))):
             old, row = olds[t * count : (t + 1) * count], [x[t] for x in xs]
-            given = [*through, *summed, *(g[t] for g in by_row), *old, *row, *params]
+            given = [*through, *(g[t] for g in by_row), *old, *row, *params]
             if loop.backward is None:
-                wanted = (ctx.floating[:count], of_xs, of_params)
-                back = _back(ctx.flat, counts, ctx.sizes, wanted, ctx.precision)
-                loop.backward = fuse(ctx.trace(back, given), given)
-            through, summed, row = split(loop.backward(*given), [*counts[:2], None])
+                back = _back(ctx.flat, ctx.sizes, (floating, of_xs, of_params), ctx.precision)
+                graph = ctx.trace(back, given)
+                loop.products = expose_products(graph, len(through) + sum(of_xs))
+                loop.backward = fuse(graph, given)
+            through, row = split(loop.backward(*given), [len(through), None])
             rows.append(row)
-        columns = [torch.stack(column[::-1]) for column in zip(*rows, strict=True)]
-        return (
-            *(None, None, None, None),
-            *_spread(through, ctx.floating[:count]),
-            *_spread(columns, of_xs),
-            *_spread(summed, of_params),
-        )
+        of_x, of_param = split([torch.stack(column[::-1]) for column in zip(*rows, strict=True)], [sum(of_xs), None])
+        left = iter(of_param)
+        summed = [_multiply(next(left), next(left)) if product else next(left).sum(0) for product in loop.products]
+        summed = [total.to(p.dtype) for total, p in zip(summed, _chosen(params, of_params), strict=True)]
+        return None, None, None, None, *_spread(through, floating), *_spread(of_x, of_xs), *_spread(summed, of_params)
 
 
 def _chosen(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
@@ -146,24 +149,63 @@ def _spread(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
     return [next(left) if there else None for there in wanted]
 
 
-def _back(flat: Kernels, counts: Sequence[int], sizes: Sequence[int], wanted: Any, precision: Any) -> Kernels:
-    """A step done again, and its gradient: of carry and y to the carry before it, params (added up) and xs."""
+def _back(flat: Kernels, sizes: Sequence[int], wanted: Any, precision: Any) -> Kernels:
+    """A step done again, and its gradient: of carry and y to the carry before it, xs and params."""
     device, dtype, enabled = precision
 
     def back(*given: Tensor) -> tuple[Tensor, ...]:
-        through, summed, by_row, now = split(given, [*counts, sum(sizes)])
+        gradients, now = split(given, [len(given) - sum(sizes), None])
         with torch.enable_grad(), torch.autocast(device, dtype, enabled, cache_enabled=False):
             inputs = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in now]
             made = [tensor for tensor in flat(*inputs) if tensor.is_floating_point()]
         asked = [_chosen(group, of) for group, of in zip(split(inputs, sizes), wanted, strict=True)]
         found = torch.autograd.grad(
-            made, [t for group in asked for t in group], [*through, *by_row], allow_unused=True, materialize_grads=True
+            made, [t for group in asked for t in group], gradients, allow_unused=True, materialize_grads=True
         )
-        of_carry, of_x, of_params = split(found, [len(group) for group in asked])
-        grown = [total + part for total, part in zip(summed, of_params, strict=True)]
-        return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in (*of_carry, *grown, *of_x))
+        return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in found)
 
     return back
+
+
+def expose_products(graph: Any, first: int) -> list[bool]:
+    """Have a step give, in the place of a weight's gradient that is a product over its B rows, the two factors.
+
+    So it becomes one product over all T·B rows, behind the loop, and the weight's size is not added up T times.
+
+    Args:
+        graph: of a step and its gradient; changed.
+        first: among what it gives, the gradient of the first weight; all behind it are of others.
+
+    Returns:
+        For each of them whether it now gives factors [B, out] and [B, in].
+    """
+    aten, told = torch.ops.aten, list[bool]()
+    passed = (aten.t.default, aten.clone.default, aten.detach.default, aten._to_copy.default)
+    output = graph.graph.output_node()
+    given, weights = split(output.args[0], [first, None])
+    with graph.graph.inserting_before(output):
+        for part in weights:
+            node, turned = part, False
+            while node.target in passed:
+                node, turned = node.args[0], turned ^ (node.target is aten.t.default)
+            told.append(node.target is aten.mm.default)
+            if told[-1]:
+                one, other = node.args  # [out, B] and [B, in]; turned, [in, B] and [B, out]
+                one = graph.graph.call_function(aten.t.default, (one,))
+                factors = (other, one) if turned else (one, other)
+                form = {"memory_format": torch.contiguous_format}
+                given += [graph.graph.call_function(aten.clone.default, (factor,), form) for factor in factors]
+            else:
+                given.append(part)
+    output.args = (tuple(given),)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return told
+
+
+def _multiply(out: Tensor, given: Tensor) -> Tensor:
+    """[T, B, out] and [T, B, in] -> [out, in]."""
+    return out.flatten(0, 1).t() @ given.flatten(0, 1)
 
 
 def split(tensors: Sequence[Any], sizes: Sequence[int | None]) -> list[list[Any]]:

@@ -68,6 +68,7 @@ def make_fabric(config: FabricConfig) -> Fabric:
     with _LAUNCHING, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*GPU available but not used.*")
         from lightning_fabric import Fabric
+        from lightning_fabric.plugins.environments import LightningEnvironment
 
         fabric = Fabric(
             accelerator=config.accelerator,
@@ -75,6 +76,8 @@ def make_fabric(config: FabricConfig) -> Fabric:
             num_nodes=1,
             strategy="ddp" if config.ranks > 1 else "auto",
             precision=PRECISIONS.get(config.precision, config.precision),  # pyright: ignore[reportArgumentType]
+            # Not looked for: to ask mpi4py, where it is installed, starts MPI, which can end this process in silence.
+            plugins=LightningEnvironment(),
         )
         fabric.launch()
     return fabric

@@ -111,11 +111,14 @@ def test_reduced_precision_trains(precision: str) -> None:
     learner = learner_on("cuda", precision)
     before = [p.clone() for p in learner.agent.parameters()]
     metrics = updated(learner)
+    if precision == "16-mixed":
+        del metrics["Info/grad_norm"]  # the first scale of a loss overflows, and such steps are left out
     assert all(np.isfinite(list(metrics.values())))
     assert any(not torch.equal(a, b) for a, b in zip(before, learner.agent.parameters(), strict=True))
     learner.load_state_dict(learner.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("device", ["cuda", "cpu"], ids=["rows on the GPU", "rows on the host"])
 @pytest.mark.parametrize("length", [1, 3])
 def test_batches_of_a_replay_memory_are_drawn_without_waiting_for_the_gpu(device: str, length: int) -> None:

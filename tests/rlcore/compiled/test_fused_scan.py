@@ -41,6 +41,8 @@ def test_fused_steps_have_the_numbers_and_gradients_of_what_is_written_out(kerne
             for one, wanted in zip(gradients(loss, *now), gradients(unrolled, *now), strict=True):
                 torch.testing.assert_close(one, wanted)
     assert len(kernels) == 2  # a step, and that with its gradient, each for all t and all calls
+    loops.begin()
+    assert loops.meet().products == ["weight" in name for name in sorted(given[2])], "weights behind the loop"
 
 
 def test_two_loops_of_a_function_have_steps_of_their_own(kernels: list[Any]) -> None:
