@@ -108,7 +108,7 @@ def section(name: str, of: dict[str, Any]) -> list[str]:
         for gate in of["gates"]
     ]
     return [
-        f"## {of['env']}",
+        f"## {of['env']}, {max(gate['policy_steps'] for gate in of['gates']):,} steps",
         "",
         f"`{of['command']}`",
         "",
