@@ -59,7 +59,7 @@ CROSSQ_OPTIONS = {"buffer_size": 65_537, "learning_starts": 250, "policy_kwargs"
 DREAMING = ("algo.learning_starts=128", "algo.per_rank_pretrain_steps=0", "buffer.size=4096")
 NUMBERS = ("algo.cnn_keys.encoder=[]", "algo.cnn_keys.decoder=[]", "algo.mlp_keys.encoder=[vector]")
 # A gradient step for each action, or none at all in runs as short as these.
-EACH, NEVER = ("algo.replay_ratio=1",), ("algo.replay_ratio=0.0002",)
+EACH, NEVER = ("algo.replay_ratio=1",), ("algo.replay_ratio=0.00002",)
 PIXELS = ("algo.cnn_keys.encoder=[rgb]", "algo.mlp_keys.encoder=[]")
 DECODED = ("algo.cnn_keys.decoder=[rgb]", "algo.mlp_keys.decoder=[]")
 AT_ONCE = ("algo.learning_starts=16", "algo.per_rank_pretrain_steps=0", "buffer.size=4096")
@@ -245,8 +245,8 @@ PROTOCOLS = {
         ("exp=dreamer_v3_benchmarks", "env=gym", *DREAMING, *NUMBERS, *NEVER),
         goal="a third",
         judged=False,
-        longer=2_500,
-        more=2_000,
+        longer=10_500,
+        more=10_000,
         unit="action",
     ),
     "n": Protocol(

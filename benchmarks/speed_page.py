@@ -38,7 +38,7 @@ def table(letter: str, figures: dict[str, Any]) -> list[str]:
     protocol, alone = PROTOCOLS[letter], statistics.median(figures["alone"])
     times = (f"CPU ms a {protocol.unit}", f"wall ms a {protocol.unit}") if protocol.longer else ("CPU s", "wall s")
     columns = ("", *times, "peak MB", "returns", "their CPU / ours", "their wall / ours")
-    scale = 1e3 if protocol.longer else 1
+    scale, digits = (1e3, 2) if protocol.longer else (1, 1)
     lines = [f"## {letter}. {protocol.about}", "", f"To reach: {protocol.goal} of each peer.", ""]
     if alone:
         lines += [f"The simulator alone takes {alone:.1f} s of each; the ratios of processor time are without it.", ""]
@@ -52,7 +52,8 @@ def table(letter: str, figures: dict[str, Any]) -> list[str]:
         ratio = (m["cpu"] - alone) / (median["Shepherd"]["cpu"] - alone)
         ratios = f"{ratio:.2f} | {m['wall'] / median['Shepherd']['wall']:.2f}"
         lines.append(
-            f"| {who} | {scale * m['cpu']:.1f} | {scale * m['wall']:.1f} | {m['memory']:.0f} | {returns} | {ratios} |"
+            f"| {who} | {scale * m['cpu']:.{digits}f} | {scale * m['wall']:.{digits}f} | {m['memory']:.0f} "
+            f"| {returns} | {ratios} |"
         )
     of_run, cold = " (whole run, s)" if protocol.longer else "", figures["cold"]
     lines.append(f"| Shepherd, cold{of_run} | {cold['cpu']:.1f} | {cold['wall']:.1f} | {cold['memory']:.0f} | | | |")

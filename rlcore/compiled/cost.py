@@ -15,7 +15,9 @@ from torch.utils.flop_counter import flop_registry
 
 # Seconds that compiling saves, one thread of a processor of 2023: of an operation (1.1 ms of PPO's 219); of an answer.
 AN_OPERATION, AN_ACTION = 5e-6, 1e-4
-RATE = 1e11  # floating-point operations a second in products of matrices, which compiling leaves as they are
+# Floating-point operations a second in products of matrices, which compiling leaves as they are; of a GPU. There, a
+# recorded step saves 11 to 16 microseconds of an operation (docs/results/gpu.md), and acting stays as it is.
+RATE, RATE_OF_GPU = 1e11, 1e14
 SHARE = 0.05  # of a step's time, from which a saving is one
 
 
@@ -27,19 +29,21 @@ class Arithmetic:
         steps: gradient steps of a rank.
         operations: of torch in one of them.
         flops: floating-point operations in one of them, in products of matrices and convolutions.
-        calls: answers of the agent.
+        calls: answers of the agent that would be compiled.
+        rate: floating-point operations a second.
     """
 
     steps: int
     operations: float
     flops: float
     calls: int
+    rate: float = RATE
 
     @property
     def step_saved(self) -> float:
         """Seconds that compiling saves of one gradient step; 0 where that would not be noticed."""
         saved = AN_OPERATION * self.operations
-        return saved if saved >= SHARE * (saved + self.flops / RATE) else 0.0
+        return saved if saved >= SHARE * (saved + self.flops / self.rate) else 0.0
 
     @property
     def saved(self) -> float:

@@ -221,7 +221,7 @@ def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:
         warnings.simplefilter("ignore")
         # Torch's compiler, which takes seconds to import.
         from torch import _inductor
-        from torch._inductor import config
+        from torch._inductor import config  # likewise
 
         with config.patch(deterministic=True, compile_threads=1):
             made: Any = _inductor.compile(graph, [*example])

@@ -66,7 +66,7 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
         count: gives the arithmetic of the run, which takes some tenths of a second; asked of a new run under `auto`.
 
     Returns:
-        EAGER, AHEAD_OF_TIME or, on a GPU where `algo.compile` is true, RECORDED: as a CUDA graph.
+        EAGER, AHEAD_OF_TIME or, on a GPU, RECORDED: as a CUDA graph.
 
     Raises:
         UserError: it must be compiled, and that is impossible here.
@@ -84,7 +84,7 @@ def decide(config: RunConfig, saved: Mapping[str, Any] | None, count: Callable[[
     if mode is True:
         return way
     if way == RECORDED:
-        return before or EAGER  # until tests/gpu has been run on one
+        return before or (RECORDED if _pays(config, count) else EAGER)
     missing = missing_requirement()
     if before is None:
         return EAGER if missing is not None or not _pays(config, count) else AHEAD_OF_TIME

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from rlcore.compiled.cost import Arithmetic, Counter
+from rlcore.compiled.cost import RATE_OF_GPU, Arithmetic, Counter
+from rlcore.compiled.when_to_compile import on_gpu
 from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.door import Compiler
 from rlcore.spec import EnvSpec
@@ -51,6 +52,8 @@ def count(config: RunConfig, spec: EnvSpec) -> Arithmetic | None:
     if planned is None:
         later = (updates - first) / max(1, loop.policy_steps - begun)
         planned = round(first + later * max(0, end - begun))
+    if on_gpu(config):
+        return Arithmetic(planned, operations / updates, flops / updates, 0, RATE_OF_GPU)
     return Arithmetic(planned, operations / updates, flops / updates, end // config.width)
 
 

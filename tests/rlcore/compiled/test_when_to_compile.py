@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from rlcore.compiled import toolchain
 from rlcore.compiled.cost import Arithmetic
 from rlcore.compiled.when_to_compile import AHEAD_OF_TIME, EAGER, RECORDED, decide
-from rlcore.config.groups import RunConfig
+from rlcore.config.groups import FabricConfig, RunConfig
 from rlcore.errors import UserError
 from rlcore.run_config import build_config
 from rlcore.train import arithmetic
@@ -112,6 +113,8 @@ def test_on_a_gpu_steps_are_recorded_and_a_run_stays_what_it_began_with(monkeypa
     monkeypatch.setenv("PATH", "")  # no compiler is needed
     gpu: dict[str, Any] = {"fabric__accelerator": "cuda"}
     assert decide(config(64, **gpu), None, count) == EAGER
+    assert decide(config(**gpu), None, lambda: count(39_900)) == EAGER
+    assert decide(config(**gpu), None, count) == RECORDED
     assert decide(config(algo__compile=True, **gpu), None, count) == RECORDED
     for before in (EAGER, RECORDED):
         assert decide(config(**gpu), {"learning": {"compile": before}}, count) == before
@@ -120,6 +123,18 @@ def test_on_a_gpu_steps_are_recorded_and_a_run_stays_what_it_began_with(monkeypa
     with pytest.raises(UserError, match="began with a recorded step, .* fabric.accelerator=cpu; use cuda"):
         decide(config(), {"learning": {"compile": RECORDED}}, count)
     assert decide(config(fabric__devices=2, **gpu), None, count) == EAGER
+
+
+@pytest.mark.slow
+def test_products_take_a_gpu_less_and_what_acts_there_is_not_compiled() -> None:
+    one = assemble("CartPole-v1", {"name": "ppo", "total_steps": 10**6}, num_envs=4, max_episode_steps=12)
+    cpu, gpu = (
+        arithmetic.count(replace(one.config, fabric=FabricConfig(accelerator=where)), one.envs.spec)
+        for where in ("cpu", "cuda")
+    )
+    assert cpu is not None and gpu is not None
+    assert (gpu.steps, gpu.operations, gpu.flops) == (cpu.steps, cpu.operations, cpu.flops)
+    assert gpu.calls == 0 < cpu.calls and gpu.rate > 100 * cpu.rate
 
 
 def test_without_a_compiler_auto_is_eager_and_true_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
