@@ -71,6 +71,16 @@ def fusing() -> Iterator[Loops]:
         _fusing[0] = before
 
 
+@contextmanager
+def _fusing_nothing() -> Iterator[None]:
+    """Leave loops as they are written: a step is traced once, and one within it would be met in that call alone."""
+    before, _fusing[0] = _fusing[0], None
+    try:
+        yield
+    finally:
+        _fusing[0] = before
+
+
 def loop_now() -> Loop | None:
     """The loop that is met now; None where nothing is fused."""
     return None if _fusing[0] is None else _fusing[0].meet()
@@ -101,7 +111,8 @@ class _Run(torch.autograd.Function):
         for t in range(len(xs[0])):
             given = [*carry, *(x[t] for x in xs), *params]
             if loop.forward is None:
-                loop.forward = fuse(trace(flat, given), given)
+                with _fusing_nothing():
+                    loop.forward = fuse(trace(flat, given), given)
             olds += carry
             carry, row = split(loop.forward(*given), [sizes[0], None])
             rows.append(row)
@@ -128,7 +139,8 @@ class _Run(torch.autograd.Function):
             given = [*through, *(g[t] for g in by_row), *old, *row, *params]
             if loop.backward is None:
                 back = _back(ctx.flat, ctx.sizes, (floating, of_xs, of_params), ctx.precision)
-                graph = ctx.trace(back, given)
+                with _fusing_nothing():
+                    graph = ctx.trace(back, given)
                 loop.products = expose_products(graph, len(through) + sum(of_xs))
                 loop.backward = fuse(graph, given)
             through, row = split(loop.backward(*given), [len(through), None])

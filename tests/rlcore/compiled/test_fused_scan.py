@@ -68,6 +68,30 @@ def test_two_loops_of_a_function_have_steps_of_their_own(kernels: list[Any]) -> 
     assert len(kernels) == 4
 
 
+def test_a_loop_within_a_step_is_a_part_of_it(kernels: list[Any]) -> None:
+    """So that the loop behind both is the second one in every call."""
+    x, w = torch.randn(T, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0.5, 0.3, -0.2])
+
+    def outer(h: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        inner, _ = scan(lambda h, x, w: ((h * x + w).tanh(),) * 2, h, torch.stack([x, x]), w)
+        return inner, inner
+
+    def function(w: Tensor) -> Tensor:
+        first, _ = scan(outer, torch.ones(3), x, w)
+        return scan(lambda h, x, w: ((h - w * x).tanh(),) * 2, first, x, w)[1].sum()
+
+    def gradient() -> Tensor:
+        return torch.autograd.grad(function(leaf), [leaf])[0]
+
+    leaf = w.requires_grad_()
+    written = gradient()
+    with fused_scan.fusing() as loops:
+        for _ in range(2):
+            loops.begin()
+            torch.testing.assert_close(gradient(), written)
+    assert len(kernels) == 4
+
+
 def test_a_gradient_is_computed_in_the_precision_of_its_loss(kernels: list[Any]) -> None:
     """Though it is asked for outside of it: a product of bfloat16 on the way back as on the way there."""
     x, weight = torch.randn(T, 3, 4), torch.randn(4, 4).requires_grad_()
