@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from rlcore.compiled.package import cache_folder
 Kernels = Callable[..., Sequence[Tensor]]
 
 
+@dataclass
 class Loop:
     """One loop of a function that is called again and again: its two steps, made when it is first met.
 
@@ -32,11 +34,10 @@ class Loop:
         products: whether the gradient of each weight is a product behind the loop (`expose_products`).
     """
 
-    def __init__(self) -> None:
-        self.forms: list[Any] = []
-        self.forward: Kernels | None = None
-        self.backward: Kernels | None = None
-        self.products: list[bool] = []
+    forms: list[Any] = field(default_factory=list[Any])
+    forward: Kernels | None = None
+    backward: Kernels | None = None
+    products: list[bool] = field(default_factory=list[bool])
 
 
 class Loops:
