@@ -60,6 +60,7 @@ class RecordedStep:
         replay()
         return {name: value.clone() for name, value in found.items()}
 
+    @machine_code.not_training()
     def build(self, inputs: Sequence[Any], rng: Noise | None, began: bool) -> bool:
         """Record it for inputs like these, where it can be; all that it changes is as before, nothing is drawn.
 

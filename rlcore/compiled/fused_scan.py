@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from rlcore.compiled.package import cache_folder
 
@@ -28,12 +30,14 @@ class Loop:
     """One loop of a function that is called again and again: its two steps, made when it is first met.
 
     Attributes:
+        shapes: of what it was given.
         forms: a step's y, nested as it is; none before it was met.
         forward: the step.
         backward: the step done again, and its gradient.
         products: whether the gradient of each weight is a product behind the loop (`expose_products`).
     """
 
+    shapes: list[torch.Size] = field(default_factory=list[torch.Size])
     forms: list[Any] = field(default_factory=list[Any])
     forward: Kernels | None = None
     backward: Kernels | None = None
@@ -48,46 +52,55 @@ class Loops:
         self._met = 0
 
     def begin(self) -> None:
-        """Come before a call."""
+        """Start a call: its first loop is met next."""
         self._met = 0
 
     def meet(self) -> Loop:
-        """The next one."""
+        """Give the loop that is met next; a new one in the first call."""
         self._met += 1
         if self._met > len(self._known):
             self._known.append(Loop())
         return self._known[self._met - 1]
 
 
-_fusing: list[Loops | None] = [None]  # no context variable: gradients are computed in a thread of torch's
+class _Here(threading.local):
+    """Loops that this thread fuses; None: it fuses nothing."""
+
+    loops: Loops | None = None
+
+
+_here = _Here()
 
 
 @contextmanager
 def fusing() -> Iterator[Loops]:
     """Within it the steps of loops are fused; whoever calls a function within says when a call begins."""
-    before, _fusing[0] = _fusing[0], Loops()
+    before, loops = _here.loops, Loops()
+    _here.loops = loops
     try:
-        yield _fusing[0]
+        yield loops
     finally:
-        _fusing[0] = before
+        _here.loops = before
 
 
 @contextmanager
 def _fusing_nothing() -> Iterator[None]:
     """Leave loops as they are written: a step is traced once, and one within it would be met in that call alone."""
-    before, _fusing[0] = _fusing[0], None
+    before, _here.loops = _here.loops, None
     try:
         yield
     finally:
-        _fusing[0] = before
+        _here.loops = before
 
 
 def loop_now() -> Loop | None:
     """The loop that is met now; None where nothing is fused."""
-    return None if _fusing[0] is None else _fusing[0].meet()
+    return None if _here.loops is None else _here.loops.meet()
 
 
-def run(loop: Loop, flat: Kernels, trace: Any, sizes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
+def go_through_time(
+    loop: Loop, flat: Kernels, trace: Any, sizes: Sequence[int], tensors: Sequence[Tensor]
+) -> list[Tensor]:
     """Go through time with fused steps.
 
     Args:
@@ -99,7 +112,13 @@ def run(loop: Loop, flat: Kernels, trace: Any, sizes: Sequence[int], tensors: Se
 
     Returns:
         The carry after the last step, and the rest of what each gives, [T, ...].
+
+    Raises:
+        RuntimeError: another loop was met here before, or a step reads parameters that are not handed in.
     """
+    loop.shapes = loop.shapes or [tensor.shape for tensor in tensors]
+    if loop.shapes != [tensor.shape for tensor in tensors]:
+        raise RuntimeError("loops over time are met in another order than before")
     # Kernels are made for the strides of what they are first given.
     return [*_Run.apply(loop, flat, trace, tuple(sizes), *(tensor.contiguous() for tensor in tensors))]
 
@@ -127,6 +146,7 @@ class _Run(torch.autograd.Function):
         return found
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         loop, (count, *others) = ctx.loop, ctx.sizes
         olds, xs, params = split(ctx.saved_tensors, [len(ctx.saved_tensors) - sum(others), *others])
@@ -171,9 +191,14 @@ def _back(flat: Kernels, sizes: Sequence[int], wanted: Any, precision: Any) -> K
         with torch.enable_grad(), torch.autocast(device, dtype, enabled, cache_enabled=False):
             inputs = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in now]
             made = [tensor for tensor in flat(*inputs) if tensor.is_floating_point()]
+        pairs = [(tensor, gradient) for tensor, gradient in zip(made, gradients, strict=True) if tensor.requires_grad]
         asked = [_chosen(group, of) for group, of in zip(split(inputs, sizes), wanted, strict=True)]
         found = torch.autograd.grad(
-            made, [t for group in asked for t in group], gradients, allow_unused=True, materialize_grads=True
+            [tensor for tensor, _ in pairs],
+            [tensor for group in asked for tensor in group],
+            [gradient for _, gradient in pairs],
+            allow_unused=True,
+            materialize_grads=True,
         )
         return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in found)
 
@@ -228,7 +253,12 @@ def split(tensors: Sequence[Any], sizes: Sequence[int | None]) -> list[list[Any]
 
 
 def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:
-    """Kernels for a graph's operations, the same ones whenever they are made: nothing is tried out by a clock."""
+    """Kernels for a graph's operations. Made anew they give the same numbers: no clock decides what is added up first.
+
+    A RuntimeError where the graph reads parameters of its own.
+    """
+    if any(isinstance(value, nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
+        raise RuntimeError("a step of a loop over time reads parameters that are not handed to it (scan's `params`)")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "kernels"))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

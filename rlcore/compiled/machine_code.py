@@ -41,7 +41,8 @@ _spent = [0.0, 0.0]
 
 
 @contextmanager
-def _not_training() -> Iterator[None]:
+def not_training() -> Iterator[None]:
+    """Within it the clock of the training stands still."""
     began = clock()
     try:
         yield
@@ -52,7 +53,7 @@ def _not_training() -> Iterator[None]:
 
 def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]) -> GraphModule:
     """The operations that a function performs on tensors of the example's shapes, its gradients among them."""
-    with _not_training(), warnings.catch_warnings():
+    with not_training(), warnings.catch_warnings():
         from torch.fx.experimental.proxy_tensor import make_fx  # 30 ms, for compiled runs alone
 
         warnings.simplefilter("ignore")
@@ -66,7 +67,7 @@ def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
             return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*example)
 
 
-@_not_training()
+@not_training()
 def make_once(
     what: str,
     function: Callable[..., tuple[Tensor, ...]],

@@ -87,7 +87,7 @@ def _trace(step: Step, carry: Any, xs: Any, params: Any, loop: fused_scan.Loop |
     sizes = [len(group) for group in groups]
     tensors = [tensor for group in groups for tensor in group]
     if loop is not None:
-        made = fused_scan.run(loop, flat, _graph, sizes, tensors)
+        made = fused_scan.go_through_time(loop, flat, _graph, sizes, tensors)
     elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         made = _Scan.apply(flat, sizes, *tensors)[: -sizes[0]]
     else:
@@ -114,7 +114,7 @@ def _graph(function: Flat, example: Sequence[Tensor]) -> Any:
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 
     with disable_proxy_modes_tracing():
-        return make_fx(function)(*(torch.empty_like(tensor.detach()) for tensor in example))
+        return make_fx(function)(*(torch.zeros_like(tensor.detach()) for tensor in example))
 
 
 def _floating(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -94,7 +94,9 @@ def test_a_loop_within_a_step_is_a_part_of_it(kernels: list[Any]) -> None:
 
 def test_a_gradient_is_computed_in_the_precision_of_its_loss(kernels: list[Any]) -> None:
     """Though it is asked for outside of it: a product of bfloat16 on the way back as on the way there."""
-    x, weight = torch.randn(T, 3, 4), torch.randn(4, 4).requires_grad_()
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(*shape, generator=generator) for shape in ((T, 3, 4), (4, 4)))
+    weight.requires_grad_()
 
     def value(weight: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -109,3 +111,35 @@ def test_a_gradient_is_computed_in_the_precision_of_its_loss(kernels: list[Any])
 
 def products(graph: Any) -> list[Any]:
     return [node for node in graph.graph.nodes if "mm" in str(node.target)]
+
+
+def test_what_a_step_reads_beside_what_it_is_handed_is_refused() -> None:
+    """A parameter would be a constant of the kernels, and never learn."""
+    other: Any = torch.nn.Parameter(torch.ones(3))
+    with fused_scan.fusing(), pytest.raises(RuntimeError, match="parameters that are not handed"):
+        scan(lambda h, x, w: ((h * other + x * w).tanh(),) * 2, torch.ones(3), torch.ones(T, 3), torch.ones(3))
+
+
+def test_a_loop_in_the_place_of_another_is_refused() -> None:
+    with fused_scan.fusing() as loops:
+        scan(lambda h, x, _: (h + x, h), torch.ones(3), torch.ones(T, 3))
+        loops.begin()
+        with pytest.raises(RuntimeError, match="another order"):
+            scan(lambda h, x, _: (h + x, h), torch.ones(4), torch.ones(T, 4))
+
+
+def test_a_part_without_a_gradient_is_left_out_and_there_is_no_second_derivative() -> None:
+    def value(w: Tensor) -> Tensor:
+        def step(h: Any, x: Any, w: Any) -> Any:
+            return (h * w + x).tanh(), (h.detach() * 2, h)
+
+        _, (still, moving) = scan(step, torch.ones(3), torch.ones(T, 3), w)
+        return (still + moving).sum()
+
+    w = torch.tensor([0.3, -0.2, 0.1]).requires_grad_()
+    (written,) = torch.autograd.grad(value(w), [w])
+    with fused_scan.fusing():
+        (found,) = torch.autograd.grad(value(w), [w], create_graph=True)
+    torch.testing.assert_close(found, written)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        torch.autograd.grad(found.sum(), [w])
