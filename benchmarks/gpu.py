@@ -4,8 +4,8 @@ python -m benchmarks.gpu            # writes docs/results/gpu.md; some minutes, 
 python -m benchmarks.gpu --only 1m  # cases whose name holds it
 
 Each line is a training in made-up environments of its own: the first steps are left out, then the time of `update()` is
-taken, which draws a batch and takes one step. Acting and environments are not
-in it. Peak memory is torch's, of all that the learner and its step hold.
+taken, which draws a batch and takes one step. Acting and environments are not in it. Peak memory is torch's, of all
+that the learner and its step hold.
 """
 
 from __future__ import annotations

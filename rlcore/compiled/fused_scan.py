@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from rlcore.compiled.package import cache_folder
 
+Flat = Callable[..., tuple[Tensor, ...]]  # of tensors alone
 Kernels = Callable[..., Sequence[Tensor]]
 
 
@@ -98,15 +99,12 @@ def loop_now() -> Loop | None:
     return None if _here.loops is None else _here.loops.meet()
 
 
-def go_through_time(
-    loop: Loop, flat: Kernels, trace: Any, sizes: Sequence[int], tensors: Sequence[Tensor]
-) -> list[Tensor]:
+def go_through_time(loop: Loop, flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
     """Go through time with fused steps.
 
     Args:
         loop: which.
         flat: a step, of tensors: carry, one row of xs, params; gives the next carry and the rest.
-        trace: (function of tensors, example) -> its operations as a graph.
         sizes: how many tensors carry, xs [T, ...] and params are.
         tensors: all of them.
 
@@ -120,26 +118,26 @@ def go_through_time(
     if loop.shapes != [tensor.shape for tensor in tensors]:
         raise RuntimeError("loops over time are met in another order than before")
     # Kernels are made for the strides of what they are first given.
-    return [*_Run.apply(loop, flat, trace, tuple(sizes), *(tensor.contiguous() for tensor in tensors))]
+    return [*_Run.apply(loop, flat, tuple(sizes), *(tensor.contiguous() for tensor in tensors))]
 
 
 class _Run(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, loop: Loop, flat: Kernels, trace: Any, sizes: Sequence[int], *tensors: Tensor) -> Any:
+    def forward(ctx: Any, loop: Loop, flat: Flat, sizes: Sequence[int], *tensors: Tensor) -> Any:
         carry, xs, params = split(tensors, sizes)
         olds, rows = list[Tensor](), list[Sequence[Tensor]]()
         for t in range(len(xs[0])):
             given = [*carry, *(x[t] for x in xs), *params]
             if loop.forward is None:
                 with _fusing_nothing():
-                    loop.forward = fuse(trace(flat, given), given)
+                    loop.forward = fuse(trace_step(flat, given), given)
             olds += carry
             carry, row = split(loop.forward(*given), [sizes[0], None])
             rows.append(row)
         found = (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
         ctx.floating = [tensor.is_floating_point() for tensor in found]
         ctx.mark_non_differentiable(*(t for t, floating in zip(found, ctx.floating, strict=True) if not floating))
-        ctx.loop, ctx.flat, ctx.trace, ctx.sizes = loop, flat, trace, sizes
+        ctx.loop, ctx.flat, ctx.sizes = loop, flat, sizes
         device = found[0].device.type  # the gradient is asked for outside of the loss, in whose precision it is
         ctx.precision = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
         ctx.save_for_backward(*olds, *xs, *params)
@@ -150,7 +148,7 @@ class _Run(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         loop, (count, *others) = ctx.loop, ctx.sizes
         olds, xs, params = split(ctx.saved_tensors, [len(ctx.saved_tensors) - sum(others), *others])
-        _, of_xs, of_params = split(ctx.needs_input_grad[4:], ctx.sizes)
+        _, of_xs, of_params = split(ctx.needs_input_grad[3:], ctx.sizes)
         floating = ctx.floating[:count]
         given = [gradient.contiguous() for gradient in _chosen(gradients, ctx.floating)]
         through, by_row = split(given, [sum(floating), None])
@@ -161,7 +159,7 @@ class _Run(torch.autograd.Function):
             if loop.backward is None:
                 back = _back(ctx.flat, ctx.sizes, (floating, of_xs, of_params), ctx.precision)
                 with _fusing_nothing():
-                    graph = ctx.trace(back, given)
+                    graph = trace_step(back, given)
                 loop.products = expose_products(graph, len(through) + sum(of_xs))
                 loop.backward = fuse(graph, given)
             through, row = split(loop.backward(*given), [len(through), None])
@@ -170,7 +168,7 @@ class _Run(torch.autograd.Function):
         left = iter(of_param)
         summed = [_multiply(next(left), next(left)) if product else next(left).sum(0) for product in loop.products]
         summed = [total.to(p.dtype) for total, p in zip(summed, _chosen(params, of_params), strict=True)]
-        return None, None, None, None, *_spread(through, floating), *_spread(of_x, of_xs), *_spread(summed, of_params)
+        return None, None, None, *_spread(through, floating), *_spread(of_x, of_xs), *_spread(summed, of_params)
 
 
 def _chosen(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
@@ -182,7 +180,7 @@ def _spread(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
     return [next(left) if there else None for there in wanted]
 
 
-def _back(flat: Kernels, sizes: Sequence[int], wanted: Any, precision: Any) -> Kernels:
+def _back(flat: Flat, sizes: Sequence[int], wanted: Any, precision: Any) -> Flat:
     """A step done again, and its gradient: of carry and y to the carry before it, xs and params."""
     device, dtype, enabled = precision
 
@@ -250,6 +248,15 @@ def split(tensors: Sequence[Any], sizes: Sequence[int | None]) -> list[list[Any]
     """Groups of so many, one after the other; None: of all that are left."""
     left = iter(tensors)
     return [[*itertools.islice(left, size)] for size in sizes]
+
+
+def trace_step(function: Flat, example: Sequence[Tensor]) -> Any:
+    """The operations of one step, its gradient among them, apart from a trace that goes on around it."""
+    # With torch's tracer, which whoever traces has loaded.
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+
+    with disable_proxy_modes_tracing():
+        return make_fx(function)(*(torch.zeros_like(tensor.detach()) for tensor in example))
 
 
 def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled import fused_scan
-from rlcore.compiled.fused_scan import split
+from rlcore.compiled.fused_scan import Flat, split, trace_step
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
-Flat = Callable[..., tuple[Tensor, ...]]
 _tracing: list[bool | None] = [None]  # whether the trace that is being made goes by shapes; None: there is none
 
 
@@ -87,7 +86,7 @@ def _trace(step: Step, carry: Any, xs: Any, params: Any, loop: fused_scan.Loop |
     sizes = [len(group) for group in groups]
     tensors = [tensor for group in groups for tensor in group]
     if loop is not None:
-        made = fused_scan.go_through_time(loop, flat, _graph, sizes, tensors)
+        made = fused_scan.go_through_time(loop, flat, sizes, tensors)
     elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         made = _Scan.apply(flat, sizes, *tensors)[: -sizes[0]]
     else:
@@ -101,20 +100,11 @@ def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[
     from torch._higher_order_ops.scan import scan_op  # with torch's compiler, which tracing loads
 
     carry, xs, params = split(tensors, sizes)
-    graph = _graph(flat, [*carry, *(x[0] for x in xs), *params])
+    graph = trace_step(flat, [*carry, *(x[0] for x in xs), *params])
     with torch._C._AutoDispatchBelowAutograd():  # pyright: ignore[reportPrivateUsage] - the gradient is ours
         # No two of them may share memory, as parameters do that an optimizer keeps as parts of one tensor.
         carry, params = ([t.clone(memory_format=torch.contiguous_format) for t in of] for of in (carry, params))
         return tuple(scan_op(graph, carry, list(xs), tuple(params)))
-
-
-def _graph(function: Flat, example: Sequence[Tensor]) -> Any:
-    """The operations of one step, its gradient among them, apart from the trace that goes on around it."""
-    # With torch's tracer, which whoever traces has loaded.
-    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
-
-    with disable_proxy_modes_tracing():
-        return make_fx(function)(*(torch.zeros_like(tensor.detach()) for tensor in example))
 
 
 def _floating(tensors: Sequence[Tensor]) -> list[Tensor]:
