@@ -7,7 +7,6 @@ and its gradient with it, as `rlcore.compiled.scan` has it for machine code.
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import warnings
@@ -20,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
 from rlcore.compiled.package import cache_folder
 
-Flat = Callable[..., tuple[Tensor, ...]]  # of tensors alone
 Kernels = Callable[..., Sequence[Tensor]]
 
 
@@ -138,8 +137,7 @@ class _Run(torch.autograd.Function):
         ctx.floating = [tensor.is_floating_point() for tensor in found]
         ctx.mark_non_differentiable(*(t for t, floating in zip(found, ctx.floating, strict=True) if not floating))
         ctx.loop, ctx.flat, ctx.sizes = loop, flat, sizes
-        device = found[0].device.type  # the gradient is asked for outside of the loss, in whose precision it is
-        ctx.precision = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+        ctx.precision = precision_now(found[0].device.type)
         ctx.save_for_backward(*olds, *xs, *params)
         return found
 
@@ -150,14 +148,14 @@ class _Run(torch.autograd.Function):
         olds, xs, params = split(ctx.saved_tensors, [len(ctx.saved_tensors) - sum(others), *others])
         _, of_xs, of_params = split(ctx.needs_input_grad[3:], ctx.sizes)
         floating = ctx.floating[:count]
-        given = [gradient.contiguous() for gradient in _chosen(gradients, ctx.floating)]
+        given = [gradient.contiguous() for gradient in choose(gradients, ctx.floating)]
         through, by_row = split(given, [sum(floating), None])
         rows = list[Sequence[Tensor]]()
         for t in reversed(range(len(xs[0]))):
             old, row = olds[t * count : (t + 1) * count], [x[t] for x in xs]
             given = [*through, *(g[t] for g in by_row), *old, *row, *params]
             if loop.backward is None:
-                back = _back(ctx.flat, ctx.sizes, (floating, of_xs, of_params), ctx.precision)
+                back = go_back(ctx.flat, ctx.sizes, (floating, of_xs, of_params), ctx.precision)
                 with _fusing_nothing():
                     graph = trace_step(back, given)
                 loop.products = expose_products(graph, len(through) + sum(of_xs))
@@ -167,40 +165,8 @@ class _Run(torch.autograd.Function):
         of_x, of_param = split([torch.stack(column[::-1]) for column in zip(*rows, strict=True)], [sum(of_xs), None])
         left = iter(of_param)
         summed = [_multiply(next(left), next(left)) if product else next(left).sum(0) for product in loop.products]
-        summed = [total.to(p.dtype) for total, p in zip(summed, _chosen(params, of_params), strict=True)]
-        return None, None, None, *_spread(through, floating), *_spread(of_x, of_xs), *_spread(summed, of_params)
-
-
-def _chosen(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    return [tensor for tensor, there in zip(tensors, wanted, strict=True) if there]
-
-
-def _spread(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    left = iter(tensors)
-    return [next(left) if there else None for there in wanted]
-
-
-def _back(flat: Flat, sizes: Sequence[int], wanted: Any, precision: Any) -> Flat:
-    """A step done again, and its gradient: of carry and y to the carry before it, xs and params."""
-    device, dtype, enabled = precision
-
-    def back(*given: Tensor) -> tuple[Tensor, ...]:
-        gradients, now = split(given, [len(given) - sum(sizes), None])
-        with torch.enable_grad(), torch.autocast(device, dtype, enabled, cache_enabled=False):
-            inputs = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in now]
-            made = [tensor for tensor in flat(*inputs) if tensor.is_floating_point()]
-        pairs = [(tensor, gradient) for tensor, gradient in zip(made, gradients, strict=True) if tensor.requires_grad]
-        asked = [_chosen(group, of) for group, of in zip(split(inputs, sizes), wanted, strict=True)]
-        found = torch.autograd.grad(
-            [tensor for tensor, _ in pairs],
-            [tensor for group in asked for tensor in group],
-            [gradient for _, gradient in pairs],
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in found)
-
-    return back
+        summed = [total.to(p.dtype) for total, p in zip(summed, choose(params, of_params), strict=True)]
+        return None, None, None, *spread(through, floating), *spread(of_x, of_xs), *spread(summed, of_params)
 
 
 def expose_products(graph: Any, first: int) -> list[bool]:
@@ -242,21 +208,6 @@ def expose_products(graph: Any, first: int) -> list[bool]:
 def _multiply(out: Tensor, given: Tensor) -> Tensor:
     """[T, B, out] and [T, B, in] -> [out, in]."""
     return out.flatten(0, 1).t() @ given.flatten(0, 1)
-
-
-def split(tensors: Sequence[Any], sizes: Sequence[int | None]) -> list[list[Any]]:
-    """Groups of so many, one after the other; None: of all that are left."""
-    left = iter(tensors)
-    return [[*itertools.islice(left, size)] for size in sizes]
-
-
-def trace_step(function: Flat, example: Sequence[Tensor]) -> Any:
-    """The operations of one step, its gradient among them, apart from a trace that goes on around it."""
-    # With torch's tracer, which whoever traces has loaded.
-    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
-
-    with disable_proxy_modes_tracing():
-        return make_fx(function)(*(torch.zeros_like(tensor.detach()) for tensor in example))
 
 
 def fuse(graph: Any, example: Sequence[Tensor]) -> Kernels:

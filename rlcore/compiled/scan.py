@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlcore.compiled import fused_scan
-from rlcore.compiled.fused_scan import Flat, split, trace_step
+from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -107,10 +107,6 @@ def _loop(flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[
         return tuple(scan_op(graph, carry, list(xs), tuple(params)))
 
 
-def _floating(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor for tensor in tensors if tensor.is_floating_point()]
-
-
 class _Scan(torch.autograd.Function):
     """The loop; beside what it gives, the carry before each step, for the way back."""
 
@@ -127,46 +123,43 @@ class _Scan(torch.autograd.Function):
         olds = output[-ctx.sizes[0] :] if ctx.sizes[0] else ()
         ctx.mark_non_differentiable(*olds, *(o for o in output if not o.is_floating_point()))
         ctx.floating = [o.is_floating_point() for o in output[: len(output) - len(olds)]]
+        ctx.precision = precision_now(output[0].device.type)
         ctx.save_for_backward(*olds, *tensors[ctx.sizes[0] :])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        olds, xs, params = split(ctx.saved_tensors, ctx.sizes)
-        given = [g for g, floating in zip(gradients, ctx.floating, strict=False) if floating]
-        return None, None, *_Back.apply(ctx.flat, ctx.sizes, *olds, *xs, *params, *given)
+        _, *others = split(ctx.needs_input_grad[2:], ctx.sizes)
+        wanted = (ctx.floating[: ctx.sizes[0]], *others)
+        back = go_back(ctx.flat, ctx.sizes, wanted, ctx.precision)
+        given = choose(gradients[: len(ctx.floating)], ctx.floating)
+        return None, None, *_Back.apply(back, ctx.sizes, wanted, *ctx.saved_tensors, *given)
 
 
 class _Back(torch.autograd.Function):
     """The way back; a function of its own, so that transforms of torch.func meet no operator that they do not know."""
 
     @staticmethod
-    def forward(flat: Flat, sizes: Sequence[int], *tensors: Tensor) -> tuple[Tensor | None, ...]:
-        left = [*tensors]
-        (olds, xs, params), gradients = split(left, sizes), left[sum(sizes) :]
-        count = [len(_floating(group)) for group in (olds, xs, params)]
-        last, rows = gradients[: count[0]], gradients[count[0] :]
+    def forward(
+        step: Flat, sizes: Sequence[int], wanted: Sequence[Sequence[bool]], *tensors: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        olds, xs, params, gradients = split(tensors, [*sizes, None])
+        count = [sum(group) for group in wanted]
+        last, rows = split(gradients, [count[0], None])
 
         def back(*given: Tensor) -> tuple[Tensor, ...]:
             carried, summed, old, x, row, fixed = split(
                 given, [count[0], count[2], len(olds), len(xs), len(rows), len(params)]
             )
-            with torch.enable_grad():
-                inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in (*old, *x, *fixed)]
-                made = flat(*inputs)
-                wanted = _floating(inputs)
-                found = torch.autograd.grad(
-                    _floating(made), wanted, [*carried, *row], allow_unused=True, materialize_grads=True
-                )
-            of_carry, of_x, of_params = split(found, count)
+            of_carry, of_x, of_params = split(step(*carried, *row, *old, *x, *fixed), count)
             grown = [total + part for total, part in zip(summed, of_params, strict=True)]
-            return tuple(t.clone(memory_format=torch.contiguous_format) for t in (*of_carry, *grown, *of_x))
+            return *of_carry, *grown, *of_x
 
-        begin = [*last, *(torch.zeros_like(p) for p in _floating(params))]
+        begin = [*last, *(torch.zeros_like(p) for p in choose(params, wanted[2]))]
         through = [t.flip(0) for t in (*olds, *xs, *rows)]
         made = _loop(back, [len(begin), len(through), len(params)], [*begin, *through, *params])
         of_carry, of_params, of_x = split(made, [count[0], count[2], count[1]])
-        found = iter([*of_carry, *(t.flip(0) for t in of_x), *of_params])
-        return tuple(next(found) if t.is_floating_point() else None for t in (*olds, *xs, *params))
+        found = (of_carry, [t.flip(0) for t in of_x], of_params)
+        return tuple(part for group, of in zip(found, wanted, strict=True) for part in spread(group, of))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -24,8 +24,8 @@ class Imagined(NamedTuple):
 def imagine(rssm: RSSM, actor: LatentActor, start: State, horizon: int, rng: Noise) -> Imagined:
     """Go H steps on from N states, each with an action that the actor takes in it.
 
-    Gradients flow along states and actions; the actor sees states without theirs, so that an action depends on those
-    before it through the model alone.
+    Gradients flow along states and actions, and to the actor, not to the model; the actor sees states without theirs,
+    so that an action depends on those before it through the model alone.
 
     Args:
         rssm: of the model.
@@ -39,7 +39,10 @@ def imagine(rssm: RSSM, actor: LatentActor, start: State, horizon: int, rng: Noi
     """
     count = len(start.deter)
     xs = {"act": actor.noise(rng, horizon, count), "state": rssm.noise(rng, horizon, count)}
-    params = {"actor": dict(actor.named_parameters()), "rssm": dict(rssm.named_parameters())}
+    params = {
+        "actor": dict(actor.named_parameters()),
+        "rssm": {name: p.detach() for name, p in rssm.named_parameters()},
+    }
 
     def step(state: State, x: dict[str, Tensor], params: Any) -> tuple[State, Any]:
         action, taken = functional_call(actor, params["actor"], (state.feat.detach(), x["act"]))

@@ -126,6 +126,20 @@ def test_the_graph_does_not_grow_with_time() -> None:
     assert nodes(4) == nodes(64)
 
 
+@pytest.mark.parametrize(("wanted", "parts"), [("xw", 3), ("x", 2), ("w", 2)])
+def test_a_gradient_that_nobody_wants_is_not_computed(wanted: str, parts: int) -> None:
+    """As that of a model in whose imagination an actor learns; beside those wanted goes the carry's."""
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        x, w = x.detach().requires_grad_("x" in wanted), w.detach().requires_grad_("w" in wanted)
+        _, y = scan(lambda h, x, w: ((h * w + x).tanh(),) * 2, torch.zeros(B), x, w)
+        return torch.autograd.grad(y.sum(), [tensor for tensor in (x, w) if tensor.requires_grad])
+
+    graph = machine_code.trace(function, [torch.randn(T, B), torch.randn(B)]).graph
+    *_, back = [node for node in graph.nodes if str(node.target) == "scan"]
+    assert len(back.meta["val"]) == parts
+
+
 def test_two_steps_that_differ_have_two_keys() -> None:
     def key(factor: float) -> str:
         def function(x: Tensor) -> tuple[Tensor, ...]:

@@ -121,6 +121,10 @@ def test_imagined_states_are_those_of_the_priors_along_the_actions() -> None:
     for t in range(3):
         state = rssm.imagine(state, actor.clip(action[t]), noise[t])
         torch.testing.assert_close(state.feat, feat[t + 1])
+    found = torch.autograd.grad(feat.square().sum(), [*actor.parameters(), *rssm.parameters()], allow_unused=True)
+    assert [part is not None for part in found] == [True] * len([*actor.parameters()]) + [False] * len(
+        [*rssm.parameters()]
+    ), "through the model to the actor alone"
 
 
 def test_actions_of_one_are_stretched_onto_the_bounds_there_are() -> None:
