@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 # Run a command; when standard input ends (the parent is gone), kill the whole process group. A shell does it because
 # Python notices nothing while it imports torch.
 KILLED_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec "$@" </dev/null 3<&-'
+WIDE, SLOW = 16, {"truediv", "sqrt", "rsqrt", "pow"}  # elements; operations of a dozen cycles and more
 BUILD_LIMIT = 900.0  # seconds; a build takes 15, on a machine with ten times the work for its cores 150
 log = logging.getLogger(__name__)
 
@@ -143,6 +144,7 @@ def main(settings: list[Any], places: Sequence[Path]) -> int:
             setattr(config.aot_inductor, switch, False)
     cpu_vec_isa.pick_vec_isa()  # it asks the compiler what it can, once for all
     _allocate_no_second_name()
+    _spread_what_is_computed()
     return int(not _in_children(places, as_one))
 
 
@@ -162,6 +164,25 @@ def _allocate_no_second_name() -> None:
             plain(self, buffer)
 
     PythonWrapperCodegen.codegen_allocation = codegen_allocation
+
+
+def _spread_what_is_computed() -> None:
+    """Keep Inductor from computing anew, for each 16 elements of a loop, what is broadcast over them.
+
+    As the roots and quotients of a norm's statistics, and the powers that correct Adam's means: with them its step of
+    136,000 parameters took 0.29 ms, without 0.06.
+    """
+    from torch._inductor import ir  # loaded by `main`, and nowhere else
+
+    plain = ir.StorageBox.mark_reuse
+
+    def mark_reuse(self: Any, users: int, **how: Any) -> None:
+        plain(self, users, **how)
+        wide = users >= WIDE and isinstance(self.data, ir.Pointwise)
+        if wide and not SLOW.isdisjoint(self.data.inner_fn_opcount().used_ops):
+            self.realize()
+
+    ir.StorageBox.mark_reuse = mark_reuse
 
 
 def _in_children(places: Sequence[Path], as_one: bool) -> bool:

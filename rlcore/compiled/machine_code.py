@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlcore.compiled import scan
 from rlcore.compiled.package import Compiled, Traced, build, cache_folder, constants, find, load, machine, shape
+from rlcore.compiled.thin_products import turn_thin_products
 from rlcore.errors import RunError, UserError, first_line
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def make_once(
         known = _find_known(names)
     if known is not None:
         return known
-    graph = trace(function, example)
+    graph = turn_thin_products(trace(function, example))
     if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
         raise RunError(f"{what} reads parameters that are none of its inputs: an optimizer's `uses` names their module")
     held = {id(value) for value in constants(graph).values()}

@@ -36,7 +36,7 @@ from rlcore.system.durable import make_directory, sync_directory, write_synced
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
-FORMAT = 2  # raise it when the same graph must be compiled in another way
+FORMAT = 3  # raise it when the same graph must be compiled in another way
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 log = logging.getLogger(__name__)
 

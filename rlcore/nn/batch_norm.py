@@ -60,7 +60,7 @@ class BatchNorm(nn.Module):
             self.mean = self.mean + SHARE * (mean - self.mean)
             self.variance = self.variance + SHARE * (variance - self.variance)
             self.count = self.count + 1
-        return centered / std * r + d
+        return centered * (r / std) + d  # a product for each element, not a quotient
 
     def _apply(self, fn: Any, recurse: bool = True) -> BatchNorm:
         """Moved to another precision, statistics stay float32 or better: bfloat16 would round away their moves."""

@@ -1,0 +1,50 @@
+"""Code that Inductor is kept from: what computes one thing again and again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+from tests.soaking import in_turn
+
+pytestmark = [in_turn, pytest.mark.slow]
+
+SCRIPT = """
+import torch
+from torch._inductor import compile_fx
+from torch._inductor.utils import run_and_get_code
+from torch.fx.experimental.proxy_tensor import make_fx
+from rlcore.compiled import compiler
+
+def function(x, count):
+    return (x / (x.square().sum(0) + 1).sqrt() * (1 - 0.9**count).float(),)
+
+torch.set_num_threads(1)
+if ADAPT:
+    compiler._spread_what_is_computed()
+example = [torch.randn(64, 256), torch.tensor(3.0, dtype=torch.float64)]
+graph = make_fx(function)(*example)
+(found,), (code,) = run_and_get_code(lambda: torch._inductor.compile(graph, example)(*example))
+torch.testing.assert_close(found, *function(*example))
+print(code)
+"""
+
+
+def innermost(adapt: bool, folder: Path) -> str:
+    """The code from the last loop on, which goes through all 64 × 256 elements."""
+    words = [sys.executable, "-c", SCRIPT.replace("ADAPT", str(adapt))]
+    variables = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder)}
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=variables, cwd=ROOT)
+    return done.stdout.split("for(")[-1]
+
+
+@pytest.mark.parametrize("adapt", [True, False])
+def test_what_is_broadcast_over_a_loop_is_computed_before_it(adapt: bool, tmp_path: Path) -> None:
+    """Without it Inductor does both, so that the test would notice an Inductor that needs it no more."""
+    code = innermost(adapt, tmp_path)
+    assert all((operation in code) is not adapt for operation in (".sqrt()", "std::pow")) and " / " in code
