@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant("r not clipped", OF_BATCH, swap("A.clamp(1 / R_MAX, R_MAX)", "A"), RENORM),
     Mutant("r clipped from above alone", OF_BATCH, swap("1 / R_MAX", "0.0"), RENORM),
     Mutant("d not clipped", OF_BATCH, swap("A.clamp(-D_MAX, D_MAX)", "A"), RENORM),
-    Mutant("d dropped", OF_BATCH, swap("A / std * r + d", "A / std * r"), RENORM),
+    Mutant("d dropped", OF_BATCH, swap("A * (r / std) + d", "A * (r / std)"), RENORM),
     Mutant(
         "the batch's mean for actions", "BatchNorm.forward", swap("x - self.mean", "x - x.mean(0)"), ("check_acting",)
     ),
