@@ -98,7 +98,7 @@ class Training(Loop):
         if envs is not None:
             refuse_foreign_vector(envs)
         if config.fabric.ranks == 1:  # of several, the first looks before it starts the others
-            self._check_room(envs)
+            self._check(envs)
         set_switches(config)
         self.fabric = make_fabric(config.fabric)
         self.ranks = ranks or FabricRanks(self.fabric)
@@ -111,11 +111,12 @@ class Training(Loop):
         context = Context(config, spec, self.fabric, self.ranks, self.envs.num_envs, compiler)
         super().__init__(context, self.envs)
 
-    def _check_room(self, envs: VectorEnv | None) -> None:
-        """Refuse what does not fit here; nothing is known before of an environment whose card does not tell it."""
+    def _check(self, envs: VectorEnv | None) -> None:
+        """Refuse keys that the environment lacks, and what does not fit here; a card may tell nothing of its spaces."""
         told = None if envs is not None else self.card.get("spec")
         spec = envs.spec if envs is not None else told and EnvSpec.from_json(told)
         if spec is not None:
+            self.config.algo.check_spec(spec)
             check_room(self.config, spec, Path(self.config.run_dir), begun=True)
 
     @property

@@ -21,6 +21,7 @@ from rlcore.config.values import plain
 from rlcore.data.dataset import load_dataset
 from rlcore.errors import RunError, UserError
 from rlcore.judge.policy import load_policy
+from rlcore.nn.network_keys import KeysConfig
 from rlcore.store import checkpoint
 from rlcore.store.checkpoint import nested_state
 from rlcore.store.directory import RunDirectory, write_json
@@ -146,6 +147,15 @@ def test_environments_that_are_no_vector_of_ours_are_refused_by_what_they_lack()
         with pytest.raises(UserError, match=r"^envs is a .* without .*pop_episodes.*; .*\(env\.id"):
             Training(config, CARD, envs=envs)
         envs.close()
+
+
+def test_a_key_that_the_environment_lacks_is_refused() -> None:
+    earlier = training()
+    algo = dataclasses.replace(earlier.config.algo, mlp_keys=KeysConfig(encoder=["stat"]))
+    with pytest.raises(
+        UserError, match=r"^algo\.mlp_keys\.encoder: CartPole-v1 has no key 'stat'; did you mean 'state'"
+    ):
+        Training(dataclasses.replace(earlier.config, algo=algo), envs=earlier.envs)
 
 
 def test_a_replay_memory_begins_with_the_dataset_that_collect_wrote(
