@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._functorch.aot_autograd import aot_export_module
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call, grad, grad_and_value
 
 from rlcore.compiled import machine_code, package
 from rlcore.compiled.scan import scan
@@ -126,14 +126,19 @@ def test_the_graph_does_not_grow_with_time() -> None:
     assert nodes(4) == nodes(64)
 
 
-@pytest.mark.parametrize(("wanted", "parts"), [("xw", 3), ("x", 2), ("w", 2)])
-def test_a_gradient_that_nobody_wants_is_not_computed(wanted: str, parts: int) -> None:
+@pytest.mark.parametrize("transform", [False, True], ids=["autograd", "torch.func"])
+@pytest.mark.parametrize(("wanted", "parts"), [((0, 1), 3), ((0,), 2), ((1,), 2)], ids=["both", "xs", "params"])
+def test_a_gradient_that_nobody_wants_is_not_computed(wanted: tuple[int, ...], parts: int, transform: bool) -> None:
     """As that of a model in whose imagination an actor learns; beside those wanted goes the carry's."""
 
-    def function(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-        x, w = x.detach().requires_grad_("x" in wanted), w.detach().requires_grad_("w" in wanted)
-        _, y = scan(lambda h, x, w: ((h * w + x).tanh(),) * 2, torch.zeros(B), x, w)
-        return torch.autograd.grad(y.sum(), [tensor for tensor in (x, w) if tensor.requires_grad])
+    def total(x: Tensor, w: Tensor) -> Tensor:
+        return scan(lambda h, x, w: ((h * w + x).tanh(),) * 2, torch.zeros(B), x, w)[1].sum()
+
+    def function(*given: Tensor) -> tuple[Tensor, ...]:
+        if transform:
+            return grad(total, argnums=wanted)(*given)
+        given = tuple(tensor.detach().requires_grad_(i in wanted) for i, tensor in enumerate(given))
+        return torch.autograd.grad(total(*given), [given[i] for i in wanted])
 
     graph = machine_code.trace(function, [torch.randn(T, B), torch.randn(B)]).graph
     *_, back = [node for node in graph.nodes if str(node.target) == "scan"]
