@@ -79,7 +79,7 @@ class Progress:
         self._work: Line | None = None  # what goes on beside training
         self._began = (0.0, 0)  # when that began, and how much of it was done then
         self._rate: float | None = None  # policy steps a second of late
-        self._learns_since = 0.0  # elapsed seconds when the first gradient step was to come
+        self._learns_since: float | None = 0.0  # elapsed seconds when gradient steps had begun; None: they have not
         self._last = (0, 0.0)  # policy steps and elapsed seconds of the last update
         self._written = -math.inf  # when a line was last written
         self._steps_written = 0  # the policy steps in the last line on training
@@ -97,8 +97,8 @@ class Progress:
         with self._lock:
             self._follow_rate(steps, elapsed, updates)
             finished = steps >= self.total_steps
-            rate = self._rate if self._rate and self._rate > 0 and elapsed - self._learns_since >= SETTLED else None
-            eta = duration((self.total_steps - steps) / rate) if rate else "-"
+            settled = self._learns_since is not None and elapsed - self._learns_since >= SETTLED
+            eta = duration((self.total_steps - steps) / self._rate) if settled and self._rate else "-"
             parts = [
                 f"{steps:,}/{self.total_steps:,}",
                 f"{min(100, 100 * steps // self.total_steps)}%",
@@ -148,8 +148,8 @@ class Progress:
     def _follow_rate(self, steps: int, elapsed: float, updates: int) -> None:
         """Follow the rate of steps that are learned from, forgetting exponentially; evaluations' seconds count too."""
         seconds = elapsed - self._last[1]
-        if not updates:
-            self._learns_since = elapsed
+        if self._learns_since is None or not updates:  # the first one's seconds are also of steps that none followed
+            self._learns_since = elapsed if updates else None
         elif seconds > 0:
             rate = (steps - self._last[0]) / seconds
             if self._rate is None:

@@ -176,10 +176,11 @@ def test_the_time_left_follows_the_present_speed_not_the_average() -> None:
 def test_steps_before_the_first_gradient_step_say_nothing_of_the_time_left() -> None:
     out, clock = Terminal(), Clock()
     progress = Progress(10_000, out, clock)
-    for second in range(1, 11):  # a memory filled at 100 steps a second
+    for second in range(1, 10):  # a memory filled at 100 steps a second
         clock.now = float(second)
         progress.update(100 * second, 0.0, 100.0, clock.now, 0)
     assert out.screen()[0].endswith("ETA -")
+    progress.update(1_000, 0.0, 100.0, 10.0, 1)  # a memory still filled, and the first gradient step
     for second in range(11, 14):  # learned from, 10 a second
         clock.now = float(second)
         progress.update(1_000 + 10 * (second - 10), 0.0, 50.0, clock.now, 10 * (second - 10))
