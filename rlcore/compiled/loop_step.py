@@ -68,7 +68,7 @@ def split(tensors: Sequence[Any], sizes: Sequence[int | None]) -> list[list[Any]
 
 
 def choose(tensors: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    """Those that are wanted."""
+    """Leave out what is not wanted."""
     return [tensor for tensor, there in zip(tensors, wanted, strict=True) if there]
 
 

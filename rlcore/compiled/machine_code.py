@@ -61,11 +61,11 @@ def trace(function: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
         # Where none stands, each operation's result is noted in a mode of its own: a third of the time.
         one_mode = tracing(TracingContext(FakeTensorMode()))
         with one_mode, scan.tracing(by_shapes=False), suppress(scan.Met):
-            return make_fx(function)(*example)
+            return turn_thin_products(make_fx(function)(*example))
         # By shapes alone, which is how a scan is traced. Not for all: code that keeps a constant which it has made
         # would keep one without numbers.
         with scan.tracing(by_shapes=True):
-            return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*example)
+            return turn_thin_products(make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*example))
 
 
 @not_training()
@@ -100,7 +100,7 @@ def make_once(
         known = _find_known(names)
     if known is not None:
         return known
-    graph = turn_thin_products(trace(function, example))
+    graph = trace(function, example)
     if any(isinstance(value, torch.nn.Parameter) for value in (*vars(graph).values(), *graph.parameters())):
         raise RunError(f"{what} reads parameters that are none of its inputs: an optimizer's `uses` names their module")
     held = {id(value) for value in constants(graph).values()}

@@ -99,5 +99,7 @@ def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> bool:
         return False
     found = count()
     pays = found is not None and found.saved >= WORTHWHILE
-    log.info("algo.compile=auto: %s; %s", found or "nobody can tell what it computes", "compiled" if pays else "not compiled")
+    log.info(
+        "algo.compile=auto: %s; %s", found or "nobody can tell what it computes", "compiled" if pays else "not compiled"
+    )
     return pays

@@ -60,7 +60,7 @@ class Config(AlgorithmConfig):
     optimizer: OptimizerConfig = arg(OptimizerConfig(lr=1e-3), "of each")
 
     def check_spec(self, spec: EnvSpec) -> None:
-        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder)
+        check_keys(spec, self.mlp_keys.encoder, self.cnn_keys.encoder, self.kinds)
 
 
 class State(NamedTuple):
