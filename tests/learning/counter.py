@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -53,21 +54,20 @@ def numbers(t: np.ndarray) -> np.ndarray:
     return 3 * np.eye(EPISODE, dtype=np.float32)[t]
 
 
-def pictures(t: np.ndarray) -> np.ndarray:
+def pictures(t: np.ndarray, side: int) -> np.ndarray:
     """Rows t of an episode as pictures: a bar that moves to the right."""
-    made = np.zeros((LENGTH, COUNT, 16, 16, 1), np.uint8)
-    np.put_along_axis(made, t[..., None, None, None] + np.zeros((1, 1, 16, 1, 1), int), 255, 3)
-    return made
+    column = np.arange(side) * EPISODE // side == t[..., None]  # [L, N, side]
+    return np.broadcast_to(255 * column[:, :, None, :, None].astype(np.uint8), (LENGTH, COUNT, side, side, 1)).copy()
 
 
-def learn_to_count(algorithm: ModuleType, settings: dict[str, Any], seed: int = 0, *, images: bool = False) -> None:
+def learn_to_count(algorithm: ModuleType, settings: dict[str, Any], seed: int = 0, *, side: int = 0) -> None:
     """Three hundred gradient steps of a Dreamer on rows that count, and what it has to know behind them.
 
     Args:
         algorithm: module of its mathematics.
         settings: of it, with a head for episodes' ends.
         seed: of weights and rows.
-        images: rows are pictures, and not vectors.
+        side: of the pictures that rows are; 0: they are vectors.
 
     Raises:
         AssertionError: rewards are off by 5 % of their variance, ends are not known, or what is imagined up to five
@@ -75,8 +75,8 @@ def learn_to_count(algorithm: ModuleType, settings: dict[str, Any], seed: int = 
     """
     rng, rows = np.random.default_rng(seed), {"per_rank_batch_size": COUNT, "per_rank_sequence_length": LENGTH}
     action = ActionSpec("Discrete", (), "int64", (2,), (0,))
-    key, show = ("rgb", pictures) if images else ("state", numbers)
-    shown = ArraySpec((16, 16, 1), "uint8", kind="image") if images else ArraySpec((EPISODE,), "float32")
+    key, show = ("rgb", partial(pictures, side=side)) if side else ("state", numbers)
+    shown = ArraySpec((side, side, 1), "uint8", kind="image") if side else ArraySpec((EPISODE,), "float32")
     spec = EnvSpec("Counter-v0", {key: shown}, action)
     learner = algorithm.build(context(settings | rows, spec, 1, seed=seed))[0]
     for _ in range(300):

@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=soak) for seed in range(1, 5))])
 def test_the_model_knows_the_reward_and_what_pictures_come_next(seed: int) -> None:
     """Seeds 0 to 4: the reward's error is 0.8 to 1.3 % of its variance, that of pictures 0.05 to 0.46 of the mean's."""
-    learn_to_count(dreamer_v3, SETTINGS, seed, images=True)
+    learn_to_count(dreamer_v3, SETTINGS, seed, side=16)
 
 
 @soak
@@ -50,7 +50,7 @@ def test_the_model_knows_the_reward_and_what_pictures_come_next(seed: int) -> No
 def test_it_does_not_when_broken(mistake: str) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == mistake)
     with changed(mutant.function, mutant.change), pytest.raises(AssertionError):
-        learn_to_count(dreamer_v3, SETTINGS, images=True)
+        learn_to_count(dreamer_v3, SETTINGS, side=16)
 
 
 @soak
