@@ -159,9 +159,13 @@ def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
     """A server of the test's own."""
     monkeypatch.delenv(WARM)
     before = {child.pid for child in psutil.Process().children()}
-    with warm_trainers():
+
+    def find() -> psutil.Process | None:
         children = [child for child in psutil.Process().children() if child.pid not in before]
-        yield next(child for child in children if "rlcore.system.fork_server" in child.cmdline())
+        return next((child for child in children if "rlcore.system.fork_server" in child.cmdline()), None)
+
+    with warm_trainers():
+        yield wait_for(find, "the server")  # on a busy machine its command line is not there at once
 
 
 def test_when_the_server_dies_its_trainers_go_on_and_their_end_is_seen(another: psutil.Process, tmp_path: Path) -> None:
