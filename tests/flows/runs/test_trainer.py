@@ -149,7 +149,7 @@ def test_trainer_ends_with_its_parent(tmp_path: Path) -> None:
 
 
 def test_neither_the_stage_nor_its_trainer_imports_what_it_does_not_need(tmp_path: Path) -> None:
-    run = prepare(tmp_path / "run", total_steps=64, evaluation__every=64)
+    run = prepare(tmp_path / "run", total_steps=64, evaluation__every=64, algo__normalize_obs=True)
     note_start(run)  # as stage make-env has done
     variables = environment(tmp_path, **NO_STORE, PYTHONPROFILEIMPORTTIME="1")
     done = subprocess.run(shepherd("stage", "train", str(run.path)), env=variables, capture_output=True, text=True)
