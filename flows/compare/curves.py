@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flows.compare import statistics
-from flows.compare.records import Record
+from flows.compare.records import Line
 from flows.compare.result import Comparison
 from flows.compare.statistics import Interval
 
@@ -39,12 +39,12 @@ def against_steps(made: Comparison, side: str, task: str) -> Curve | None:
     return curve_of([[_steps(made, record) for record in made.selection.counted[side][task]]])
 
 
-def against_time(made: Comparison, side: str, task: str) -> Curve | None:
-    """Returns against seconds of training; None where a run does not say them."""
+def against_time(made: Comparison, side: str, task: str, name: str) -> Curve | None:
+    """Returns against seconds of training by a clock of `CLOCKS`; None where a run does not say them."""
     records = made.selection.counted[side][task]
-    if any(len(record.clock) < 2 for record in records):
+    if any(len(record.clock(name)) < 2 for record in records):
         return None
-    return curve_of([[_at_times(record, *_steps(made, record)) for record in records]])
+    return curve_of([[_at_times(record.clock(name), *_steps(made, record)) for record in records]])
 
 
 def against_budget(made: Comparison, side: str) -> Curve | None:
@@ -66,9 +66,9 @@ def _steps(made: Comparison, record: Record) -> Run:
     return line[:, 0], line[:, 1], record.status == "stopped_early"
 
 
-def _at_times(record: Record, x: Array, values: Array, _: bool) -> Run:
-    """The run by the clock; one that has ended has its policy, however long the slower ones go on."""
-    clock = np.array(record.clock, dtype=float)
+def _at_times(line: Line, x: Array, values: Array, _: bool) -> Run:
+    """The run by a clock; one that has ended has its policy, however long the slower ones go on."""
+    clock = np.array(line, dtype=float)
     return np.interp(x, clock[:, 0], clock[:, 1]), values, True
 
 

@@ -64,12 +64,14 @@ def _curves(made: Comparison, pictures: Sequence[Picture]) -> str:
         f"{made.measure.curve_words}: interquartile mean over seeds with its 95 % bootstrap band; thin lines are runs."
     )
     words += (
-        " Seconds are of training alone, without evaluations and checkpoints; a run that has ended keeps its value."
+        " Seconds are of training alone, without evaluations and checkpoints, processor time that of its own process;"
+        " a run that has ended keeps its value."
     )
-    if not any(p.stem.startswith("curve_time") for p in pictures):
-        words += " Some runs do not tell their time, so there is no curve against it."
+    for stem, what in (("curve_time", "wall time"), ("curve_cpu", "processor time")):
+        if not any(p.stem.startswith(stem) for p in pictures):
+            words += f" Some runs do not tell their {what}, so there is no curve against it."
     every = [p for p in pictures if p.stem == "curve_all"]
-    each = [p for p in pictures if p.stem.startswith(("curve_steps", "curve_time"))]
+    each = [p for p in pictures if p.stem.startswith(("curve_steps", "curve_time", "curve_cpu"))]
     about = f'<p class="soft">{escape(words[0].upper() + words[1:])}</p>\n'
     return about + "".join(figures(some) for some in (every, each) if some)
 

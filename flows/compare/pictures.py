@@ -15,6 +15,7 @@ from flows.compare.statistics import Interval
 from flows.compare.verdict import GAP, NAMES
 from flows.report.figures import COLOURS, INK, SOFT, Picture, drawing, label, legend, new_figure, picture
 from flows.report.sentences import number
+from rlcore.store.series import CPU, WALL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,9 +45,10 @@ def _learning(made: Comparison) -> Iterator[Picture]:
     for number_, task in enumerate(made.tasks):
         mark = f"_{number_ + 1}" if len(made.tasks) > 1 else ""
         by_steps = {side: curves.against_steps(made, side, task) for side in sides}
-        by_time = {side: curves.against_time(made, side, task) for side in sides}
         yield from _curves(by_steps, f"curve_steps{mark}", f"{task}, against policy steps", "policy steps", "return")
-        yield from _curves(by_time, f"curve_time{mark}", f"{task}, against wall time", "seconds", "return")
+        for clock, stem, time in ((WALL, "curve_time", "wall time"), (CPU, "curve_cpu", "processor time")):
+            by_time = {side: curves.against_time(made, side, task, clock) for side in sides}
+            yield from _curves(by_time, stem + mark, f"{task}, against {time}", "seconds", "return")
 
 
 def _curves(found: Mapping[str, Curve | None], stem: str, title: str, x: str, y: str) -> Iterator[Picture]:

@@ -15,7 +15,7 @@ from flows.tracking.mlflow_run import RUN_TAG, STATUS, flat
 from rlcore.config.values import spell
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import ending, last_event, read_events
-from rlcore.store.series import BASELINE, FINAL, RETURN, WALL, WHILE_TRAINING, lines
+from rlcore.store.series import BASELINE, CLOCKS, FINAL, RETURN, WHILE_TRAINING, lines
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -25,7 +25,7 @@ Line = list[tuple[int, float]]  # (policy_steps, value), ascending
 FOLDER_TAG = "shepherd.run_dir"
 DONE = ("finished", "stopped_early")
 NOT_FINITE = "not finite"
-READ = (WHILE_TRAINING["greedy"], FINAL["greedy"], RETURN, BASELINE, WALL)
+READ = (WHILE_TRAINING["greedy"], FINAL["greedy"], RETURN, BASELINE, *CLOCKS)
 # Of the keys that say what the returns are of; runs that differ in one of these have another task.
 TASK = ("env.action_repeat", "env.mask_velocities", "env.max_episode_steps", "env.wrapper")
 
@@ -94,10 +94,9 @@ class Record:
         """The return of the episodes of training."""
         return self.lines.get(RETURN, [])
 
-    @property
-    def clock(self) -> Line:
-        """Seconds of training against policy steps."""
-        return self.lines.get(WALL, [])
+    def clock(self, name: str) -> Line:
+        """Seconds of training against policy steps, by one of `CLOCKS`."""
+        return self.lines.get(name, [])
 
     @property
     def baseline(self) -> float | None:

@@ -17,7 +17,7 @@ from flows.compare.verdict import Verdict, as_json, verdict
 from flows.report.figures import Picture, save
 from rlcore.errors import UserError
 from rlcore.store.directory import write_json, write_text
-from rlcore.store.series import RETURN, WHILE_TRAINING
+from rlcore.store.series import CLOCKS, RETURN, WHILE_TRAINING
 
 RUN_COLUMNS = [
     "side",
@@ -31,7 +31,7 @@ RUN_COLUMNS = [
     "budget",
 ]
 RUN_COLUMNS += ["updates", "wall_s", "cpu_s", "baseline_mean", "commit", "run"]
-POINT_COLUMNS = ["side", "environment", "seed", "run", "metric", "policy_steps", "wall_s", "value"]
+POINT_COLUMNS = ["side", "environment", "seed", "run", "metric", "policy_steps", "wall_s", "cpu_s", "value"]
 
 
 class Report(NamedTuple):
@@ -118,10 +118,10 @@ def _runs(made: Comparison) -> Iterator[list[Any]]:
 def _points(made: Comparison) -> Iterator[list[Any]]:
     """The curves of every run: evaluations while training, and returns of training."""
     for side, r in _all(made):
-        clock = dict(r.clock)
+        wall, cpu = (dict(r.clock(name)) for name in CLOCKS)
         for name in (WHILE_TRAINING["greedy"], RETURN):
             for steps, value in r.lines.get(name, ()):
-                yield [side, r.task, r.seed, r.place, name, steps, clock.get(steps), value]
+                yield [side, r.task, r.seed, r.place, name, steps, wall.get(steps), cpu.get(steps), value]
 
 
 def _all(made: Comparison) -> Iterator[tuple[str, Record]]:

@@ -10,7 +10,8 @@ Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, p
 
 RETURN, LENGTH = "Rewards/rew_avg", "Game/ep_len_avg"  # of the episodes that ended in a window while training
 BASELINE = "Evaluation/baseline_mean"
-WALL = "Time/wall_s"  # seconds of training until there, over all processes that led the run
+# Seconds of training until there, and its process's own of a processor, over all processes that led the run.
+WALL, CPU = CLOCKS = "Time/wall_s", "Time/cpu_s"
 # An evaluation while training and the final one may be of the same step: other seeds, other numbers of episodes.
 WHILE_TRAINING = {"greedy": "Evaluation/greedy_mean"}
 FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}
@@ -28,8 +29,8 @@ def points(events: Iterable[Event], told: set[tuple[str, int, float]] | None = N
             if value is None:
                 continue
             # Values of a window come once, but for the clock: an evaluation may come at the same step, a moment later.
-            if name == WALL or event["kind"] != "metrics":
-                point = (name, step, 0.0 if name == WALL else value)
+            if name in CLOCKS or event["kind"] != "metrics":
+                point = (name, step, 0.0 if name in CLOCKS else value)
                 if point in told:
                     continue
                 told.add(point)
@@ -50,7 +51,7 @@ def evaluations(events: Iterable[Event]) -> list[Event]:
 
 
 def _values(event: Event) -> dict[str, Any]:
-    clock = {WALL: event["wall_s"]} if "wall_s" in event else {}
+    clock = {name: event[key] for name in CLOCKS if (key := name.removeprefix("Time/")) in event}
     if event["kind"] == "metrics":
         return event["values"] | clock
     if event["kind"] == "baseline":

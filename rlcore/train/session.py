@@ -291,7 +291,8 @@ class Session:
 
     def _clock(self) -> dict[str, float]:
         """The seconds of training so far, for an event; curves are drawn against them."""
-        return {} if self.config.metric.disable_timer else {"wall_s": round(self.stopwatch.wall, 3)}
+        read = {"wall_s": self.stopwatch.wall, "cpu_s": self.stopwatch.cpu}
+        return {} if self.config.metric.disable_timer else {name: round(value, 3) for name, value in read.items()}
 
     def close(self) -> None:
         """End the environments' processes, and the other ranks."""

@@ -259,7 +259,7 @@ def _record(run: RunDirectory) -> dict[str, Any]:
 
 
 def _timeless(event: dict[str, Any]) -> dict[str, Any]:
-    event = {key: value for key, value in event.items() if key not in ("time", "wall_s")}
+    event = {key: value for key, value in event.items() if key not in ("time", "wall_s", "cpu_s")}
     if "values" in event:
         event["values"] = {k: v for k, v in event["values"].items() if not k.startswith("Time/")}
     return event

@@ -51,9 +51,10 @@ def finished_run(
     log.append("baseline", mean=random, std=10.0, ci95=[random - 2, random + 2], episodes=100)
     for stage in range(1, 5):
         at, mean = steps * stage // 4, random + (value - random) * stage / 4
-        log.append("metrics", policy_steps=at, values={"Rewards/rew_avg": mean - 5}, wall_s=at / 1000)
+        clock = {"wall_s": at / 1000, "cpu_s": at / 900}
+        log.append("metrics", policy_steps=at, values={"Rewards/rew_avg": mean - 5}, **clock)
         greedy = {"mean": mean, "std": 3.0, "ci95": [mean - 2, mean + 2], "episodes": 10}
-        log.append("evaluation", policy_steps=at, final=False, greedy=greedy, wall_s=at / 1000)
+        log.append("evaluation", policy_steps=at, final=False, greedy=greedy, **clock)
     if final:
         greedy = {"mean": value, "std": 3.0, "ci95": [value - 1, value + 1], "episodes": 100}
         log.append("evaluation", policy_steps=steps, final=True, greedy=greedy, checkpoint=f"checkpoints/{steps}")

@@ -17,6 +17,7 @@ from flows.compare.result import ALL
 from flows.compare.verdict import as_json, verdict
 from rlcore.errors import UserError
 from rlcore.store.events import EventLog
+from rlcore.store.series import CPU, WALL
 from tests.flows.compare.conftest import Compared
 from tests.flows.compare.runs import WHOLE, finished_run, group_of
 from tests.soaking import file_in_turn
@@ -347,10 +348,11 @@ def test_curves_go_as_far_as_every_run_and_against_the_clock_too(root: Path, com
     middle = np.interp(WHOLE / 2, curve.x, curve.band.value)
     assert middle == pytest.approx((60 + 100) / 2, abs=0.5)  # halfway of 20 → 100 and of 20 → 180
     assert curve.band.low[-1] >= 100 and curve.band.high[-1] <= 180
-    clock = against_time(made, "one", "CartPole-v1")
-    assert clock is not None
-    assert (clock.x[0], clock.x[-1]) == pytest.approx((WHOLE / 4000, WHOLE / 1000))
-    assert clock.band.value == pytest.approx(curve.band.value)
+    for name, rate in ((WALL, 1000), (CPU, 900)):
+        clock = against_time(made, "one", "CartPole-v1", name)
+        assert clock is not None
+        assert (clock.x[0], clock.x[-1]) == pytest.approx((WHOLE / 4 / rate, WHOLE / rate))
+        assert clock.band.value == pytest.approx(curve.band.value)
 
 
 def test_a_run_that_stopped_early_keeps_its_last_value_and_shortens_no_curve(root: Path, compared: Compared) -> None:
@@ -375,7 +377,7 @@ def test_a_fast_run_keeps_its_value_while_slow_ones_train(root: Path, compared: 
     slowed = [line | ({"wall_s": 10 * line["wall_s"]} if "wall_s" in line else {}) for line in lines]
     slow.events.write_text("".join(json.dumps(line) + "\n" for line in slowed))
     group_of(root, "two", LOW)
-    curve = against_time(compared("one", "two"), "one", "CartPole-v1")
+    curve = against_time(compared("one", "two"), "one", "CartPole-v1", WALL)
     assert curve is not None
     assert (curve.x[0], curve.x[-1]) == pytest.approx(
         (WHOLE / 400, WHOLE / 100)
@@ -389,7 +391,8 @@ def test_runs_without_a_clock_have_no_curve_against_time(root: Path, compared: C
         for run in group_of(root, name, LOW):
             run.events.write_text(run.events.read_text().replace('"wall_s"', '"was_not_told"'))
     made = compared("one", "two")
-    assert against_time(made, "one", "CartPole-v1") is None
+    assert against_time(made, "one", "CartPole-v1", WALL) is None
+    assert against_time(made, "one", "CartPole-v1", CPU) is not None
     assert against_steps(made, "one", "CartPole-v1") is not None
 
 

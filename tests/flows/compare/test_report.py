@@ -21,7 +21,7 @@ from tests.soaking import file_in_turn
 
 pytestmark = file_in_turn
 
-PICTURES = {"curve_steps", "curve_time", "aggregates", "improvement", "profile"}
+PICTURES = {"curve_steps", "curve_time", "curve_cpu", "aggregates", "improvement", "profile"}
 
 
 class Page(HTMLParser):
@@ -144,6 +144,7 @@ def test_tables_hold_every_run_and_point(out: Path) -> None:
     evaluations = [row for row in points if row["metric"] == "Evaluation/greedy_mean"]
     assert [int(row["policy_steps"]) for row in evaluations] == [WHOLE // 4 * stage for stage in (1, 2, 3, 4)]
     assert [float(row["wall_s"]) for row in evaluations] == [WHOLE / 4000 * stage for stage in (1, 2, 3, 4)]
+    assert float(evaluations[-1]["cpu_s"]) == pytest.approx(WHOLE / 900)
     assert float(evaluations[-1]["value"]) == HIGH[0]
     assert len(points) == 8
 
@@ -161,7 +162,7 @@ def test_a_comparison_over_several_environments_has_a_curve_of_each_and_of_all(r
     stems = [picture.stem for picture in made.pictures]
     assert stems == [
         "curve_all",
-        *("curve_steps_1", "curve_time_1", "curve_steps_2", "curve_time_2"),
+        *(f"curve_{against}_{task}" for task in (1, 2) for against in ("steps", "time", "cpu")),
         *("aggregates", "improvement", "profile"),
     ]
     assert "all environments (scores)" in Path("out/index.html").read_text()
