@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlcore import streams
 
-Draw = tuple[str, tuple[int, ...]]  # kind of noise, shape
+Draw = tuple[str, tuple[float, ...]]  # kind of noise; its shape, before which `bernoulli` has its p
 MANY = 1 << 14  # numbers from which torch's vectorised normal is the faster one
 
 
@@ -56,9 +56,19 @@ class Noise:
             return torch.rand(shape, device=self.device, generator=self._device)
         return torch.from_numpy(self.host.random(shape, dtype=np.float32))
 
-    def in_a_row(self, kind: str, count: int, shape: tuple[int, ...]) -> Iterator[Tensor]:
+    def bernoulli(self, p: float, *shape: int) -> Tensor:
+        """True with a chance of p, bool, [*shape] on the device; on the CPU p is rounded to 16 bits."""
+        if self._device is not None:
+            return torch.rand(shape, device=self.device, generator=self._device) < p
+        count = math.prod(shape)
+        words = self.host.bit_generator.random_raw(-(-count // 4)).view(np.uint16)[
+            :count
+        ]  # a third of a uniform's time
+        return torch.from_numpy((words < round(p * 2**16)).reshape(shape))
+
+    def in_a_row(self, kind: str, count: int, shape: tuple[float, ...]) -> Iterator[Tensor]:
         """`count` draws of a kind and shape, the numbers that as many calls give; on the CPU drawn at once."""
-        if self._device is not None or (kind == "normal" and math.prod(shape) >= MANY):
+        if self._device is not None or kind == "bernoulli" or (kind == "normal" and math.prod(shape) >= MANY):
             return (getattr(self, kind)(*shape) for _ in range(count))
         draw = {"normal": self.host.standard_normal, "exponential": self.host.standard_exponential}
         drawn = draw.get(kind, self.host.random)((count, *shape), dtype=np.float32)
@@ -100,6 +110,11 @@ class Recorder(Noise):
         self.draws.append(("uniform", shape))
         return super().uniform(*shape)
 
+    def bernoulli(self, p: float, *shape: int) -> Tensor:
+        """Draw as any stream does, and remember it."""
+        self.draws.append(("bernoulli", (p, *shape)))
+        return super().bernoulli(p, *shape)
+
 
 def draw_all(noise: Noise | None, draws: Sequence[Draw]) -> list[Tensor]:
     """Noise of these kinds and shapes in their order, where there is a stream."""
@@ -111,3 +126,4 @@ class Drawn:
 
     def __init__(self, noise: Iterator[Tensor]) -> None:
         self.normal = self.exponential = self.uniform = lambda *shape: next(noise).view(shape)
+        self.bernoulli = lambda p, *shape: next(noise).view(shape)

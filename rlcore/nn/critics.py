@@ -31,7 +31,8 @@ class Critics(nn.Module):
         self, encoder: Any, actions: int, config: NetworkConfig, count: int, rng: torch.Generator, bins: int = 1
     ) -> None:
         super().__init__()
-        self.encoder, inputs, self.units = encoder, encoder.output_size + actions, config.hidden_size
+        self.encoder, inputs = encoder, encoder.output_size + actions
+        self.units, self.dropout = config.hidden_size, config.dropout
         self.members = nn.ModuleList([Network(inputs, config, rng, outputs=bins) for _ in range(count)])
         self.form = TwoHot(bins) if bins > 1 else None
 
@@ -56,6 +57,6 @@ class Critics(nn.Module):
         return outputs.squeeze(-1) if self.form is None else self.form.mean(outputs)
 
     def noise(self, batch: int, rng: Noise) -> Tensor | tuple[()]:
-        """Uniform noise [layers, B, units] of all the critics' dropout on one batch; () where they have none."""
+        """Where all the critics' dropout keeps what it is given, [layers, B, units] bool; () where they have none."""
         count = sum(member.dropouts for member in self.members)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        return rng.uniform(count, batch, self.units) if count else ()
+        return rng.bernoulli(1 - self.dropout, count, batch, self.units) if count else ()

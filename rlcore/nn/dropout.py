@@ -26,7 +26,7 @@ class Dropout(nn.Module):
         """[...] -> [...] of its dtype; as it is where `rng` is None, as for greedy actions, or p is 0."""
         if rng is None or not self.p:
             return x
-        kept = rng.uniform(*x.shape) >= self.p
+        kept = rng.bernoulli(1 - self.p, *x.shape)
         return x * kept.to(x.dtype) / (1 - self.p)
 
     def extra_repr(self) -> str:

@@ -22,7 +22,8 @@ from tests.rlcore.optim.test_optimizer import PLAIN, context
 @pytest.mark.parametrize("purpose", ["loss", "imagine"])
 def test_numbers_are_zeroed_where_the_stream_says_and_the_mean_stays(purpose: str) -> None:
     x = torch.arange(1.0, 2001.0).view(2, 1000).requires_grad_()
-    kept = streams.generator(3, purpose).random((2, 1000), np.float32) >= 0.25
+    words = streams.generator(3, purpose).bit_generator.random_raw(500).view(np.uint16)
+    kept = (words < 0.75 * 2**16).reshape(2, 1000)
     out = Dropout(0.25)(x, Noise(3, purpose))
     expected = np.where(kept, x.detach().numpy() / 0.75, 0)
     np.testing.assert_allclose(out.detach().numpy(), expected, rtol=1e-6)
