@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flows.compare import statistics
-from flows.compare.records import Line
+from flows.compare.records import Line, Record
 from flows.compare.result import Comparison
 from flows.compare.statistics import Interval
 
