@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -132,12 +132,20 @@ def _one_length() -> Iterator[None]:
 def _even_draws() -> Iterator[None]:
     """Every stream gives the same number again and again, so that it does not matter which rank draws for a sample."""
     kinds = {"normal": 0.5, "exponential": 0.7, "uniform": 0.4}
-    patches = [
-        mock.patch.object(Noise, kind, lambda self, *shape, value=value: torch.full(shape, value, device=self.device))
-        for kind, value in kinds.items()
-    ]
-    with mock.patch.object(streams, "generator", lambda *_: Even()), patches[0], patches[1], patches[2]:
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(streams, "generator", lambda *_: Even()))
+        for kind, value in kinds.items():
+
+            def even(self: Noise, *shape: int, value: float = value) -> Tensor:
+                return torch.full(shape, value, device=self.device)
+
+            patches.enter_context(mock.patch.object(Noise, kind, even))
+        patches.enter_context(mock.patch.object(Noise, "bernoulli", _ones))
         yield
+
+
+def _ones(self: Noise, _: float, *shape: int) -> Tensor:
+    return torch.ones(shape, dtype=torch.uint8, device=self.device)
 
 
 class Even(np.random.Generator):

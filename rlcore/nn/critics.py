@@ -57,6 +57,6 @@ class Critics(nn.Module):
         return outputs.squeeze(-1) if self.form is None else self.form.mean(outputs)
 
     def noise(self, batch: int, rng: Noise) -> Tensor | tuple[()]:
-        """Where all the critics' dropout keeps what it is given, [layers, B, units] bool; () where they have none."""
+        """1 where the critics' dropout keeps what it is given, else 0, [layers, B, units]; () where they have none."""
         count = sum(member.dropouts for member in self.members)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return rng.bernoulli(1 - self.dropout, count, batch, self.units) if count else ()
