@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def _gather(record: Any, found: list[Tensor]) -> None:
     elif (parts := _parts(record)) is None:
         found.append(_number(record))
     else:
-        for part in parts.values():
+        for part in parts:
             _gather(part, found)
 
 
@@ -39,21 +39,22 @@ def rebuild(form: Any, tensors: Iterator[Tensor]) -> Any:
     """A record of the form of another one, with these tensors in the places of its own."""
     if isinstance(form, Tensor) or (parts := _parts(form)) is None:
         return next(tensors)
-    return _like(form, {key: rebuild(part, tensors) for key, part in parts.items()})
+    return _like(form, [rebuild(part, tensors) for part in parts])
 
 
 def map_leaves(function: Callable[[Tensor], Any], record: Any) -> Any:
     """The record with every tensor replaced by what a function makes of it."""
     if isinstance(record, Tensor) or (parts := _parts(record)) is None:
         return function(record)
-    return _like(record, {key: map_leaves(function, part) for key, part in parts.items()})
+    return _like(record, [map_leaves(function, part) for part in parts])
 
 
 def name_leaves(record: Any, name: str = "carry") -> dict[str, Tensor]:
     """The tensors of a record by their places, as `carry.lstm.0`, in their order."""
     if isinstance(record, Tensor) or (parts := _parts(record)) is None:
         return {name: record}
-    return {at: leaf for key, part in parts.items() for at, leaf in name_leaves(part, f"{name}.{key}").items()}
+    named = zip(_keys(record), parts, strict=True)
+    return {at: leaf for key, part in named for at, leaf in name_leaves(part, f"{name}.{key}").items()}
 
 
 def fit(form: Any, record: Any, place: str = "carry") -> Any:
@@ -74,28 +75,38 @@ def fit(form: Any, record: Any, place: str = "carry") -> Any:
         raise ValueError(f"{place} is {_outline(record)} where the agent's `initial` gives {_outline(form)}")
     if isinstance(form, Tensor):
         return record.to(form.device, form.dtype)
-    parts, own = _parts(form) or {}, [*(_parts(record) or {}).values()]
-    return _like(form, {key: fit(part, own[i], f"{place}.{key}") for i, (key, part) in enumerate(parts.items())})
+    parts = zip(_keys(form), _parts(form) or (), _parts(record) or (), strict=True)
+    return _like(form, [fit(part, own, f"{place}.{key}") for key, part, own in parts])
 
 
-def _parts(record: Any) -> dict[Any, Any] | None:
-    """Parts of a record one level below, by key, field or place; None where it is a leaf."""
-    if isinstance(record, dict):
-        return {key: record[key] for key in sorted(record)}
+def _parts(record: Any) -> Sequence[Any] | None:
+    """Parts of a record one level below, in their order; None where it is a leaf."""
     if isinstance(record, SEQUENCES):
-        return dict(zip(getattr(record, "_fields", range(len(record))), record, strict=True))
+        return record
+    if isinstance(record, dict):
+        return [record[key] for key in sorted(record)]
     if dataclasses.is_dataclass(record):
-        return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return {} if record is None else None
+        return [getattr(record, field.name) for field in dataclasses.fields(record)]
+    return () if record is None else None
 
 
-def _like(form: Any, parts: dict[Any, Any]) -> Any:
+def _keys(record: Any) -> Sequence[Any]:
+    """What the parts of a record are called, in their order."""
+    if isinstance(record, SEQUENCES):
+        return getattr(record, "_fields", range(len(record)))
+    if isinstance(record, dict):
+        return sorted(record)
+    return [field.name for field in dataclasses.fields(record)] if record is not None else ()
+
+
+def _like(form: Any, parts: list[Any]) -> Any:
     """A record of the type of another one, with these parts."""
+    if isinstance(form, SEQUENCES):
+        return type(form)(*parts) if hasattr(form, "_fields") else type(form)(parts)
     if isinstance(form, dict):
-        return {key: parts[key] for key in form}
-    if isinstance(form, SEQUENCES) and not hasattr(form, "_fields"):
-        return type(form)(parts.values())
-    return None if form is None else type(form)(**parts)
+        made = dict(zip(sorted(form), parts, strict=True))
+        return {key: made[key] for key in form}
+    return None if form is None else type(form)(**dict(zip(_keys(form), parts, strict=True)))
 
 
 def _outline(part: Any) -> str:
