@@ -2,8 +2,8 @@
 
     python -m benchmarks.learning_peers --peers .shepherd/peers/bin/python --only sac_hopper      three seeds: an hour
 
-`make bench` makes the peers' environment. Figures are kept in docs/results/learning_peers.json; the pages of
-`benchmarks/learning_pages.py` show them.
+`make bench` makes the peers' environment. Figures are kept in docs/results/learning_peers.json, of each seed when it is
+done: the same command goes on behind it. The pages of `benchmarks/learning_pages.py` show them.
 """
 
 from __future__ import annotations
@@ -47,20 +47,17 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.only:
         who, command, train = sheeprl(name) if name in PRESETS else stable_baselines3(name)
-        runs = []
-        for seed in range(options.seeds):
+        kept = json.loads(PEERS.read_text()) if PEERS.exists() else {}
+        about = {"who": who, "command": command, "machine": processor_name()}
+        before = kept.get(name, {})
+        runs = before.get("runs", []) if about.items() <= before.items() else []
+        for seed in range(len(runs), options.seeds):
             with tempfile.TemporaryDirectory(prefix="shepherd-peer-") as folder:
                 runs.append(train(options.peers, seed, Path(folder)))
             print(f"{name}, seed {seed}: {runs[-1]}", flush=True)
-        figures = {
-            "who": who,
-            "command": command,
-            "values": [run["return"] for run in runs],
-            "cpu_s": float(np.median([run["cpu"] for run in runs])),
-            "machine": processor_name(),
-            "day": time.strftime("%Y-%m-%d"),
-        }
-        write_json(PEERS, (json.loads(PEERS.read_text()) if PEERS.exists() else {}) | {name: figures})
+            values, cpu = ([run[of] for run in runs] for of in ("return", "cpu"))
+            figures = about | {"runs": runs, "values": values, "cpu_s": float(np.median(cpu))}
+            write_json(PEERS, kept | {name: figures | {"day": time.strftime("%Y-%m-%d")}})
         write_pages(RESULTS)
 
 

@@ -162,7 +162,8 @@ class LoadedWorldModel:
         array, shape = np.array(action, self.spec.action.dtype), self.spec.action.shape
         length = len(array) if length is None else length
         if array.shape != (length, count, *shape):
-            raise UserError(f"action: expected {(length, count, *shape)}, got {array.shape}")
+            form = "" if shape else ": a number an action, without an axis of its own"
+            raise UserError(f"action: expected {(length, count, *shape)}, got {array.shape}{form}")
         own = self.agent.from_env(torch.from_numpy(array).flatten(0, 1))
         return self.agent.actor.flat(own).unflatten(0, (length, count))
 

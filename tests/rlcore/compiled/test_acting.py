@@ -175,11 +175,12 @@ def test_the_stand_in_for_noise_has_every_kind() -> None:
     """Whatever a stream can draw is written down in the rehearsal, and handed out where the agent is traced."""
     kinds = [name for name, draw in vars(Noise).items() if inspect.isfunction(draw) and returns_a_tensor(draw)]
     recorder, given = Recorder(), Drawn(iter([torch.zeros(6)] * len(kinds)))
-    for kind in kinds:
-        getattr(recorder, kind)(2, 3)
-        assert getattr(given, kind)(2, 3).shape == (2, 3)
-    assert recorder.draws == [(kind, (2, 3)) for kind in kinds]
-    assert {"normal", "exponential", "uniform"} <= set(kinds)
+    wanted = [(kind, (0.5, 2, 3) if kind == "bernoulli" else (2, 3)) for kind in kinds]
+    for kind, arguments in wanted:
+        getattr(recorder, kind)(*arguments)
+        assert getattr(given, kind)(*arguments).shape == (2, 3)
+    assert recorder.draws == wanted
+    assert {"normal", "exponential", "uniform", "bernoulli"} <= set(kinds)
 
 
 def returns_a_tensor(function: Any) -> bool:

@@ -1,0 +1,100 @@
+"""SAC, DroQ, CrossQ and SimBa on three robots, 50,000 steps each, by `shepherd compare`: docs/results/robots.md.
+
+    python -m benchmarks.robots --only sac crossq --workers 1     trains what is not trained yet, and writes the page
+    python -m benchmarks.robots --page                            the page alone, of what is trained
+
+Three seeds and three robots of SAC take two hours of a processor, of DroQ, with its twenty gradient steps an action,
+more than ten. What is broken off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.validate import QUICK, RESULTS, ROOT
+from flows.sweeps.group_runs import group_of
+
+ROBOTS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
+ALGORITHMS = {"sac": "SAC", "crossq": "CrossQ", "simba": "SimBa", "droq": "DroQ"}
+SEEDS, STEPS = 3, 50_000
+SHEPHERD, RUNS = Path(sys.executable).with_name("shepherd"), "runs/robots"
+INTRODUCTION = f"""\
+# Four algorithms on three robots
+
+Made by `python -m benchmarks.robots` with the presets `sac_mujoco`, `crossq_mujoco`, `simba_mujoco` and `droq_mujoco`
+as they are: {STEPS:,} steps, {SEEDS} seeds; drawn by `shepherd compare`. Thin lines are runs, thick ones their
+interquartile mean, with its 95 % band, which is too narrow for {SEEDS} seeds
+([why](../comparing.md#why-ten-seeds)): nothing is ranked here. Processor time is that of training alone, on one thread;
+some runs shared the machine with others, which makes it up to a third longer.
+"""
+
+
+def words(algorithm: str) -> list[str]:
+    """Overrides of the group that an algorithm's runs are."""
+    several = [f"env.id={','.join(ROBOTS)}", f"seed={','.join(map(str, range(SEEDS)))}", f"group={algorithm}"]
+    lean = [*QUICK, "metric.logger.name=none", f"log_root={RUNS}"]
+    return [f"exp={algorithm}_mujoco", f"algo.total_steps={STEPS}", *several, *lean]
+
+
+def trained(algorithm: str) -> bool:
+    """Tell whether all runs of an algorithm are done."""
+    return all(training.state == "over" for training in group_of(words(algorithm)).trainings)
+
+
+def write_page(algorithms: Sequence[str]) -> None:
+    """Compare what is trained, and write the page with its pictures."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(SHEPHERD), "compare", *algorithms, "--runs", RUNS, "--out", folder]
+        subprocess.run(command, cwd=ROOT, check=True)
+        found = json.loads((Path(folder) / "compare.json").read_text())
+        lines = [INTRODUCTION, *table(found), ""]
+        for number, robot in enumerate(sorted(ROBOTS), 1):
+            lines += [f"## {robot}", ""]
+            for stem, against in (("curve_steps", "policy steps"), ("curve_cpu", "processor seconds")):
+                name = f"robots_{stem}_{number}.png"
+                shutil.copy(Path(folder) / f"{stem}_{number}.png", RESULTS / name)
+                lines += [f"![{robot}: return against {against}]({name})", ""]
+    (RESULTS / "robots.md").write_text("\n".join(lines))
+
+
+def table(found: dict[str, Any]) -> list[str]:
+    """Returns at the end, and what they cost."""
+    rows = [
+        "| robot | algorithm | returns at the end | their mean | processor minutes a seed |",
+        "|---|---|---|---|---|",
+    ]
+    for robot in sorted(ROBOTS):
+        for algorithm in found["sides"]:
+            values, cost = found["sides"][algorithm]["values"][robot], found["cost"][robot][algorithm]
+            returns = ", ".join(f"{value:,.0f}" for value in values)
+            mean, minutes = sum(values) / len(values), cost["cpu_s"] / 60
+            rows.append(f"| {robot} | {ALGORITHMS[algorithm]} | {returns} | {mean:,.0f} | {minutes:.0f} |")
+    return rows
+
+
+def main() -> None:
+    """Train, compare, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=ALGORITHMS, default=list(ALGORITHMS))
+    parser.add_argument("--workers", type=int, default=1, help="trainings at once")
+    parser.add_argument("--page", action="store_true", help="train nothing")
+    options = parser.parse_args()
+    for algorithm in () if options.page else options.only:
+        command = [str(SHEPHERD), "train", *words(algorithm), "--workers", str(options.workers)]
+        subprocess.run(command, cwd=ROOT, check=True)
+    done = [algorithm for algorithm in ALGORITHMS if trained(algorithm)]
+    if len(done) < 2:
+        sys.exit(f"trained: {', '.join(done) or 'none'}; a comparison needs two")
+    write_page(done)
+
+
+if __name__ == "__main__":
+    main()
