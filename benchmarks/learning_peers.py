@@ -2,8 +2,8 @@
 
     python -m benchmarks.learning_peers --peers .shepherd/peers/bin/python --only sac_hopper      three seeds: an hour
 
-`make bench` makes the peers' environment. Figures are kept in docs/results/learning_peers.json, of each seed when it is
-done: the same command goes on behind it. The pages of `benchmarks/learning_pages.py` show them.
+`make bench` makes the peers' environment. Figures are kept in docs/results/learning_peers.json when all seeds are done;
+the pages of `benchmarks/learning_pages.py` show them. The same command goes on behind the last seed that was.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ PRESETS = {"dreamer_v3_cartpole": "exp=dreamer_v3"}  # of ours -> SheepRL's, whi
 SAC = {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "learning_starts": 10_000}
 SAC |= {"train_freq": 1, "gradient_steps": 1}
 ROBOTS = {"sac_half_cheetah": ("HalfCheetah-v5", 50_000), "sac_hopper": ("Hopper-v5", 100_000)}
+SEEDS_DONE = ROOT / "runs/peers"
 SPOKEN = ("metric.log_level=1", "metric.log_every=1000000")  # so that it prints what episodes return
 RETURN = re.compile(r"policy_step=(\d+), reward_env_0=\[?([-\d.e+]+)")
 
@@ -47,18 +48,21 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.only:
         who, command, train = sheeprl(name) if name in PRESETS else stable_baselines3(name)
-        kept = json.loads(PEERS.read_text()) if PEERS.exists() else {}
         about = {"who": who, "command": command, "machine": processor_name()}
-        before = kept.get(name, {})
-        runs = before.get("runs", []) if about.items() <= before.items() else []
+        done = SEEDS_DONE / f"{name}.json"  # those of a training of this kind that was broken off
+        before = json.loads(done.read_text()) if done.exists() else {}
+        runs = before["runs"] if before.get("about") == about else []
         for seed in range(len(runs), options.seeds):
             with tempfile.TemporaryDirectory(prefix="shepherd-peer-") as folder:
                 runs.append(train(options.peers, seed, Path(folder)))
             print(f"{name}, seed {seed}: {runs[-1]}", flush=True)
-            values, cpu = ([run[of] for run in runs] for of in ("return", "cpu"))
-            figures = about | {"runs": runs, "values": values, "cpu_s": float(np.median(cpu))}
-            write_json(PEERS, kept | {name: figures | {"day": time.strftime("%Y-%m-%d")}})
+            done.parent.mkdir(parents=True, exist_ok=True)
+            write_json(done, {"about": about, "runs": runs})
+        values, cpu = ([run[of] for run in runs] for of in ("return", "cpu"))
+        figures = about | {"values": values, "cpu_s": float(np.median(cpu)), "day": time.strftime("%Y-%m-%d")}
+        write_json(PEERS, (json.loads(PEERS.read_text()) if PEERS.exists() else {}) | {name: figures})
         write_pages(RESULTS)
+        done.unlink(missing_ok=True)
 
 
 def stable_baselines3(name: str) -> tuple[str, str, Train]:

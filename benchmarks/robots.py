@@ -27,13 +27,12 @@ ALGORITHMS = {"sac": "SAC", "crossq": "CrossQ", "simba": "SimBa", "droq": "DroQ"
 SEEDS, STEPS = 3, 50_000
 SHEPHERD, RUNS = Path(sys.executable).with_name("shepherd"), "runs/robots"
 INTRODUCTION = f"""\
-# Four algorithms on three robots
+# Model-free algorithms on robots
 
-Made by `python -m benchmarks.robots` with the presets `sac_mujoco`, `crossq_mujoco`, `simba_mujoco` and `droq_mujoco`
-as they are: {STEPS:,} steps, {SEEDS} seeds; drawn by `shepherd compare`. Thin lines are runs, thick ones their
-interquartile mean, with its 95 % band, which is too narrow for {SEEDS} seeds
-([why](../comparing.md#why-ten-seeds)): nothing is ranked here. Processor time is that of training alone, on one thread;
-some runs shared the machine with others, which makes it up to a third longer.
+Made by `python -m benchmarks.robots`: the presets `sac_mujoco`, `crossq_mujoco`, `simba_mujoco` and `droq_mujoco`, as
+far as they are trained, for {STEPS:,} steps on {SEEDS} seeds; drawn by `shepherd compare`. Thin lines are runs, thick
+ones their interquartile mean, with its 95 % band, which is too narrow for {SEEDS} seeds
+([why](../comparing.md#why-ten-seeds)): nothing is ranked here. Processor time is that of training alone.
 """
 
 
@@ -56,7 +55,7 @@ def write_page(algorithms: Sequence[str]) -> None:
         subprocess.run(command, cwd=ROOT, check=True)
         found = json.loads((Path(folder) / "compare.json").read_text())
         lines = [INTRODUCTION, *table(found), ""]
-        for number, robot in enumerate(sorted(ROBOTS), 1):
+        for number, robot in enumerate(found["scales"], 1):
             lines += [f"## {robot}", ""]
             for stem, against in (("curve_steps", "policy steps"), ("curve_cpu", "processor seconds")):
                 name = f"robots_{stem}_{number}.png"
@@ -71,7 +70,7 @@ def table(found: dict[str, Any]) -> list[str]:
         "| robot | algorithm | returns at the end | their mean | processor minutes a seed |",
         "|---|---|---|---|---|",
     ]
-    for robot in sorted(ROBOTS):
+    for robot in found["scales"]:
         for algorithm in found["sides"]:
             values, cost = found["sides"][algorithm]["values"][robot], found["cost"][robot][algorithm]
             returns = ", ".join(f"{value:,.0f}" for value in values)

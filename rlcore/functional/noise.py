@@ -69,7 +69,7 @@ class Noise:
         return torch.from_numpy((words < round(p * 2**16)).view(np.uint8).reshape(shape))
 
     def in_a_row(self, kind: str, count: int, shape: tuple[Any, ...]) -> Iterator[Tensor]:
-        """`count` draws of a kind and shape, the numbers that as many calls give; on the CPU drawn at once."""
+        """`count` draws of a kind and shape, the numbers that as many calls give; where it pays, drawn at once."""
         if self._device is not None or kind == "bernoulli" or (kind == "normal" and math.prod(shape) >= MANY):
             return (getattr(self, kind)(*shape) for _ in range(count))
         draw = {"normal": self.host.standard_normal, "exponential": self.host.standard_exponential}

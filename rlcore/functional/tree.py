@@ -75,8 +75,10 @@ def fit(form: Any, record: Any, place: str = "carry") -> Any:
         raise ValueError(f"{place} is {_outline(record)} where the agent's `initial` gives {_outline(form)}")
     if isinstance(form, Tensor):
         return record.to(form.device, form.dtype)
-    parts = zip(_keys(form), _parts(form) or (), _parts(record) or (), strict=True)
-    return _like(form, [fit(part, own, f"{place}.{key}") for key, part, own in parts])
+    if (parts := _parts(form)) is None:  # a number
+        return record
+    each = zip(_keys(form), parts, _parts(record) or (), strict=True)
+    return _like(form, [fit(part, own, f"{place}.{key}") for key, part, own in each])
 
 
 def _parts(record: Any) -> Sequence[Any] | None:
@@ -91,12 +93,12 @@ def _parts(record: Any) -> Sequence[Any] | None:
 
 
 def _keys(record: Any) -> Sequence[Any]:
-    """What the parts of a record are called, in their order."""
+    """Names of the parts of a record, in their order."""
     if isinstance(record, SEQUENCES):
         return getattr(record, "_fields", range(len(record)))
     if isinstance(record, dict):
         return sorted(record)
-    return [field.name for field in dataclasses.fields(record)] if record is not None else ()
+    return [field.name for field in dataclasses.fields(record)] if dataclasses.is_dataclass(record) else ()
 
 
 def _like(form: Any, parts: list[Any]) -> Any:
@@ -104,7 +106,7 @@ def _like(form: Any, parts: list[Any]) -> Any:
     if isinstance(form, SEQUENCES):
         return type(form)(*parts) if hasattr(form, "_fields") else type(form)(parts)
     if isinstance(form, dict):
-        made = dict(zip(sorted(form), parts, strict=True))
+        made = dict(zip(_keys(form), parts, strict=True))
         return {key: made[key] for key in form}
     return None if form is None else type(form)(**dict(zip(_keys(form), parts, strict=True)))
 

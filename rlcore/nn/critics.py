@@ -47,7 +47,7 @@ class Critics(nn.Module):
     ) -> Tensor:
         """[N, B, K]: what the networks give.
 
-        `masks`, as `noise` draws them, is what dropout goes by, and `ranks` as a `Network` takes them.
+        `masks` [layers, B, units] of `noise` are what dropout goes by; `ranks` as a `Network` takes them.
         """
         together, drawn = torch.cat([self.encoder(obs), action], -1), Drawn(iter(masks))
         return torch.stack([member(together, drawn, ranks) for member in self.members])

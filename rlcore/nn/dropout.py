@@ -11,7 +11,7 @@ class Dropout(nn.Module):
     """Zeroes each number with a probability, and scales the others so that the mean stays (Srivastava et al. 2014).
 
     torch's own layer draws from a global generator, which no run here reads; this one draws from a stream that is part
-    of the learner's state (purpose `loss`, or `imagine` for imagined steps), so that a run goes on to the same bits.
+    of the learner's state (purpose `loss`, say), so that a run goes on to the same bits.
 
     Args:
         p: share of the numbers that are zeroed, in [0, 1).

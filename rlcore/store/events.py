@@ -8,7 +8,7 @@ and beside them `env_steps`, the actions among those (rlcore/train/collect.py):
     baseline    mean, std, ci95, episodes              the random policy
     metrics     policy_steps, values {name: number}    one window of metric.log_every
     evaluation  policy_steps, final, greedy {mean, std, ci95, episodes}, stochastic {...} (final only)
-                metrics and evaluations while training: wall_s, cpu_s, of training so far (metric.disable_timer: none)
+                metrics and evaluations while training: wall_s, cpu_s: seconds so far (metric.disable_timer: none)
     checkpoint  policy_steps, path, digest of the learning state, tensors (rlcore.store.compare.tensor_digests)
     registered  name, version, aliases
     end         status (finished, stopped_early, dry_run, pruned, interrupted, failed, died), policy_steps, reason

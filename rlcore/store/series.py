@@ -10,8 +10,10 @@ Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, p
 
 RETURN, LENGTH = "Rewards/rew_avg", "Game/ep_len_avg"  # of the episodes that ended in a window while training
 BASELINE = "Evaluation/baseline_mean"
-# Seconds of training until there, and its process's own of a processor, over all processes that led the run.
-WALL, CPU = CLOCKS = "Time/wall_s", "Time/cpu_s"
+# Seconds of training until there, over all processes that led the run one after the other; of a processor, the main
+# process's alone.
+WALL, CPU = "Time/wall_s", "Time/cpu_s"
+CLOCKS = (WALL, CPU)
 # An evaluation while training and the final one may be of the same step: other seeds, other numbers of episodes.
 WHILE_TRAINING = {"greedy": "Evaluation/greedy_mean"}
 FINAL = {"greedy": "Test/cumulative_reward", "stochastic": "Test/cumulative_reward_stochastic"}

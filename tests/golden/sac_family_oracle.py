@@ -142,7 +142,7 @@ def droq_network(weights: Weights, place: str, x: Tensor, noise: Iterator[Tensor
     for layer in (0, 4):
         x = affine(weights, f"{place}.{layer}", x)
         if noise is not None:
-            x = torch.where(next(noise), x / 0.7, torch.zeros_like(x))
+            x = torch.where(next(noise).bool(), x / 0.7, torch.zeros_like(x))
         x = normed(weights, f"{place}.{layer + 2}", x).clamp(min=0)
     return affine(weights, f"{place}.8", x)
 
@@ -272,7 +272,10 @@ def check_family(module: ModuleType, name: str) -> None:
         batches.append(batch | {"done": torch.from_numpy((rng.random(BATCH) < 0.3).astype(np.float64))})
         masks, noise = ((6, BATCH, UNITS) if name == "droq" else None), (BATCH, ACTIONS)
         order = [masks, masks, noise, *([masks, noise] if step % SETTINGS[name]["policy_delay"] == 0 else [])]
-        draw = {masks: lambda size: rng.random(size) < 0.7, noise: lambda size: rng.normal(size=size)}
+        draw = {
+            masks: lambda size: (rng.random(size) < 0.7).astype(np.uint8),
+            noise: lambda size: rng.normal(size=size),
+        }
         draws.append([torch.from_numpy(draw[shape](shape)) for shape in order if shape])
     for batch, drawn in zip(batches, draws, strict=True):
         learner.noise = Drawn(iter(drawn))

@@ -68,7 +68,7 @@ MUTANTS = (
     # DroQ.
     Mutant("nothing dropped", "Dropout.forward", given(rng="None"), DROQ),
     Mutant("what is kept is not scaled", "Dropout.forward", swap("A / (1 - self.p)", "A"), DROQ),
-    Mutant("dropped where it is to be kept", "Dropout.forward", swap("A.to(B)", "(~A).to(B)"), DROQ),
+    Mutant("dropped where it is to be kept", "Dropout.forward", swap("A.to(B)", "(1 - A).to(B)"), DROQ),
     Mutant(
         "no dropout in the targets",
         CRITIC,

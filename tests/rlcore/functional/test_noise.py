@@ -19,6 +19,21 @@ def test_numbers_have_their_law(kind: str, law: str, count: int) -> None:
     assert stats.kstest(drawn.flatten().numpy(), law).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("p", [0.99, 0.5, 0.003])
+@pytest.mark.parametrize("shape", [(3, 333, 7), (5,)])  # neither is whole words of 64 bits
+def test_ones_come_with_their_chance_and_zeros_else(p: float, shape: tuple[int, ...]) -> None:
+    drawn = Noise(3, "loss").bernoulli(p, *shape)
+    assert (drawn.shape, drawn.dtype) == (shape, torch.uint8) and set(drawn.unique().tolist()) <= {0, 1}
+    assert stats.binomtest(int(drawn.sum()), drawn.numel(), p).pvalue > 1e-3
+
+
+def test_draws_in_a_row_are_those_of_single_calls() -> None:
+    for kind, shape in (("bernoulli", (0.5, 3, 5)), ("uniform", (3, 5)), ("normal", (MANY,))):
+        one, other = Noise(3, "loss"), Noise(3, "loss")
+        for drawn in one.in_a_row(kind, 3, shape):
+            assert torch.equal(drawn, getattr(other, kind)(*shape))
+
+
 def test_a_stream_goes_on_from_its_state() -> None:
     first, second = Noise(0, "policy"), Noise(9, "replay")
     first.normal(3)
