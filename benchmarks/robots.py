@@ -43,7 +43,7 @@ def words(algorithm: str) -> list[str]:
     return [f"exp={algorithm}_mujoco", f"algo.total_steps={STEPS}", *several, *lean]
 
 
-def trained(algorithm: str) -> bool:
+def is_trained(algorithm: str) -> bool:
     """Tell whether all runs of an algorithm are done."""
     return all(training.state == "over" for training in group_of(words(algorithm)).trainings)
 
@@ -89,7 +89,7 @@ def main() -> None:
     for algorithm in () if options.page else options.only:
         command = [str(SHEPHERD), "train", *words(algorithm), "--workers", str(options.workers)]
         subprocess.run(command, cwd=ROOT, check=True)
-    done = [algorithm for algorithm in ALGORITHMS if trained(algorithm)]
+    done = [algorithm for algorithm in ALGORITHMS if is_trained(algorithm)]
     if len(done) < 2:
         sys.exit(f"trained: {', '.join(done) or 'none'}; a comparison needs two")
     write_page(done)

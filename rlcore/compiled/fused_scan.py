@@ -26,7 +26,7 @@ Kernels = Callable[..., Sequence[Tensor]]
 
 
 @dataclass
-class Loop:
+class FusedLoop:
     """One loop of a function that is called again and again: its two steps, made when it is first met.
 
     Attributes:
@@ -48,18 +48,18 @@ class Loops:
     """The loops of a function, in the order in which each call of it meets them."""
 
     def __init__(self) -> None:
-        self._known: list[Loop] = []
+        self._known: list[FusedLoop] = []
         self._met = 0
 
     def begin(self) -> None:
         """Start a call: its first loop is met next."""
         self._met = 0
 
-    def meet(self) -> Loop:
+    def meet(self) -> FusedLoop:
         """Give the loop that is met next; a new one in the first call."""
         self._met += 1
         if self._met > len(self._known):
-            self._known.append(Loop())
+            self._known.append(FusedLoop())
         return self._known[self._met - 1]
 
 
@@ -93,12 +93,12 @@ def _fusing_nothing() -> Iterator[None]:
         _here.loops = before
 
 
-def loop_now() -> Loop | None:
+def loop_now() -> FusedLoop | None:
     """The loop that is met now; None where nothing is fused."""
     return None if _here.loops is None else _here.loops.meet()
 
 
-def go_through_time(loop: Loop, flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
+def go_through_time(loop: FusedLoop, flat: Flat, sizes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
     """Go through time with fused steps.
 
     Args:
@@ -122,7 +122,7 @@ def go_through_time(loop: Loop, flat: Flat, sizes: Sequence[int], tensors: Seque
 
 class _Run(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, loop: Loop, flat: Flat, sizes: Sequence[int], *tensors: Tensor) -> Any:
+    def forward(ctx: Any, loop: FusedLoop, flat: Flat, sizes: Sequence[int], *tensors: Tensor) -> Any:
         carry, xs, params = split(tensors, sizes)
         olds, rows = list[Tensor](), list[Sequence[Tensor]]()
         for t in range(len(xs[0])):

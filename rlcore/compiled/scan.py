@@ -70,7 +70,7 @@ def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
 # As one operation -----------------------------------------------------------------------------------------------------
 
 
-def _trace(step: Step, carry: Any, xs: Any, params: Any, loop: fused_scan.Loop | None) -> tuple[Any, Any]:
+def _trace(step: Step, carry: Any, xs: Any, params: Any, loop: fused_scan.FusedLoop | None) -> tuple[Any, Any]:
     groups = [leaves(carry), leaves(xs), leaves(params)]
     forms: list[Any] = [] if loop is None else loop.forms
 
