@@ -221,7 +221,7 @@ def test_a_comparison_ends_in_its_verdict(site: Site) -> None:
     assert headline in (site.home / "compared/report/index.html").read_text()
     shown = site.ask("artifacts/filter", limit=200, offset=0)
     kinds = Counter(artifact["type"] for artifact in shown if artifact["flow_run_id"] == good)
-    assert kinds == {"markdown": 1, "image": 5}
+    assert kinds == {"markdown": 1, "image": 6}
 
 
 def test_a_sweep_ends_by_itself_though_its_worker_is_killed(site: Site) -> None:
