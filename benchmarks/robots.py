@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.validate import QUICK, RESULTS, ROOT
+from benchmarks.validate import LEAN, RESULTS, ROOT
 from flows.sweeps.group_runs import group_of
 
 ROBOTS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
@@ -39,8 +39,7 @@ ones their interquartile mean, with its 95 % band, which is too narrow for {SEED
 def words(algorithm: str) -> list[str]:
     """Overrides of the group that an algorithm's runs are."""
     several = [f"env.id={','.join(ROBOTS)}", f"seed={','.join(map(str, range(SEEDS)))}", f"group={algorithm}"]
-    lean = [*QUICK, "metric.logger.name=none", f"log_root={RUNS}"]
-    return [f"exp={algorithm}_mujoco", f"algo.total_steps={STEPS}", *several, *lean]
+    return [f"exp={algorithm}_mujoco", f"algo.total_steps={STEPS}", *several, *LEAN, f"log_root={RUNS}"]
 
 
 def is_trained(algorithm: str) -> bool:

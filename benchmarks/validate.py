@@ -41,16 +41,17 @@ from rlcore.store.run_config import config_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs/results"
+RUNS = "runs/validate"
 KEPT, PEERS = RESULTS / "learning.json", RESULTS / "learning_peers.json"
 EPISODES = 100
 IN_A_ROW, LAST = 10, 3  # episodes of training, evaluations
-QUICK = (
+LEAN = (
     "env.capture_video=false",
     "model_manager.disabled=true",
     "evaluation.baseline_episodes=10",
     "evaluation.dream=never",
+    "metric.logger.name=none",
 )
-LEAN = (*QUICK, "metric.logger.name=none", "log_root=runs/validate")
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,12 @@ def main() -> None:
 
 def validate(name: str, case: Case, seeds: Sequence[int], workers: int | None) -> dict[str, Any]:
     """Train what is not trained yet, judge it and draw it."""
-    words = [*case.overrides.split(), *LEAN, *(["checkpoint.keep_last=null"] if case.earlier else [])]
+    words = [
+        *case.overrides.split(),
+        *LEAN,
+        f"log_root={RUNS}",
+        *(["checkpoint.keep_last=null"] if case.earlier else []),
+    ]
     words += ["metric.log_every=1"] if case.training is not None else []  # every episode by itself
     config, _ = compose([*words, "seed=0"])
     gates = case.gates(config.algo.total_steps, mean_of_peer(name) if case.as_peer else 0.0)

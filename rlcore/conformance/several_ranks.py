@@ -25,6 +25,13 @@ from rlcore.train.training import Training
 from rlcore.types import Batch, Steps
 
 STEP = 0.05  # length of an optimizer step where two ranks are held against one
+# What each kind of noise is where it does not matter which rank draws for a sample.
+EVEN: dict[str, Callable[..., Tensor]] = {
+    "normal": lambda noise, *shape: torch.full(shape, 0.5, device=noise.device),
+    "exponential": lambda noise, *shape: torch.full(shape, 0.7, device=noise.device),
+    "uniform": lambda noise, *shape: torch.full(shape, 0.4, device=noise.device),
+    "bernoulli": lambda noise, _, *shape: torch.ones(shape, dtype=torch.uint8, device=noise.device),
+}
 
 
 def ranks_stay_one(config: RunConfig) -> None:
@@ -131,21 +138,11 @@ def _one_length() -> Iterator[None]:
 @contextmanager
 def _even_draws() -> Iterator[None]:
     """Every stream gives the same number again and again, so that it does not matter which rank draws for a sample."""
-    kinds = {"normal": 0.5, "exponential": 0.7, "uniform": 0.4}
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(streams, "generator", lambda *_: Even()))
-        for kind, value in kinds.items():
-
-            def even(self: Noise, *shape: int, value: float = value) -> Tensor:
-                return torch.full(shape, value, device=self.device)
-
-            patches.enter_context(mock.patch.object(Noise, kind, even))
-        patches.enter_context(mock.patch.object(Noise, "bernoulli", _ones))
+        for kind, draw in EVEN.items():
+            patches.enter_context(mock.patch.object(Noise, kind, draw))
         yield
-
-
-def _ones(self: Noise, _: float, *shape: int) -> Tensor:
-    return torch.ones(shape, dtype=torch.uint8, device=self.device)
 
 
 class Even(np.random.Generator):

@@ -63,9 +63,8 @@ class Normalizer(nn.Module):
         self.moments = RunningMoments(size)
         self.clip, self.size, self.frames = clip, size, tuple(frames)
         # What `forward` reads, float32: buffers, for a compiled function takes them as inputs.
-        width = sum(numbers * count for numbers, count in frames) or size
-        self.register_buffer("mean", torch.zeros(width), persistent=False)
-        self.register_buffer("scale", torch.ones(width), persistent=False)
+        self.register_buffer("mean", self._of_frames(torch.zeros(size)), persistent=False)
+        self.register_buffer("scale", self._of_frames(torch.ones(size)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., F] -> [..., F] float32."""

@@ -51,7 +51,16 @@ class _Nowhere(TorchFunctionMode):
             args = tuple(NOWHERE if isinstance(value, (str, torch.device)) else value for value in args)
         if func in LIKE and args and not args[0].requires_grad:
             return torch.empty(args[0].shape, dtype=given.get("dtype") or args[0].dtype, device=NOWHERE)
+        if func is torch.cat and not any(part.requires_grad for part in args[0]):
+            return _join(*args, **given)
         return func(*args, **given)
+
+
+def _join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """`torch.cat`, of which torch would import the same."""
+    shape = list(parts[0].shape)
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    return torch.empty(shape, dtype=parts[0].dtype, device=NOWHERE)
 
 
 class _First(Alone):
