@@ -139,6 +139,13 @@ CASES = {
         "no memory: clearly below recurrent PPO",
         below=True,
     ),
+    "ppo_recurrent_minigrid": Case("exp=ppo_recurrent_minigrid", 0.9, "0.98, the shortest way; 0.5, who guesses"),
+    "ppo_minigrid_memory": Case(
+        "exp=ppo_minigrid env.id=MiniGrid-MemoryS7-v0 algo.total_steps=200000 algo.normalize_obs=true",
+        0.65,
+        "no memory: it guesses",
+        below=True,
+    ),
     "ppo_minigrid": Case("exp=ppo_minigrid", 0.9, "0.96, the shortest way"),
     "ppo_cartpole_pixels": Case("exp=ppo_cartpole_pixels", 100, "22, the random policy"),
     "sac_dmc_cartpole_balance": Case("exp=sac_dmc_cartpole_balance", 800, "about 350, the random policy"),
