@@ -39,6 +39,7 @@ ENVIRONMENTS = (
     ("env=atari", "env.screen_size=84", "env.grayscale=true", *PIXELS),
     ("env=crafter", *PIXELS),
     ("env=dmc", "env.id=cartpole_balance", "env.wrapper.from_pixels=false"),
+    ("env=dmc", "env.id=cartpole_balance", "env.wrapper.from_vectors=false", *PIXELS),
     ("env=minigrid", "env.id=MiniGrid-MemoryS7-v0"),
     ("env=dummy",),
     ("env=small",),
@@ -79,7 +80,8 @@ def row(config: EnvConfig) -> str:
     saved, restored, size = costs(config, card)
     cost = f"{milliseconds(saved)} | {milliseconds(restored)} | {size:,}"
     text = f"{tested['steps']:,} actions, {tested['episodes']} episodes"
-    return f"| {suite.name} | {config.id} | {tier} | {text} | {cost} |"
+    seen = config.id if config.wrapper.get("from_vectors", True) else f"{config.id}, pixels"
+    return f"| {suite.name} | {seen} | {tier} | {text} | {cost} |"
 
 
 def milliseconds(value: float) -> str:
