@@ -203,13 +203,13 @@ def open_env(suite: Suite, env_id: str, wrapper: Mapping[str, Any], render_mode:
     Raises:
         UserError: the suite's extra is missing (and named), or the arguments do not fit.
     """
+    refuse_missing(suite, env_id)
     arguments = check_arguments(suite, env_id, wrapper)
     if render_mode == "rgb_array":
         headless_rendering()
     try:
         env = suite.make(env_id, arguments, render_mode)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        refuse_missing(suite, env_id)
         raise UserError(f"{suite.place(env_id)}: cannot be made here: {first_line(error)}") from None
     except UserError:
         raise

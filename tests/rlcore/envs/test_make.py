@@ -13,6 +13,7 @@ from rlcore import plugins
 from rlcore.config.groups import ActionsAsObservationConfig, EnvConfig
 from rlcore.envs.make import EnvSettings, make
 from rlcore.envs.spaces import obs_bounds, spec_of
+from rlcore.envs.suites.gym import entry
 from rlcore.envs.suites.ids import known_id
 from rlcore.envs.suites.registry import SUITES, list_suites
 from rlcore.envs.wrappers import NormalizeAction, layers
@@ -81,12 +82,23 @@ def test_a_plugin_that_is_not_there_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("env_id", "module", "extra"), [("LunarLander-v3", "Box2D", "box2d"), ("Ant-v5", "mujoco", "mujoco")]
+    ("env_id", "module", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "box2d"),
+        ("Ant-v5", "mujoco", "mujoco"),
+        ("MiniGrid-Empty-8x8-v0", "minigrid", "minigrid"),
+        ("ALE/Pong-v5", "ale_py", "atari"),
+        ("PongNoFrameskip-v4", "ale_py", "atari"),
+        ("cartpole_balance", "dm_control", "dmc"),
+        ("crafter_reward", "crafter", "crafter"),
+    ],
 )
 def test_a_missing_package_names_the_extra(monkeypatch, env_id, module, extra):
-    for name in [n for n in sys.modules if n.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
+    for name in [n for n in sys.modules if n.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco", module))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
+    for known in [known for known, spec in gymnasium.registry.items() if entry(spec).startswith(f"{module}.")]:
+        monkeypatch.delitem(gymnasium.registry, known)  # the package registers them itself
     with pytest.raises(UserError, match=rf"env.id={env_id}: .*pip install -e '\.\[{extra}\]'"):
         made(env_id)
     assert not next(s for s in list_suites() if s.extra == extra).installed
