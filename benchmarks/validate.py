@@ -141,7 +141,7 @@ CASES = {
     ),
     "ppo_recurrent_minigrid": Case("exp=ppo_recurrent_minigrid", 0.9, "0.98, the shortest way; 0.5, who guesses"),
     "ppo_minigrid_memory": Case(
-        "exp=ppo_minigrid env.id=MiniGrid-MemoryS7-v0 algo.total_steps=200000 algo.normalize_obs=true",
+        "exp=ppo_minigrid env.id=MiniGrid-MemoryS7-v0 algo.total_steps=400000 algo.normalize_obs=true",
         0.65,
         "no memory: it guesses",
         below=True,
