@@ -150,6 +150,7 @@ def configure_environment() -> None:
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "DO_NOT_TRACK": "1",
+        "MPLCONFIGDIR": str(folder / "matplotlib"),  # its list of fonts
         # A stray GIT_PYTHON import error would otherwise be printed on machines without git.
         "GIT_PYTHON_REFRESH": "quiet",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from rich.columns import Columns
@@ -22,6 +23,7 @@ from rlcore import plugins
 from rlcore.algorithms import ALGORITHMS, paper
 from rlcore.config.build import build
 from rlcore.config.schema import defaults
+from rlcore.errors import UserError
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 
 ACTIONS = {
@@ -103,24 +105,41 @@ def _narrow(parts: list[RenderableType]) -> RenderableType:
 
 def _takes(module: Any, obs: Mapping[str, ArraySpec], action: ActionSpec) -> bool:
     """Tell whether the algorithm's agent can be built for these spaces and answers an observation."""
-    import torch
-
-    from rlcore.data.history import recalling
-    from rlcore.functional.noise import Noise
-
     # Required keys are sizes, which an agent's form does not depend on, and the budget, large enough for all that
     # an algorithm wants to have begun within it.
     required = {key: 64 for key, value in defaults(module.Config).items() if value == "???"}
     values = defaults(module.Config) | required | {"total_steps": 10**9}
     images = [key for key, part in obs.items() if part.kind == "image"]
     keys = {"mlp_keys": {"encoder": [key for key in obs if key not in images]}, "cnn_keys": {"encoder": images}}
+    values |= {group: names for group, names in keys.items() if group in values}
+    spec = EnvSpec("", dict(obs), action)
     try:
-        values |= {group: names for group, names in keys.items() if group in values}
-        config, spec = build(module.Config, values, "algo."), EnvSpec("", dict(obs), action)
+        config = build(module.Config, values, "algo.")
         config.check_spec(spec)
-        agent = recalling(module.Agent(config, spec, "auto", torch.Generator()), spec)
-        zeros = {key: torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for key, spec in obs.items()}
-        agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), Noise(0, "probe"), False)
+    except UserError:
+        return False
+    return _answers(module, config, spec, empty=True) or _answers(module, config, spec, empty=False)
+
+
+def _answers(module: Any, config: Any, spec: EnvSpec, empty: bool) -> bool:
+    """Tell whether an agent answers an observation of zeros.
+
+    With `empty` all is made of tensors that hold nothing: to draw a Dreamer's 18 million numbers takes half a
+    second, and this is asked eight times. Code that reads one of them is to be tried with numbers.
+    """
+    import torch
+
+    from rlcore.data.history import recalling
+    from rlcore.train.counting import NOWHERE, Nowhere
+
+    try:
+        with ExitStack() as stack:
+            if empty:
+                stack.enter_context(NOWHERE)
+                stack.enter_context(Nowhere())
+            agent = recalling(module.Agent(config, spec, "auto", torch.Generator()), spec)
+            zeros = {key: torch.zeros(1, *p.shape, dtype=getattr(torch, p.dtype)) for key, p in spec.obs.items()}
+            agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), None, True)
     except Exception:  # a UserError, or whatever somebody's agent meets in a space that it is not made for
         return False
     return True

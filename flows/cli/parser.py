@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from rlcore import __version__
@@ -32,7 +32,7 @@ PARAMS = (
 class Parser(argparse.ArgumentParser):
     """A parser whose mistakes are sentences; `commands` are the words that may come first."""
 
-    commands: Collection[str] = ()
+    commands: Mapping[str, Any] = {}
 
     def error(self, message: str) -> NoReturn:
         """Raise the mistake as a `UserError`; what is missing is told by its place in the line."""
@@ -62,7 +62,9 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
     options, rest = root.parse_known_args(arguments)
     values = vars(options)
     if rest and ("overrides" not in values or any(word.startswith("-") for word in rest)):
-        raise UserError(f"{' '.join(rest)}: not known here; `shepherd {command} --help` says what may be typed")
+        known = re.findall(r"--[\w-]+", root.commands[arguments[0]].format_help())
+        meant = nearest(rest[0], known) if rest[0].startswith("-") else ""
+        raise UserError(f"{' '.join(rest)}: not known here{meant}; `shepherd {command} --help` says what may be typed")
     if rest:
         values["overrides"] = [*values["overrides"], *rest]
     for name in ("episodes", "workers"):
@@ -191,12 +193,12 @@ def _add_sweep(group: Any) -> None:
     command = _add(group, "sweep", "flows.cli.sweep_command:sweep", about)
     command.add_argument("overrides", nargs="*", default=[], help=SWEEP)
     command = _add(group, "sweep resume", "flows.cli.sweep_command:resume", "go on with a sweep")
-    command.add_argument("name", help="of the sweep")
+    command.add_argument("name", help="of the sweep, or its folder")
     command.add_argument("overrides", nargs="*", default=[], help="sweep.trials, sweep.workers or sweep.confirm_seeds")
     about = "take trials that have failed up again, from their last checkpoints"
     command.add_argument("--failed", action="store_true", help=about)
     command = _add(group, "sweep status", "flows.cli.sweep_command:status", "what a sweep has come to so far")
-    command.add_argument("name", help="of the sweep")
+    command.add_argument("name", help="of the sweep, or its folder")
     command.add_argument("--json", action="store_true", dest="as_json", help="for a program")
 
 

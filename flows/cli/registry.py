@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-HEAD = ("name", "version", "aliases", "policy steps", "greedy mean", "decision", "registered", "run directory")
-NUMBERS = ("version", "policy steps", "greedy mean")
+HEAD = ("name", "version", "aliases", "policy steps", "mean at the gate", "decision", "registered", "run directory")
+NUMBERS = ("version", "policy steps", "mean at the gate")
 
 
 def list_versions(name: str | None = None) -> None:

@@ -18,6 +18,7 @@ from rlcore.system.devices import cores
 def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
     """Sentences to say once, when a run begins: of its config, and of overrides as typed that never reach a config."""
     yield from config.algo.notices(config)
+    yield from _budget_in_whole_iterations(config)
     if config.fabric.accelerator == "cpu" and config.fabric.ranks > cores():
         yield f"fabric.devices={config.fabric.ranks}: more processes than the {cores()} cores here, so they wait"
     values = plain(config)
@@ -39,6 +40,16 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
             yield f"{override}: no effect (Hydra only composes the config here; run_dir says where a run lies)"
         if key.removeprefix("metric.logger.") in LOGGER_KEYS_DROPPED and key.startswith("metric.logger."):
             yield f"{override}: no effect (loggers mirror the run's event log; run_dir and run_name name its folder)"
+
+
+def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
+    """Say how many policy steps are trained where whole iterations are more than a twentieth off the budget."""
+    algo, width = config.algo, config.width
+    trained = algo.budget(width)
+    if abs(trained - algo.total_steps) > algo.total_steps / 20 and not config.dry_run:
+        rows = algo.collect_length * width
+        whole = f"{algo.iterations(width):,} iterations of {rows:,}"
+        yield f"algo.total_steps={algo.total_steps}: {trained:,} policy steps are trained, {whole}"
 
 
 def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:

@@ -48,7 +48,9 @@ class SweepFolder:
 
     @staticmethod
     def existing(name: str) -> SweepFolder:
-        """The sweep of a name; `UserError` where there is none."""
+        """The sweep of a name, or whose folder of runs that is; `UserError` where there is none."""
+        if (Path(name) / "sweep.json").is_file():
+            name = Path(name).resolve().name
         folder = SweepFolder(name)
         if not NAME.fullmatch(name) or not folder.plan_file.exists():
             known = sorted(path.parent.name for path in sweeps_folder().glob("*/sweep.json"))

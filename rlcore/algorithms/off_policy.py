@@ -135,8 +135,8 @@ class SoftConfig(OffPolicyConfig):
     def check_spec(self, spec: EnvSpec) -> None:
         """Refuse actions that are not continuous and bounded, and observation keys that are not there."""
         if not spec.action.continuous:
-            found = spec.action.space
-            raise UserError(f"env.id={spec.id}: {self.name} takes continuous actions, and this one has {found}")
+            found = f"this one has {spec.action.space}; `shepherd agents` lists what takes that"
+            raise UserError(f"env.id={spec.id}: {self.name} takes continuous actions, and {found}")
         kind_of(spec.action, "tanh_normal")
         super().check_spec(spec)
 

@@ -26,7 +26,9 @@ class AlgorithmConfig:
     registers: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     name: str = arg(REQUIRED, "the algorithm")
-    total_steps: int = arg(REQUIRED, "the budget in policy steps: rows of all environments together", low=1)
+    total_steps: int = arg(
+        REQUIRED, "the budget in policy steps of all environments together, in whole iterations", low=1
+    )
     run_test: bool = arg(True, "the last evaluation (evaluation.final_episodes)")
     compile: Any = arg(
         "auto",

@@ -30,7 +30,7 @@ class _TooManyError(Exception):
     """So many tensors that nobody waits for their number."""
 
 
-class _Nowhere(TorchFunctionMode):
+class Nowhere(TorchFunctionMode):
     """Every tensor that is made, or moved to a device, is one that holds nothing; `_TooManyError` after MANY calls."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def count(config: RunConfig, spec: EnvSpec) -> Counted | None:
     # A count may be given up anywhere, also where a `no_grad` ends, whose switch is a call of torch too.
     as_it_is = torch.set_grad_enabled(torch.is_grad_enabled())
     try:
-        with as_it_is, torch.random.fork_rng(devices=[]), _Nowhere(), NOWHERE:
+        with as_it_is, torch.random.fork_rng(devices=[]), Nowhere(), NOWHERE:
             learner, buffer, _ = ALGORITHMS[config.algo.name].build(context)
             state = learner.state_dict()
     except _TooManyError:

@@ -51,6 +51,19 @@ def test_an_agent_that_refuses_a_space_or_fails_there_is_not_said_to_take_it(
     assert re.search(r"observations +Box, Discrete, images, Dict of these\n", text)
 
 
+def test_an_agent_whose_code_reads_numbers_is_tried_with_some(printed: Printed) -> None:
+    from rlcore.algorithms.ppo import learner as ppo
+
+    class Reading(ppo.Agent):
+        def act(self, *given: Any) -> Any:
+            acting = super().act(*given)
+            assert acting[1].sum().isfinite(), "of a tensor that holds nothing torch does not say"
+            return acting
+
+    module = SimpleNamespace(__doc__="Another: a paper.", Config=ppo.Config, Agent=Reading)
+    assert re.search(r"actions +Box, Discrete, MultiDiscrete, MultiBinary\n", printed(agents_table({"other": module})))
+
+
 def test_environments_are_listed_by_suite_with_the_missing_extra(printed: Printed) -> None:
     old = {"Taxi-v2": "it is gone", "Frozen-v0": "it is slow", "Taxi-v3": "it is gone"}
     here = SimpleNamespace(name="toy text", extra="", installed=True, ids=("Taxi-v4",), note="small", refused=old)

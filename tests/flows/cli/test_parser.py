@@ -108,7 +108,8 @@ def test_overrides_may_stand_before_and_behind_the_options():
         ("evaluate runs/a --episodes 0", ["--episodes 0: must be 1 or more"]),
         ("stage deploy runs/a", ["deploy", "make-env"]),
         ("train exp=ppo --frobnicate", ["--frobnicate: not known here", "shepherd train --help"]),
-        ("diff runs/a runs/b runs/c", ["runs/c: not known here"]),
+        ("evaluate runs/a --episods 3", ["--episods 3: not known here; did you mean '--episodes'?"]),
+        ("diff runs/a runs/b runs/c", ["runs/c: not known here;"]),
         ("registry demote m", ["demote", "rollback"]),
     ],
 )

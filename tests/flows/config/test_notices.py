@@ -37,6 +37,18 @@ def test_a_key_without_effect_is_named_once_when_set(key):
     assert sentence.startswith(f"{typed}: no effect (")
 
 
+@pytest.mark.parametrize(
+    ("total", "trained"),
+    [(8000, "7,168 policy steps are trained, 7 iterations of 1,024"), (10, "1,024 policy steps are trained, 1 iter")],
+)
+def test_a_budget_that_ends_within_an_iteration_is_told(total, trained):
+    typed = ["exp=ppo", "env.num_envs=8", "algo.rollout_steps=128"]
+    (sentence,) = notices(compose([*typed, f"algo.total_steps={total}"])[0])
+    assert sentence.startswith(f"algo.total_steps={total}: {trained}")
+    assert notices(compose([*typed, f"algo.total_steps={total}", "dry_run=true"])[0]) == []
+    assert notices(compose([*typed, "algo.total_steps=200000"])[0]) == [], "199,680: near enough"
+
+
 @pytest.mark.parametrize("typed", ["buffer.online=true", "buffer.type=episode", "buffer.prioritize_ends=true"])
 def test_how_a_memory_is_drawn_from_has_no_effect_where_there_is_none(typed):
     (sentence,) = notices(compose(["exp=ppo", typed])[0])

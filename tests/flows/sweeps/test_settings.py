@@ -143,6 +143,7 @@ def test_a_sweep_of_shared_runs_is_found_from_another_checkout(tmp_path: Path, m
     SweepFolder("both").write(made := plan(["exp=ppo", LR, "sweep.name=both"]), tmp_path / "shared/sweeps/both")
     monkeypatch.setenv("SHEPHERD_HOME", str(tmp_path / "b"))
     assert SweepFolder.existing("both").read() == made
+    assert SweepFolder.existing(f"{tmp_path}/shared/sweeps/both/").read() == made, "by the folder of its runs"
 
 
 def test_a_sweep_typed_again_is_the_same_sweep_and_other_settings_are_refused(
