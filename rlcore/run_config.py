@@ -48,9 +48,13 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
 
 def _find_foreign(name: str, algo: Mapping[str, Any]) -> dict[str, list[str]]:
     """Keys that the algorithm does not have and others here have, no slips of the pen: key -> whose."""
-    keys = {other: {field.name for field in dataclasses.fields(module.Config)} for other, module in ALGORITHMS.items()}
-    owners = {key: [other for other, known in keys.items() if key in known] for key in algo}
-    return {key: found for key, found in owners.items() if found and name not in found}
+    strange = [key for key in algo if key not in _names(ALGORITHMS[name])]  # seldom: others' keys take time to import
+    owners = {key: [other for other, module in ALGORITHMS.items() if key in _names(module)] for key in strange}
+    return {key: found for key, found in owners.items() if found}
+
+
+def _names(module: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(module.Config)}
 
 
 def cross_check(config: RunConfig) -> None:

@@ -10,63 +10,49 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlcore.algorithms.a2c import config as a2c
-from rlcore.algorithms.dreamer_v1 import config as dreamer_v1
-from rlcore.algorithms.dreamer_v2 import config as dreamer_v2
-from rlcore.algorithms.dreamer_v3 import config as dreamer_v3
-from rlcore.algorithms.ppo import config as ppo
-from rlcore.algorithms.ppo_recurrent import config as ppo_recurrent
-from rlcore.algorithms.sac import config as sac
-from rlcore.algorithms.sac import crossq, droq, simba
-from rlcore.algorithms.sac_ae import config as sac_ae
 from rlcore.config.algorithm import AlgorithmConfig
 from rlcore.errors import UserError
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A built-in algorithm.
+    """A built-in algorithm, of which nothing is imported before it is asked for.
 
     Attributes:
-        Config: its keys.
-        learner: the module with its mathematics, which brings torch.
-        preset: the module that says by which keys it is that algorithm, where others have this learner too.
+        package: where it lies; its mathematics, which bring torch, are the module `learner` in it.
+        keys: the module there with its keys, which says by which of them it is that algorithm where others share the
+            learner.
     """
 
-    Config: type[AlgorithmConfig]
-    learner: str
-    preset: str = ""
+    package: str
+    keys: str = "config"
 
     @cached_property
-    def module(self) -> Any:
-        """The learner's module, imported when somebody first asks for something in it."""
-        return import_module(self.learner)
+    def Config(self) -> type[AlgorithmConfig]:  # noqa: N802 - as a module has it
+        """The class of its keys."""
+        return import_module(f"{self.package}.{self.keys}").Config
+
+    @cached_property
+    def learner(self) -> Any:
+        """The module with its mathematics."""
+        return import_module(f"{self.package}.learner")
 
     @property
     def Agent(self) -> Any:  # noqa: N802 - as a module has it
         """The class of its agent."""
-        return self.module.Agent
+        return self.learner.Agent
 
     @property
     def build(self) -> Any:
         """Context -> learner, buffer, plan."""
-        return self.module.build
+        return self.learner.build
 
 
 LONGEST_TITLE = 20  # characters; a plugin's sentence with a colon in it is not its name
-SAC = "rlcore.algorithms.sac.learner"
 ALGORITHMS: dict[str, Any] = {  # a plugin's is its module
-    "ppo": Algorithm(ppo.Config, "rlcore.algorithms.ppo.learner"),
-    "a2c": Algorithm(a2c.Config, "rlcore.algorithms.a2c.learner"),
-    "ppo_recurrent": Algorithm(ppo_recurrent.Config, "rlcore.algorithms.ppo_recurrent.learner"),
-    "sac": Algorithm(sac.Config, SAC),
-    "droq": Algorithm(droq.Config, SAC, droq.__name__),
-    "crossq": Algorithm(crossq.Config, SAC, crossq.__name__),
-    "simba": Algorithm(simba.Config, SAC, simba.__name__),
-    "dreamer_v1": Algorithm(dreamer_v1.Config, "rlcore.algorithms.dreamer_v1.learner"),
-    "dreamer_v2": Algorithm(dreamer_v2.Config, "rlcore.algorithms.dreamer_v2.learner"),
-    "dreamer_v3": Algorithm(dreamer_v3.Config, "rlcore.algorithms.dreamer_v3.learner"),
-    "sac_ae": Algorithm(sac_ae.Config, "rlcore.algorithms.sac_ae.learner"),
+    **{name: Algorithm(f"{__name__}.{name}") for name in ("ppo", "a2c", "ppo_recurrent", "sac")},
+    **{name: Algorithm(f"{__name__}.sac", name) for name in ("droq", "crossq", "simba")},
+    **{name: Algorithm(f"{__name__}.{name}") for name in ("dreamer_v1", "dreamer_v2", "dreamer_v3", "sac_ae")},
 }
 
 
@@ -80,7 +66,7 @@ def paper(algorithm: Any) -> str:
     """Title, authors, year and place of publication: the first line of its module, which is not imported for that."""
     text = algorithm.__doc__
     if isinstance(algorithm, Algorithm):
-        spec = find_spec(algorithm.preset or algorithm.learner)
+        spec = find_spec(f"{algorithm.package}.{'learner' if algorithm.keys == 'config' else algorithm.keys}")
         assert spec is not None and spec.origin is not None
         text = ast.get_docstring(ast.parse(Path(spec.origin).read_text()))
     return (text or "").strip().partition("\n")[0]

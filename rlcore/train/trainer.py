@@ -122,7 +122,7 @@ class Trainer:
 
     def wait_for_begin(self) -> bool:
         """Import what takes seconds, then wait for the command to begin; False when it is to stop instead."""
-        load()
+        load(self.run.read_config()["algo"]["name"])
         while (asked := self.commands.get())["command"] == "call":
             call(asked["function"], asked["arguments"], self.say)
         if asked["command"] == "begin":
@@ -271,8 +271,12 @@ class Announcer(logging.Handler):
         self.trainer.say("doing", sentence=record.getMessage())
 
 
-def load() -> None:
-    """Import what takes seconds."""
+def load(algorithm: str = "") -> None:
+    """Import what takes seconds: what is edited later does not run in this process.
+
+    Args:
+        algorithm: the one that is wanted; "" = any that is built in.
+    """
     with large_imports("torch"):
         with contextlib.suppress(ImportError, AttributeError), without_compiler():
             import lightning_fabric
@@ -280,8 +284,9 @@ def load() -> None:
 
         import rlcore.train.session  # noqa: F401
 
-        for algorithm in ALGORITHMS.values():
-            _ = algorithm.build  # and with it the learner: what is edited later does not run in this process
+        for name, module in ALGORITHMS.items():
+            if algorithm in ("", name):
+                _ = module.Config, module.build
 
 
 def main() -> None:
