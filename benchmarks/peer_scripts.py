@@ -65,9 +65,9 @@ print(sum(rewards) / episodes)
 # What stepping one environment costs by itself: processor seconds, without imports.
 SIMULATOR = """
 import sys, json, time, gymnasium
-import benchmarks_atari
+import benchmarks_atari, benchmarks_control
 env_id, steps = json.loads(sys.argv[1])
-env = gymnasium.make(env_id)
+env = gymnasium.make(env_id) if env_id in gymnasium.registry else benchmarks_control.Control(*env_id.split("_", 1))
 if hasattr(env.unwrapped, "ale"):
     env = benchmarks_atari.Emulator(env.unwrapped)
 env.action_space.seed(0)
@@ -113,9 +113,29 @@ class Emulator(gymnasium.Env):
             self.ale.act(self.buttons[action], 1.0)
         return None, 0.0, self.ale.game_over(), False, {}
 """
+# A task of DeepMind Control by itself: physics, and a picture of 64 x 64 after every step.
+CONTROL = """
+import gymnasium
+class Control(gymnasium.Env):
+    def __init__(self, domain, task):
+        from rlcore.envs.suites.headless import headless_rendering
+        headless_rendering()
+        from dm_control import suite
+        self.task = suite.load(domain, task)
+        bounds = self.task.action_spec()
+        self.action_space = gymnasium.spaces.Box(bounds.minimum, bounds.maximum)
+    def reset(self, *, seed=None, options=None):
+        self.task.reset()
+        self.task.physics.render(64, 64, 0)
+    def step(self, action):
+        now = self.task.step(action)
+        self.task.physics.render(64, 64, 0)
+        return None, 0.0, False, now.last(), {}
+"""
 
 FILES = {
     "benchmarks_atari": ATARI,
+    "benchmarks_control": CONTROL,
     "sb3": SB3,
     "sb3_judge": SB3_JUDGE,
     "sheeprl_judge": SHEEPRL_JUDGE,
