@@ -21,6 +21,7 @@ TITLES |= {f"dreamer_v{version}": f"Dreamer V{version}" for version in (1, 2, 3)
 PHRASES = {
     "greedy": ("", ""),
     "training": (", best of ten episodes of training in a row", "best mean of ten episodes of training in a row "),
+    "last_training": (", last fifty episodes of training", "mean of the last fifty episodes of training "),
     "evaluations": (", each of the last three evaluations", "lowest of the last three evaluations "),
     "pictures": (" of the error of the mean picture, by those told", "error of pictures told over the mean picture's "),
 }
@@ -54,7 +55,7 @@ def count_reaching(gate: dict[str, Any]) -> int:
 def mark(gate: dict[str, Any]) -> str:
     """A gate in a few words."""
     if "mean_at_least" in gate:
-        return f"{number(gate['mean_at_least'])} in the mean, as the peer"
+        return f"{number(gate['mean_at_least'])} in the mean, as the peer{PHRASES[gate['of']][0]}"
     value = f"at most {number(gate['at_most'])}" if "at_most" in gate else number(gate["at_least"])
     return value + PHRASES[gate["of"]][0]
 

@@ -25,16 +25,23 @@ from benchmarks import peers
 from benchmarks.learning_pages import write_pages
 from benchmarks.peers import ROOT, SILENT, measure_command, write_scripts
 from benchmarks.protocols import Protocol
-from benchmarks.validate import PEERS, RESULTS, best_in_a_row
+from benchmarks.validate import CASES, LAST_EPISODES, PEERS, RESULTS, best_in_a_row
 from rlcore.store.directory import write_json
 from rlcore.train.fingerprint import processor_name
 
 Train = Callable[[str, int, Path], dict[str, float]]  # Python, seed and an empty folder -> "return" and "cpu"
 PRESETS = {"dreamer_v3_cartpole": "exp=dreamer_v3"}  # of ours -> SheepRL's, which its keys change: they are theirs too
-# Preset of ours -> how Stable-Baselines3 is trained; the numbers are those of the SAC paper.
+# Preset of ours -> environment, how many of them, steps, and how Stable-Baselines3 is trained: with the numbers of the
+# SAC paper, and of RL Baselines3 Zoo's for games.
 SAC = {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "learning_starts": 10_000}
 SAC |= {"train_freq": 1, "gradient_steps": 1}
-ROBOTS = {"sac_half_cheetah": ("HalfCheetah-v5", 50_000), "sac_hopper": ("Hopper-v5", 100_000)}
+PONG = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate": [2.5e-4], "clip_range": [0.1]}
+PONG |= {"ent_coef": 0.01, "vf_coef": 0.5, "stats_window_size": LAST_EPISODES}
+BASELINES: dict[str, tuple[str, int, int, tuple[str, dict[str, Any]]]] = {
+    "sac_half_cheetah": ("HalfCheetah-v5", 1, 50_000, ("SAC", SAC)),
+    "sac_hopper": ("Hopper-v5", 1, 100_000, ("SAC", SAC)),
+    "ppo_pong": ("PongNoFrameskip-v4", 8, 800_000, ("PPO", PONG)),
+}
 SEEDS_DONE = ROOT / "runs/peers"
 SPOKEN = ("metric.log_level=1", "metric.log_every=1000000")  # so that it prints what episodes return
 RETURN = re.compile(r"policy_step=(\d+), reward_env_0=\[?([-\d.e+]+)")
@@ -43,7 +50,7 @@ RETURN = re.compile(r"policy_step=(\d+), reward_env_0=\[?([-\d.e+]+)")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", required=True, type=os.path.abspath, help="Python of an environment with the peers")
-    parser.add_argument("--only", nargs="*", choices=[*PRESETS, *ROBOTS], default=[*PRESETS, *ROBOTS])
+    parser.add_argument("--only", nargs="*", choices=[*PRESETS, *BASELINES], default=[*PRESETS, *BASELINES])
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     for name in options.only:
@@ -66,16 +73,22 @@ def main() -> None:
 
 
 def stable_baselines3(name: str) -> tuple[str, str, Train]:
-    """Name, call, and what trains the peer: the return is that of greedy episodes of its last policy."""
-    env_id, steps = ROBOTS[name]
-    protocol = Protocol(name, env_id, 1, steps, (), ("SAC", SAC), ())
+    """Name, call, and what trains the peer: the return is what the gate of the preset is of.
+
+    That is the mean of greedy episodes of its last policy, or of the last episodes of training.
+    """
+    env_id, count, steps, (algorithm, options) = BASELINES[name]
+    judged, vector = CASES[name].as_peer == "greedy", "pixels" if env_id.startswith("Pong") else "serial"
+    protocol = Protocol(name, env_id, count, steps, (), (algorithm, options), (), vector=vector, judged=judged)
 
     def train(python: str, seed: int, folder: Path) -> dict[str, float]:
         write_scripts(folder)
-        return peers.stable_baselines3(protocol, seed, folder, python)
+        found = peers.stable_baselines3(protocol, seed, folder, python)
+        return found if judged else found | {"return": float((folder / "output").read_text().split()[-1])}
 
-    numbers = ", ".join(f"{key}={value}" for key, value in SAC.items())
-    return "Stable-Baselines3", f'SAC("MlpPolicy", "{env_id}", {numbers}).learn({steps})', train
+    policy = "CnnPolicy" if vector == "pixels" else "MlpPolicy"
+    numbers = ", ".join(f"{key}={value}" for key, value in options.items())
+    return "Stable-Baselines3", f'{algorithm}("{policy}", "{env_id}", {numbers}).learn({steps})', train
 
 
 def sheeprl(name: str) -> tuple[str, str, Train]:
