@@ -63,7 +63,7 @@ def check_refusal(make: Callable[[], object], parts: Sequence[str]) -> None:
 
 def check_sizes(config: RunConfig, theirs: Mapping[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """World model, actor and critic have as many parameters each as theirs, counted without making any."""
-    module, built = ALGORITHMS[config.algo.name].module, list[Any]()
+    module, built = ALGORITHMS[config.algo.name].learner, list[Any]()
     build = module.build
     monkeypatch.setattr(module, "build", lambda context: built.append(build(context)) or built[-1])
     assert count(config, SPEC) is not None

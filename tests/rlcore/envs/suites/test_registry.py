@@ -172,12 +172,16 @@ def test_a_file_that_names_its_class_as_sheeprl_does_means_it() -> None:
         compose([*typed, "+env.wrapper.id=another"])
 
 
-def test_a_missing_extra_and_a_mistyped_argument_are_named(tmp_path: Path) -> None:
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     plugin(tmp_path, requires="no_such_engine", extra="arcade")
     with pytest.raises(UserError, match=r"env.id=arcade_game: the package for arcade .*pip install -e '\.\[arcade\]'"):
         make(EnvSettings("arcade_game"))
     row = next(row for row in list_suites() if row.name == "arcade")
     assert (row.ids, row.extra, row.installed) == (("arcade_game",), "arcade", False)
+
+
+def test_a_mistyped_argument_is_named(tmp_path: Path) -> None:
+    plugin(tmp_path)
     with pytest.raises(UserError, match=r"env.wrapper.life_end=1: .* did you mean 'life_ends'"):
         make(EnvSettings("arcade_game", {"life_end": 1}))
 
