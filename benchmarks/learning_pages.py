@@ -21,7 +21,7 @@ TITLES |= {f"dreamer_v{version}": f"Dreamer V{version}" for version in (1, 2, 3)
 PHRASES = {
     "greedy": ("", ""),
     "training": (", best of ten episodes of training in a row", "best mean of ten episodes of training in a row "),
-    "last_training": (", last fifty episodes of training", "mean of the last fifty episodes of training "),
+    "last_training": (", last fifty returns of training", "mean of the last fifty returns of training "),
     "evaluations": (", each of the last three evaluations", "lowest of the last three evaluations "),
     "pictures": (" of the error of the mean picture, by those told", "error of pictures told over the mean picture's "),
 }
@@ -151,7 +151,7 @@ def head(columns: Sequence[str]) -> list[str]:
 
 
 def row(cells: Sequence[str]) -> str:
-    """One line of it."""
+    """A line of a table."""
     return f"| {' | '.join(cells)} |"
 
 

@@ -84,7 +84,8 @@ def stable_baselines3(name: str) -> tuple[str, str, Train]:
     def train(python: str, seed: int, folder: Path) -> dict[str, float]:
         write_scripts(folder)
         found = peers.stable_baselines3(protocol, seed, folder, python)
-        return found if judged else found | {"return": float((folder / "output").read_text().split()[-1])}
+        said = re.search(r"last episodes: (\S+)", (folder / "output").read_text())
+        return found if judged or said is None else found | {"return": float(said[1])}
 
     policy = "CnnPolicy" if vector == "pixels" else "MlpPolicy"
     numbers = ", ".join(f"{key}={value}" for key, value in options.items())

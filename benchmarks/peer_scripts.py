@@ -1,7 +1,7 @@
 """Programs that run in the peers' own environment, as text: `benchmarks/peers.py` writes it beside their runs."""
 
 # What Stable-Baselines3 or sb3-contrib is asked for: class, policy, environment, number, its own arguments, of which a
-# list of one number falls linearly to 0. Its last word is what the last episodes of training returned, before wrappers.
+# list of one number falls linearly to 0. It says what the last episodes of training returned, before wrappers.
 SB3 = """
 import importlib, sys, json, gymnasium, torch
 from stable_baselines3.common.env_util import make_vec_env
@@ -21,7 +21,7 @@ if __name__ == "__main__":
     falling = {key: lambda left, first=of[0]: left * first for key, of in options.items() if isinstance(of, list)}
     model = algorithm(policy, envs, device="cpu", seed=seed, **options | falling)
     model.learn(steps)
-    print(sum(episode["r"] for episode in model.ep_info_buffer) / max(1, len(model.ep_info_buffer)))
+    print("last episodes:", sum(episode["r"] for episode in model.ep_info_buffer) / max(1, len(model.ep_info_buffer)))
     model.save(saved)
     if normalize:
         envs.save(saved + ".pkl")

@@ -143,7 +143,7 @@ PROTOCOLS = {
         judged=False,
     ),
     "f": Protocol(
-        "SAC, LunarLanderContinuous-v3, 16,384 steps, 4 environments, batch 256, a gradient step a row",
+        "SAC, LunarLanderContinuous-v3, 16,384 steps, 4 environments, batch 256, a gradient step for 4 policy steps",
         "LunarLanderContinuous-v3",
         4,
         16_384,
@@ -154,7 +154,7 @@ PROTOCOLS = {
         judged=False,
     ),
     "g": Protocol(
-        "CrossQ 256 units wide, InvertedPendulum-v5, 4,096 steps, 1 environment, batch 256, a gradient step a row",
+        "CrossQ 256 units wide, InvertedPendulum-v5, 4,096 steps, 1 environment, batch 256, a gradient step each",
         "InvertedPendulum-v5",
         1,
         4_096,
@@ -164,7 +164,7 @@ PROTOCOLS = {
         goal="half",
     ),
     "h": Protocol(
-        "DroQ, LunarLanderContinuous-v3, 512 steps, 4 environments, batch 256, 20 gradient steps a row",
+        "DroQ, LunarLanderContinuous-v3, 512 steps, 4 environments, batch 256, 20 gradient steps a policy step",
         "LunarLanderContinuous-v3",
         4,
         512,

@@ -57,4 +57,5 @@ def table(letter: str, figures: dict[str, Any]) -> list[str]:
         )
     of_run, cold = " (whole run, s)" if protocol.longer else "", figures["cold"]
     lines.append(f"| Shepherd, cold{of_run} | {cold['cpu']:.1f} | {cold['wall']:.1f} | {cold['memory']:.0f} | | | |")
-    return [*lines, "", f"{figures['day']}: {len(figures['alone'])} runs of each; {figures['state']}.", ""]
+    count = len(figures["alone"])
+    return [*lines, "", f"{figures['day']}: {count} run{'s' if count > 1 else ''} of each; {figures['state']}.", ""]

@@ -44,7 +44,7 @@ RESULTS = ROOT / "docs/results"
 RUNS = "runs/validate"
 KEPT, PEERS = RESULTS / "learning.json", RESULTS / "learning_peers.json"
 EPISODES = 100
-IN_A_ROW, LAST_EPISODES, LAST = 10, 50, 3  # episodes of training, likewise, evaluations
+IN_A_ROW, LAST_EPISODES, LAST = 10, 50, 3  # returns of training (an episode, of many games an iteration's), evaluations
 LEAN = (
     "env.capture_video=false",
     "model_manager.disabled=true",
@@ -260,7 +260,7 @@ def best_in_a_row(returns: Sequence[float]) -> float:
 
 
 def last_of_training(run: RunDirectory, steps: int) -> float:
-    """Mean return of the last fifty episodes of training within so many policy steps."""
+    """Mean of the last fifty returns of training, an iteration's episodes each, within so many policy steps."""
     return float(np.mean([value for step, value in from_directory(run).training if step <= steps][-LAST_EPISODES:]))
 
 

@@ -20,7 +20,7 @@ from flows.sweeps.folder import SweepFolder
 from flows.sweeps.preset import best_preset
 from flows.sweeps.sweep_report import report
 from flows.workers.local_api import prefect_api
-from flows.workers.pools import flow_called
+from flows.workers.pools import find_flow
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def sweep_flow(algo: str) -> Flow[..., Any]:
 
 def __getattr__(name: str) -> Flow[..., Any]:
     """`sweep_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
-    return flow_called(name, "sweep", sweep_flow)
+    return find_flow(name, "sweep", sweep_flow)
 
 
 def run_sweep(algo: str, folder: SweepFolder) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from flows.runs.create import new_run
 from flows.runs.milestones import is_trained
 from flows.runs.trainer import expect_trainer, release_after
 from flows.workers.local_api import prefect_api
-from flows.workers.pools import flow_called
+from flows.workers.pools import find_flow
 from rlcore.store.directory import RunDirectory
 
 
@@ -60,7 +60,7 @@ def training_flow(algo: str) -> Flow[..., Any]:
 
 def __getattr__(name: str) -> Flow[..., Any]:
     """`train_<algo>`, which a deployment's entrypoint names; of a plugin's algorithms too."""
-    return flow_called(name, "train", training_flow)
+    return find_flow(name, "train", training_flow)
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

@@ -130,7 +130,8 @@ def _answers(module: Any, config: Any, spec: EnvSpec, empty: bool) -> bool:
     import torch
 
     from rlcore.data.history import recalling
-    from rlcore.train.counting import NOWHERE, Nowhere
+    from rlcore.functional.noise import Noise
+    from rlcore.train.counting import NOWHERE, EmptyNoise, Nowhere
 
     try:
         with ExitStack() as stack:
@@ -139,7 +140,8 @@ def _answers(module: Any, config: Any, spec: EnvSpec, empty: bool) -> bool:
                 stack.enter_context(Nowhere())
             agent = recalling(module.Agent(config, spec, "auto", torch.Generator()), spec)
             zeros = {key: torch.zeros(1, *p.shape, dtype=getattr(torch, p.dtype)) for key, p in spec.obs.items()}
-            agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), None, True)
+            noise = EmptyNoise() if empty else Noise(0, "probe")
+            agent.act(agent.initial(1), zeros, torch.ones(1, dtype=torch.bool), noise, False)
     except Exception:  # a UserError, or whatever somebody's agent meets in a space that it is not made for
         return False
     return True

@@ -45,7 +45,7 @@ def listening(address: Path) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def outages_survived() -> Iterator[None]:
+def survive_outages() -> Iterator[None]:
     """Leave the `with` where Prefect's server is away or fails: Prefect's loops try again, but not for long."""
     import httpx  # 50 ms; who asks this has imported Prefect
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from uuid import UUID
 
 from flows.config.compose import compose
-from flows.process.network import outages_survived
+from flows.process.network import survive_outages
 from flows.process.signals import time_left
 from flows.runs.listeners import tell
 from flows.runs.pruning import prune
@@ -70,7 +70,7 @@ class DeployedHands:
         """The next job that ends, and how; looks every two seconds."""
         while not self._ended:
             time.sleep(LOOK_EVERY)
-            with outages_survived(), get_client(sync_client=True) as client:
+            with survive_outages(), get_client(sync_client=True) as client:
                 for job, flow_run in tuple(self._running.items()):
                     self._look(job, client.read_flow_run(flow_run))
         job, end = self._ended.pop(0)
@@ -148,7 +148,7 @@ def cancel_with(flow_run: UUID, hands: DeployedHands) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with outages_survived():
+        with survive_outages():
             with get_client(sync_client=True) as client:
                 state = client.read_flow_run(flow_run).state
             if state is not None and (state.is_cancelling() or state.is_cancelled()):

@@ -109,7 +109,7 @@ class _Api:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The address that it answers at."""
         return f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
 
     def ready(self) -> bool:

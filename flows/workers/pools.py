@@ -110,7 +110,7 @@ def _function(algo: str, kind: str) -> str:
     return f"{kind}_{algo.replace('-', '_')}"
 
 
-def flow_called(name: str, kind: str, flow_of: Callable[[str], Any]) -> Any:
+def find_flow(name: str, kind: str, flow_of: Callable[[str], Any]) -> Any:
     """The flow of an algorithm, a plugin's too, by the name in its entrypoint: a module's `__getattr__`.
 
     An AttributeError for other names than `<kind>_...`, a UserError where no algorithm here has it.

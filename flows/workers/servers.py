@@ -152,7 +152,7 @@ def _mark_of(process: psutil.Process) -> str | None:
     return variables.get(KIND, "") if variables.get(MARK) == str(state_folder()) else None
 
 
-def being_trained() -> list[RunDirectory]:
+def list_trained() -> list[RunDirectory]:
     """The runs that flow runs of these workers train just now."""
     return [RunDirectory(path) for pid, _ in find_marked() if (path := _word_after("rlcore.train.trainer", pid))]
 

@@ -93,7 +93,7 @@ def up(kind: str = "") -> None:
 def down() -> None:
     """End what `up` started, workers first, so that trainers can write their checkpoints; nothing else."""
     with hold(servers.folder() / "lock"):
-        trained = servers.being_trained()
+        trained = servers.list_trained()
         # A worker told to end kills its flows at once; flows whose worker is gone end by themselves, and well.
         servers.end(("worker",), signal.SIGKILL)
         servers.wait_until(lambda: not any("worker" in kind for _, kind in servers.find_marked()), servers.STOP_TIMEOUT)

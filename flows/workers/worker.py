@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from flows.process.network import outages_survived
+from flows.process.network import survive_outages
 from flows.process.parents import WORKER
 from flows.settings import configure_environment, home
 from flows.workers.pools import DRIVERS
@@ -47,7 +47,7 @@ _look = FlowRunCancellingObserver._check_for_cancelled_flow_runs
 
 async def _look_on(self: FlowRunCancellingObserver) -> None:
     """Look for flow runs to be cancelled; Prefect gives that up for good where a server is away three times."""
-    with outages_survived():
+    with survive_outages():
         await _look(self)
 
 
@@ -102,7 +102,7 @@ class ShepherdWorker(ProcessWorker):
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Start what is due. While the server is away nothing is, and what runs here goes on."""
-        with outages_survived():
+        with survive_outages():
             return await super().get_and_submit_flow_runs()
         return []
 
@@ -137,7 +137,7 @@ class ShepherdWorker(ProcessWorker):
 
     async def sync_with_backend(self) -> None:
         """Tell the server that this worker lives, and look after flow runs that nobody leads any more."""
-        with outages_survived():
+        with survive_outages():
             await super().sync_with_backend()
             await begin_again(self.client, self._note, self._has)
             if self._since is None:

@@ -36,7 +36,7 @@ class Held:
                 self._places.append((held, key))
 
     def tensors(self) -> list[Tensor]:
-        """All of them, detached, in the order of `names`."""
+        """Every tensor that is held, detached, in the order of `names`."""
         return [held[key].detach() for held, key in self._places]
 
     def addresses(self) -> list[int]:

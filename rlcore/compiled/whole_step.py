@@ -23,7 +23,7 @@ class StepTensors(Protocol):
     """The tensors that a step changes, and the learning rates that it reads: `rlcore.optim.changed` has them."""
 
     def tensors(self) -> list[Tensor]:
-        """All of them, learning rates last."""
+        """Every such tensor, learning rates last."""
         ...
 
     def memory(self) -> list[int]:

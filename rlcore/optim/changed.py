@@ -24,7 +24,7 @@ class Changed:
         self.flat = [*(o.parameters for o in optimizers), *(t.parameters for t in targets)]
 
     def tensors(self) -> list[Tensor]:
-        """All of it, learning rates last; of parameters that another optimizer has changed since, as they are now."""
+        """Every such tensor, learning rates last; of parameters that another optimizer has changed, as they are now."""
         for flat in self.flat:
             flat.gather()
         rules = [tensor for o in self.optimizers for tensor in (*o.slots.values(), o.count)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.groups import RunConfig
+from rlcore.functional.noise import Noise
 from rlcore.spec import EnvSpec
 from rlcore.train.need import BEYOND, Counted
 from rlcore.types import Alone, Context
@@ -61,6 +62,27 @@ def _join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     shape = list(parts[0].shape)
     shape[dim] = sum(part.shape[dim] for part in parts)
     return torch.empty(shape, dtype=parts[0].dtype, device=NOWHERE)
+
+
+class EmptyNoise(Noise):
+    """Noise for agents whose tensors hold nothing: shapes alone."""
+
+    def __init__(self) -> None:
+        self.device = NOWHERE
+
+    def normal(self, *shape: int) -> Tensor:
+        """A float32, [*shape]."""
+        return torch.empty(shape, device=NOWHERE)
+
+    exponential = uniform = normal
+
+    def bernoulli(self, p: float, *shape: int) -> Tensor:
+        """A uint8, [*shape]."""
+        return torch.empty(shape, dtype=torch.uint8, device=NOWHERE)
+
+    def in_a_row(self, kind: str, count: int, shape: tuple[Any, ...]) -> Iterator[Tensor]:
+        """So many draws of a kind and shape."""
+        return (getattr(self, kind)(*shape) for _ in range(count))
 
 
 class _First(Alone):

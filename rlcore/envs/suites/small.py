@@ -116,7 +116,7 @@ CLASSES: Mapping[str, type[gymnasium.Env[Any, Any]]] = {"point_mass": PointMass,
 
 
 class SmallSuite(Suite):
-    """Both of them by their ids."""
+    """The two tasks by their ids."""
 
     name = "small"
     note = "a mass to push, crosshairs to align: learned within minutes"
