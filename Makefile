@@ -78,6 +78,7 @@ peer = test -x $(1)/bin/$(2) || { python3 -m venv $(1) && $(1)/bin/pip install -
 bench: install
 	@$(call peer,$(PEERS),sheeprl,stable-baselines3 sb3-contrib sheeprl==0.8.4 'setuptools<81' 'mujoco<4' 'gymnasium[box2d]' ale-py dm-control)
 	$(BIN)/python -m benchmarks.peers --peers $(CURDIR)/$(PEERS)/bin/python $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.games --peers $(CURDIR)/$(PEERS)/bin/python)
 
 bench-sweeps: install
 	@$(call peer,$(ZOO),rl_zoo3,rl_zoo3 pandas)

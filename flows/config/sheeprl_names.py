@@ -181,14 +181,15 @@ def _env(node: Tree, place: str) -> None:
     if wrapper is None or wrapper == "???":
         node["wrapper"] = {}
     elif isinstance(wrapper, dict):
-        target = wrapper.get("_target_")
+        target, theirs = wrapper.get("_target_"), ""
         if isinstance(target, str) and _means_suite(target):
-            del wrapper["_target_"]
-            target = None
+            theirs, target = wrapper.pop("_target_"), None
         _unwrap(wrapper, node.get("id"), f"{place}.wrapper.env")
         if "domain_name" in wrapper:
             node["id"] = _dmc_id(node.get("id"), wrapper)
         own = node.get("id")
+        if theirs and theirs not in CLASSES["env.wrapper"][0]:
+            _refuse_other_suite(theirs, str(own), place)
         if isinstance(target, str) and target in ENVS_NOT_YET:
             missing = f"{ENVS_NOT_YET[wrapper.pop('_target_')]} is not there yet; `shepherd envs` lists what is"
             raise UserError(f"{place}.wrapper._target_={target}: {missing}")
@@ -228,6 +229,19 @@ def _means_suite(target: str) -> bool:
 
     plugins.load()
     return any(target in suite.targets for suite in SUITES.values())
+
+
+def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
+    """Refuse a class that makes environments of one suite beside the id of another's."""
+    from rlcore.envs.suites.registry import SUITES, suite_with
+
+    there = suite_with(env_id)
+    meant = [suite for suite in SUITES.values() if target in suite.targets]
+    if there is not None and there not in meant:
+        raise UserError(
+            f"{place}.wrapper._target_={target}: makes environments of {meant[0].name}, and {place}.id={env_id} is one "
+            f"of {there.name}; take it out, or choose an id (`shepherd envs` lists them)"
+        )
 
 
 def _fabric(node: Tree, place: str) -> None:

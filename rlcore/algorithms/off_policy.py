@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,7 +10,7 @@ from rlcore.config.algorithm import VECTORS, AlgorithmConfig
 from rlcore.config.schema import arg
 from rlcore.config.values import spell
 from rlcore.errors import UserError
-from rlcore.nn.network_keys import SMALLEST, KeysConfig, NetworkConfig, check_keys, kind_of
+from rlcore.nn.network_keys import SMALLEST, KeysConfig, NetworkConfig, check_keys
 from rlcore.optim.optimizer_keys import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -137,7 +138,8 @@ class SoftConfig(OffPolicyConfig):
         if not spec.action.continuous:
             found = f"this one has {spec.action.space}; `shepherd agents` lists what takes that"
             raise UserError(f"env.id={spec.id}: {self.name} takes continuous actions, and {found}")
-        kind_of(spec.action, "tanh_normal")
+        if not all(map(math.isfinite, (*spec.action.low, *spec.action.high))):
+            raise UserError(f"env.id={spec.id}: {self.name} takes actions bounded on both sides, and these are not")
         super().check_spec(spec)
 
     def target_entropy(self, size: int) -> float:

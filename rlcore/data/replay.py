@@ -91,6 +91,9 @@ class Replay(Buffer):
         self.every, self.end, self.online = every, end, online
         self.device, self.target, self.ranks = torch.device(device), context.fabric.device, context.ranks
         self.rng, self.width = context.generator("replay"), context.num_envs
+        # Rows of every environment in the whole run; None where nobody knows, as with those of a dataset before them.
+        whole = end if context.config.buffer.load_from is None else None
+        self._rows = None if whole is None else whole // (self.width * self.ranks.size)
         self._files = context.config if context.config.buffer.memmap and self.device.type == "cpu" else None
         self._carry, fresh = carry, tree.name_leaves(carry)
         self._fresh = {name: value[0].cpu() for name, value in fresh.items()}
@@ -113,13 +116,14 @@ class Replay(Buffer):
 
     @property
     def capacity(self) -> int:
-        """Rows of every environment that there is room for; memory is taken as they come."""
+        """Rows of every environment that there is room for, no more than a run brings; memory is taken as they come."""
         return self._slots
 
     @property
     def _slots(self) -> int:
         # A chunk whose first rows are no longer drawn is whole until it is let go.
-        return self.size + self.before + self.chunk_rows + 1
+        most = self.size + self.before + self.chunk_rows + 1
+        return most if self._rows is None else min(most, self._rows + self.before + 2)
 
     @property
     def batch_rows(self) -> int:

@@ -115,11 +115,13 @@ class NetworkConfig:
     residual: bool = arg(False, "SimBa's blocks x + MLP(LayerNorm(x)) in place of hidden layers")
 
     def check(self, prefix: str) -> None:
-        """Refuse what residual blocks do not have; `prefix` is the place of this group, for messages."""
+        """Refuse what residual blocks do not have, and two norms; `prefix` is the place of this group, for messages."""
         for name in ("layer_norm", "dropout", "batch_norm"):
             if self.residual and (value := getattr(self, name)):
                 nothing = spell(type(value)())
                 raise UserError(f"{prefix}{name}={spell(value)}: not beside {prefix}residual=true; set it to {nothing}")
+        if self.layer_norm and self.batch_norm:
+            raise UserError(f"{prefix}layer_norm=true: not beside {prefix}batch_norm=true; set one of them to false")
 
 
 def check_keys(

@@ -10,7 +10,7 @@ Greedy returns found on Pendulum-v1 after 800 actions, each played four times (1
 
 An entropy of the wrong sign, or an action without its tanh, is forgiven here: golden values see it.
 
-Where it comes to with a preset's steps is in docs/algorithms/sac.md.
+Where it comes to with a preset's steps is in docs/results/sac.md.
 """
 
 from __future__ import annotations

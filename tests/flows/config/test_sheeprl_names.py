@@ -238,6 +238,22 @@ def test_a_suite_that_is_not_there_yet_is_called_by_its_name(target, suite):
 
 # --- a copy of their whole config folder, with its keys and class strings ---------------------------------------------
 
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        (
+            ["env=gym", "env.wrapper._target_=sheeprl.envs.crafter.CrafterWrapper"],
+            "makes environments of crafter, and env.id=CartPole-v1 is one of gym",
+        ),
+        (["env=atari", "env.wrapper._target_=sheeprl.envs.dmc.DMCWrapper"], "makes environments of dmc, and env.id="),
+    ],
+)
+def test_a_class_of_another_suite_than_the_ids_is_refused(typed: list[str], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        compose(["exp=ppo", *typed])
+
+
 MEAN = "{_target_: torchmetrics.MeanMetric, sync_on_compute: '${metric.sync_on_compute}'}"
 PART = (
     "dense_units: '${algo.dense_units}', mlp_layers: '${algo.mlp_layers}', "
