@@ -308,3 +308,15 @@ def test_an_arrival_counts_though_nothing_was_drawn_while_it_was_the_newest(samp
         assert torch.equal(a.steps.obs["state"], b.steps.obs["state"])
         assert torch.equal(a.last.obs["state"], b.last.obs["state"])
         assert torch.equal(a.last.terminated, b.last.terminated)
+
+
+@pytest.mark.parametrize("size", [50, 10**18])
+def test_a_memory_has_room_for_the_rows_of_its_run_and_no_more(size: int) -> None:
+    run, other = memory(size=size, end=40 * 3, ratio=1 / 3), memory(ratio=1 / 3)
+    batches = []
+    for replay in (run, other):
+        filled(replay, 10)
+        batches.append(drawn(replay)[0])
+    assert run.capacity < 50 < other.capacity
+    assert torch.equal(*(batch.steps.action for batch in batches))
+    assert (batches[0].places == batches[1].places).all()
