@@ -5,6 +5,9 @@
     device   of a GPU: what its rank learns with
     disk     the checkpoints that are kept, a replay memory, and for each of them what was new in it
 
+Not in it is what a gradient step computes on its way, and machine code: from images, and of Dreamers, 0.2 to 1 GB more
+(docs/results/speed.md has peaks).
+
 An algorithm writes no formula: its learner is built without numbers and its state counted (`rlcore.train.counting`),
 its buffer says how many rows it keeps, the environment's spec what a row takes.
 """
