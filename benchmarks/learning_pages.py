@@ -48,14 +48,14 @@ def write_pages(folder: Path) -> None:
 
 def count_reaching(gate: dict[str, Any]) -> int:
     """Number of seeds that reach a gate."""
-    low, high = gate.get("at_least", gate.get("mean_at_least", -math.inf)), gate.get("at_most", math.inf)
+    low, high = gate.get("at_least", gate.get("iqm_at_least", -math.inf)), gate.get("at_most", math.inf)
     return sum(low <= value <= high for value in gate["values"])
 
 
 def mark(gate: dict[str, Any]) -> str:
     """A gate in a few words."""
-    if "mean_at_least" in gate:
-        return f"{number(gate['mean_at_least'])} in the mean, as the peer{PHRASES[gate['of']][0]}"
+    if "iqm_at_least" in gate:
+        return f"{number(gate['iqm_at_least'])} in the IQM, as the peer{PHRASES[gate['of']][0]}"
     value = f"at most {number(gate['at_most'])}" if "at_most" in gate else number(gate["at_least"])
     return value + PHRASES[gate["of"]][0]
 
@@ -67,8 +67,8 @@ def passes(figures: dict[str, Any]) -> bool:
 
 
 def _holds(gate: dict[str, Any]) -> bool:
-    if "mean_at_least" in gate:
-        return float(np.mean(gate["values"])) >= gate["mean_at_least"]
+    if "iqm_at_least" in gate:
+        return iqm(gate["values"]) >= gate["iqm_at_least"]
     return count_reaching(gate) >= SHARE * len(gate["values"])
 
 
@@ -158,6 +158,11 @@ def row(cells: Sequence[str]) -> str:
 def list_returns(values: Sequence[float]) -> str:
     """Returns, as a reader wants them."""
     return ", ".join(map(number, values))
+
+
+def iqm(returns: Sequence[float]) -> float:
+    """The interquartile mean of seeds."""
+    return float(statistics.iqm([np.array(returns)]))
 
 
 def interval(returns: Sequence[float]) -> str:

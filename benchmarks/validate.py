@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning_pages import passes, verdict, write_pages
+from benchmarks.learning_pages import iqm, passes, verdict, write_pages
 from flows.compare import curves, pictures
 from flows.compare.records import Record, from_directory
 from flows.config.compose import compose
@@ -67,21 +67,21 @@ class Case:
     within_s: float | None = None  # processor seconds of a seed's training
     training: float | None = None  # of the best mean return of ten episodes of training in a row
     evaluations: float | None = None  # of each of the last three evaluations
-    as_peer: str = ""  # of which of `MEASURES` the seeds' mean reaches that of the peer's in learning_peers.json
+    as_peer: str = ""  # of which of `MEASURES` the seeds' IQM reaches that of the peer's in learning_peers.json
     pictures: float | None = None  # error of reconstructed pictures, as a share of the mean picture's, to stay below
 
     def gates(self, total_steps: int, peer: float = 0.0) -> list[tuple[str, int, dict[str, float]]]:
-        """Name in `MEASURES`, policy steps and mark of each; `peer` is what its seeds reach in the mean."""
+        """Name in `MEASURES`, policy steps and mark of each; `peer` is the IQM of its seeds."""
         asked = {"training": self.training, "evaluations": self.evaluations, "greedy": self.mark}
         low = [*(("greedy", *earlier) for earlier in self.earlier)]
         low += [(of, total_steps, mark) for of, mark in asked.items() if mark is not None]
         found = [(of, steps, {"at_most" if self.below else "at_least": mark}) for of, steps, mark in low]
-        found += [(self.as_peer, total_steps, {"mean_at_least": peer})] if self.as_peer else []
+        found += [(self.as_peer, total_steps, {"iqm_at_least": peer})] if self.as_peer else []
         return found + ([] if self.pictures is None else [("pictures", total_steps, {"at_most": self.pictures})])
 
 
-def mean_of_peer(name: str) -> float:
-    """Mean of what the peer's seeds reach.
+def iqm_of_peer(name: str) -> float:
+    """Interquartile mean of what the peer's seeds reach: of so few seeds a mean is that of the luckiest.
 
     Raises:
         SystemExit: it was not trained.
@@ -89,7 +89,7 @@ def mean_of_peer(name: str) -> float:
     found = json.loads(PEERS.read_text())
     if name not in found:
         sys.exit(f"{name}: no peer's figures in {PEERS}; python -m benchmarks.learning_peers --only {name}")
-    return float(np.mean(found[name]["values"]))
+    return iqm(found[name]["values"])
 
 
 NO_PEER = "none at these steps; 22, the random policy"
@@ -194,7 +194,7 @@ def validate(name: str, case: Case, seeds: Sequence[int], workers: int | None) -
     by_episode = case.training is not None or case.as_peer == "last_training"
     words += ["metric.log_every=1"] if by_episode else []
     config, _ = compose([*words, "seed=0"])
-    gates = case.gates(config.algo.total_steps, mean_of_peer(name) if case.as_peer else 0.0)
+    gates = case.gates(config.algo.total_steps, iqm_of_peer(name) if case.as_peer else 0.0)
     key = digest(learning_half(config))
     words += [f"seed={','.join(map(str, seeds))}", f"group={name}-{key}"]
     command = [str(Path(sys.executable).with_name("shepherd")), "train", *words]
