@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.held import Held, Reading, inputs_of, layout
+from rlcore.compiled.held import Held, Reading, inputs_of, layout, restoring
 from rlcore.door import Compiler
 from rlcore.errors import RunError
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
@@ -141,7 +141,8 @@ class CompiledGradient:
                 self._names = [[*means], [*kept]]
                 return total, (weight, [*means.values(), *kept.values()])
 
-            parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(vector))
+            with restoring(objective):
+                parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(vector))
             return self.parameters.join(parts.values()), weight, *found
 
         return function

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -64,6 +65,21 @@ class Reading(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Call the function."""
         return self.function(*inputs)
+
+
+@contextmanager
+def restoring(module: nn.Module) -> Iterator[None]:
+    """Put every parameter back in its place at the end.
+
+    `functional_call` leaves a plain tensor where a module is a part of two others: it was exchanged there twice.
+    """
+    owners: list[Any] = [*module.modules()]
+    places = [(owner._parameters, {**owner._parameters}) for owner in owners]
+    try:
+        yield
+    finally:
+        for place, own in places:
+            place.update(own)
 
 
 def inputs_of(record: Any) -> list[Tensor]:
