@@ -24,7 +24,7 @@ import yaml
 from benchmarks import peers
 from benchmarks.learning_pages import write_pages
 from benchmarks.peers import ROOT, SILENT, measure_command, write_scripts
-from benchmarks.protocols import Protocol
+from benchmarks.protocols import PONG_OPTIONS, Protocol
 from benchmarks.validate import CASES, LAST_EPISODES, PEERS, RESULTS, best_in_a_row
 from rlcore.store.directory import write_json
 from rlcore.train.fingerprint import processor_name
@@ -35,7 +35,7 @@ PRESETS = {"dreamer_v3_cartpole": "exp=dreamer_v3"}  # of ours -> SheepRL's, whi
 # SAC paper, and of RL Baselines3 Zoo's for games.
 SAC = {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "learning_starts": 10_000}
 SAC |= {"train_freq": 1, "gradient_steps": 1}
-PONG = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate": [2.5e-4], "clip_range": [0.1]}
+PONG = PONG_OPTIONS | {"learning_rate": [2.5e-4], "clip_range": [0.1]}
 PONG |= {"ent_coef": 0.01, "vf_coef": 0.5, "stats_window_size": LAST_EPISODES}
 BASELINES: dict[str, tuple[str, int, int, tuple[str, dict[str, Any]]]] = {
     "sac_half_cheetah": ("HalfCheetah-v5", 1, 50_000, ("SAC", SAC)),
@@ -84,8 +84,10 @@ def stable_baselines3(name: str) -> tuple[str, str, Train]:
     def train(python: str, seed: int, folder: Path) -> dict[str, float]:
         write_scripts(folder)
         found = peers.stable_baselines3(protocol, seed, folder, python)
-        said = re.search(r"last episodes: (\S+)", (folder / "output").read_text())
-        return found if judged or said is None else found | {"return": float(said[1])}
+        if judged:
+            return found
+        (said,) = re.findall(r"last episodes: (\S+)", (folder / "output").read_text())
+        return found | {"return": float(said)}
 
     policy = "CnnPolicy" if vector == "pixels" else "MlpPolicy"
     numbers = ", ".join(f"{key}={value}" for key, value in options.items())

@@ -66,10 +66,7 @@ def load_part(path_or_uri: str | Path) -> dict[str, Any]:
 def _local(path_or_uri: str | Path) -> str | Path:
     """The place on this machine of what a path or a models:/ URI names."""
     if str(path_or_uri).startswith("models:/"):
-        from flows.settings import configure_environment  # every command imports flows first
-
-        configure_environment()  # before MLflow is imported, which writes into the user's folder
-        from flows.registry.models import resolve_uri
+        from flows.registry.models import resolve_uri  # every command imports flows first
 
         return resolve_uri(str(path_or_uri))
     return path_or_uri

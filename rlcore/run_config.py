@@ -48,7 +48,8 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
 
 def _find_foreign(name: str, algo: Mapping[str, Any]) -> dict[str, list[str]]:
     """Keys that the algorithm does not have and others here have, no slips of the pen: key -> whose."""
-    strange = [key for key in algo if key not in _names(ALGORITHMS[name])]  # seldom: others' keys take time to import
+    own = _names(ALGORITHMS[name])
+    strange = [key for key in algo if key not in own]  # seldom: others' keys take time to import
     owners = {key: [other for other, module in ALGORITHMS.items() if key in _names(module)] for key in strange}
     return {key: found for key, found in owners.items() if found}
 

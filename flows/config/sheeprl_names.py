@@ -236,10 +236,10 @@ def _refuse_other_suite(target: str, env_id: str, place: str) -> None:
     from rlcore.envs.suites.registry import SUITES, suite_with
 
     there = suite_with(env_id)
-    meant = [suite for suite in SUITES.values() if target in suite.targets]
-    if there is not None and there not in meant:
+    if there is not None and target not in there.targets:
+        meant = next(suite.name for suite in SUITES.values() if target in suite.targets)
         raise UserError(
-            f"{place}.wrapper._target_={target}: makes environments of {meant[0].name}, and {place}.id={env_id} is one "
+            f"{place}.wrapper._target_={target}: makes environments of {meant}, and {place}.id={env_id} is one "
             f"of {there.name}; take it out, or choose an id (`shepherd envs` lists them)"
         )
 

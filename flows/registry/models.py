@@ -127,7 +127,8 @@ def resolve_uri(uri: str) -> Path:
 
     A local folder, which `rlcore.judge.policy` reads; a `UserError` where there is no such model.
     """
-    return fetch_policy(connect(tracking_uri()), version_at(uri))
+    version = version_at(uri)  # first: it sets what MLflow reads when it is imported, and where its store is
+    return fetch_policy(connect(tracking_uri()), version)
 
 
 def fetch_policy(client: MlflowClient, version: ModelVersion) -> Path:

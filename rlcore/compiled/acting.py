@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from rlcore.compiled import machine_code
 from rlcore.compiled.held import Held, Reading, inputs_of
@@ -123,7 +122,7 @@ class CompiledActing:
         def function(*given: Tensor) -> tuple[Tensor, ...]:
             held, rest = dict(zip(names, given, strict=False)), given[len(names) :]
             with torch.no_grad():
-                action, taken, extras, carry = functional_call(reading, held, rest)
+                action, taken, extras, carry = reading.call(held, rest)
             self._names = list(extras)
             # A carry keeps the form that it began with: machine code is for one type and layout.
             kept = leaves(fit(self.form, carry))

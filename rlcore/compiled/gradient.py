@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import grad_and_value
 
 from rlcore.compiled import machine_code
-from rlcore.compiled.held import Held, Reading, inputs_of, layout, restoring
+from rlcore.compiled.held import Held, Reading, inputs_of, layout
 from rlcore.door import Compiler
 from rlcore.errors import RunError
 from rlcore.functional.noise import Draw, Drawn, Noise, Recorder, draw_all
@@ -136,13 +136,12 @@ class CompiledGradient:
             def value(named: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
                 parts = {f"members.0.{name}": part for name, part in named.items()} | borrowed
                 with self.autocast():
-                    total, weight, means, *aux = functional_call(objective, parts, tuple(given))
+                    total, weight, means, *aux = objective.call(parts, given)
                 kept = aux[0] if aux else {}
                 self._names = [[*means], [*kept]]
                 return total, (weight, [*means.values(), *kept.values()])
 
-            with restoring(objective):
-                parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(vector))
+            parts, (_, (weight, found)) = grad_and_value(value, has_aux=True)(self.parameters.split(vector))
             return self.parameters.join(parts.values()), weight, *found
 
         return function

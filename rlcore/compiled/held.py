@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rlcore.functional.tree import leaves
 
@@ -56,7 +56,7 @@ class Held:
 
 
 class Reading(nn.Module):
-    """A function as a module around those it reads, so that `functional_call` can exchange their parameters."""
+    """A function as a module around those it reads, so that `call` can exchange their parameters."""
 
     def __init__(self, modules: nn.ModuleList, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -66,20 +66,18 @@ class Reading(nn.Module):
         """Call the function."""
         return self.function(*inputs)
 
+    def call(self, parts: Mapping[str, Tensor], inputs: Sequence[Any]) -> Any:
+        """Call it with others in the place of parameters and buffers, which are in their places again afterwards.
 
-@contextmanager
-def restoring(module: nn.Module) -> Iterator[None]:
-    """Put every parameter back in its place at the end.
-
-    `functional_call` leaves a plain tensor where a module is a part of two others: it was exchanged there twice.
-    """
-    owners: list[Any] = [*module.modules()]
-    places = [(owner._parameters, {**owner._parameters}) for owner in owners]
-    try:
-        yield
-    finally:
-        for place, own in places:
-            place.update(own)
+        `functional_call` leaves a plain tensor where a module is a part of two others: it was exchanged there twice.
+        """
+        owners: list[Any] = [*self.modules()]
+        places = [(owner._parameters, {**owner._parameters}) for owner in owners]
+        try:
+            return functional_call(self, {**parts}, tuple(inputs))
+        finally:
+            for place, own in places:
+                place.update(own)
 
 
 def inputs_of(record: Any) -> list[Tensor]:

@@ -236,15 +236,12 @@ def test_a_suite_that_is_not_there_yet_is_called_by_its_name(target, suite):
         compose(["exp=ppo", f"env.wrapper._target_={target}"])
 
 
-# --- a copy of their whole config folder, with its keys and class strings ---------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
         (
             ["env=gym", "env.wrapper._target_=sheeprl.envs.crafter.CrafterWrapper"],
-            "makes environments of crafter, and env.id=CartPole-v1 is one of gym",
+            "makes environments of crafter, and env.id=CartPole-v1 is one of classic control",
         ),
         (["env=atari", "env.wrapper._target_=sheeprl.envs.dmc.DMCWrapper"], "makes environments of dmc, and env.id="),
     ],
@@ -253,6 +250,8 @@ def test_a_class_of_another_suite_than_the_ids_is_refused(typed: list[str], sent
     with pytest.raises(UserError, match=sentence):
         compose(["exp=ppo", *typed])
 
+
+# --- a copy of their whole config folder, with its keys and class strings ---------------------------------------------
 
 MEAN = "{_target_: torchmetrics.MeanMetric, sync_on_compute: '${metric.sync_on_compute}'}"
 PART = (

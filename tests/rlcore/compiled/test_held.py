@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from rlcore.compiled.held import restoring
+from rlcore.compiled.held import Reading
 
 
 class Twice(nn.Module):
@@ -22,10 +21,10 @@ class Twice(nn.Module):
 
 
 def test_parameters_are_in_their_places_again_where_a_module_is_a_part_of_two() -> None:
-    module = Twice()
+    twice = Twice()
+    module = Reading(nn.ModuleList([twice]), twice.forward)
     own = dict(module.named_parameters())
     given = {name: torch.zeros_like(value) for name, value in own.items()}
-    with restoring(module):
-        assert not functional_call(module, given, (torch.ones(1, 2),)).any()
+    assert not module.call(given, (torch.ones(1, 2),)).any()
     assert all(value is own[name] for name, value in module.named_parameters())
     assert all(isinstance(value, nn.Parameter) for value in module.parameters())
