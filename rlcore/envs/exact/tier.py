@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,9 @@ from rlcore.envs.spaces import spec_of
 from rlcore.types import State
 
 OTHER_SEEDS = 3  # tried before a seed is said to change nothing
-CAPTURES = 6  # moments at which a snapshot is taken and continued elsewhere
+CAPTURES = 6  # moments at which a snapshot is taken and continued in a new environment to the next episode's end
+GLANCES = 64  # further ones, continued for a few steps: what a state lacks may show in one of ten
+GLANCE = 4  # steps
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,7 @@ def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> s
     # At the first episode's end, and one action before: counters and the pending reset matter there.
     first = len(episodes[0].actions)
     moments |= {moment for moment in (first - 1, first) if 0 <= moment < len(plan)}
+    glances = {round(len(plan) * (i + 0.5) / GLANCES) for i in range(GLANCES)} - moments - {len(plan)}
     first_seed = episode_seed(seed, 0)
     with make_env() as env:
         env.reset(seed=first_seed)
@@ -239,15 +242,18 @@ def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> s
             return f"{opaque} cannot be saved"
         undisturbed, _, _ = _play_through(make_env, plan, first_seed, set())
         try:
-            arrivals, states, plan = _play_through(make_env, plan, first_seed, moments)
+            arrivals, states, plan = _play_through(make_env, plan, first_seed, moments | glances)
         except OpaqueStateError as opaque:
             return str(opaque)
         if undisturbed != arrivals:
             return "the same seed and actions gave another episode, or saving the state changed it"
-        for moment, (state, done) in states.items():
-            difference = _continue(make_env, state, done, plan, arrivals, moment)
-            if difference is not None:
-                return f"a state saved at step {moment} went on differently at step {difference}"
+        with make_env() as used:
+            for moment, (state, done) in states.items():
+                with make_env() if moment in moments else nullcontext(used) as other:
+                    end = None if moment in moments else moment + GLANCE
+                    difference = _continue(other, state, done, plan[:end], arrivals, moment)
+                if difference is not None:
+                    return f"a state saved at step {moment} went on differently at step {difference}"
     return ""
 
 
@@ -275,22 +281,21 @@ def _play_through(
 
 
 def _continue(
-    make_env: Build, state: State, done: bool, plan: list[Any], arrivals: list[bytes], moment: int
+    env: gymnasium.Env, state: State, done: bool, plan: list[Any], arrivals: list[bytes], moment: int
 ) -> int | None:
-    """The first step that differs after a state was put into a new environment; None to the end of the next episode."""
-    with make_env() as env:
-        restore(env, state)
-        ends = 0
-        for index in range(moment, len(plan)):
-            try:
-                _, arrival, done = _step_or_reset(env, plan[index], done)
-            except Exception:  # it went on differently, so that this action is not allowed
-                return index + 1
-            if arrival != arrivals[index + 1]:
-                return index + 1
-            ends += done
-            if ends == 2:
-                return None
+    """The first step that differs after a state was put into an environment; None to the end of the next episode."""
+    restore(env, state)
+    ends = 0
+    for index in range(moment, len(plan)):
+        try:
+            _, arrival, done = _step_or_reset(env, plan[index], done)
+        except Exception:  # it went on differently, so that this action is not allowed
+            return index + 1
+        if arrival != arrivals[index + 1]:
+            return index + 1
+        ends += done
+        if ends == 2:
+            return None
     return None
 
 

@@ -21,21 +21,40 @@ SCREEN = (160, 210)  # width and height of its pictures
 
 
 class Preprocessing(AtariPreprocessing):
-    """Gymnasium's wrapper of one action a call: the same bits in three quarters of the time.
+    """Gymnasium's wrapper of one action a call, with sticky actions: the same bits in three quarters of the time.
 
     Its own asks the environment for every frame, which then draws each, though of them all two at most are looked at.
+    Stickiness (Machado et al., 2018, §5.2) is here and not in the emulator, whose copy of itself lacks the action
+    that is to be repeated: a restored game would go on otherwise.
+
+    Args:
+        game: an environment of one frame a step, of which the emulator repeats no action.
+        stickiness: probability that a frame gets the action of the frame before, drawn from the game's generator.
+        **others: arguments of Gymnasium's wrapper.
     """
+
+    button, strength = 0, 1.0  # the emulator's last action: none
+
+    def __init__(self, game: gymnasium.Env, stickiness: float, **others: Any) -> None:
+        super().__init__(game, **others)
+        self.stickiness = stickiness
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode, of whose first frames no action is pressed."""
+        self.button, self.strength = 0, 1.0
+        return super().reset(**options)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Give the emulator one action for `frame_skip` frames; the observation is the maximum of the last two."""
         game: Any = self.env.unwrapped
-        if game.continuous:
-            return super().step(action)  # pyright: ignore[reportReturnType]
-        emulator, button = game.ale, game._action_set[action]
+        emulator = game.ale
+        chosen = press_joystick(game, action) if game.continuous else (game._action_set[action].value, 1.0)
         draw = emulator.getScreenGrayscale if self.grayscale_obs else emulator.getScreenRGB
         total, terminated, truncated = 0.0, False, False
         for frame in range(self.frame_skip):
-            total += emulator.act(button, 1.0)
+            if not self.stickiness or game.np_random.random() >= self.stickiness:
+                self.button, self.strength = chosen
+            total += emulator.act(self.button, self.strength)
             terminated, truncated = emulator.game_over(with_truncation=False), emulator.game_truncated()
             if self.terminal_on_life_loss:
                 lives = emulator.lives()
@@ -47,6 +66,19 @@ class Preprocessing(AtariPreprocessing):
             if frame >= self.frame_skip - 2:
                 draw(self.obs_buffer[self.frame_skip - 1 - frame])
         return self._get_obs(), total, terminated, truncated, game._get_info()
+
+
+def press_joystick(game: Any, action: np.ndarray) -> tuple[int, float]:
+    """The button and the strength of a continuous action: radius, angle and fire (Farebrother & Castro, 2024)."""
+    radius, angle, fire = action
+    least = game.continuous_action_threshold
+    across, along = radius * np.cos(angle), radius * np.sin(angle)
+    button = game.map_action_idx(
+        left_center_right=int(across > least) - int(across < -least),
+        down_center_up=int(along > least) - int(along < -least),
+        fire=bool(fire > least),
+    )
+    return button.value, float(radius)
 
 
 class AtariSuite(ImportedSuite):
@@ -84,16 +116,18 @@ class AtariSuite(ImportedSuite):
         ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # else the first one writes who made it
         own = {name: value for name, value in arguments.items() if name in PREPROCESSING}
         emulator = {name: value for name, value in arguments.items() if name not in PREPROCESSING}
-        game = super().make(env_id, {**emulator, "frameskip": 1}, render_mode)
+        usual = gymnasium.spec(env_id).kwargs.get("repeat_action_probability", 0.0)
+        stickiness = emulator.pop("repeat_action_probability", usual)
+        game = super().make(env_id, {**emulator, "frameskip": 1, "repeat_action_probability": 0.0}, render_mode)
         own["screen_size"] = own.get("screen_size", 84) or SCREEN
-        return Preprocessing(game, **{"grayscale_newaxis": True, **own})
+        return Preprocessing(game, stickiness, **{"grayscale_newaxis": True, **own})
 
     def evaluation(self, env_id: str, wrapper: Mapping[str, Any]) -> Mapping[str, Any]:
         """Episodes that a lost life does not end."""
         return {**wrapper, "terminal_on_life_loss": False} if "terminal_on_life_loss" in wrapper else wrapper
 
     def capture(self, env: gymnasium.Env) -> State:
-        """The emulator's own copy of itself, its generator included: sticky actions are drawn from it."""
+        """The emulator's own copy of itself, its generator included: some games draw from it."""
         game: Any = env
         return {"emulator": np.frombuffer(game.clone_state(include_rng=True).serialize(), np.uint8).copy()}
 

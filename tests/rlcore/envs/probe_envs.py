@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -148,6 +150,28 @@ class Hidden(gymnasium.Env):
         return np.array(Hidden.values), 0.0, False, self.count >= 10, {}
 
 
+class Sticky(gymnasium.Env):
+    """Takes the action before with a chance of a tenth, from a place that no copy of the environment reaches."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(0, 1, (1,), np.float64)
+    before: ClassVar[weakref.WeakKeyDictionary] = weakref.WeakKeyDictionary()
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.count = render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count, Sticky.before[self] = 0, 0
+        return np.zeros(1), {}
+
+    def step(self, action):
+        self.count += 1
+        if self.np_random.random() >= 0.1:
+            Sticky.before[self] = action
+        return np.array([float(Sticky.before.setdefault(self, 0))]), 0.0, False, self.count >= 50, {}
+
+
 class Sequence(gymnasium.Env):
     """Observations that no agent can take."""
 
@@ -210,7 +234,7 @@ class Camera(gymnasium.Env):
         return self.obs(), float(action[0]), self.count >= 17, False, {}
 
 
-for _cls in (Counter, Spaces, Opaque, Hidden, Sequence, Masked, Camera):
+for _cls in (Counter, Spaces, Opaque, Hidden, Sticky, Sequence, Masked, Camera):
     _id = f"Probe/{_cls.__name__}-v0"
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=f"{__name__}:{_cls.__name__}")

@@ -55,6 +55,12 @@ def test_a_snapshot_that_looks_complete_but_is_not_is_found_out():
     assert "went on differently" in report.reason
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_snapshot_that_seldom_goes_on_differently_is_found_out(seed):
+    report = measure_tier(lambda: make(EnvSettings("Probe/Sticky-v0")), seed)
+    assert report.tier == "replay" and "went on differently" in report.reason
+
+
 def test_environments_that_influence_each_other_are_of_the_last_tier_though_each_is_deterministic():
     report = measure_tier(lambda: make(EnvSettings("Probe/Hidden-v0")), 3)
     assert (report.tier, report.deterministic) == ("boundary", True)

@@ -10,12 +10,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.wrappers import AtariPreprocessing
+from gymnasium.spaces import Box
+from gymnasium.wrappers import AtariPreprocessing, StickyAction
 
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.exact.state import capture, restore
 from rlcore.envs.make import EnvSettings, adapt_to_evaluation, make
 from rlcore.envs.spaces import spec_of
+from rlcore.envs.suites.atari import PREPROCESSING
 from rlcore.envs.suites.registry import list_suites, suite_with
 from rlcore.errors import UserError
 from rlcore.spec import Window
@@ -37,11 +39,30 @@ def bare(env: gymnasium.Env, steps: int, seed: int | None) -> list[bytes]:
             obs, reward, ends = env.reset(seed=seed)[0], 0.0, (False, False)
             seed = None
         else:
-            obs, reward, *ends, _ = env.step(int(rng.integers(4)))
+            obs, reward, *ends, _ = env.step(random_action(env, rng))
         over = any(ends)
         obs = obs["rgb"] if isinstance(obs, dict) else obs
         found.append(obs.tobytes() + np.float64(reward).tobytes() + bytes(map(int, ends)))
     return found
+
+
+def random_action(env: gymnasium.Env, rng: np.random.Generator) -> Any:
+    """One of four buttons, or a joystick's place."""
+    space = env.action_space
+    return rng.uniform(space.low, space.high).astype(np.float32) if isinstance(space, Box) else int(rng.integers(4))
+
+
+class Sticky(StickyAction):
+    """Gymnasium's own stickiness, from an episode's first frame on, as the emulator's: no action is repeated first."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin with no action, where Gymnasium's cannot repeat any."""
+        found = super().reset(**options)
+        self.last_action = np.zeros(3, np.float32) if isinstance(self.action_space, Box) else 0
+        return found
+
+
+JOYSTICK = {"continuous": True, "noop_max": 0}
 
 
 @pytest.mark.parametrize(
@@ -51,23 +72,42 @@ def bare(env: gymnasium.Env, steps: int, seed: int | None) -> list[bytes]:
         ("ALE/Breakout-v5", {"action_repeat": 4, "screen_size": 64}, {"terminal_on_life_loss": True}),
         ("ALE/Breakout-v5", {"action_repeat": 1, "screen_size": 84, "grayscale": True}, {"noop_max": 0}),
         ("ALE/Breakout-v5", {"action_repeat": 2, "screen_size": 40}, {"scale_obs": True, "full_action_space": True}),
+        ("ALE/Breakout-v5", {"action_repeat": 4, "screen_size": 40}, {"repeat_action_probability": 0.9, "noop_max": 0}),
+        ("ALE/Pong-v5", {"action_repeat": 4, "screen_size": 40}, JOYSTICK),
+        ("ALE/Pong-v5", {"action_repeat": 4, "screen_size": 40}, JOYSTICK | {"continuous_action_threshold": 0.2}),
+        ("ALE/Pong-v5", {"action_repeat": 4, "screen_size": 40}, JOYSTICK | {"repeat_action_probability": 0.0}),
     ],
-    ids=["gray", "colour", "one frame", "two frames"],
+    ids=["gray", "colour", "one frame", "two frames", "stickier", "joystick", "low threshold", "not sticky"],
 )
 def test_a_step_is_gymnasiums_preprocessing_bit_for_bit(
     env_id: str, settings: dict[str, Any], wrapper: dict[str, Any]
 ) -> None:
     keys = {"frame_skip": "action_repeat", "screen_size": "screen_size", "grayscale_obs": "grayscale"}
     theirs = {name: settings[key] for name, key in keys.items() if key in settings} | {"grayscale_newaxis": True}
-    theirs = {"grayscale_obs": False} | theirs | wrapper
-    own = {name: theirs.pop(name) for name in ("full_action_space",) if name in theirs}
-    game = gymnasium.make(env_id, disable_env_checker=True, frameskip=1, **own)
+    theirs = {"grayscale_obs": False, "noop_max": 30} | theirs | wrapper
+    own = {name: theirs.pop(name) for name in wrapper if name not in PREPROCESSING}
+    stickiness = own.pop("repeat_action_probability", gymnasium.spec(env_id).kwargs["repeat_action_probability"])
+    game = gymnasium.make(env_id, disable_env_checker=True, frameskip=1, repeat_action_probability=0.0, **own)
+    if stickiness:
+        # Gymnasium's draws for these too, whose action is none anyway.
+        theirs, wrapper = theirs | {"noop_max": 0}, wrapper | {"noop_max": 0}
+        game = Sticky(game, stickiness)
     with (
         closing(make(EnvSettings(env_id, wrapper, **settings))) as env,
         closing(AtariPreprocessing(game, **theirs)) as g,
     ):
         assert env.observation_space["rgb"] == g.observation_space and env.action_space == g.action_space
         assert bare(env, 700, 5) == bare(g, 700, 5)
+
+
+@pytest.mark.parametrize("stickiness", [0.0, 1.0])
+def test_sticky_actions_are_the_emulators(stickiness: float) -> None:
+    """Where the emulator's own draw decides nothing: with 0 no action is repeated, with 1 none is ever taken."""
+    own = {"repeat_action_probability": stickiness}
+    game = gymnasium.make("ALE/Breakout-v5", disable_env_checker=True, frameskip=1, **own)
+    settings = EnvSettings("ALE/Breakout-v5", own, action_repeat=4, screen_size=84)
+    with closing(make(settings)) as env, closing(AtariPreprocessing(game, grayscale_obs=False)) as g:
+        assert bare(env, 100, 5) == bare(g, 100, 5)
 
 
 def test_pixels_are_an_image_of_four_frames_that_are_kept_once() -> None:
@@ -92,13 +132,15 @@ def test_every_eighth_game_can_be_made_and_stepped() -> None:
 
 @pytest.mark.parametrize("env_id", ["ALE/Breakout-v5", "PongNoFrameskip-v4"])
 def test_a_state_put_into_another_environment_goes_on_exactly(env_id: str) -> None:
-    """Over an episode's end and the reset after it, with sticky actions, whose generator is the emulator's."""
+    """Over an episode's end and the reset after it; with sticky actions at any moment, whatever was pressed last."""
     settings = EnvSettings(env_id, {"terminal_on_life_loss": True}, action_repeat=4, screen_size=84, grayscale=True)
     with closing(make(settings)) as one, closing(make(settings)) as other:
-        bare(one, 150, 3)
         other.reset(seed=9)
-        restore(other, capture(one))
-        assert bare(one, 400, None) == bare(other, 400, None)
+        for moment in range(40):
+            bare(one, 10 + moment % 4, moment)
+            restore(other, capture(one))
+            steps = 400 if moment == 0 else 8
+            assert bare(one, steps, None) == bare(other, steps, None), moment
 
 
 def test_the_frames_of_an_episode_are_counted_on_in_a_restored_one() -> None:
