@@ -124,6 +124,7 @@ CASES = {
         evaluations=350,
     ),
     "dreamer_v1_point_mass": Case("exp=dreamer_v1_point_mass", 15, "2.6, the random policy; 34 pushed by hand"),
+    "sac_ae_point_mass": Case("exp=sac_ae_point_mass", 25, "2.6, the random policy; 34 pushed by hand, seeing numbers"),
     "dreamer_v3_point_mass": Case("exp=dreamer_v3_point_mass", 15, "2.6, the random policy; 34 pushed by hand"),
     "dreamer_v1_pendulum": Case("exp=dreamer_v1_pendulum algo.compile=true", -700, "about -1,200, the random policy"),
     "dreamer_v2_crosshair": Case(

@@ -2,12 +2,13 @@
 
 Greedy returns (20 episodes) and reconstruction losses found after 500 steps; the random policy has 3.1:
 
-    right, seeds 0 to 2                8.1, 8.6, 9.0     0.016, 0.016, 0.016
-    no loss trains the encoder         2.8               0.027
-    policy loss of the wrong sign      0.8               0.021
+    right, seeds 0 to 2                          8.2, 8.1, 8.4     0.016, 0.017, 0.019
+    the actor's gradient in the convolutions     2.7, 2.8, 3.3     0.027, 0.026, 0.025
+    no loss trains the encoder                   2.6               0.027
+    policy loss of the wrong sign                1.1               0.025
 
-Targets that never move and no bootstrap (8.3, 7.9) are forgiven here, as is the actor's gradient in the convolutions:
-golden values see them.
+The actor steps ten times as far as in the paper: at the paper's 1e-3 its gradient does the convolutions no harm within
+500 steps (8.3, 7.7). Targets that never move and no bootstrap are forgiven here: golden values see them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.probes import envs  # noqa: F401  registers known/Dot-v0
 from tests.soaking import in_turn, soak
 
 pytestmark = [pytest.mark.slow, in_turn]
-NETWORK = {"hidden_size": 64}
+NETWORK: dict[str, Any] = {"hidden_size": 64}
 DOT: dict[str, Any] = {
     "name": "sac_ae",
     "total_steps": 500,
@@ -34,11 +35,14 @@ DOT: dict[str, Any] = {
     "gamma": 0.9,
     "mlp_keys": {"encoder": []},
     "cnn_keys": {"encoder": ["rgb"]},
-    "actor": NETWORK,
+    "actor": NETWORK | {"optimizer": {"lr": 1e-2}},
     "critic": NETWORK,
 }
-ENOUGH, CLEAR = 6.0, 0.019
+ENOUGH, CLEAR = 6.0, 0.022
 MISTAKES: dict[str, dict[str, Change]] = {
+    "the actor's gradient in the convolutions": {
+        "sac_ae.Learner._make_optimizers": swap("agent.encoder.projection", "agent.encoder")
+    },
     "no loss trains the encoder": {
         "sac_ae.Learner.decoder_objective": swap("self.critics.encoder(A)", "self.critics.encoder(A).detach()"),
         "Critics.outputs": swap("self.encoder(A)", "self.encoder(A).detach()"),
@@ -61,7 +65,7 @@ def test_a_dot_is_brought_to_the_middle(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "mistake", ["no loss trains the encoder", pytest.param("policy loss of the wrong sign", marks=soak)]
+    "mistake", [name if number == 0 else pytest.param(name, marks=soak) for number, name in enumerate(MISTAKES)]
 )
 def test_it_is_not_when_broken(mistake: str) -> None:
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Two tasks that an agent with a world model learns within minutes on a processor: one of numbers, one of pixels."""
+"""Two tasks that are learned within minutes on a processor: one of numbers or their picture, one of pixels."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
 
     Args:
         n_steps: the episode is cut after so many actions.
+        render_mode: None, or "rgb_array".
 
     Attributes:
+        metadata: Gymnasium's: how it can be drawn.
         observation_space: place and velocity, [4] float32.
         action_space: force, [2] float32.
     """
 
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's own form
     observation_space = spaces.Box(-1.5, 1.5, (4,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
-    def __init__(self, n_steps: int = 40) -> None:
-        self.n_steps = n_steps
+    def __init__(self, n_steps: int = 40, render_mode: str | None = None) -> None:
+        self.n_steps, self.render_mode = n_steps, render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Open an episode at a random place of the circle."""
@@ -50,6 +53,14 @@ class PointMass(gymnasium.Env[np.ndarray, np.ndarray]):
         self.count += 1
         reward = float(np.exp(-4 * np.square(self.place).sum()))
         return self._obs(), reward, False, self.count == self.n_steps, {}
+
+    def render(self) -> Any:
+        """The plane as [64, 64, 3] uint8: the mass red, the middle green, each a dot that fades within six pixels."""
+        middles = np.stack([self.place, np.zeros(2)], 1)[..., None]  # [2, dots, 1]
+        along = np.exp(-np.square(31.5 + 20 * middles - np.arange(64)) / 18)
+        picture = np.zeros((64, 64, 3), np.uint8)
+        picture[..., :2] = (255 * along[1].T[:, None] * along[0].T).round()  # the first number to the right
+        return picture
 
     def _obs(self) -> np.ndarray:
         return np.concatenate([self.place, self.velocity]).astype(np.float32)
@@ -126,9 +137,9 @@ class SmallSuite(Suite):
         return tuple(CLASSES)
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
-        """An object of the id's class; a mass cannot be drawn."""
-        drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-        return CLASSES[env_id](**arguments, **drawn)
+        """An object of the id's class."""
+        every = {**arguments, "render_mode": render_mode}
+        return CLASSES[env_id](**every)
 
     def source(self, env_id: str) -> Any:
         """The id's class."""

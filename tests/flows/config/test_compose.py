@@ -82,6 +82,7 @@ PRESETS = (
     "sac",
     "sac_ae",
     "sac_ae_car_racing",
+    "sac_ae_point_mass",
     "sac_benchmarks",
     "sac_dmc_cartpole_balance",
     "sac_half_cheetah",

@@ -50,6 +50,19 @@ def test_chance_leaves_the_mass_where_it_is_and_a_spring_with_a_damper_brings_it
         assert min(sprung) > 33 and max(sprung) < 35
 
 
+def test_a_mass_is_drawn_where_it_is_and_the_middle_beside_it() -> None:
+    with closing(make(EnvSettings("point_mass", image_key="rgb"))) as env:
+        env.reset(seed=3)
+        for _ in range(30):
+            obs, *_ = env.step(np.array([1.0, -0.7], np.float32))
+            for channel, place in ((0, obs["state"][:2]), (1, np.zeros(2))):
+                weights = obs["rgb"][..., channel].astype(float)
+                seen = [np.average(np.arange(64), weights=weights.sum(axis)) for axis in (0, 1)]  # column, row
+                if np.abs(place).max() < 1.1:  # not over the edge
+                    np.testing.assert_allclose(seen, 31.5 + 20 * place, atol=0.2)
+        assert obs["rgb"].dtype == np.uint8 and not obs["rgb"][..., 2].any()
+
+
 def cell_of(picture: np.ndarray, channel: int) -> np.ndarray:
     """Row and column of a crosshair, from the lines of its colour."""
     lit = picture[..., channel] == 255
