@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,24 @@ from rlcore.config.values import plain
 from rlcore.errors import UserError
 from rlcore.store.checkpoint import newest_good
 from rlcore.train.session import Session
+from tests.diambra_engine import engines
 from tests.flows.config.their_files import compare_leaves, composed
 from tests.runs import lay_out
-from tests.soaking import in_turn
+from tests.soaking import in_turn, soak
 
 pytestmark = in_turn
 
 ROOT = Path(__file__).parents[3]
 FILES: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "other_files.json").read_text())
 MISSPELT = "algo optimier"  # of its sac_benchmarks; nothing reads it
+IMAGES = ("algo.mlp_keys.encoder=[]", "algo.cnn_keys.encoder=[rgb]")
+# Of `exp=default`, whose vector keys a file of an environment leaves as they are: what a user types with it.
+TYPED = {
+    "env=atari": IMAGES,
+    "env=crafter": IMAGES,
+    "env=diambra": ("algo.mlp_keys.encoder=[own_health]", "algo.cnn_keys.encoder=[frame]"),
+}
+HALF_MINUTES = ("a2c_atari", "env=atari", "env=crafter")
 REFUSED = {"ppo_super_mario_bros": "Super Mario Bros is not there yet"}
 
 
@@ -41,11 +51,25 @@ def test_what_cannot_be_trained_here_is_told_in_its_words(
         composed(FILES[name], tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "ppo_recurrent", "sac", "droq", "sac_ae"])
+@pytest.fixture
+def six_engines() -> Iterator[list[str]]:
+    """Addresses of six engines of DIAMBRA."""
+    with engines(6) as addresses:
+        yield addresses
+
+
+@pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")  # MuJoCo's v4
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=soak if name in HALF_MINUTES else ()) for name in sorted(FILES.keys() - REFUSED)],
+)
 def test_a_dry_run_by_their_file_ends_in_a_checkpoint(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    config, _ = composed(FILES[name], tmp_path / "files", monkeypatch, "dry_run=true")
+    if name == "env=diambra":
+        monkeypatch.setenv("DIAMBRA_ENVS", " ".join(request.getfixturevalue("six_engines")))
+    typed = ("dry_run=true", *TYPED.get(name, ()))
+    config, _ = composed(FILES[name], tmp_path / "files", monkeypatch, *typed)
     run = lay_out(tmp_path / "run", plain(config))
     session = Session(run)
     with run.writing():
