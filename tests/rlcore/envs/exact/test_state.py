@@ -5,7 +5,9 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from rlcore.envs.exact.recording import arrival_bytes
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.make import EnvSettings, make
 from rlcore.errors import RunError
@@ -51,6 +53,57 @@ def test_a_used_environment_is_restored_in_place():
     for action in (1, 2, 1, 2, 1):
         assert first.step(action)[:4] == second.step(action)[:4]
     assert first.unwrapped.np_random.random() == second.unwrapped.np_random.random()
+
+
+ALL = {"frame_stack": 3, "num_stack": 2, "dilation": 2, "reward_as_observation": True, "max_episode_steps": 9}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("point_mass", {"normalize_actions": True}),
+        ("point_mass", {"action_repeat": 3}),
+        ("CartPole-v1", {"mask_velocities": True}),
+        ("point_mass", {"image_key": "rgb"}),
+        ("crosshair", {"screen_size": 32}),
+        ("crosshair", {"grayscale": True}),
+        ("crosshair", {"frame_stack": 4, "frame_stack_dilation": 2}),
+        ("crosshair", {"num_stack": 3, "dilation": 2}),
+        ("point_mass", {"num_stack": 2, "noop": 0.5}),
+        ("crosshair", {"reward_as_observation": True}),
+        ("crosshair", {"max_episode_steps": 11}),
+        ("crosshair", {"screen_size": 32, "grayscale": True, "action_repeat": 2, **ALL}),
+        ("point_mass", {"normalize_actions": True, "action_repeat": 2, "image_key": "rgb", **ALL}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
+)
+def test_each_wrapper_goes_on_in_another_environment_as_it_was(env_id, options):
+    one, other = (make(EnvSettings(env_id, **options)) for _ in range(2))
+    rng = np.random.default_rng(0)
+
+    def arrive(env, action, over):
+        obs, reward, *ends = (*env.reset()[0:1], 0.0, False, False) if over else env.step(action)[:4]
+        assert env.observation_space.contains(obs)
+        return arrival_bytes(obs, float(reward), *map(bool, ends)), any(ends)
+
+    def random_action():
+        space = one.action_space
+        if isinstance(space, spaces.Discrete):
+            return rng.integers(space.n)
+        return rng.uniform(space.low, space.high).astype(np.float32)
+
+    one.reset(seed=5)
+    other.reset(seed=6)
+    over, overs = False, 0
+    for moment in range(50):
+        restore(other, through_disk(capture(one)))
+        action = random_action()
+        (arrival, after), elsewhere = arrive(one, action, over), arrive(other, action, over)
+        assert (arrival, after) == elsewhere, moment
+        over, overs = after, overs + after
+    assert overs > 0
+    one.close()
+    other.close()
 
 
 def test_what_cannot_be_read_is_named_not_skipped():
