@@ -12,7 +12,9 @@ from rlcore.algorithms.sac_ae.config import Config
 from rlcore.config.build import build
 from rlcore.errors import UserError
 from rlcore.nn.autoencoder import five_bits, initialise_orthogonal
+from rlcore.nn.batch_norm import BatchNorm
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
+from tests.learning.assembly import assemble
 
 BASE: dict[str, Any] = {"name": "sac_ae", "total_steps": 10_000}
 
@@ -56,3 +58,20 @@ def test_five_bits_keep_the_level_of_whole_and_of_real_pixels() -> None:
     expected = torch.tensor([0, 0, 1, 31]) / 32 - 0.5
     assert torch.equal(five_bits(whole, nothing), expected)
     assert torch.equal(five_bits(torch.tensor([0.0, 0.031, 0.032, 1.0]), nothing), expected)
+
+
+@pytest.mark.parametrize("name", ["sac_ae", "crossq"])
+def test_critics_of_pictures_can_be_normalised_by_their_batches(name: str) -> None:
+    keys = {"mlp_keys": {"encoder": []}, "cnn_keys": {"encoder": ["rgb"]}}
+    few = {
+        "total_steps": 30,
+        "learning_starts": 20,
+        "per_rank_batch_size": 8,
+        "hidden_size": 16,
+        "per_rank_pretrain_steps": 0,
+    }
+    algo = {"name": name, **few, **keys, "critic": {"batch_norm": True}}
+    training = assemble("point_mass", algo, num_envs=1, image_key="rgb", screen_size=36).run(30)
+    norms = [module for module in training.learner.critics.modules() if isinstance(module, BatchNorm)]
+    assert norms and all(norm.count == training.learner.updates for norm in norms)
+    assert all(norm.mean.any() for norm in norms)
