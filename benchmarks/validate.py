@@ -36,8 +36,8 @@ from rlcore.judge.dream import record
 from rlcore.judge.final import evaluate_checkpoint
 from rlcore.judge.policy import load_world_model
 from rlcore.store import checkpoint
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_config import config_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs/results"

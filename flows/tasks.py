@@ -24,9 +24,9 @@ from flows.runs.with_torch import with_torch
 from flows.settings import configure_environment
 from rlcore.envs.card import card_key
 from rlcore.errors import DiskFault, EnvironmentFault, EnvironmentLost, OutOfMemory, UserError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from rlcore.store.run_config import config_of
 from rlcore.store.series import evaluations
 
 configure_environment()  # Prefect reads its settings when it is imported

@@ -9,8 +9,8 @@ from flows.cli.progress import following
 from flows.report.command_lines import short_path
 from flows.runs.listeners import working
 from rlcore.errors import UserError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_config import config_of
 
 
 def evaluate(source: str, checkpoint: str | None, episodes: int, round: int, video: bool) -> None:
@@ -46,7 +46,7 @@ def collect(source: str, minari: str, episodes: int, checkpoint: str | None, act
 
     check_name(minari)
     run, path = locate(source, checkpoint)
-    from rlcore.judge.episodes import collect_episodes  # torch
+    from rlcore.judge.collection import collect_episodes  # torch
 
     _compute_as(run)
     with following(run):

@@ -11,9 +11,9 @@ from flows.registry import models as registry
 from flows.registry.gate import EPISODES, FEWEST_SEEN, GateVerdict, against_baseline, compare_pairs
 from flows.report.command_lines import bin_folder, short_path
 from flows.report.sentences import duration
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import last_event, read_events
-from rlcore.store.run_config import config_of
 from rlcore.store.series import WALL, lines
 
 if TYPE_CHECKING:

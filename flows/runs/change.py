@@ -9,8 +9,8 @@ from typing import Any
 from flows.config.compose import compose_existing, dump
 from rlcore.config.values import spell
 from rlcore.errors import UserError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json, write_text
-from rlcore.store.run_config import config_of
 from rlcore.train.resume_rules import refuse_other_config
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.config.learning_half import config_hash, half_hash
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import read_events
-from rlcore.store.run_config import config_of
 
 UNKNOWN = "unknown"
 CODE = Path(__file__).resolve().parents[2]

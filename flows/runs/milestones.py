@@ -7,9 +7,9 @@ from typing import Any
 
 from flows.runs.listeners import tell
 from rlcore.errors import RunError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, ending, last_event, read_events
-from rlcore.store.run_config import config_of
 from rlcore.train.boundary import Boundary
 
 STATUS = {

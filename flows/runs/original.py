@@ -24,8 +24,8 @@ from rlcore.config.values import spell
 from rlcore.errors import RunError, UserError
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint, datasets
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_config import config_of
 from rlcore.train import fingerprint
 from rlcore.train.arithmetic import count
 

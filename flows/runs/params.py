@@ -29,8 +29,8 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.values import plain, spell
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 from rlcore.system.durable import make_directory
 from rlcore.train.resume_rules import refuse_other_config
 

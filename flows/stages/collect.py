@@ -9,13 +9,13 @@ from safetensors.numpy import save
 
 from flows.runs.listeners import tell, working
 from flows.runs.milestones import note_result
-from rlcore.judge.episodes import PlayedRows
+from rlcore.judge.collection import PlayedRows
 from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
 from rlcore.judge.sight import draw_images
 from rlcore.spec import EnvSpec
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_config import config_of
 from rlcore.system.durable import write_synced
 
 CHUNK_BYTES = 64 * 2**20  # rows are stored up to here; returns always

@@ -9,8 +9,8 @@ from flows.runs.series import write_results
 from flows.runs.trainer import trainer_for
 from flows.runs.with_torch import with_torch
 from rlcore.nn.world_keys import WORLD
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 
 
 def evaluate(run: RunDirectory, policy_steps: int | None = None, *, final: bool = False) -> dict[str, Any] | None:

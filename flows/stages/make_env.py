@@ -7,8 +7,8 @@ from typing import Any
 from flows.runs.env_card import write_card
 from rlcore.envs.card import card_key, environment_card
 from rlcore.errors import EnvironmentFault, UserError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 
 
 def make_env(run: RunDirectory) -> dict[str, Any]:

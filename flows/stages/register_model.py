@@ -23,9 +23,9 @@ from flows.tracking.mlflow_run import store_of
 from flows.tracking.mlflow_store import connect
 from rlcore.config.values import spell
 from rlcore.store.checkpoint import choose, manifest
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, last_event, read_events
-from rlcore.store.run_config import config_of
 from rlcore.system.secrets import redact
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from rlcore.config.groups import RunConfig
 from rlcore.config.learning_half import learning_half
 from rlcore.config.values import plain
 from rlcore.errors import RunError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import COMPLETE, last_event, read_events
-from rlcore.store.run_config import config_of
 from rlcore.store.series import evaluations
 from rlcore.train.fingerprint import differences
 

@@ -18,7 +18,7 @@ from rlcore.compiled import fused_scan
 from rlcore.compiled.loop_step import Flat, choose, go_back, precision_now, split, spread, trace_step
 from rlcore.functional.tree import leaves, map_leaves, rebuild
 
-Step = Callable[[Any, Any, Any], tuple[Any, Any]]
+LoopBody = Callable[[Any, Any, Any], tuple[Any, Any]]
 _tracing: list[bool | None] = [None]  # whether the trace that is being made goes by shapes; None: there is none
 
 
@@ -36,7 +36,7 @@ def tracing(by_shapes: bool) -> Iterator[None]:
         _tracing[0] = before
 
 
-def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
+def scan(step: LoopBody, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
     """Go through time: carry, y[t] = step(carry, x[t], params) for t = 0, 1, ...
 
     As it is written it is that loop; of one step, always. Compiled, it is one operation of the function around it,
@@ -70,7 +70,7 @@ def scan(step: Step, carry: Any, xs: Any, params: Any = ()) -> tuple[Any, Any]:
 # As one operation -----------------------------------------------------------------------------------------------------
 
 
-def _trace(step: Step, carry: Any, xs: Any, params: Any, loop: fused_scan.FusedLoop | None) -> tuple[Any, Any]:
+def _trace(step: LoopBody, carry: Any, xs: Any, params: Any, loop: fused_scan.FusedLoop | None) -> tuple[Any, Any]:
     groups = [leaves(carry), leaves(xs), leaves(params)]
     forms: list[Any] = [] if loop is None else loop.forms
 

@@ -19,7 +19,7 @@ from rlcore.train.parts import parameters
 from rlcore.train.training import Training
 from rlcore.types import Steps
 
-Traced = tuple[str, Callable[..., Any], list[Tensor], str]  # what, the function, its example, the key of its code
+ToCompile = tuple[str, Callable[..., Any], list[Tensor], str]  # what, the function, its example, the key of its code
 
 
 def compiled_equals_eager(config: RunConfig) -> None:
@@ -28,7 +28,7 @@ def compiled_equals_eager(config: RunConfig) -> None:
     What a function reads that is no parameter, buffer or argument is fixed in its graph when that is traced: a rate
     that a learner lowers is one no more. So they are traced again after some updates, and must not have changed.
     """
-    traced: list[Traced] = []
+    traced: list[ToCompile] = []
     eager = fresh(config)
     with _graphs(traced):
         compiled = fresh(config, compiled=True)
@@ -75,7 +75,7 @@ def _agree(one: Tensor, other: Tensor) -> bool:
 
 
 @contextmanager
-def _graphs(traced: list[Traced]) -> Iterator[None]:
+def _graphs(traced: list[ToCompile]) -> Iterator[None]:
     """In place of machine code the graphs it would be made of, never one of an earlier start; each is noted."""
     trace, functions = machine_code.trace, []
 

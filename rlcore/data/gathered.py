@@ -13,7 +13,7 @@ from rlcore.data.arrivals import FLAGS
 from rlcore.data.ring import HostRing, Ring, to_device
 from rlcore.types import Steps
 
-Columns = dict[str, tuple[Tensor, ...]]  # column -> K tensors
+ManyColumns = dict[str, tuple[Tensor, ...]]  # column -> K tensors
 
 
 def gather_batches(
@@ -53,7 +53,7 @@ def _is_shown(name: str) -> bool:
     return name.startswith("obs/") or name in ("action", "is_first")
 
 
-def _gather(ring: Ring, places: np.ndarray, first: int, target: torch.device, *cuts: slice | int) -> list[Columns]:
+def _gather(ring: Ring, places: np.ndarray, first: int, target: torch.device, *cuts: slice | int) -> list[ManyColumns]:
     single = len(places) == 1  # to take apart costs as much as to find
     found = ring.gather(places[0] if single else places, first, *cuts)
     if target.type != "cpu" or not isinstance(ring, HostRing):
@@ -61,7 +61,7 @@ def _gather(ring: Ring, places: np.ndarray, first: int, target: torch.device, *c
     return [{n: (value,) if single else value.unbind(0) for n, value in part.items()} for part in found]
 
 
-def _steps(columns: Columns, keys: list[tuple[str, str]], k: int) -> Steps:
+def _steps(columns: ManyColumns, keys: list[tuple[str, str]], k: int) -> Steps:
     """Steps, or an arrival, of the k-th of columns that are K tensors each, and of the names of their observations."""
     obs = {key: columns[name][k] for key, name in keys}
     reward, terminated, truncated, is_first = [columns[flag][k] for flag in FLAGS]

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from rlcore.config.groups import RunConfig
-from rlcore.judge.episodes import PlayedRows
+from rlcore.judge.collection import PlayedRows
 from rlcore.judge.evaluation import play_round
 from rlcore.judge.loaded_world import LoadedWorldModel, Told, refuse_without_world
 from rlcore.judge.play import OnProgress
 from rlcore.judge.policy import load_world_model
 from rlcore.nn.rssm import State
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 from rlcore.types import Arrival, Rows
 
 SEEN, LENGTH, SEQUENCES = 5, 50, 6  # rows that the model sees, rows in all, sequences: as in the authors' films

@@ -17,8 +17,8 @@ from rlcore.errors import UserError
 from rlcore.judge.evaluation import episode_limit
 from rlcore.judge.loaded_policy import LoadedPolicy
 from rlcore.judge.policy import load_policy
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 
 if TYPE_CHECKING:
     import gymnasium

@@ -11,10 +11,10 @@ from rlcore.judge.film import film
 from rlcore.judge.play import OnProgress, Played, part_of
 from rlcore.judge.policy import load_policy
 from rlcore.store.checkpoint import choose, manifest
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
 from rlcore.store.events import EventLog
 from rlcore.store.patience import patiently
-from rlcore.store.run_config import config_of
 
 TOGETHER = 10  # environments of each of several policies: few, since the first episodes may decide
 FINAL_ROUND = 1  # of environment seeds; 0 is that of the evaluations that chose the best checkpoint

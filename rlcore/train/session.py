@@ -18,10 +18,10 @@ from rlcore.judge.policy import read_source
 from rlcore.spec import EnvSpec
 from rlcore.store import checkpoint
 from rlcore.store.compare import tensor_digests
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.events import EventLog, read_events
 from rlcore.store.patience import patiently
-from rlcore.store.run_config import config_of
 from rlcore.store.series import evaluations
 from rlcore.train.arithmetic import count
 from rlcore.train.boundary import Boundary, boundary_at, next_stop, why_over

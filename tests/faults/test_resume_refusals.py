@@ -17,8 +17,8 @@ from flows.runs.create import new_run
 from flows.stages.make_env import make_env
 from rlcore.errors import UserError
 from rlcore.store import checkpoint
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 from rlcore.train.fingerprint import what_is_learned
 from rlcore.train.resume_rules import refuse_other_learning
 from rlcore.train.session import Session

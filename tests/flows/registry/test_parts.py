@@ -19,8 +19,8 @@ from flows.tracking.mlflow_store import connect
 from rlcore.errors import UserError
 from rlcore.judge.policy import export_part
 from rlcore.store import checkpoint
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 from tests.flows.synthetic_runs import checkpointed_run, configured, evaluations
 from tests.soaking import file_in_turn
 

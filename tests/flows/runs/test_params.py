@@ -19,8 +19,8 @@ from flows.runs.params import DECIDING, MAY_SET_ASIDE, follow_params
 from rlcore.config.learning_half import learning_half
 from rlcore.envs.make import EnvSettings
 from rlcore.errors import UserError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory, write_json
-from rlcore.store.run_config import config_of
 from tests.soaking import file_in_turn
 
 pytestmark = file_in_turn

@@ -21,8 +21,8 @@ from flows.runs.listeners import tell, working
 from flows.workers import flow_run as around
 from flows.workers.flow_run import _run_of
 from rlcore.errors import RunError, UserError
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 from tests.flows.synthetic_runs import synthetic_run
 
 from prefect.client.schemas.objects import FlowRun, State  # isort: skip

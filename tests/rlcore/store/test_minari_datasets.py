@@ -17,12 +17,12 @@ from minari.data_collector.episode_buffer import EpisodeBuffer
 from rlcore import streams
 from rlcore.envs.spaces import action_spec, array_spec
 from rlcore.errors import UserError
-from rlcore.judge.episodes import collect_episodes
+from rlcore.judge.collection import collect_episodes
 from rlcore.spec import EnvSpec
 from rlcore.store import datasets, minari_datasets
 from rlcore.store.checkpoint import manifest
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
-from rlcore.store.run_config import config_of
 from rlcore.train.session import Session
 from tests.runs import prepare
 

@@ -18,9 +18,9 @@ from rlcore.judge.random_agent import RandomAgent
 from rlcore.spec import EnvSpec
 from rlcore.store import minari_datasets
 from rlcore.store.checkpoint import manifest
+from rlcore.store.config_file import config_of
 from rlcore.store.directory import RunDirectory
 from rlcore.store.minari_datasets import PlayedEpisode
-from rlcore.store.run_config import config_of
 from rlcore.streams import integer
 from rlcore.types import Arrival
 
