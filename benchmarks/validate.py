@@ -113,6 +113,7 @@ CASES = {
     ),
     "sac_hopper": Case("exp=sac_hopper algo.total_steps=100000", None, "Stable-Baselines3's, below", as_peer="greedy"),
     "droq_pendulum": Case("exp=droq_pendulum", -200, "none at these steps; SAC's mark, at a fifth of its"),
+    "simba_pendulum": Case("exp=simba_pendulum", -200, "none at these steps; SAC's mark, sooner"),
     "crossq_inverted_pendulum": Case("exp=crossq_inverted_pendulum", 900, "1000 at 1 M (SAC, Tianshou)", within_s=60),
     "dreamer_v1_cartpole": Case("exp=dreamer_v1_cartpole algo.compile=true", None, NO_PEER, training=100),
     "dreamer_v2_cartpole": Case("exp=dreamer_v2_cartpole algo.compile=true", None, NO_PEER, training=150),

@@ -92,6 +92,7 @@ PRESETS = (
     "sac_pendulum",
     "simba",
     "simba_mujoco",
+    "simba_pendulum",
 )
 
 
