@@ -14,6 +14,8 @@ from rlcore.config.schema import arguments
 from rlcore.config.values import at, plain, spell
 from rlcore.system.devices import cores
 
+OF_IMAGES = ("env.frame_stack", "env.frame_stack_dilation", "env.grayscale", "env.screen_size", "env.image_key")
+
 
 def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
     """Sentences to say once, when a run begins: of its config, and of overrides as typed that never reach a config."""
@@ -34,8 +36,11 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
                 unused.setdefault(kept, []).append(f"{key}={spell(value)}")
     yield from (f"{', '.join(settings)}: no effect ({reason})" for reason, settings in unused.items())
     yield from _id_that_stays(config.env.id, overrides)
+    blind = at(values, "algo.cnn_keys.encoder") == []
     for override in overrides:
         key = override.partition("=")[0].lstrip("+")
+        if blind and key in OF_IMAGES:
+            yield f"{override}: no effect (algo.cnn_keys.encoder=[]: no image is read, and of vectors one row is seen)"
         if key.startswith(IGNORED_HYDRA_KEYS):
             yield f"{override}: no effect (Hydra only composes the config here; run_dir says where a run lies)"
         if key.removeprefix("metric.logger.") in LOGGER_KEYS_DROPPED and key.startswith("metric.logger."):

@@ -37,6 +37,14 @@ def test_a_key_without_effect_is_named_once_when_set(key):
     assert sentence.startswith(f"{typed}: no effect (")
 
 
+@pytest.mark.parametrize("typed", ["env.frame_stack=4", "env.grayscale=true"])
+def test_settings_of_images_that_nobody_reads_are_told(typed):
+    (sentence,) = notices(compose(["exp=ppo", typed])[0], [typed])
+    assert sentence.startswith(f"{typed}: no effect (algo.cnn_keys.encoder=[]")
+    seen = [typed, "algo.cnn_keys.encoder=[rgb]"]
+    assert not notices(compose(["exp=ppo", *seen])[0], seen)
+
+
 @pytest.mark.parametrize(
     ("total", "trained"),
     [(8000, "7,168 policy steps are trained, 7 iterations of 1,024"), (10, "1,024 policy steps are trained, 1 iter")],
