@@ -90,8 +90,10 @@ def envs_table(suites: Iterable[Any]) -> RenderableType:
     for suite in suites:
         state = "installed" if suite.installed else f"missing: pip install -e '.[{suite.extra}]'"
         title = Text.assemble((suite.name, "bold"), f" · {state}", f" · {suite.note}" if suite.note else "")
-        ids = Columns(suite.ids or ("no ids",), padding=(0, 2), column_first=True)
-        parts += [*([""] if parts else []), title, Padding.indent(ids, 2)]
+        parts += [*([""] if parts else []), title]
+        if suite.ids or not suite.refused:
+            ids = Columns(suite.ids or ("no ids",), padding=(0, 2), column_first=True)
+            parts.append(Padding.indent(ids, 2))
         for why in dict.fromkeys(suite.refused.values()):
             refused = ", ".join(env_id for env_id, reason in suite.refused.items() if reason == why)
             parts.append(Padding.indent(Text(f"not here: {refused} ({why})"), 2))
