@@ -31,9 +31,13 @@ class Preprocessing(AtariPreprocessing):
         game: an environment of one frame a step, of which the emulator repeats no action.
         stickiness: probability that a frame gets the action of the frame before, drawn from the game's generator.
         **others: arguments of Gymnasium's wrapper.
+
+    Attributes:
+        button: the emulator's last action, by its number; at first none.
+        strength: how far its paddle is turned with it.
     """
 
-    button, strength = 0, 1.0  # the emulator's last action: none
+    button, strength = 0, 1.0
 
     def __init__(self, game: gymnasium.Env, stickiness: float, **others: Any) -> None:
         super().__init__(game, **others)
