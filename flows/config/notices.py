@@ -14,7 +14,7 @@ from rlcore.config.schema import arguments
 from rlcore.config.values import at, plain, spell
 from rlcore.system.devices import cores
 
-OF_IMAGES = ("env.frame_stack", "env.frame_stack_dilation", "env.grayscale", "env.screen_size", "env.image_key")
+OF_IMAGES = ("env.frame_stack", "env.frame_stack_dilation", "env.grayscale", "env.screen_size")
 
 
 def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
@@ -64,5 +64,5 @@ def _id_that_stays(env_id: str, overrides: Sequence[str]) -> Iterator[str]:
         return
     files = [folder / "env" / f"{typed['env']}.yaml" for folder in config_folders()]
     own = next((yaml.safe_load(file.read_text()).get("id") for file in files if file.exists()), None)
-    if own not in (None, "???", env_id):
+    if own not in (None, "???", env_id) and "${" not in str(own):
         yield f"env={typed['env']}: the settings are its, the environment stays the preset's {env_id}; add env.id={own}"

@@ -124,7 +124,7 @@ def recall(batch: Batch, history: History, keys: Iterable[str]) -> tuple[Recalle
 def show_past(batch: Batch, history: History) -> Batch:
     """The batch with observations as an agent sees them: [T, B, frames, ...] of a key with a window.
 
-    Frames are copied here: for batches drawn from a memory, not for rollouts.
+    Frames are copied here: for batches drawn from a memory, and rollouts that are learned from once.
     """
     if not history:
         return batch

@@ -24,7 +24,7 @@ from rlcore import streams
 from rlcore.config.groups import EnvConfig
 from rlcore.envs.drawing import SparselyDrawn
 from rlcore.envs.exact.recording import Build, random_action
-from rlcore.envs.exact.tier import TierReport, measure_tier, try_boundary
+from rlcore.envs.exact.tier import TierReport, measure_tier, report_failing, try_boundary
 from rlcore.envs.make import EnvSettings, make, suite_for
 from rlcore.envs.spaces import obs_spaces, spec_of
 from rlcore.envs.suites.registry import suite_with
@@ -64,7 +64,7 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
     watchdog = Watchdog(step_limit(config))
     suite, _ = suite_for(settings)
     try:
-        report = _tier(suite, lambda: StepTimeout(SparselyDrawn(make(settings)), watchdog))
+        report = _tier(suite, lambda: StepTimeout(SparselyDrawn(make(settings)), watchdog), settings.restart.attempts)
     finally:
         watchdog.close()
     card |= {
@@ -88,9 +88,17 @@ def environment_card(config: EnvConfig | EnvSettings) -> dict[str, Any]:
     return json.loads(json.dumps(card, allow_nan=False))  # tuples become lists now, not when it is read back
 
 
-def _tier(suite: Suite, build: Build) -> TierReport:
-    """The tier of a suite's environment: measured, where the suite does not know it."""
-    return try_boundary(build, SEED, suite.tier_reason) if suite.tier == "boundary" else measure_tier(build, SEED)
+def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:
+    """The tier of a suite's environment: measured, where the suite does not know it.
+
+    The last one where it fails meanwhile, and training answers so many failures.
+    """
+    try:
+        return try_boundary(build, SEED, suite.tier_reason) if suite.tier == "boundary" else measure_tier(build, SEED)
+    except Exception as error:
+        if not attempts:
+            raise
+        return report_failing(error)
 
 
 def _read_claims(settings: EnvSettings) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rlcore.envs.spaces import kind_of, obs_spaces
+from rlcore.envs.spaces import is_plane, kind_of, obs_spaces
 from rlcore.envs.suites.suite import Suite, open_env
 from rlcore.envs.wrappers import flat_leaves, layers
 from rlcore.errors import UserError, first_line
@@ -39,7 +39,7 @@ def drawn_shape(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str)
     if name not in _SHAPES:
         with closing(open_env(suite, env_id, wrapper)) as env:
             parts = flat_leaves(env.observation_space)
-            has_image = any(kind_of(part, space) == "image" for part, _, space in parts)
+            has_image = any(is_plane(space) or kind_of(part, space) == "image" for part, _, space in parts)
         _SHAPES[name] = None if has_image else _draw_once(suite, env_id, wrapper, key)
     return _SHAPES[name]
 
@@ -51,7 +51,7 @@ def _draw_once(suite: Suite, env_id: str, wrapper: Mapping[str, Any], key: str) 
             env.reset(seed=0)
             picture: Any = env.render()
     except Exception as error:
-        raise UserError(f"{told} ({first_line(error)}); set it to []") from error
+        raise UserError(f"{told} ({first_line(error) or type(error).__name__}); set it to []") from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
         raise UserError(f"{told} as an array [height, width, 3] of uint8; set it to []")
     return picture.shape

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rlcore.envs.spaces import kind_of, obs_spaces
+from rlcore.envs.spaces import is_plane, kind_of, obs_spaces
 from rlcore.errors import UserError
 from rlcore.spec import ArraySpec, Window
 
@@ -19,6 +19,21 @@ def image_keys(env: gymnasium.Env) -> dict[str, ArraySpec]:
     """The image keys of an environment whose observations are a flat dict."""
     found = {key: space for key, space in obs_spaces(env).items() if kind_of(key, space) == "image"}
     return {key: ArraySpec(tuple(space.shape), str(space.dtype)) for key, space in found.items()}
+
+
+class GrayChannel(gymnasium.ObservationWrapper):
+    """Gray images [height, width] as [height, width, 1]; all else of the flat dict as it is."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        parts = obs_spaces(env)
+        self.planes = [key for key, space in parts.items() if is_plane(space)]
+        parts |= {key: spaces.Box(0, 255, (*parts[key].shape, 1), np.uint8) for key in self.planes}
+        self.observation_space = spaces.Dict(parts)
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """The dict with a dimension for the channel."""
+        return observation | {key: observation[key][..., None] for key in self.planes}
 
 
 class ScreenSize(gymnasium.ObservationWrapper):

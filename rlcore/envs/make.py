@@ -11,8 +11,8 @@ from gymnasium.wrappers import TimeLimit
 
 from rlcore.config.groups import EnvConfig, RestartConfig
 from rlcore.envs.drawing import DrawnImage, drawn_shape
-from rlcore.envs.images import FrameStack, ScreenSize
-from rlcore.envs.spaces import kind_of, obs_spaces
+from rlcore.envs.images import FrameStack, GrayChannel, ScreenSize
+from rlcore.envs.spaces import is_plane, kind_of, obs_spaces
 from rlcore.envs.suites.ids import known_id
 from rlcore.envs.suites.own import OwnWrapper
 from rlcore.envs.suites.registry import own_class, suite_with
@@ -84,9 +84,10 @@ class EnvSettings:
 def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> gymnasium.Env:
     """One environment whose observations are a flat dict, wrapped as the config asks.
 
-    Order (SheepRL's): normalised actions, action repeat, flat dict, masked velocities, drawn image, size and colours
-    of images, their frames, `action_stack`, `reward`, time limit. The id's own time limit counts environment steps;
-    `max_episode_steps` counts actions. A restart after a failure is the vector's (`SingleEnv`), around all of these.
+    Order (SheepRL's): normalised actions, action repeat, flat dict, a channel of gray images where images are read,
+    masked velocities, drawn image, size and colours of images, their frames, `action_stack`, `reward`, time limit. The
+    id's own time limit counts environment steps; `max_episode_steps` counts actions. A restart after a failure is the
+    vector's (`SingleEnv`), around all of these.
 
     Args:
         config: the env group, or settings taken from it.
@@ -109,8 +110,11 @@ def make(config: EnvConfig | EnvSettings, *, render_mode: str | None = None) -> 
             env = NormalizeAction(env)
         if settings.action_repeat > 1 and not suite.repeats(settings.wrapper):
             env = ActionRepeat(env, settings.action_repeat)
-        image = kind_of("", env.observation_space) == "image"
+        seen = settings.image_key is not None
+        image = kind_of("", env.observation_space) == "image" or (seen and is_plane(env.observation_space))
         env = FlatDictObservation(env, (settings.image_key or "rgb") if image else settings.vector_key)
+        if seen and any(map(is_plane, obs_spaces(env).values())):
+            env = GrayChannel(env)
         if settings.mask_velocities:
             env = MaskVelocities(env, settings.vector_key)
         if drawn is not None and settings.image_key not in obs_spaces(env):

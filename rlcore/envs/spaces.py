@@ -113,6 +113,13 @@ def kind_of(key: str, space: spaces.Space[Any]) -> str:
     return "image" if isinstance(space, spaces.Box) and len(space.shape) in (3, 4) and pixels else "vector"
 
 
+def is_plane(space: spaces.Space[Any]) -> bool:
+    """Tell whether observations may be gray images [height, width], of pixels from 0 to 255."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 2 or space.dtype != np.uint8:
+        return False
+    return bool(np.all(space.low == 0) and np.all(space.high == 255))
+
+
 def obs_bounds(env: gymnasium.Env) -> Bounds:
     """Lower and upper bounds [*shape] of the observation keys that have any finite one, Discrete keys included."""
     bounds: Bounds = {}

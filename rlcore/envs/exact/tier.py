@@ -22,6 +22,7 @@ from rlcore.envs.exact.recording import (
 )
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.spaces import spec_of
+from rlcore.errors import EnvironmentFault
 from rlcore.types import State
 
 OTHER_SEEDS = 3  # tried before a seed is said to change nothing
@@ -42,7 +43,7 @@ class TierReport:
         reason: why it is not a better tier, "" when it is the best.
         episodes: how many were recorded.
         steps: actions in all of them.
-        capped: which limit ended them: "episodes", "steps" or "seconds".
+        capped: which limit ended them: "episodes", "steps", "seconds", or "failure".
         longest: length of the longest finished episode, in actions.
         truncated_at: lengths at which episodes were truncated.
         reward: smallest and largest reward seen.
@@ -67,8 +68,9 @@ def measure_tier(make_env: Build, seed: int) -> TierReport:
     """Find the best tier that holds bit for bit, over several episodes of random actions.
 
     Snapshot: the state taken at several moments, put into newly built environments, gives the rest of the episode and
-    the next one. Replay: an episode's seed and actions give it again, in a used environment or else in a newly built
-    one. Boundary: neither, or environments that share what one of them cannot bring back.
+    the next one; that of many others, put into a used one, the next steps. Replay: an episode's seed and actions give
+    it again, in a used environment or else in a newly built one. Boundary: neither, or environments that share what
+    one of them cannot bring back.
 
     Args:
         make_env: builds one environment (from `rlcore.envs.make`).
@@ -151,6 +153,24 @@ def try_boundary(make_env: Build, seed: int, reason: str) -> TierReport:
         longest=length if played.ended else 0,
         truncated_at=(length,) if played.truncated else (),
         reward=(min(played.rewards, default=0.0), max(played.rewards, default=0.0)),
+    )
+
+
+def report_failing(error: Exception) -> TierReport:
+    """Report an environment that fails now and then: of tier "boundary", for nothing of it can be played again."""
+    told = str(error) if isinstance(error, EnvironmentFault) else f"{type(error).__name__}: {error}"
+    return TierReport(
+        tier="boundary",
+        fresh_instance=True,
+        deterministic=False,
+        reason=told,
+        episodes=0,
+        steps=0,
+        capped="failure",
+        longest=0,
+        truncated_at=(),
+        reward=(0.0, 0.0),
+        findings=(f"{told}; env.restart_on_exception answers that",),
     )
 
 

@@ -41,7 +41,9 @@ class Preprocessing(AtariPreprocessing):
 
     def __init__(self, game: gymnasium.Env, stickiness: float, **others: Any) -> None:
         super().__init__(game, **others)
-        self.stickiness = stickiness
+        own = game.unwrapped
+        # A function is no state: of a run that was saved without it, it stays.
+        self.sticks = (lambda: bool(own.np_random.random() < stickiness)) if stickiness else (lambda: False)
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, of whose first frames no action is pressed."""
@@ -56,7 +58,7 @@ class Preprocessing(AtariPreprocessing):
         draw = emulator.getScreenGrayscale if self.grayscale_obs else emulator.getScreenRGB
         total, terminated, truncated = 0.0, False, False
         for frame in range(self.frame_skip):
-            if not self.stickiness or game.np_random.random() >= self.stickiness:
+            if not self.sticks():
                 self.button, self.strength = chosen
             total += emulator.act(self.button, self.strength)
             terminated, truncated = emulator.game_over(with_truncation=False), emulator.game_truncated()
@@ -122,6 +124,10 @@ class AtariSuite(ImportedSuite):
         emulator = {name: value for name, value in arguments.items() if name not in PREPROCESSING}
         usual = gymnasium.spec(env_id).kwargs.get("repeat_action_probability", 0.0)
         stickiness = emulator.pop("repeat_action_probability", usual)
+        if not isinstance(stickiness, (int, float)) or not 0 <= stickiness <= 1:
+            raise ValueError(f"repeat_action_probability={stickiness}: a number from 0 to 1")
+        if emulator.get("continuous") and own.setdefault("noop_max", 0):
+            raise ValueError(f"noop_max={own['noop_max']}: 0 with continuous actions, among which is no nothing")
         game = super().make(env_id, {**emulator, "frameskip": 1, "repeat_action_probability": 0.0}, render_mode)
         own["screen_size"] = own.get("screen_size", 84) or SCREEN
         return Preprocessing(game, stickiness, **{"grayscale_newaxis": True, **own})

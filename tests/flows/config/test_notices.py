@@ -37,6 +37,11 @@ def test_a_key_without_effect_is_named_once_when_set(key):
     assert sentence.startswith(f"{typed}: no effect (")
 
 
+def test_an_environment_whose_own_keys_make_its_id_is_not_said_to_stay():
+    typed = ["exp=sac", "env=dmc", "env.wrapper.domain_name=cartpole", "env.wrapper.task_name=balance"]
+    assert not notices(compose(typed)[0], typed)
+
+
 @pytest.mark.parametrize("typed", ["env.frame_stack=4", "env.grayscale=true"])
 def test_settings_of_images_that_nobody_reads_are_told(typed):
     (sentence,) = notices(compose(["exp=ppo", typed])[0], [typed])

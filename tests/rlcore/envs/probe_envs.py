@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import weakref
@@ -172,6 +173,28 @@ class Sticky(gymnasium.Env):
         return np.array([float(Sticky.before.setdefault(self, 0))]), 0.0, False, self.count >= 50, {}
 
 
+class Flaky(gymnasium.Env):
+    """Raises at every 29th step of all of its instances."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(0, 99, (1,), np.float32)
+    steps = itertools.count(1)
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.count = render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        if next(Flaky.steps) % 29 == 0:
+            raise RuntimeError("boom")
+        self.count += 1
+        return np.full(1, self.count, np.float32), 1.0, False, self.count == 9, {}
+
+
 class Sequence(gymnasium.Env):
     """Observations that no agent can take."""
 
@@ -234,7 +257,7 @@ class Camera(gymnasium.Env):
         return self.obs(), float(action[0]), self.count >= 17, False, {}
 
 
-for _cls in (Counter, Spaces, Opaque, Hidden, Sticky, Sequence, Masked, Camera):
+for _cls in (Counter, Spaces, Opaque, Hidden, Sticky, Flaky, Sequence, Masked, Camera):
     _id = f"Probe/{_cls.__name__}-v0"
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=f"{__name__}:{_cls.__name__}")

@@ -19,8 +19,9 @@ from rlcore.judge.evaluation import evaluate_agent
 from rlcore.judge.random_agent import RandomAgent
 from rlcore.run_config import build_config
 from rlcore.spec import EnvSpec
+from rlcore.train.session import Session
 from tests.rlcore.envs import probe_envs  # noqa: F401 - registers Probe/...
-from tests.runs import values
+from tests.runs import prepare, values
 
 MODULE = """
 import gymnasium
@@ -166,6 +167,21 @@ def test_an_environment_that_refuses_what_its_mask_does_not_allow_is_probed_and_
     config = dataclasses.replace(build_config(values("CartPole-v1", 64)), env=EnvConfig("Probe/Masked-v0"))
     result = evaluate_agent(RandomAgent(EnvSpec.from_json(card["spec"])), config, card, 6, greedy=False)
     assert result["mean_length"] == 25.0
+
+
+def test_one_that_fails_now_and_then_is_trained_on_where_restarts_answer_that(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="boom"):
+        environment_card(EnvSettings("Probe/Flaky-v0"))
+    answered = {"attempts": 10_000, "window": 1000.0, "wait": 0.0}
+    keys = {f"env__restart_on_exception__{key}": value for key, value in answered.items()}
+    run = prepare(tmp_path / "run", "Probe/Flaky-v0", evaluation__episodes=2, **keys)
+    card = json.loads((run.path / "env_card.json").read_text())
+    assert card["tier"] == "boundary" and any("boom" in found for found in card["findings"])
+    session = Session(run)
+    with run.writing():
+        boundary = session.advance(lambda said: None)
+    session.close()
+    assert boundary.policy_steps > 29
 
 
 def test_what_was_found_is_a_line_of_the_page() -> None:

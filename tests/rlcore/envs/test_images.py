@@ -43,6 +43,19 @@ def spaces_env(observation, **settings):
     return make(EnvSettings("Probe/Spaces-v0", {"observation": observation}, **settings))
 
 
+def test_a_gray_image_without_a_channel_gets_one_where_images_are_read():
+    plane, board = spaces.Box(0, 255, (40, 50), np.uint8), spaces.Box(0, 2, (8, 8), np.uint8)
+    for space, key in ((plane, "rgb"), (spaces.Dict({"eye": plane, "board": board}), "eye")):
+        with closing(spaces_env(space)) as env:
+            assert {part.kind for part in spec_of(env).obs.values()} == {"vector"}
+        with closing(spaces_env(space, screen_size=20, frame_stack=2, image_key=key)) as env:
+            obs, _ = env.reset(seed=0)
+            part = spec_of(env).obs[key]
+            assert (part.kind, part.shape, part.window) == ("image", (20, 20, 1), Window(2, 1))
+            assert env.observation_space.contains(obs) and env.observation_space.contains(env.step(0)[0])
+            assert "board" not in obs or spec_of(env).obs["board"].kind == "vector"
+
+
 def test_goals_are_those_of_an_environment_that_has_both():
     both = spaces.Dict(GOALS | {"desired_goal": spaces.Box(-1, 1, (1,))})
     for space, kinds in ((both, ["goal", "goal", "vector"]), (spaces.Dict(GOALS), ["vector", "vector"])):

@@ -57,7 +57,7 @@ class Crafter(gymnasium.Env):
 
     Args:
         reward: false: always 0.
-        screen_size: of the picture, pixels; of both sides or of each.
+        screen_size: of the picture, pixels; of both sides, or width and height.
         area: cells of the map.
         view: cells in view, the inventory's among them.
         length: of the longest episode, actions.
@@ -81,7 +81,7 @@ class Crafter(gymnasium.Env):
         sides = (64, 64) if screen_size is None else np.broadcast_to(screen_size, 2).tolist()
         self.game: Any = crafter.Env(tuple(area), tuple(view), tuple(sides), reward, length, seed=0)
         self.game._world.__class__ = World  # its views know it already
-        self.observation_space = spaces.Box(0, 255, (*sides, 3), np.uint8)
+        self.observation_space = spaces.Box(0, 255, (*sides[::-1], 3), np.uint8)  # rows, columns
         self.action_space = spaces.Discrete(self.game.action_space.n)
         self.render_mode = render_mode
 

@@ -62,7 +62,7 @@ class Sticky(StickyAction):
         return found
 
 
-JOYSTICK = {"continuous": True, "noop_max": 0}
+JOYSTICK = {"continuous": True}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_step_is_gymnasiums_preprocessing_bit_for_bit(
 ) -> None:
     keys = {"frame_skip": "action_repeat", "screen_size": "screen_size", "grayscale_obs": "grayscale"}
     theirs = {name: settings[key] for name, key in keys.items() if key in settings} | {"grayscale_newaxis": True}
-    theirs = {"grayscale_obs": False, "noop_max": 30} | theirs | wrapper
+    theirs = {"grayscale_obs": False, "noop_max": 0 if "continuous" in wrapper else 30} | theirs | wrapper
     own = {name: theirs.pop(name) for name in wrapper if name not in PREPROCESSING}
     stickiness = own.pop("repeat_action_probability", gymnasium.spec(env_id).kwargs["repeat_action_probability"])
     game = gymnasium.make(env_id, disable_env_checker=True, frameskip=1, repeat_action_probability=0.0, **own)
@@ -156,6 +156,32 @@ def test_the_frames_of_an_episode_are_counted_on_in_a_restored_one() -> None:
 def test_evaluation_goes_on_after_a_lost_life() -> None:
     config = EnvConfig("ALE/Breakout-v5", wrapper={"terminal_on_life_loss": True, "noop_max": 1})
     assert adapt_to_evaluation(config).wrapper == {"terminal_on_life_loss": False, "noop_max": 1}
+
+
+def test_a_state_of_before_the_stickiness_goes_on() -> None:
+    with closing(make(PONG)) as one, closing(make(PONG)) as other:
+        bare(one, 30, 3)
+        state = capture(one)
+        (layer,) = (part for part in state["layers"].values() if part["class"] == "Preprocessing")
+        assert "sticks" not in layer["attributes"]
+        for name in ("button", "strength"):
+            del layer["attributes"][name]
+        other.reset(seed=9)
+        restore(other, state)
+        assert bare(one, 50, None) == bare(other, 50, None)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "told"),
+    [
+        ({"repeat_action_probability": 2}, "repeat_action_probability=2: a number from 0 to 1"),
+        ({"repeat_action_probability": None}, "repeat_action_probability=None: a number from 0 to 1"),
+        ({"continuous": True, "noop_max": 30}, "noop_max=30: 0 with continuous actions"),
+    ],
+)
+def test_numbers_that_no_game_can_have_are_told(wrapper: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        make(EnvSettings("ALE/Pong-v5", wrapper))
 
 
 def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
