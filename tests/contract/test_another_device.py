@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from rlcore.algorithms.sac import learner  # noqa: F401  a function of it is changed
 from rlcore.compiled import machine_code
-from tests.contract.test_registry import every_pair, small
+from tests.contract.test_registry import SETTINGS, every_pair, small
 from tests.golden.mutants import Change, changed, swap
+from tests.learning.assembly import Training, assemble
 from tests.soaking import in_turn
 
 pytestmark = in_turn
@@ -48,17 +49,27 @@ class OtherDevice:
         return lambda inputs: list(function(*inputs)), facts.notes()
 
 
-def tried(monkeypatch: pytest.MonkeyPatch, algo: str, env_id: str) -> OtherDevice:
+def tried(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Training]) -> OtherDevice:
     """Whatever a training made of its steps."""
     device = OtherDevice()
     monkeypatch.setattr(machine_code, "make_once", device)
-    small(algo, env_id, compile=True).run(64)
+    make().run(64)
     return device
 
 
 @every_pair
 def test_every_step_stays_where_its_tensors_are(algo: str, env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = tried(monkeypatch, algo, env_id)
+    device = tried(monkeypatch, lambda: small(algo, env_id, compile=True))
+    assert device.error is None and device.results
+    assert {tensor.device for tensor in device.results} == {DEVICE}
+
+
+@pytest.mark.parametrize("algo", ["ppo", "ppo_recurrent", "sac", "sac_ae", "dreamer_v1", "dreamer_v3"])
+def test_every_step_on_images_does_too(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"cnn_keys": {"encoder": ["rgb"]}, "mlp_keys": {"encoder": ["state"]}, "compile": True}
+    frames = {} if algo.startswith("dreamer") else {"frame_stack": 2}
+    env = {"image_key": "rgb", "screen_size": 64, "num_envs": 3} | frames
+    device = tried(monkeypatch, lambda: assemble("point_mass", SETTINGS[algo] | keys, **env))
     assert device.error is None and device.results
     assert {tensor.device for tensor in device.results} == {DEVICE}
 
@@ -75,5 +86,5 @@ def test_what_no_graph_could_hold_is_found(
     change: Change, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with changed("sac.critic_loss", change):
-        device = tried(monkeypatch, "sac", "Pendulum-v1")
+        device = tried(monkeypatch, lambda: small("sac", "Pendulum-v1", compile=True))
     assert isinstance(device.error, error)
