@@ -103,10 +103,12 @@ def _draw_final(axes: Axes, final: Mapping[str, Any]) -> None:
     _open_frame(axes, "top", "right", "left")
     episodes = final[modes[0]]["episodes"] if modes else 0
     axes.set_xlabel(f"final, {episodes:,} episodes\nat {final['policy_steps']:,} policy steps", fontsize=9, color=INK)
-    middle = sum(axes.get_ylim()) / 2
+    bottom, top = axes.get_ylim()
+    room = (top - bottom) / 10  # that a number takes
     for x, mode in enumerate(modes):
         mean, (low, high) = final[mode]["mean"], final[mode]["ci95"]
-        up = mean < middle  # the number stands above or below its mark, wherever the panel has more room
+        up = mean < (bottom + top) / 2  # the number stands above or below its mark, wherever the panel has more room
+        axes.set_ylim(min(axes.get_ylim()[0], low - room * (not up)), max(axes.get_ylim()[1], high + room * up))
         style = {"ha": "center", "va": "bottom" if up else "top", "fontweight": "bold", "color": FINAL_MARKS[mode][0]}
         axes.annotate(_minus(number(mean)), (x, high if up else low), (0, 9 if up else -9), **BESIDE, **style)
 

@@ -86,7 +86,7 @@ def _facts(summary: Mapping[str, Any], run: RunDirectory) -> list[tuple[str, str
         "run directory": run.path,
         "checkpoint": summary.get("checkpoint") and run.path / summary["checkpoint"],
         "learning curve": run.curve if run.curve.exists() else None,
-        "what the network sees": run.inputs if run.inputs.exists() else None,
+        "network input": run.inputs if run.inputs.exists() else None,
         "video": summary.get("video") and run.path / summary["video"],
     }
     facts = [*_effort(summary), *((name, short_path(path)) for name, path in paths.items() if path)]

@@ -19,6 +19,8 @@ from rlcore.types import Episode, Metrics
 
 log = logging.getLogger(__name__)
 
+SURE = 20  # gradient steps after which every loss has been there: a policy may wait for some of the critics'
+
 
 class MetricsWindow:
     """Collects until `metric.log_every` policy steps are full. Its content is bookkeeping: it changes no weight.
@@ -55,7 +57,7 @@ class MetricsWindow:
         values = self.check_finite(policy_steps, updates)
         point = {name: REDUCTIONS[chosen.get(name, "mean")](numbers) for name, numbers in values.items()}
         self._known |= point.keys()
-        if updates > self.start_updates:  # a memory that fills first learns nothing
+        if updates > self.start_updates and updates >= SURE:
             self._check(chosen, point)
         if not self.config.disable_timer:
             for phase, name, amount in (

@@ -58,7 +58,14 @@ def test_a_budget_that_ends_within_an_iteration_is_told(total, trained):
     typed = ["exp=ppo", "env.num_envs=8", "algo.rollout_steps=128"]
     (sentence,) = notices(compose([*typed, f"algo.total_steps={total}"])[0])
     assert sentence.startswith(f"algo.total_steps={total}: {trained}")
-    assert notices(compose([*typed, f"algo.total_steps={total}", "dry_run=true"])[0]) == []
+    (dry,) = notices(compose([*typed, f"algo.total_steps={total}", "dry_run=true"])[0])
+    assert dry.startswith("dry_run=true: one iteration of 1,024 policy steps; ")
+
+
+def test_a_dry_run_that_learns_nothing_says_so():
+    for typed, learns in ((["exp=sac"], False), (["exp=sac", "algo.learning_starts=0"], True)):
+        (dry,) = notices(compose([*typed, "dry_run=true"])[0])
+        assert ("no gradient step (algo.learning_starts=100)" not in dry) is learns
     assert notices(compose([*typed, "algo.total_steps=200000"])[0]) == [], "199,680: near enough"
 
 

@@ -59,12 +59,12 @@ def test_a_metric_the_algorithm_does_not_give_is_said_once_or_refused(caplog: py
     one = window(metrics={"Loss/valu_loss": "mean", "Rewards/rew_avg": "max"})
     for _ in range(2):
         one.add([{"Loss/value_loss": 1.0}], [])
-        one.close(100, 1)
+        one.close(100, 20)
     assert caplog.text.count("gives no 'Loss/valu_loss'; did you mean 'Loss/value_loss'?") == 1
     strict = window(metrics={"Loss/valu_loss": "mean"}, raise_on_missing=True)
     strict.add([{"Loss/value_loss": 1.0}], [])
     with pytest.raises(UserError, match="gives no 'Loss/valu_loss'"):
-        strict.close(100, 1)
+        strict.close(100, 20)
 
 
 def test_a_window_in_which_nothing_was_learned_says_nothing_of_what_the_algorithm_gives() -> None:
@@ -73,9 +73,17 @@ def test_a_window_in_which_nothing_was_learned_says_nothing_of_what_the_algorith
     strict.add([], [Episode(0, 1.0, 5)])
     assert strict.close(100, 0) == {"Rewards/rew_avg": 1.0, "Game/ep_len_avg": 5.0}
     strict.add([{"Loss/value_loss": 2.0, "Loss/actor": 4.0}], [])
-    strict.close(200, 1)
+    strict.close(200, 20)
     strict.add([{"Loss/value_loss": 3.0}], [])
-    assert strict.close(300, 2) == {"Loss/value_loss": 3.0}
+    assert strict.close(300, 21) == {"Loss/value_loss": 3.0}
+
+
+def test_of_the_first_gradient_steps_a_policy_may_lack_its_loss() -> None:
+    strict = window(metrics={"Loss/actor": "mean"}, raise_on_missing=True)
+    strict.add([{"Loss/value_loss": 2.0}], [])
+    strict.close(100, 2)
+    strict.add([{"Loss/value_loss": 2.0, "Loss/actor": 4.0}], [])
+    assert strict.close(200, 30)["Loss/actor"] == 4.0
 
 
 def test_after_a_resume_a_window_judges_as_if_nothing_had_happened(caplog: pytest.LogCaptureFixture) -> None:
@@ -89,13 +97,13 @@ def test_after_a_resume_a_window_judges_as_if_nothing_had_happened(caplog: pytes
     strict = {"metrics": {"Loss/actor": "mean"}, "raise_on_missing": True}
     one = window(**strict)
     one.add([{"Loss/value_loss": 2.0, "Loss/actor": 4.0}], [])
-    one.close(100, 1)
+    one.close(100, 20)
     one = resumed(one, **strict)
     one.add([{"Loss/value_loss": 3.0}], [])
-    assert one.close(200, 2) == {"Loss/value_loss": 3.0}
+    assert one.close(200, 21) == {"Loss/value_loss": 3.0}
     lenient = {"metrics": {"Loss/missing": "mean"}}
     one = window(**lenient)
-    for updates in (1, 2):
+    for updates in (20, 21):
         one.add([{"Loss/value_loss": 2.0}], [])
         one.close(100 * updates, updates)
         one = resumed(one, **lenient)
