@@ -81,7 +81,7 @@ def row(config: EnvConfig) -> str:
     tier = card["tier"] + (", in a new instance" if card["fresh_instance"] else "")
     saved, restored, size = costs(config, card)
     cost = f"{milliseconds(saved)} | {milliseconds(restored)} | {size:,}"
-    text = f"{tested['steps']:,} actions, {tested['episodes']} episodes"
+    text = f"{tested['steps']:,} actions, {tested['episodes']} episode{'s' * (tested['episodes'] > 1)}"
     seen = config.id if config.wrapper.get("from_vectors", True) else f"{config.id}, pixels"
     return f"| {suite.name} | {seen} | {tier} | {text} | {cost} |"
 

@@ -50,11 +50,13 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
 
 def _dry_run(config: RunConfig) -> Iterator[str]:
     """Say what a dry run leaves out."""
-    if config.dry_run:
-        random = getattr(config.algo, "learning_starts", 0)
-        rows = config.algo.collect_length * config.width
-        learns = f", no gradient step (algo.learning_starts={random})" if random >= rows else ""
-        yield f"dry_run=true: one iteration of {rows:,} policy steps{learns}; times and sizes told are the whole run's"
+    if not config.dry_run:
+        return
+    algo, width = config.algo, config.width
+    steps, learns = algo.collect_length * width, ""
+    if algo.quiet_steps(width, getattr(algo, "per_rank_sequence_length", 0)) >= steps:
+        learns = f", no gradient step (algo.learning_starts={getattr(algo, 'learning_starts', 0)})"
+    yield f"dry_run=true: one iteration of {steps:,} policy steps{learns}; times and sizes told are the whole run's"
 
 
 def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:

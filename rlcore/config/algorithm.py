@@ -54,6 +54,10 @@ class AlgorithmConfig:
         """Sentences on what a run will do otherwise than its keys seem to say."""
         return iter(())
 
+    def quiet_steps(self, width: int, rows: int = 0) -> int:
+        """Policy steps that no gradient step is owed for, where one takes so many `rows` of an environment."""
+        return 0
+
     def count_remembered(self, run: RunConfig) -> int:
         """Rows of all environments and ranks together that a memory keeps, with its `buffer.size`; 0 = it has none."""
         return 0

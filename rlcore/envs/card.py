@@ -33,6 +33,7 @@ from rlcore.envs.vector.choose import make_vector_env
 from rlcore.envs.vector.episodic import TIERS
 from rlcore.envs.vector.watchdog import StepTimeout, Watchdog, step_limit
 from rlcore.envs.wrappers import layers, time_limit
+from rlcore.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def _tier(suite: Suite, build: Build, attempts: int) -> TierReport:
     try:
         return try_boundary(build, SEED, suite.tier_reason) if suite.tier == "boundary" else measure_tier(build, SEED)
     except Exception as error:
-        if not attempts:
+        if isinstance(error, UserError) or not attempts:
             raise
         return report_failing(error)
 

@@ -57,7 +57,7 @@ class MetricsWindow:
         values = self.check_finite(policy_steps, updates)
         point = {name: REDUCTIONS[chosen.get(name, "mean")](numbers) for name, numbers in values.items()}
         self._known |= point.keys()
-        if updates > self.start_updates and updates >= SURE:
+        if updates > self.start_updates and updates >= SURE:  # a memory that fills first learns nothing
             self._check(chosen, point)
         if not self.config.disable_timer:
             for phase, name, amount in (

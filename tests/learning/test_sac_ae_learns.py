@@ -65,7 +65,7 @@ def test_a_dot_is_brought_to_the_middle(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "mistake", [name if number == 0 else pytest.param(name, marks=soak) for number, name in enumerate(MISTAKES)]
+    "mistake", [*list(MISTAKES)[:2], *(pytest.param(name, marks=soak) for name in list(MISTAKES)[2:])]
 )
 def test_it_is_not_when_broken(mistake: str) -> None:
     with ExitStack() as stack:

@@ -269,9 +269,10 @@ def _why_no_snapshot(make_env: Build, episodes: list[Recording], seed: int) -> s
             return "the same seed and actions gave another episode, or saving the state changed it"
         with make_env() as used:
             for moment, (state, done) in states.items():
-                with make_env() if moment in moments else nullcontext(used) as other:
-                    end = None if moment in moments else moment + GLANCE
-                    difference = _continue(other, state, done, plan[:end], arrivals, moment)
+                long = moment in moments
+                with make_env() if long else nullcontext(used) as other:
+                    ahead = plan if long else plan[: moment + GLANCE]
+                    difference = _continue(other, state, done, ahead, arrivals, moment)
                 if difference is not None:
                     return f"a state saved at step {moment} went on differently at step {difference}"
     return ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
-from rlcore.envs.exact.recording import arrival_bytes
+from rlcore.envs.exact.recording import arrival_bytes, random_action
 from rlcore.envs.exact.state import OpaqueStateError, capture, restore
 from rlcore.envs.make import EnvSettings, make
+from rlcore.envs.spaces import spec_of
 from rlcore.errors import RunError
 from tests.rlcore.envs.vector.test_resume import through_disk
 
@@ -79,25 +79,19 @@ ALL = {"frame_stack": 3, "num_stack": 2, "dilation": 2, "reward_as_observation":
 )
 def test_each_wrapper_goes_on_in_another_environment_as_it_was(env_id, options):
     one, other = (make(EnvSettings(env_id, **options)) for _ in range(2))
-    rng = np.random.default_rng(0)
+    spec, rng = spec_of(one), np.random.default_rng(0)
 
     def arrive(env, action, over):
         obs, reward, *ends = (*env.reset()[0:1], 0.0, False, False) if over else env.step(action)[:4]
         assert env.observation_space.contains(obs)
         return arrival_bytes(obs, float(reward), *map(bool, ends)), any(ends)
 
-    def random_action():
-        space = one.action_space
-        if isinstance(space, spaces.Discrete):
-            return rng.integers(space.n)
-        return rng.uniform(space.low, space.high).astype(np.float32)
-
     one.reset(seed=5)
     other.reset(seed=6)
     over, overs = False, 0
     for moment in range(50):
         restore(other, through_disk(capture(one)))
-        action = random_action()
+        action = random_action(spec, rng)
         (arrival, after), elsewhere = arrive(one, action, over), arrive(other, action, over)
         assert (arrival, after) == elsewhere, moment
         over, overs = after, overs + after
