@@ -16,11 +16,12 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from flows.config.compose import compose
+from rlcore.conformance.trainings import find_all
+from rlcore.optim.step import Step
 from rlcore.spec import ActionSpec, ArraySpec, EnvSpec
 from rlcore.train.rehearsal import DrawnEnvs
 from rlcore.train.training import Training
@@ -36,6 +37,7 @@ VECTORS = EnvSpec(
     {"state": ArraySpec((17,), "float32")},
     ActionSpec("Box", (6,), "float32", low=(-1.0,) * 6, high=(1.0,) * 6),
 )
+STEERED = EnvSpec("steered pictures", PICTURES.obs, VECTORS.action)
 SIZE_1M = [
     "algo=dreamer_v3_XS",
     "algo.dense_units=64",
@@ -47,6 +49,7 @@ SIZE_1M = [
     "algo.world_model.representation_model.hidden_size=64",
 ]
 HOST = ["algo.replay_ratio=1", "algo.learning_starts=1024", "algo.total_steps=100000", "buffer.size=4000"]
+FEW = ["algo.total_steps=100000", "algo.learning_starts=300", "algo.replay_ratio=1", "buffer.size=4000"]
 DREAMS = [*HOST, "buffer.on_device=true"]
 CASES: dict[str, tuple[EnvSpec, list[str]]] = {
     "dreamer_v3, size 1m, 16 × 64": (PICTURES, ["exp=dreamer_v3", *SIZE_1M, *DREAMS]),
@@ -55,8 +58,13 @@ CASES: dict[str, tuple[EnvSpec, list[str]]] = {
     "dreamer_v3_XL, 16 × 64": (PICTURES, ["exp=dreamer_v3", "algo=dreamer_v3_XL", *DREAMS]),
     "dreamer_v2, 16 × 50": (PICTURES, ["exp=dreamer_v2", *DREAMS, "algo.per_rank_pretrain_steps=1"]),
     "dreamer_v1, 50 × 50": (PICTURES, ["exp=dreamer_v1", *DREAMS, "algo.per_rank_pretrain_steps=1"]),
-    "sac, 256": (VECTORS, ["exp=sac", "algo.total_steps=100000", "algo.learning_starts=300", "algo.replay_ratio=1"]),
+    "sac_ae, 128 of three frames": (STEERED, ["exp=sac_ae", *FEW, "algo.per_rank_pretrain_steps=1"]),
+    "sac, 256": (VECTORS, ["exp=sac", *FEW]),
+    "crossq, 256": (VECTORS, ["exp=crossq", *FEW]),
+    "droq, 256": (VECTORS, ["exp=droq", *FEW]),
+    "simba": (VECTORS, ["exp=simba", *FEW]),
     "ppo, 64": (VECTORS, ["exp=ppo", "algo.total_steps=1000000"]),
+    "ppo_recurrent, LSTM 64": (VECTORS, ["exp=ppo_recurrent", "algo.total_steps=1000000"]),
 }
 WAYS = {
     "as written": ["algo.compile=false"],
@@ -68,8 +76,8 @@ HEAD = """# Gradient steps on a GPU
 
 Written by `python -m benchmarks.gpu` on {card}, torch {torch}: median milliseconds of {timed} gradient steps with
 the batch that each draws, of rows that lie on the GPU where nothing else is said (batch × rows of pictures of 64 × 64,
-nine actions; SAC and PPO: from host memory, vectors of 17, six actions); seconds of the first update, which records the
-step, with kernels kept by an earlier run; torch's peak memory.
+nine actions; of SAC's and PPO's kinds: from host memory, six actions, vectors of 17 but for SAC-AE's pictures);
+seconds of the first update, which records the step, with kernels kept by an earlier run; torch's peak memory.
 
 | | way | ms a step | first update, s | peak MB |
 |---|---|---|---|---|
@@ -120,13 +128,13 @@ def measure(spec: EnvSpec, overrides: list[str]) -> tuple[float, float, int, boo
         training.collect()
         seconds, steps = _update(training)
         took += [seconds / steps] if steps else []
-    step: Any = getattr(training.learner, "step", None)
-    return statistics.median(took), first, torch.cuda.max_memory_allocated() - before, bool(step and step.compiled)
+    recorded = any(step.compiled for step in find_all(training.learner, Step).values())
+    return statistics.median(took), first, torch.cuda.max_memory_allocated() - before, recorded
 
 
 def make(spec: EnvSpec, overrides: list[str]) -> Training:
     """A training on the GPU in made-up environments."""
-    images, vectors = (["rgb"], []) if spec is PICTURES else ([], ["state"])
+    images, vectors = (["rgb"], []) if "rgb" in spec.obs else ([], ["state"])
     keys = [f"algo.cnn_keys.encoder={images}", f"algo.mlp_keys.encoder={vectors}", "env=dummy", "env.num_envs=1"]
     config, _ = compose([*overrides, *keys, "fabric.accelerator=cuda", "buffer.memmap=false"])
     return Training(config, envs=DrawnEnvs(spec, 1, None))

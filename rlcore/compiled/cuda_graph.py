@@ -78,6 +78,7 @@ class RecordedStep:
             self._held.replace(dict(enumerate(self._stand)))
             for tensor, value in zip(own, before, strict=True):
                 tensor.copy_(value)
+            self._changed.give()
             self._changed.drop()
         return self.built
 

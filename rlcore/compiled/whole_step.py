@@ -34,6 +34,10 @@ class StepTensors(Protocol):
         """Make these what is read next; learning rates are not among them."""
         ...
 
+    def give(self) -> None:
+        """Hand vectors that were written into to parameters that lie elsewhere."""
+        ...
+
     def drop(self) -> None:
         """Forget the gradients of a step that was broken off."""
         ...

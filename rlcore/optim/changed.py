@@ -43,6 +43,11 @@ class Changed:
             optimizer.slots = {name: next(tensors) for name in optimizer.slots}
             optimizer.count = next(tensors)
 
+    def give(self) -> None:
+        """Hand vectors that were written into to parameters that lie elsewhere."""
+        for flat in self.flat:
+            flat.give()
+
     def drop(self) -> None:
         """Forget the gradients of a step that was broken off."""
         for optimizer in self.optimizers:

@@ -16,9 +16,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from rlcore.algorithms.sac import learner  # noqa: F401  a function of it is changed
 from rlcore.compiled import machine_code
-from tests.contract.test_registry import SETTINGS, every_pair, small
+from tests.contract.test_registry import every_pair, small, small_of_images, with_images
 from tests.golden.mutants import Change, changed, swap
-from tests.learning.assembly import Training, assemble
+from tests.learning.assembly import Training
 from tests.soaking import in_turn
 
 pytestmark = in_turn
@@ -64,12 +64,9 @@ def test_every_step_stays_where_its_tensors_are(algo: str, env_id: str, monkeypa
     assert {tensor.device for tensor in device.results} == {DEVICE}
 
 
-@pytest.mark.parametrize("algo", ["ppo", "ppo_recurrent", "sac", "sac_ae", "dreamer_v1", "dreamer_v3"])
+@with_images
 def test_every_step_on_images_does_too(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = {"cnn_keys": {"encoder": ["rgb"]}, "mlp_keys": {"encoder": ["state"]}, "compile": True}
-    frames = {} if algo.startswith("dreamer") else {"frame_stack": 2}
-    env = {"image_key": "rgb", "screen_size": 64, "num_envs": 3} | frames
-    device = tried(monkeypatch, lambda: assemble("point_mass", SETTINGS[algo] | keys, **env))
+    device = tried(monkeypatch, lambda: small_of_images(algo, compile=True))
     assert device.error is None and device.results
     assert {tensor.device for tensor in device.results} == {DEVICE}
 

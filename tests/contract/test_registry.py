@@ -12,6 +12,7 @@ import torch
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy import OnPolicyConfig
+from rlcore.config.groups import BufferConfig
 from rlcore.conformance.trainings import find_all
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
@@ -129,11 +130,30 @@ every_env = pytest.mark.parametrize("env_id", ENVS.values(), ids=ENVS)
 every_pair = pytest.mark.parametrize(("algo", "env_id"), PAIRS)
 
 
+with_images = pytest.mark.parametrize("algo", ["ppo", "ppo_recurrent", "sac", "sac_ae", "dreamer_v1", "dreamer_v3"])
+
+
 def small(
-    algo: str, env_id: str, seed: int = 0, precision: str = "32-true", distribution: str = "auto", **changes: Any
+    algo: str,
+    env_id: str,
+    seed: int = 0,
+    precision: str = "32-true",
+    distribution: str = "auto",
+    accelerator: str = "cpu",
+    **changes: Any,
 ) -> Training:
-    how = {"seed": seed, "precision": precision, "distribution": distribution}
+    how = {"seed": seed, "precision": precision, "distribution": distribution, "accelerator": accelerator}
     return assemble(env_id, SETTINGS[algo] | changes, num_envs=3, max_episode_steps=12, **how)
+
+
+def small_of_images(
+    algo: str, accelerator: str = "cpu", buffer: BufferConfig | None = None, **changes: Any
+) -> Training:
+    """A small training that sees pictures beside its vector, two frames of them where nothing else remembers."""
+    keys = {"cnn_keys": {"encoder": ["rgb"]}, "mlp_keys": {"encoder": ["state"]}}
+    frames = {} if algo.startswith("dreamer") else {"frame_stack": 2}
+    env = {"image_key": "rgb", "screen_size": 64, "num_envs": 3, "max_episode_steps": 12} | frames
+    return assemble("point_mass", SETTINGS[algo] | keys | changes, accelerator=accelerator, buffer=buffer, **env)
 
 
 def content(training: Training) -> tuple[bytes, bytes]:

@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 
 from rlcore.algorithms import ALGORITHMS
 from rlcore.config.build import build
-from rlcore.config.groups import DistributionConfig, EnvConfig, FabricConfig, RunConfig
+from rlcore.config.groups import BufferConfig, DistributionConfig, EnvConfig, FabricConfig, RunConfig
 from rlcore.door import Compiler
 from rlcore.envs.make import make
 from rlcore.envs.spaces import spec_of
@@ -85,13 +85,16 @@ def assemble(
     num_envs: int = 4,
     distribution: str = "auto",
     precision: str = "32-true",
+    accelerator: str = "cpu",
+    buffer: BufferConfig | None = None,
     **env: Any,
 ) -> Training:
     """A training of algorithm `algo["name"]` on an environment; keys in `env` go to its config."""
     config = RunConfig(
         algo=build(ALGORITHMS[algo["name"]].Config, algo, "algo."),
         env=EnvConfig(id=env_id, num_envs=num_envs, **env),
-        fabric=FabricConfig(precision=precision),
+        fabric=FabricConfig(precision=precision, accelerator=accelerator),
+        buffer=buffer or BufferConfig(),
         distribution=DistributionConfig(type=distribution),
         seed=seed,
     )
