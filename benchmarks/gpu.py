@@ -48,8 +48,9 @@ SIZE_1M = [
     "algo.world_model.transition_model.hidden_size=64",
     "algo.world_model.representation_model.hidden_size=64",
 ]
-HOST = ["algo.replay_ratio=1", "algo.learning_starts=1024", "algo.total_steps=100000", "buffer.size=4000"]
-FEW = ["algo.total_steps=100000", "algo.learning_starts=300", "algo.replay_ratio=1", "buffer.size=4000"]
+SHORT = ["algo.replay_ratio=1", "algo.total_steps=100000", "buffer.size=4000"]
+FEW = [*SHORT, "algo.learning_starts=300"]
+HOST = [*SHORT, "algo.learning_starts=1024"]
 DREAMS = [*HOST, "buffer.on_device=true"]
 CASES: dict[str, tuple[EnvSpec, list[str]]] = {
     "dreamer_v3, size 1m, 16 × 64": (PICTURES, ["exp=dreamer_v3", *SIZE_1M, *DREAMS]),

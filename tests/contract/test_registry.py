@@ -13,7 +13,7 @@ import torch
 from rlcore.algorithms import ALGORITHMS
 from rlcore.algorithms.on_policy import OnPolicyConfig
 from rlcore.config.groups import BufferConfig
-from rlcore.conformance.trainings import find_all
+from rlcore.conformance.trainings import bits, find_all
 from rlcore.optim.optimizer import Optimizer
 from rlcore.store.checkpoint import nested_state
 from rlcore.train.session import Session
@@ -128,8 +128,6 @@ on_policy = pytest.mark.parametrize("algo", [a for a in ALGORITHMS if issubclass
 every_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
 every_env = pytest.mark.parametrize("env_id", ENVS.values(), ids=ENVS)
 every_pair = pytest.mark.parametrize(("algo", "env_id"), PAIRS)
-
-
 with_images = pytest.mark.parametrize("algo", ["ppo", "ppo_recurrent", "sac", "sac_ae", "dreamer_v1", "dreamer_v3"])
 
 
@@ -154,11 +152,6 @@ def small_of_images(
     frames = {} if algo.startswith("dreamer") else {"frame_stack": 2}
     env = {"image_key": "rgb", "screen_size": 64, "num_envs": 3, "max_episode_steps": 12} | frames
     return assemble("point_mass", SETTINGS[algo] | keys | changes, accelerator=accelerator, buffer=buffer, **env)
-
-
-def content(training: Training) -> tuple[bytes, bytes]:
-    """The whole state as a checkpoint writes it: equal exactly when every bit is."""
-    return nested_state.encode(training.state_dict())
 
 
 def moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
@@ -213,8 +206,8 @@ def test_a_run_that_gets_a_larger_budget_is_the_longer_run(algo: str) -> None:
         return assemble("Pendulum-v1", settings | {"total_steps": total}, num_envs=3)
 
     straight, first, longer = training(600).run(600), training(300).run(300), training(600)
-    longer.load_state_dict(nested_state.decode(*content(first)))
-    assert content(longer.run(600)) == content(straight)
+    longer.load_state_dict(nested_state.decode(*bits(first)))
+    assert bits(longer.run(600)) == bits(straight)
 
 
 @in_turn

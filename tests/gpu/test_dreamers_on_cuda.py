@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,14 +53,11 @@ class FromHost(Noise):
 
 
 @pytest.fixture(autouse=True)
-def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def switches(switches_put_back: None) -> None:
     """Convolutions as a run has them, and no TF32, whose three digits would move a sample to another class."""
-    precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    yield
-    torch.set_float32_matmul_precision(precision)
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
 
 
 def learner_on(accelerator: str, algo: str, action: ActionSpec, records: bool = False) -> Any:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from rlcore.config.groups import BufferConfig
-from rlcore.conformance.trainings import find_all
+from rlcore.conformance.trainings import bits, find_all
 from rlcore.optim.step import Step
 from rlcore.store.checkpoint import nested_state
-from tests.contract.test_registry import content, every_pair, small, small_of_images, with_images
+from tests.contract.test_registry import every_pair, small, small_of_images, with_images
 from tests.learning.assembly import Training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device on this machine")
@@ -21,8 +20,8 @@ HALF, END = 72, 144
 either_way = pytest.mark.parametrize("records", [False, True], ids=["as it is written", "recorded"])
 
 
-def of_vectors(algo: str, env_id: str, **changes: Any) -> Make:
-    return lambda records: small(algo, env_id, accelerator="cuda", compile=records, **changes)
+def of_vectors(algo: str, env_id: str) -> Make:
+    return lambda records: small(algo, env_id, accelerator="cuda", compile=records)
 
 
 def of_images(algo: str, buffer: BufferConfig | None = None) -> Make:
@@ -35,8 +34,8 @@ def is_recorded(training: Training) -> bool:
 
 def check_that_it_goes_on_to_the_same_bits(make: Make, records: bool) -> None:
     whole, first, second = make(records).run(END), make(records).run(HALF), make(records)
-    second.load_state_dict(nested_state.decode(*content(first)))
-    assert content(second.run(END)) == content(whole)
+    second.load_state_dict(nested_state.decode(*bits(first)))
+    assert bits(second.run(END)) == bits(whole)
     assert is_recorded(whole) == is_recorded(second) == records
     assert all(parameter.device.type == "cuda" for parameter in whole.learner.agent.parameters())
 
@@ -52,15 +51,6 @@ def check_that_recorded_steps_are_those_that_are_written(make: Make) -> None:
     assert recorded.metrics[-1].keys() == written.metrics[-1].keys()
     for name, value in written.metrics[-1].items():
         assert recorded.metrics[-1][name] == pytest.approx(value, rel=1e-2, abs=1e-3), name
-
-
-@pytest.fixture(autouse=True)
-def switches() -> Iterator[None]:
-    """What a test changes for the process, put back."""
-    precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    yield
-    torch.set_float32_matmul_precision(precision)
-    torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def learned(training: Training) -> bool:

@@ -131,7 +131,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a step that is not taken": ("ppo", {"rollout_steps": 8, "per_rank_batch_size": 8, "target_kl": 1e-9}),
     "a2c": ("a2c", {"rollout_steps": 5}),
     "sac": ("sac", {"learning_starts": 6, "per_rank_batch_size": 4}),
-    # Three recordings, in two of which an encoder is trained whose parameters lie with the critics'.
+    # Three recordings; the last trains an encoder whose parameters lie with the critics'.
     "sac_ae": ("sac_ae", {"learning_starts": 6, "per_rank_pretrain_steps": 1, "per_rank_batch_size": 4}),
     "dreamer_v1": ("dreamer_v1", DREAMER | SMALL_DREAMER_V1),
     "dreamer_v2": ("dreamer_v2", DREAMER | SMALL_DREAMER_V2),
