@@ -20,7 +20,8 @@ OF_IMAGES = ("env.frame_stack", "env.frame_stack_dilation", "env.grayscale", "en
 def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
     """Sentences to say once, when a run begins: of its config, and of overrides as typed that never reach a config."""
     yield from config.algo.notices(config)
-    yield from _dry_run(config)
+    if config.dry_run:
+        yield "dry_run=true: ends with the iteration of the first gradient step; times and sizes told are the whole run's"
     yield from _budget_in_whole_iterations(config)
     if config.fabric.accelerator == "cpu" and config.fabric.ranks > cores():
         yield f"fabric.devices={config.fabric.ranks}: more processes than the {cores()} cores here, so they wait"
@@ -46,17 +47,6 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
             yield f"{override}: no effect (Hydra only composes the config here; run_dir says where a run lies)"
         if key.removeprefix("metric.logger.") in LOGGER_KEYS_DROPPED and key.startswith("metric.logger."):
             yield f"{override}: no effect (loggers mirror the run's event log; run_dir and run_name name its folder)"
-
-
-def _dry_run(config: RunConfig) -> Iterator[str]:
-    """Say what a dry run leaves out."""
-    if not config.dry_run:
-        return
-    algo, width = config.algo, config.width
-    steps, learns = algo.collect_length * width, ""
-    if algo.quiet_steps(width, getattr(algo, "per_rank_sequence_length", 0)) >= steps:
-        learns = f", no gradient step (algo.learning_starts={getattr(algo, 'learning_starts', 0)})"
-    yield f"dry_run=true: one iteration of {steps:,} policy steps{learns}; times and sizes told are the whole run's"
 
 
 def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:

@@ -66,12 +66,15 @@ def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str |
     return Boundary(policy_steps, due, reason is not None, reason)
 
 
-def why_over(config: RunConfig, iterations: int, policy_steps: int, scores: Mapping[int, float]) -> str | None:
+def why_over(
+    config: RunConfig, iterations: int, updates: int, policy_steps: int, scores: Mapping[int, float]
+) -> str | None:
     """Why training is over, or None where it is not.
 
     Args:
         config: total_steps, dry_run and early_stop.
         iterations: done so far.
+        updates: gradient steps taken so far; the first is the end of a dry run.
         policy_steps: taken so far.
         scores: mean returns of the evaluations by policy steps; those beyond `policy_steps` do not count.
 
@@ -80,7 +83,7 @@ def why_over(config: RunConfig, iterations: int, policy_steps: int, scores: Mapp
     """
     if iterations >= config.algo.iterations(config.width):
         return "finished"
-    if config.dry_run and iterations:
+    if config.dry_run and updates:
         return "dry_run"
     # A log may reach beyond the checkpoint that was resumed.
     return _why_stop_early(config.early_stop, [scores[at] for at in sorted(scores) if at <= policy_steps])

@@ -144,7 +144,7 @@ class Session:
             episodes, stop = self._exchange()
             self._account(metrics, episodes, clock()[0] - mark, on_progress)
             mark = clock()[0]
-            return stop if self.training.ranks.size > 1 else self.interrupted or self.config.dry_run
+            return stop if self.training.ranks.size > 1 else self._is_to_end
 
         until = next_stop(self.config, start)
         self.followers.tell(f"advance {until}")
@@ -163,9 +163,14 @@ class Session:
 
         self.training.advance(until, on_iteration)
 
+    @property
+    def _is_to_end(self) -> bool:
+        """True where a signal, or the first gradient step of a dry run, ends the loop before its next boundary."""
+        return self.interrupted or bool(self.config.dry_run and self.learner.updates)
+
     def _exchange(self) -> tuple[list[Episode], bool]:
-        """The episodes that ended on any rank, and whether a signal or `dry_run` is to end the loop on all alike."""
-        own = self.envs.pop_episodes(), self.interrupted or self.config.dry_run
+        """The episodes that ended on any rank, and whether one of them is to end the loop, on all alike."""
+        own = self.envs.pop_episodes(), self._is_to_end
         given = self.training.ranks.gather(own)
         return [episode for episodes, _ in given for episode in episodes], any(stop for _, stop in given)
 
@@ -206,7 +211,7 @@ class Session:
             self._return = sum(self._recent) / len(self._recent)
 
     def _reason(self) -> str | None:
-        return why_over(self.config, self.iterations, self.policy_steps, self.scores)
+        return why_over(self.config, self.iterations, self.learner.updates, self.policy_steps, self.scores)
 
     # Saving and judging -----------------------------------------------------------------------------------------------
 

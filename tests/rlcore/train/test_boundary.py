@@ -74,13 +74,13 @@ def test_the_last_checkpoint_may_be_left_out_unless_it_is_evaluated() -> None:
 def test_early_stop_looks_at_the_scores(rule: dict[str, float], scores: list[float], reason: str | None) -> None:
     run = config(**{f"early_stop__{key}": value for key, value in rule.items()})
     by_steps = {250 * (i + 1): score for i, score in enumerate(scores)}
-    assert why_over(run, 10, 750, by_steps) == reason
+    assert why_over(run, 10, 10, 750, by_steps) == reason
 
 
 def test_scores_beyond_the_checkpoint_that_was_resumed_do_not_count() -> None:
-    assert why_over(config(early_stop__target_return=10), 10, 500, {250: 1.0, 750: 99.0}) is None
+    assert why_over(config(early_stop__target_return=10), 10, 10, 500, {250: 1.0, 750: 99.0}) is None
 
 
-def test_training_is_over_at_its_end_and_after_one_iteration_of_a_dry_run() -> None:
-    assert [why_over(config(), done, 900, {}) for done in (14, 15)] == [None, "finished"]
-    assert [why_over(config(dry_run=True), done, 64, {}) for done in (0, 1)] == [None, "dry_run"]
+def test_training_is_over_at_its_end_and_after_the_first_gradient_step_of_a_dry_run() -> None:
+    assert [why_over(config(), done, done, 900, {}) for done in (14, 15)] == [None, "finished"]
+    assert [why_over(config(dry_run=True), 1, updates, 64, {}) for updates in (0, 1)] == [None, "dry_run"]
