@@ -54,6 +54,24 @@ def test_another_order_of_sums_is_no_fault_where_a_gradient_is_zero_but_for_roun
     assert (after - other).abs().max() > 1e-3  # what a memory without numbers makes of it
 
 
+def test_a_number_on_the_other_side_of_a_kink_is_no_fault() -> None:
+    """A sum of 1e-9 that other rounding makes -1e-9: a rectifier's gradient has one sample of the hundred less."""
+    rows = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    rows[17] = torch.tensor([0.5, -0.5, 1e-9])
+
+    def gradient(rows: Tensor) -> tuple[Tensor, ...]:
+        return ((rows.sum(1) > 0).float().mean(),)
+
+    made = Traced("a gradient", machine_code.trace(gradient, [rows]), [rows])
+
+    def shift(by: float) -> Compiled:
+        return lambda inputs: list(made.graph(inputs[0] - torch.tensor([0, 0, by])))
+
+    check(shift(2e-9), made)
+    with pytest.raises(RunError, match="is wrong by"):
+        check(shift(0.3), made)
+
+
 Outputs = list[Tensor]
 FAULTS: dict[str, Callable[[list[Tensor], Outputs], Outputs]] = {
     "a gradient of the wrong sign": lambda given, made: [2 * given[0] - made[0], *made[1:]],
