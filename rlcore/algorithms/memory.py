@@ -31,7 +31,7 @@ def make_memory(context: Context, sampler: Sampler, rows: int = 0, before: int =
         batch_size=config.per_rank_batch_size,
         ratio=Fraction(str(config.replay_ratio)) / context.ranks.size,
         starts=config.quiet_steps(width, rows),
-        pretrain=config.per_rank_pretrain_steps,
+        pretrain=0 if context.config.dry_run else config.per_rank_pretrain_steps,  # it asks whether one step works
         every=config.train_every or 1,
         end=config.budget(width),
         online=context.config.buffer.online,

@@ -28,7 +28,6 @@ IMAGES = ("algo.mlp_keys.encoder=[]", "algo.cnn_keys.encoder=[rgb]")
 TYPED = {
     "env=atari": IMAGES,
     "env=crafter": IMAGES,
-    "sac_ae": ("algo.learning_starts=128",),  # of 1,000 pictures, which are drawn in a minute
     "env=diambra": ("algo.mlp_keys.encoder=[own_health]", "algo.cnn_keys.encoder=[frame]"),
 }
 HALF_MINUTES = ("a2c_atari", "env=atari", "env=crafter")
