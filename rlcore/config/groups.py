@@ -289,7 +289,7 @@ class RunConfig:
     num_threads: int = arg(1, "threads of one torch operation", low=1, learning=False)
     float32_matmul_precision: str = arg("high", "TF32 on CUDA", choices=("highest", "high", "medium"))
     dry_run: bool = arg(
-        False, "to the first gradient step only, and two episodes of random baseline and last evaluation; nothing compiled unasked"
+        False, "to the first gradient step, two episodes of baseline and last evaluation; nothing compiled unasked"
     )
     torch_use_deterministic_algorithms: bool = arg(False, "refuse operations without a deterministic version")
     torch_backends_cudnn_benchmark: bool = arg(False, "let cuDNN choose by timing; breaks exactness")

@@ -7,6 +7,7 @@ A check takes the module under test as an argument, as those of `oracle` do.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -26,13 +27,15 @@ from tests.golden.sac_oracle import MADE, make_learner
 BATCH, OBS, ACTIONS, UNITS, STEPS = 24, 5, 2, 8, 4
 BETAS = (0.5, 0.999)
 RATE = MADE["common"]["lr"]
+CLIP = 1.5  # of normalised observations: near enough to clip some
 # Keys beside those of the presets; what a formula below reads of them, it reads here.
 SETTINGS: dict[str, dict[str, Any]] = {
     "droq": {"policy_delay": 2, "critic": {"dropout": 0.3, "n": 3}},
     "simba": {
         "policy_delay": 1,
         "hidden_size": UNITS,
-        "normalize_obs": False,
+        "normalize_obs": True,
+        "obs_clip": CLIP,
         "actor": {"mlp_layers": 1, "optimizer": {"name": "adamw", "lr": RATE, "eps": 1e-8, "weight_decay": 0.1}},
         "critic": {"optimizer": {"name": "adamw", "lr": RATE, "eps": 1e-8, "weight_decay": 0.1}},
         "alpha": {"target_entropy_scale": 0.5},
@@ -42,9 +45,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def in_float64(learner: Any) -> None:
-    """Observations as they are, where networks are given float32."""
+    """Observations as they are, or normalised, where networks are given float32."""
     for module in (learner.agent, learner.critics, *([learner.target.module] if learner.target else [])):
-        module.encoder._vector = lambda obs, lead: obs["state"]
+        module.encoder._vector = functools.partial(read_vector, module.encoder)
+
+
+def read_vector(encoder: Any, obs: dict[str, Tensor], lead: int) -> Tensor:
+    x, norm = obs["state"], encoder.normalizer
+    return x if norm is None else ((x - norm.moments.mean) / norm.moments.scale()).clamp(-norm.clip, norm.clip)
 
 
 def batch_of(given: dict[str, Tensor]) -> Batch:
@@ -207,6 +215,11 @@ def policy_of(name: str, weights: Weights, obs: Tensor, noise: Tensor) -> tuple[
     return u.tanh(), (normal + 2 * u.cosh().log()).sum(-1)  # 1 - tanh² = 1 / cosh²
 
 
+def standardised(obs: Tensor, seen: Tensor) -> Tensor:
+    """SimBa, section 4.1: by mean and variance of all that was seen so far."""
+    return ((obs - seen.mean(0)) / (seen.var(0, correction=0) + 1e-8).sqrt()).clamp(-CLIP, CLIP)
+
+
 def closed_form(
     name: str, parts: dict[str, Weights], log_alpha: Tensor, batches: list[dict[str, Tensor]], draws: list[list[Tensor]]
 ) -> None:
@@ -219,7 +232,11 @@ def closed_form(
     of_alpha = torch.optim.Adam([log_alpha], lr=RATE)
     entropy = -ACTIONS * (0.5 if name == "simba" else 1.0)
     dropped, read = name == "droq", number_of if name == "categorical" else lambda q: q
+    seen = list[Tensor]()
     for step, (batch, drawn) in enumerate(zip(batches, draws, strict=True), 1):
+        if name == "simba":
+            seen.append(batch["obs"].float().double())  # statistics are of what a memory holds
+            batch = batch | {key: standardised(batch[key], torch.cat(seen)) for key in ("obs", "next_obs")}
         left, alpha = iter(drawn), log_alpha.detach().exp()
         masks, slow_masks = (next(left), next(left)) if dropped else (None, None)
         with torch.no_grad():
@@ -257,11 +274,9 @@ def check_family(module: ModuleType, name: str) -> None:
     rng, modules = np.random.default_rng(3), (learner.agent, learner.critics, learner.target.module)
     parts: dict[str, Weights] = {}
     for place, each in zip(("actor", "critic", "target"), modules, strict=True):
-        held = {
-            key: value + 0.3 * torch.from_numpy(rng.normal(size=value.shape))
-            for key, value in each.state_dict().items()
-        }
-        each.load_state_dict(held)
+        weights = {key: value for key, value in each.state_dict().items() if isinstance(value, Tensor)}
+        held = {key: value + 0.3 * torch.from_numpy(rng.normal(size=value.shape)) for key, value in weights.items()}
+        each.load_state_dict(each.state_dict() | held)
         parts[place] = {key: value.clone().requires_grad_(place != "target") for key, value in held.items()}
     log_alpha = torch.tensor(np.log(MADE["common"]["alpha"]), requires_grad=True)
     learner.temperature.log_alpha.data.fill_(log_alpha.item())

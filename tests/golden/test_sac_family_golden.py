@@ -92,6 +92,19 @@ MUTANTS = (
     Mutant("no LayerNorm", HIDDEN, given(layer_norm="False"), DROQ),
     Mutant("targets that stand still", "Target.follow", given(tau="0.0"), DROQ),
     # SimBa.
+    Mutant("observations as they are", "sac.Learner.update", swap("self.agent.encoder.observe(A, B)", "None"), SIMBA),
+    Mutant(
+        "statistics of the last batch alone",
+        "RunningMoments.update",
+        swap("self.count + count", "count + 0 * self.count"),
+        SIMBA,
+    ),
+    Mutant(
+        "unbiased running variance",
+        "RunningMoments.update",
+        swap("total(A.square().sum(0)) / count", "total(A.square().sum(0)) / (count - 1)"),
+        SIMBA,
+    ),
     Mutant("no residual", BLOCK, swap("x + A", "A"), SIMBA),
     Mutant("no LayerNorm in a block", BLOCK, swap("self.norm(x)", "x"), SIMBA),
     Mutant("no activation in a block", BLOCK, swap("self.act(A)", "A"), SIMBA),

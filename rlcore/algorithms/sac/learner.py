@@ -101,10 +101,12 @@ class Learner(protocols.Learner):
         rng = torch.Generator().manual_seed(streams.integer(context.config.seed, "init"))  # on every rank the same
         self.agent = Agent(config, context.spec, context.config.distribution.type, rng)
         encoder, size = make_encoder(config, context.spec, rng), context.spec.action.size
-        encoder.normalizer = self.agent.encoder.normalizer  # both see the same rows
+        encoder.normalizer = self.agent.encoder.normalizer  # all see rows by the same statistics
         self.critics = Critics(encoder, size, config.critic, config.critic.n, rng, config.critic.outputs)
         self.temperature, self.target_entropy = Temperature(config.alpha.alpha), config.target_entropy(size)
         self.target = Target(self.critics, context) if config.critic.target == "ema" else None
+        if self.target:
+            self.target.module.encoder.normalizer = encoder.normalizer
         targets = [self.target] if self.target else []
         self.critic_optimizer = self.make_critic_optimizer(context)
         uses = [self.critics, self.temperature]
