@@ -3,8 +3,8 @@
     python -m benchmarks.robots --only sac crossq --workers 1     trains what is not trained yet, and writes the page
     python -m benchmarks.robots --page                            the page alone, of what is trained
 
-Three seeds and three robots of SAC take two hours of a processor, of DroQ, with its twenty gradient steps an action,
-more than ten. What is broken off goes on.
+Three seeds and three robots of SAC or CrossQ take an hour or two of a processor, of SimBa five, of DroQ, with its
+twenty gradient steps an action, fifteen. What is broken off goes on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def write_page(algorithms: Sequence[str]) -> None:
         command = [str(SHEPHERD), "compare", *algorithms, "--runs", RUNS, "--out", folder]
         subprocess.run(command, cwd=ROOT, check=True)
         found = json.loads((Path(folder) / "compare.json").read_text())
-        lines = [INTRODUCTION, *table(found), ""]
+        lines = [INTRODUCTION, f"Trained on {processors(algorithms)}.", "", *table(found), ""]
         for number, robot in enumerate(found["scales"], 1):
             lines += [f"## {robot}", ""]
             for stem, against in (("curve_steps", "policy steps"), ("curve_cpu", "processor seconds")):
@@ -63,10 +64,17 @@ def write_page(algorithms: Sequence[str]) -> None:
     (RESULTS / "robots.md").write_text("\n".join(lines))
 
 
+def processors(algorithms: Sequence[str]) -> str:
+    """Processors that the runs were trained on, and how many on each."""
+    runs = [each.run.read_summary() for name in algorithms for each in group_of(words(name)).trainings]
+    counts = Counter(run["fingerprint"]["machine"]["device_name"] for run in runs)
+    return ", ".join(f"{name} ({count} runs)" for name, count in counts.most_common())
+
+
 def table(found: dict[str, Any]) -> list[str]:
     """Returns at the end, and what they cost."""
     rows = [
-        "| robot | algorithm | returns at the end | their mean | processor minutes a seed |",
+        "| robot | algorithm | last evaluation, of the checkpoint that each run chose | their mean | processor minutes a seed |",
         "|---|---|---|---|---|",
     ]
     for robot in found["scales"]:

@@ -63,7 +63,7 @@ def enjoy(source: str, episodes: int) -> None:
     run, path = locate(source)
     _compute_as(run)
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        recorded = film(run, path, "enjoy.mp4")
+        recorded = film(run, path, "enjoy.mp4", episodes)
         if recorded is None:
             raise UserError(f"{source}: this environment cannot be drawn here (see the warning above)")
         print(f"no display here: recorded {short_path(run.path / recorded)}")

@@ -99,18 +99,22 @@ def _flow(run: RunDirectory) -> None:
 
         with without_tracebacks():
             summary = run_flow(run)
-    show(summary_table(summary, run, next_commands(run)))
+    filmed = config["env"]["capture_video"]
+    show(summary_table(summary, run, next_commands(run, drawn=bool(summary.get("video")) or not filmed)))
 
 
-def next_commands(run: RunDirectory) -> list[str]:
-    """Commands worth typing after a training; for MLflow the address of its server, when there is one."""
+def next_commands(run: RunDirectory, drawn: bool = True) -> list[str]:
+    """Commands worth typing after a training; for MLflow the address of its server, when there is one.
+
+    Where the environment was not `drawn`, none that films it.
+    """
     where, behind = shlex.quote(short_path(run.path)), "".join(f" {shlex.quote(word)}" for word in plugins.as_typed())
     store = tracking_uri()
     # The address of a database with a password in it is left to the shell, which has it from the environment or `.env`.
     typed = shlex.quote(store) if redact(store) == store else '"$MLFLOW_TRACKING_URI"'
     return [
-        f"{bin_folder()}shepherd enjoy {where}{behind}",
-        f"{bin_folder()}shepherd evaluate {where} --episodes 100 --video{behind}",
+        *([f"{bin_folder()}shepherd enjoy {where}{behind}"] if drawn else []),
+        f"{bin_folder()}shepherd evaluate {where} --episodes 100 --round 3{' --video' * drawn}{behind}",
         redact(store)
         if is_server(store)
         else f"{bin_folder()}mlflow ui --app-name shepherd --backend-store-uri {typed}",

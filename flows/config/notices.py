@@ -55,7 +55,8 @@ def _budget_in_whole_iterations(config: RunConfig) -> Iterator[str]:
     trained = algo.budget(width)
     if abs(trained - algo.total_steps) > algo.total_steps / 20 and not config.dry_run:
         rows = algo.collect_length * width
-        whole = f"{algo.iterations(width):,} iterations of {rows:,}"
+        count = algo.iterations(width)
+        whole = f"{count:,} iteration{'s' * (count > 1)} of {rows:,}"
         yield f"algo.total_steps={algo.total_steps}: {trained:,} policy steps are trained, {whole}"
 
 

@@ -29,7 +29,7 @@ small, figcaption, .soft { color: var(--soft); font-size: .87rem; }
 .verdict strong { font-size: 1.12rem; }
 .verdict ul { padding-left: 1.1rem; margin: .5rem 0 0; }
 pre { background: var(--paper); border: 1px solid var(--grid); border-radius: 6px; padding: .5rem .7rem;
-  margin: .5rem 0 0; overflow-x: auto; font-size: .85rem; }
+  margin: .5rem 0 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1.4rem 2rem;
   margin-bottom: 1.4rem; }
 .wide { margin-bottom: 1.4rem; overflow-x: auto; }

@@ -39,7 +39,7 @@ def amount(plan: SweepPlan, pace: Pace, ended: int = 0, speed: float | None = No
         return said
     seconds = runs * pace.budget / speed / settings.workers
     took = f"at the {speed:,.0f} a second of runs like these, {settings.workers} at once"
-    return f"{said}, about {duration(seconds)} {took}"
+    return f"{said}, about {duration(seconds)} of training {took}; evaluations and starts come on top"
 
 
 def speed_of(config: RunConfig, trials: Path) -> float | None:

@@ -82,7 +82,8 @@ def judge(winner: Sequence[float], default: Sequence[float]) -> dict[str, Any]:
     """
     means = {"winner": iqm(winner), "default": iqm(default)}
     difference = means["winner"] - means["default"]
-    said = f"winner {number(means['winner'])}, default {number(means['default'])} (IQM over {len(winner)} fresh seeds)"
+    measure = f"IQM of what trials are judged by, over {len(winner)} fresh seeds"
+    said = f"winner {number(means['winner'])}, default {number(means['default'])} ({measure})"
     if len(winner) < FEWEST:
         words = f"not decided: {said}; fewer than {FEWEST} seeds say too little"
         return {"better": None, **means, "difference": difference, "low": None, "high": None, "words": words}

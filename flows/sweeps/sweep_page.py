@@ -13,6 +13,7 @@ from flows.report.sweep_tables import facts, short_names, short_value, state_wor
 from rlcore.config.values import spell
 
 WIDE = "slices"  # a picture as wide as the page
+OTHER = "Here by the last evaluation of each run, of its best checkpoint; above by what trials are judged by."
 
 
 def page(
@@ -42,16 +43,17 @@ def page(
     ]
     parts += [table(["", ""], rows), f'<p class="soft">{escape(definition)}</p>']
     if status["best"]:
-        parts.append(
-            section("The best configuration", f"<pre>{escape(command)}</pre>" if command else "", _best(status["best"]))
-        )
+        shown = not status["confirmed"] or status["confirmed"].get("better")
+        heading = "The best configuration" if shown else "The best trial, not shown to be better than the default"
+        parts.append(section(heading, f"<pre>{escape(command)}</pre>" if command else "", _best(status["best"])))
     if pictures:
         narrow = [drawn for drawn in pictures if drawn.stem != WIDE]
         wide = "".join(figures([drawn]).replace('"pictures"', '"wide"', 1) for drawn in pictures if drawn.stem == WIDE)
         parts.append(section("What came of it", figures(narrow) if narrow else "", wide))
     parts.append(section("All trials", _trials(status)))
     if confirmation:
-        parts.append(f'<section class="part"><h1>Confirmation: winner against default</h1>{confirmation}</section>')
+        head = f'<h1>Confirmation: winner against default</h1><p class="soft">{OTHER}</p>'
+        parts.append(f'<section class="part">{head}{confirmation}</section>')
     return document(title, *parts)
 
 

@@ -53,7 +53,9 @@ class Arithmetic:
     def __str__(self) -> str:
         """A line for the run's log."""
         each = f"{self.steps:,} gradient steps of {self.operations:,.0f} operations and {self.flops / 1e6:,.1f} MFLOP"
-        return f"{each}; compiled, each saves {self.step_saved * 1e3:.1f} ms, the run {self.saved:,.0f} s"
+        return (
+            f"{each}; compiled, each saves {self.step_saved * 1e3:.1f} ms, the run with its actions {self.saved:,.0f} s"
+        )
 
 
 @dataclass

@@ -99,7 +99,6 @@ def _pays(config: RunConfig, count: Callable[[], Arithmetic | None]) -> bool:
         return False
     found = count()
     pays = found is not None and found.saved >= WORTHWHILE
-    log.info(
-        "algo.compile=auto: %s; %s", found or "nobody can tell what it computes", "compiled" if pays else "not compiled"
-    )
+    verdict = "compiled" if pays else f"not compiled, which pays from {WORTHWHILE:.0f} s"
+    log.info("algo.compile=auto: %s; %s", found or "nobody can tell what it computes", verdict)
     return pays

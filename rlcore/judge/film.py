@@ -1,10 +1,10 @@
-"""A policy to look at: one episode as an MP4 file, with or without a display, or several in a window."""
+"""A policy to look at: episodes as an MP4 file, with or without a display, or in a window."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,13 +30,14 @@ log = logging.getLogger(__name__)
 ChooseAction = Callable[[dict[str, np.ndarray]], Any]
 
 
-def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4") -> str | None:
-    """Record one greedy episode of a checkpoint.
+def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4", episodes: int = 1) -> str | None:
+    """Record greedy episodes of a checkpoint, one behind the other.
 
     Args:
         run: whose environment.
         path: the checkpoint's directory.
         name: of the file in media/.
+        episodes: how many.
 
     Returns:
         The video's path relative to the run, or None where the environment cannot be drawn (said in the log).
@@ -45,8 +46,9 @@ def film(run: RunDirectory, path: str | Path, name: str = "policy.mp4") -> str |
     try:
         env = make(adapt_to_evaluation(config.env), render_mode="rgb_array")
         try:
-            seed = streams.integer(config.seed, "env_eval", FILM_ROUND, 0)
-            record(greedy(load_policy(path)), env, run.media / name, seed, MAX_STEPS)
+            policy = load_policy(path)
+            seeds = [streams.integer(config.seed, "env_eval", FILM_ROUND, episode) for episode in range(episodes)]
+            record(lambda: greedy(policy), env, run.media / name, seeds, MAX_STEPS)
         finally:
             env.close()
     except Exception as error:  # a picture is never worth a run
@@ -87,34 +89,42 @@ def greedy(policy: LoadedPolicy) -> ChooseAction:
     return act
 
 
-def record(act: ChooseAction, env: gymnasium.Env, path: Path, seed: int, max_steps: int) -> dict[str, Any]:
-    """Play one episode and write it as a video, whole or not at all.
+def record(
+    begin: Callable[[], ChooseAction], env: gymnasium.Env, path: Path, seeds: Sequence[int], max_steps: int
+) -> dict[str, Any]:
+    """Play episodes and write them as one video, whole or not at all.
 
     Args:
-        act: from one observation (as the environment gives it) to one action (as it takes it).
+        begin: gives, for each episode, what goes from one observation (as the environment gives it) to one action (as
+            it takes it).
         env: made with render_mode="rgb_array"; the caller closes it.
         path: the .mp4 file; its folder is made.
-        seed: of the episode.
-        max_steps: the episode is cut after so many actions.
+        seeds: of the episodes.
+        max_steps: an episode is cut after so many actions.
 
     Returns:
-        path, episode_return (undiscounted, of what was shown), length (actions).
+        path, returns (undiscounted, of what was shown), lengths (actions), both of each episode.
 
     Raises:
         UserError: this environment cannot be drawn here; says why.
     """
     if env.render_mode != "rgb_array":
         raise UserError(f"{_name(env)}: no video without pictures; make it with render_mode='rgb_array'")
-    obs, _ = env.reset(seed=seed)
-    first = _frame(env)
-    total, length, done = 0.0, 0, False
-    with writing(path, _rate(env), first.shape) as write:
-        write(first)
-        while not done and length < max_steps:
-            obs, reward, terminated, truncated, _ = env.step(act(obs))
-            total, length, done = total + float(reward), length + 1, bool(terminated or truncated)
+    obs, _ = env.reset(seed=seeds[0])
+    returns, lengths = list[float](), list[int]()
+    with writing(path, _rate(env), _frame(env).shape) as write:
+        for number, seed in enumerate(seeds):
+            if number:
+                obs, _ = env.reset(seed=seed)
             write(_frame(env))
-    return {"path": str(path), "episode_return": total, "length": length}
+            act, total, length, done = begin(), 0.0, 0, False
+            while not done and length < max_steps:
+                obs, reward, terminated, truncated, _ = env.step(act(obs))
+                total, length, done = total + float(reward), length + 1, bool(terminated or truncated)
+                write(_frame(env))
+            returns.append(total)
+            lengths.append(length)
+    return {"path": str(path), "returns": returns, "lengths": lengths}
 
 
 def _name(env: gymnasium.Env) -> str:

@@ -61,7 +61,8 @@ def boundary_at(config: RunConfig, before: int, policy_steps: int, reason: str |
     evaluate = passes(config.evaluation_every)
     save = evaluate or passes(config.checkpoint_every)
     if reason is not None:
-        save, evaluate = config.checkpoint.save_last or evaluate, evaluate and reason != "dry_run"
+        dry = reason == "dry_run"
+        save, evaluate = config.checkpoint.save_last or evaluate or dry, evaluate and not dry
     due = tuple(name for name, is_due in (("checkpoint", save), ("evaluate", evaluate)) if is_due)
     return Boundary(policy_steps, due, reason is not None, reason)
 

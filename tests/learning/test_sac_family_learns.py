@@ -1,7 +1,7 @@
 """DroQ, CrossQ and SimBa get far on Pendulum in few steps, and do not when they are broken.
 
-Greedy returns found on Pendulum-v1 (10 episodes), of CrossQ after 2,200 actions (seed 0), of DroQ after 600, each played
-four times and worth four gradient steps (seeds 0 to 3), of SimBa after 1,200, each played twice (seed 0):
+Greedy returns found on Pendulum-v1 (10 episodes), of CrossQ after 2,200 actions (seed 0), of DroQ after 600, each
+played four times and worth four gradient steps (seeds 0 to 3), of SimBa after 1,200, each played twice (seed 0):
 
     right                            -227     -160 -436 -261 -134       -170
     no bootstrap                    -1306    -1500 (seed 0)            -1522

@@ -49,7 +49,8 @@ class DMC(gymnasium.Env):
     Args:
         domain_name: of the task.
         task_name: within the domain.
-        from_pixels: key `rgb`, uint8, what the camera sees.
+        from_pixels: key `rgb`, uint8, what the camera sees, which takes nine tenths of the time to draw; where
+            `env.wrapper` does not say, if `algo.cnn_keys` reads an image.
         from_vectors: key `state`, float32, all observations of the task one behind the other.
         height: of the picture, in pixels.
         width: likewise.
@@ -73,7 +74,7 @@ class DMC(gymnasium.Env):
         self,
         domain_name: str,
         task_name: str,
-        from_pixels: bool = False,
+        from_pixels: bool | str | None = None,
         from_vectors: bool = True,
         height: int | None = 84,
         width: int | None = 84,
@@ -91,7 +92,7 @@ class DMC(gymnasium.Env):
         task = {**(task_kwargs or {}), "random": 0}  # every episode has a generator of its own
         environment = dict(environment_kwargs or {})
         self.task: Any = suite.load(domain_name, task_name, task, environment, visualize_reward)
-        self.from_pixels, self.from_vectors, self.channels_first = from_pixels, from_vectors, channels_first
+        self.from_pixels, self.from_vectors, self.channels_first = bool(from_pixels), from_vectors, channels_first
         self.height, self.width, self.camera_id = height or 84, width or 84, camera_id
         self.render_mode, self.draws, self.flags = render_mode, True, {**FAST} if fast_rendering else {}
         if fast_rendering:
@@ -157,7 +158,7 @@ class DMCSuite(Suite):
     note = "vectors, pixels or both; resumed by replaying the open episode"
     targets = ("sheeprl.envs.dmc.DMCWrapper",)
     decided = (*DECIDED_ELSEWHERE, "domain_name", "task_name", "seed", "_recursive_")
-    from_keys: Mapping[str, str] = {"height": "screen_size", "width": "screen_size"}
+    from_keys: Mapping[str, str] = {"height": "screen_size", "width": "screen_size", "from_pixels": "image_key"}
 
     def ids(self) -> Sequence[str]:
         """Domain and task of each."""

@@ -77,5 +77,5 @@ def test_a_dry_run_by_their_file_ends_in_a_checkpoint(
             pass
         saved = session.save()
     session.close()
-    assert boundary.reason == "dry_run" and session.learner.updates > 0
+    assert (boundary.reason, boundary.due) == ("dry_run", ("checkpoint",)) and session.learner.updates > 0
     assert saved["policy_steps"] == boundary.policy_steps and newest_good(run.checkpoints) is not None

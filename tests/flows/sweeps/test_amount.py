@@ -21,7 +21,7 @@ def test_all_runs_are_counted_and_those_of_trials_that_have_ended_are_not() -> N
     )
     # 2 trials × 2 seeds + 6 = 10 runs; 10 × 1000 / 50 = 200 s, on two workers 100.
     said = amount(plan(VARIED), PACE, ended=5, speed=50.0)
-    assert "10 runs of 1,000 policy steps, at most 10,000 in all, about 1:40 at the 50 a second" in said
+    assert "10 runs of 1,000 policy steps, at most 10,000 in all, about 1:40 of training at the 50 a second" in said
 
 
 def test_without_a_confirmation_trials_are_all() -> None:

@@ -69,14 +69,14 @@ def read(path: Path) -> tuple[tuple[int, int], float, np.ndarray]:
 
 def test_the_video_holds_every_frame_from_the_first_to_the_last(tmp_path: Path) -> None:
     env = Painter()
-    result = record(lambda obs: int(obs["state"][0]) % 3, env, tmp_path / "new" / "policy.mp4", 5, 100)
+    result = record(lambda: lambda obs: int(obs["state"][0]) % 3, env, tmp_path / "new" / "policy.mp4", [5], 100)
     _, rate, frames = read(tmp_path / "new" / "policy.mp4")
     assert env.seed_given == 5
     assert rate == 12
     # one grey each, before the first action to after the last; the codec is lossy
     assert [round(float(f.mean()) / 20) for f in frames] == list(range(8))
     # actions are obs % 3 = 0 1 2 0 1 2 0
-    assert result == {"path": str(tmp_path / "new" / "policy.mp4"), "episode_return": 6.0, "length": 7}
+    assert result == {"path": str(tmp_path / "new" / "policy.mp4"), "returns": [6.0], "lengths": [7]}
 
 
 def test_a_policy_that_remembers_does_so_within_an_episode_and_not_beyond(
@@ -97,31 +97,30 @@ def test_a_policy_that_remembers_does_so_within_an_episode_and_not_beyond(
 
 
 def test_an_endless_episode_is_cut(tmp_path: Path) -> None:
-    result = record(lambda obs: 1, Painter(length=10**9), tmp_path / "cut.mp4", 0, 4)
-    assert result["length"] == 4
-    assert result["episode_return"] == 4.0
+    result = record(lambda: lambda obs: 1, Painter(length=10**9), tmp_path / "cut.mp4", [0], 4)
+    assert (result["lengths"], result["returns"]) == ([4], [4.0])
     assert len(read(tmp_path / "cut.mp4")[2]) == 5
 
 
 def test_odd_sides_are_padded_to_even_ones(tmp_path: Path) -> None:
-    record(lambda obs: 0, Painter(side=(33, 47)), tmp_path / "odd.mp4", 0, 3)
+    record(lambda: lambda obs: 0, Painter(side=(33, 47)), tmp_path / "odd.mp4", [0], 3)
     assert read(tmp_path / "odd.mp4")[0] == (48, 34)
 
 
 def test_an_environment_without_a_frame_rate_gets_thirty(tmp_path: Path) -> None:
     env = Painter()
     env.metadata = {"render_modes": ["rgb_array"]}
-    record(lambda obs: 0, env, tmp_path / "rate.mp4", 0, 3)
+    record(lambda: lambda obs: 0, env, tmp_path / "rate.mp4", [0], 3)
     assert read(tmp_path / "rate.mp4")[1] == 30
 
 
 def test_a_real_environment_is_filmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
-    result = record(lambda obs: 0, env, tmp_path / "cartpole.mp4", 3, 500)
+    result = record(lambda: lambda obs: 0, env, tmp_path / "cartpole.mp4", [3, 4], 500)
     env.close()
-    assert 5 < result["length"] < 20  # always left: the pole falls within a dozen steps
-    assert len(read(tmp_path / "cartpole.mp4")[2]) == result["length"] + 1
+    assert all(5 < length < 20 for length in result["lengths"])  # always left: the pole falls within a dozen steps
+    assert len(read(tmp_path / "cartpole.mp4")[2]) == sum(length + 1 for length in result["lengths"])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,7 @@ def test_a_real_environment_is_filmed(tmp_path: Path, monkeypatch: pytest.Monkey
 )
 def test_an_environment_that_cannot_be_drawn_is_told_in_a_sentence(env: Painter, reason: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=reason) as told:
-        record(lambda obs: 0, env, tmp_path / "none.mp4", 0, 3)
+        record(lambda: lambda obs: 0, env, tmp_path / "none.mp4", [0], 3)
     assert "\n" not in str(told.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -148,7 +147,7 @@ def test_a_policy_that_fails_leaves_the_old_video_and_nothing_else(tmp_path: Pat
         return 0
 
     with pytest.raises(ZeroDivisionError):
-        record(act, Painter(), path, 0, 100)
+        record(lambda: act, Painter(), path, [0], 100)
     assert path.read_bytes() == b"the old one"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -156,7 +155,7 @@ def test_a_policy_that_fails_leaves_the_old_video_and_nothing_else(tmp_path: Pat
 def test_a_video_that_is_not_whole_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imageio_ffmpeg, "count_frames_and_secs", lambda path: (1, 0.1))  # as after a full disk
     with pytest.raises(UserError, match="not whole"):
-        record(lambda obs: 0, Painter(), tmp_path / "policy.mp4", 0, 100)
+        record(lambda: lambda obs: 0, Painter(), tmp_path / "policy.mp4", [0], 100)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -58,6 +58,7 @@ def test_the_last_checkpoint_may_be_left_out_unless_it_is_evaluated() -> None:
     run = config(checkpoint__save_last=False)
     assert boundary_at(run, 900, 964, "plateau").due == ()
     assert boundary_at(run, 900, 960, "finished").due == ("checkpoint", "evaluate")
+    assert boundary_at(run, 0, 300, "dry_run").due == ("checkpoint",), "which its last evaluation plays"
 
 
 @pytest.mark.parametrize(

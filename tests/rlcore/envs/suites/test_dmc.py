@@ -125,7 +125,7 @@ def test_it_is_resumed_by_replay_bit_for_bit(pixels: bool) -> None:
 @pytest.mark.parametrize(
     ("overrides", "env_id", "wrapper"),
     [
-        (["env.wrapper.domain_name=cheetah", "env.wrapper.task_name=run"], "cheetah_run", {"from_pixels": True}),
+        (["env.wrapper.domain_name=cheetah", "env.wrapper.task_name=run"], "cheetah_run", {"from_vectors": True}),
         (["env.id=hopper_hop"], "hopper_hop", {"from_vectors": True}),
         (["env.wrapper._target_=sheeprl.envs.dmc.DMCWrapper", "env.wrapper.seed=null"], "walker_walk", {}),
         (["env.max_episode_steps=-1"], "walker_walk", {}),
