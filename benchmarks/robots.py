@@ -74,7 +74,7 @@ def processors(algorithms: Sequence[str]) -> str:
 def table(found: dict[str, Any]) -> list[str]:
     """Returns at the end, and what they cost."""
     rows = [
-        "| robot | algorithm | last evaluation, of the checkpoint that each run chose | their mean | processor minutes a seed |",
+        "| robot | algorithm | last evaluation of each run's choice | their mean | processor minutes a seed |",
         "|---|---|---|---|---|",
     ]
     for robot in found["scales"]:

@@ -33,8 +33,12 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     module, mistakes = ALGORITHMS[name], Mistakes()
     config: Any = None
     keys: Any = None
+    own = {field.name for field in dataclasses.fields(RunConfig)}
+    astray = [key for key in values if key in _names(module) and key not in own]
+    for key in astray:  # where files for an early SheepRL have them
+        mistakes.note(UserError(f"{key}={spell(values[key])}: a key of the algorithm; write it as algo.{key}"))
     with mistakes.catch():
-        config = build(RunConfig, dict(values) | {"algo": None})
+        config = build(RunConfig, {key: value for key, value in values.items() if key not in astray} | {"algo": None})
     owned = _find_foreign(name, algo)
     for key, owners in owned.items():
         mistakes.note(UserError(f"algo.{key}={spell(algo[key])}: a key of {', '.join(owners)}; {name} has no such key"))

@@ -6,6 +6,7 @@ files of the groups (the user's folders, then conf/)  ->  built-in defaults bene
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -214,13 +215,17 @@ def _is_interpolated(config: DictConfig, key: str) -> bool:
 
 
 def _refuse_absent_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> None:
-    """Add to a config's mistakes that its environment is not there, which makes the others needless."""
+    """Add to a config's mistakes that its environment is not there, and what its suite finds wrong."""
     from rlcore.envs.suites.ids import known_id  # gymnasium, needed nowhere else in a config
+    from rlcore.envs.suites.registry import suite_with
 
-    env_id = at(tree, "env.id")
-    if isinstance(env_id, str) and env_id != "???" and "_target_" not in (at(tree, "env.wrapper") or {}):
+    env_id, wrapper = at(tree, "env.id"), at(tree, "env.wrapper") or {}
+    if isinstance(env_id, str) and env_id != "???" and "_target_" not in wrapper:
+        counts = [count for count in (at(tree, "env.num_envs"), at(tree, "fabric.devices")) if isinstance(count, int)]
         with mistakes.catch():
-            known_id(env_id)
+            suite = suite_with(known_id(env_id))
+            assert suite is not None
+            suite.check(env_id, wrapper, max(1, math.prod(counts)))
 
 
 def _refuse_secrets(value: Any, key: str = "") -> None:

@@ -13,6 +13,7 @@ from flows.config.absent_keys import KEYS, WHOSE, refuse_absent_keys
 from flows.config.compose import compose
 from flows.runs.create import new_run
 from rlcore.errors import UserError
+from rlcore.run_config import build_config
 from tests.soaking import in_turn
 
 pytestmark = in_turn
@@ -249,6 +250,24 @@ def test_a_memory_that_is_smaller_than_one_batch_is_refused():
 def test_a_budget_that_ends_before_sac_learns_is_refused():
     sentence = told(["exp=sac_pendulum", "algo.learning_starts=9000"])
     assert sentence.startswith("algo.learning_starts=9000: ") and "algo.total_steps (8000)" in sentence
+
+
+def test_keys_of_the_algorithm_at_the_root_are_told_where_they_belong():
+    with pytest.raises(UserError) as refused:
+        build_config(compose(["exp=ppo"])[1] | {"total_steps": 100, "cnn_keys": {"encoder": ["rgb"]}})
+    assert str(refused.value).splitlines() == [
+        "total_steps=100: a key of the algorithm; write it as algo.total_steps",
+        "cnn_keys={'encoder': ['rgb']}: a key of the algorithm; write it as algo.cnn_keys",
+    ]
+
+
+def test_what_is_wrong_for_the_suite_is_told_with_what_is_wrong_for_the_algorithm(monkeypatch):
+    monkeypatch.delenv("DIAMBRA_ENVS", raising=False)
+    wrong = ["algo.gama=1", "env.wrapper.diambra_settings.step_ratio=0", "env.wrapper.diambra_settings.outfits=9"]
+    with pytest.raises(UserError) as refused:
+        compose(["exp=ppo", "env=diambra", "env.id=doapp", *wrong])
+    for cause in ("algo.gama", "5 engines are needed", "step_ratio=0", "outfits=9"):
+        assert cause in str(refused.value)
 
 
 def test_no_nearest_match_is_offered_for_a_key_of_another_algorithm(files_read_once):

@@ -145,14 +145,17 @@ def _short(value: Any) -> Any:
     return value
 
 
-def check_choices(keys: Keys, game: str, outfits: int) -> None:
-    """Refuse, in one UserError, what a game is known not to have without an engine: outfits and fighting styles."""
-    mistakes, settings, place = Mistakes(), keys.diambra_settings, "env.wrapper.diambra_settings."
-    if settings.outfits > outfits:
-        mistakes.note(UserError(f"{place}outfits={settings.outfits}: {game} has 1 to {outfits}"))
-    styles = STYLES_OF.get(game, STYLES)
-    if settings.fighting_style is not None and settings.fighting_style not in styles:
-        mistakes.note(UserError(f"{place}fighting_style={settings.fighting_style}: {game} has 1 to {styles[-1]}"))
+def check_choices(settings: Mapping[str, Any], game: str, outfits: int) -> None:
+    """Refuse, in one UserError, what a game is known not to have without an engine: outfits and fighting styles.
+
+    `settings` are `diambra_settings` as typed; values that are no numbers at all are told by `read_keys`.
+    """
+    mistakes, most = Mistakes(), {"outfits": outfits, "fighting_style": STYLES_OF.get(game, STYLES)[-1]}
+    for key, high in most.items():
+        value = settings.get(key)
+        if isinstance(value, int) and value > high:
+            place = f"env.wrapper.diambra_settings.{key}"
+            mistakes.note(UserError(f"{place}={value}: {game} has 1 to {high}"))
     mistakes.tell()
 
 
@@ -163,7 +166,7 @@ def check_game(keys: Keys, game: str, outfits: int, info: Any) -> None:
     if settings.difficulty is not None and not low <= settings.difficulty <= high:
         mistakes.note(UserError(f"{place}difficulty={settings.difficulty}: {game} has {low} to {high}, or null"))
     with mistakes.catch():
-        check_choices(keys, game, outfits)
+        check_choices({key: getattr(settings, key) for key in ("outfits", "fighting_style")}, game, outfits)
     for name in named_characters(settings):
         if name is not None and name not in characters.char_list:
             known = sorted(characters.char_list)

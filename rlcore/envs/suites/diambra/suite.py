@@ -115,8 +115,10 @@ class DiambraSuite(Suite):
             with mistakes.catch():
                 refuse_absent(known[: together + 1], together + 1)
         with mistakes.catch():
-            keys = read_keys({key: value for key, value in wrapper.items() if key not in self.decided})
-            check_choices(keys, env_id, OUTFITS[env_id])
+            read_keys({key: value for key, value in wrapper.items() if key not in self.decided})
+        settings = wrapper.get("diambra_settings")
+        with mistakes.catch():
+            check_choices(settings if isinstance(settings, Mapping) else {}, env_id, OUTFITS[env_id])
         mistakes.tell()
 
     def source(self, env_id: str) -> Any:
