@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlcore.envs.suites.headless import headless_rendering
+from rlcore.envs.suites.mujoco_warnings import log_mujoco_warnings
 from rlcore.envs.suites.suite import DECIDED_ELSEWHERE, Suite
 
 FILM = (240, 320)  # height and width of what `render` draws
@@ -89,6 +90,7 @@ class DMC(gymnasium.Env):
         if not (from_pixels or from_vectors):
             raise ValueError("from_pixels and from_vectors are both false: nothing could be observed")
         suite: Any = importlib.import_module("dm_control.suite")
+        log_mujoco_warnings()
         task = {**(task_kwargs or {}), "random": 0}  # every episode has a generator of its own
         environment = dict(environment_kwargs or {})
         self.task: Any = suite.load(domain_name, task_name, task, environment, visualize_reward)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,9 +12,8 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from rlcore.envs.suites.mujoco_warnings import log_mujoco_warnings
 from rlcore.envs.suites.suite import Lanes, Suite, is_installed
-
-log = logging.getLogger(__name__)
 
 MAKE_ARGUMENTS = ("max_episode_steps",)  # gymnasium.make's own; all others go to the environment's class
 ENDLESS = np.iinfo(np.int32).max
@@ -74,7 +71,7 @@ class MujocoSuite(GymnasiumSuite):
 
     def make(self, env_id: str, arguments: Mapping[str, Any], render_mode: str | None) -> gymnasium.Env:
         """A robot; its engine writes to the log."""
-        _prepare_mujoco()
+        log_mujoco_warnings()
         return super().make(env_id, arguments, render_mode)
 
 
@@ -159,18 +156,6 @@ def entry(spec: EnvSpec) -> str:
     if isinstance(made_by, str):
         return made_by
     return f"{getattr(made_by, '__module__', '')}:{getattr(made_by, '__name__', '')}"
-
-
-def _prepare_mujoco() -> None:
-    """Send the engine's warnings to logging, each once."""
-    mujoco: Any = importlib.import_module("mujoco")
-    if mujoco.get_mju_user_warning() is None:  # its own way is to write MUJOCO_LOG.TXT into the working directory
-        mujoco.set_mju_user_warning(_mujoco_warning)
-
-
-@functools.cache
-def _mujoco_warning(text: str) -> None:
-    log.warning("MuJoCo: %s", text)
 
 
 GYMNASIUM = (
