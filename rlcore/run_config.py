@@ -34,7 +34,7 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
     config: Any = None
     keys: Any = None
     own = {field.name for field in dataclasses.fields(RunConfig)}
-    astray = [key for key in values if key in _names(module) and key not in own]
+    astray = [key for key in values if key not in own and key in _names(module)]
     for key in astray:  # where files for an early SheepRL have them
         mistakes.note(UserError(f"{key}={spell(values[key])}: a key of the algorithm; write it as algo.{key}"))
     with mistakes.catch():

@@ -198,7 +198,7 @@ def _check(config: DictConfig, mistakes: Mistakes) -> tuple[RunConfig, dict[str,
         checked = build_config(tree)
     if checked is None or mistakes:
         mistakes.leave_out(lambda sentence: _is_interpolated(config, sentence.partition("=")[0]))
-        _refuse_absent_environment(tree, mistakes)
+        _add_mistakes_of_environment(tree, mistakes)
         mistakes.tell(FIRST)
     values = plain(checked)
     _refuse_secrets(values)
@@ -214,7 +214,7 @@ def _is_interpolated(config: DictConfig, key: str) -> bool:
     return OmegaConf.is_dict(node) and name in node and OmegaConf.is_interpolation(node, name)
 
 
-def _refuse_absent_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> None:
+def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> None:
     """Add to a config's mistakes that its environment is not there, and what its suite finds wrong."""
     from rlcore.envs.suites.ids import known_id  # gymnasium, needed nowhere else in a config
     from rlcore.envs.suites.registry import suite_with
@@ -223,9 +223,10 @@ def _refuse_absent_environment(tree: Mapping[str, Any], mistakes: Mistakes) -> N
     if isinstance(env_id, str) and env_id != "???" and "_target_" not in wrapper:
         counts = [count for count in (at(tree, "env.num_envs"), at(tree, "fabric.devices")) if isinstance(count, int)]
         with mistakes.catch():
-            suite = suite_with(known_id(env_id))
-            assert suite is not None
-            suite.check(env_id, wrapper, max(1, math.prod(counts)))
+            env_id = known_id(env_id)
+            suite = suite_with(env_id)
+            if suite is not None and isinstance(wrapper, Mapping):  # else it is one of the mistakes
+                suite.check(env_id, wrapper, max(1, math.prod(counts)))
 
 
 def _refuse_secrets(value: Any, key: str = "") -> None:

@@ -21,7 +21,8 @@ def notices(config: RunConfig, overrides: Sequence[str] = ()) -> Iterator[str]:
     """Sentences to say once, when a run begins: of its config, and of overrides as typed that never reach a config."""
     yield from config.algo.notices(config)
     if config.dry_run:
-        yield "dry_run=true: ends with the iteration of the first gradient step; times and sizes told are of the whole"
+        until = "ends with the iteration of the first gradient step"
+        yield f"dry_run=true: {until}; times and sizes told are the whole run's"
     yield from _budget_in_whole_iterations(config)
     if config.fabric.accelerator == "cpu" and config.fabric.ranks > cores():
         yield f"fabric.devices={config.fabric.ranks}: more processes than the {cores()} cores here, so they wait"

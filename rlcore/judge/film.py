@@ -110,13 +110,13 @@ def record(
     """
     if env.render_mode != "rgb_array":
         raise UserError(f"{_name(env)}: no video without pictures; make it with render_mode='rgb_array'")
-    obs, _ = env.reset(seed=seeds[0])
+    (obs, _), frame = env.reset(seed=seeds[0]), _frame(env)
     returns, lengths = list[float](), list[int]()
-    with writing(path, _rate(env), _frame(env).shape) as write:
+    with writing(path, _rate(env), frame.shape) as write:
         for number, seed in enumerate(seeds):
             if number:
-                obs, _ = env.reset(seed=seed)
-            write(_frame(env))
+                (obs, _), frame = env.reset(seed=seed), _frame(env)
+            write(frame)
             act, total, length, done = begin(), 0.0, 0, False
             while not done and length < max_steps:
                 obs, reward, terminated, truncated, _ = env.step(act(obs))
