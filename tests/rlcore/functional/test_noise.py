@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from rlcore.functional.noise import MANY, Noise
+from rlcore.functional.noise import MANY, RARE, Noise
 from rlcore.store.checkpoint import nested_state
 
 
@@ -25,6 +27,28 @@ def test_ones_come_with_their_chance_and_zeros_else(p: float, shape: tuple[int, 
     drawn = Noise(3, "loss").bernoulli(p, *shape)
     assert (drawn.shape, drawn.dtype) == (shape, torch.uint8) and set(drawn.unique().tolist()) <= {0, 1}
     assert stats.binomtest(int(drawn.sum()), drawn.numel(), p).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("p", [0.99, 1 - RARE, 0.9])  # zeros by their distances, and one by one
+def test_one_number_says_nothing_of_the_next(p: float) -> None:
+    noise = Noise(3, "loss")
+    zeros = np.stack([1 - noise.bernoulli(p, 8, 8).flatten().numpy() for _ in range(4096)])
+    assert stats.chisquare(zeros.sum(0)).pvalue > 1e-3  # no place is favoured, a draw's first and last neither
+    distances = np.diff(np.flatnonzero(zeros))
+    edges = stats.geom.ppf(np.linspace(0, 1, 11), 1 - p)
+    found, _ = np.histogram(distances, [*(edges[:-1] + 0.5), np.inf])
+    chances = np.diff(stats.geom.cdf([*edges[:-1], np.inf], 1 - p))
+    assert stats.chisquare(found, chances * found.sum()).pvalue > 1e-3
+
+
+def test_distances_go_on_where_too_few_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = Noise(3, "loss")
+    monkeypatch.setattr(noise, "host", SimpleNamespace(geometric=lambda p, count: np.full(3, 7)))
+    assert np.flatnonzero(noise.bernoulli(0.99, 10, 10).flatten() == 0).tolist() == list(range(6, 100, 7))
+
+
+def test_of_no_numbers_none_are_drawn() -> None:
+    assert Noise(3, "loss").bernoulli(0.99, 0, 4).shape == (0, 4)
 
 
 def test_draws_in_a_row_are_those_of_single_calls() -> None:
