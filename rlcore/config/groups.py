@@ -337,6 +337,10 @@ class RunConfig:
         """Episodes of the last evaluation, greedy and stochastic each."""
         return self._limit_episodes(self.evaluation.final_episodes)
 
+    def is_tried(self, updates: int) -> bool:
+        """Whether this is a dry run that has made its gradient step."""
+        return self.dry_run and updates > 0
+
     def _limit_episodes(self, episodes: int) -> int:
         return min(episodes, 2) if self.dry_run else episodes  # it asks whether all works
 

@@ -84,7 +84,7 @@ def why_over(
     """
     if iterations >= config.algo.iterations(config.width):
         return "finished"
-    if config.dry_run and updates:
+    if config.is_tried(updates):
         return "dry_run"
     # A log may reach beyond the checkpoint that was resumed.
     return _why_stop_early(config.early_stop, [scores[at] for at in sorted(scores) if at <= policy_steps])

@@ -166,7 +166,7 @@ class Session:
     @property
     def _is_to_end(self) -> bool:
         """True where a signal, or the first gradient step of a dry run, ends the loop before its next boundary."""
-        return self.interrupted or bool(self.config.dry_run and self.learner.updates)
+        return self.interrupted or self.config.is_tried(self.learner.updates)
 
     def _exchange(self) -> tuple[list[Episode], bool]:
         """The episodes that ended on any rank, and whether one of them is to end the loop, on all alike."""

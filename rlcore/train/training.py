@@ -168,7 +168,7 @@ class Training(Loop):
                 means["Rewards/rew_avg"] = sum(episode.ret for episode in episodes) / len(episodes)
                 means["Game/ep_len_avg"] = sum(episode.length for episode in episodes) / len(episodes)
             yield Iteration(self.policy_steps, self.env_steps, means, episodes)
-            if self.config.dry_run and self.learner.updates:
+            if self.config.is_tried(self.learner.updates):
                 return
 
     def remember(self, dataset: Path | str | TensorDict) -> None:
