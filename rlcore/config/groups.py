@@ -338,7 +338,7 @@ class RunConfig:
         return self._limit_episodes(self.evaluation.final_episodes)
 
     def is_tried(self, updates: int) -> bool:
-        """Whether this is a dry run that has made its gradient step."""
+        """Tell whether this is a dry run that has made its gradient step."""
         return self.dry_run and updates > 0
 
     def _limit_episodes(self, episodes: int) -> int:
