@@ -23,7 +23,7 @@ from rlcore.config.schema import REQUIRED, Argument, arguments
 from rlcore.config.values import at, nearest, plain, spell
 from rlcore.errors import UserError
 
-WIDTH = 100
+WIDTH, PRESET = 100, 20  # columns of the text, and left of what a preset is
 ROOT = "run"  # the section of keys without a group
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
 USAGE = """\
@@ -122,7 +122,10 @@ def _choices() -> str:
     """Presets with their first line of comment, and the files of the other groups."""
     lines = ["presets (exp=)"]
     for name in presets():
-        lines += _hanging(f"  {name:<16}  ", _about(name))
+        start = f"  {name:<16}  "
+        if len(start) > PRESET:  # a long name has a line to itself
+            lines, start = [*lines, start.rstrip()], " " * PRESET
+        lines += _hanging(start, _about(name))
     lines += ["", "files of the groups"]
     for group in ("algo", "env", "optim", "logger"):
         lines += _hanging(f"  {group + '=':<18}", ", ".join(name for name in available(group) if name != "default"))

@@ -65,10 +65,13 @@ OTHER_WORDS = {
 def nearest(word: str, known: Iterable[str], deeper: Iterable[str] = ()) -> str:
     """The sentence part `; did you mean 'x'?` for the known word nearest to `word`, or nothing.
 
-    A dotted key means one of the same last part first, also one of `deeper`, which are else not offered.
+    A key means one of the same last part first, also one of `deeper`, which are else not offered; if it has no dots,
+    the one of fewest.
     """
     names, last = [str(k) for k in known], str(word).rpartition(".")[2]
     meant = (last, OTHER_WORDS.get(last))
     same = [name for name in (*names, *deeper) if name.rpartition(".")[2] in meant]
+    if "." not in str(word):
+        same = sorted(same, key=lambda name: name.count("."))[:1]
     match = difflib.get_close_matches(str(word), same or names, n=1, cutoff=0.0 if same else 0.6)
     return f"; did you mean {match[0]!r}?" if match else ""

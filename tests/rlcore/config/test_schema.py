@@ -122,5 +122,7 @@ def test_nearest_word_is_offered_only_when_it_is_near() -> None:
     assert nearest("totl_steps", ["total_steps", "seed"]) == "; did you mean 'total_steps'?"
     assert nearest("zzz", ["total_steps", "seed"]) == ""
     known = ["algo.optimizer.dampening", "algo.optimizer.lr", "algo.rollout_steps", "algo.total_steps"]
-    for word, meant in (("algo.optimizer.learning_rate", 1), ("algo.n_steps", 2), ("total_timesteps", 3)):
+    known += ["algo.alpha.optimizer.lr"]  # as near, and deeper
+    words = {"algo.optimizer.learning_rate": 1, "algo.n_steps": 2, "total_timesteps": 3, "learning_rate": 1}
+    for word, meant in words.items():
         assert nearest(word, known) == f"; did you mean {known[meant]!r}?"  # as other libraries call it
