@@ -220,12 +220,14 @@ def _add_mistakes_of_environment(tree: Mapping[str, Any], mistakes: Mistakes) ->
     from rlcore.envs.suites.registry import suite_with
 
     env_id, wrapper = at(tree, "env.id"), at(tree, "env.wrapper") or {}
+    if not isinstance(wrapper, Mapping):
+        return  # one of the mistakes
     if isinstance(env_id, str) and env_id != "???" and "_target_" not in wrapper:
         counts = [count for count in (at(tree, "env.num_envs"), at(tree, "fabric.devices")) if isinstance(count, int)]
         with mistakes.catch():
             env_id = known_id(env_id)
             suite = suite_with(env_id)
-            if suite is not None and isinstance(wrapper, Mapping):  # else it is one of the mistakes
+            if suite is not None:
                 suite.check(env_id, wrapper, max(1, math.prod(counts)))
 
 

@@ -31,7 +31,7 @@ from rlcore.nn.explorer import Explorer
 from rlcore.nn.latent_actor import LatentActor
 from rlcore.nn.rssm import Latent, State
 from rlcore.nn.world_agent import WorldAgent
-from rlcore.nn.world_model import Number, WorldModel
+from rlcore.nn.world_model import Distance, Number, WorldModel
 from rlcore.optim.optimizer import Optimizer
 from rlcore.optim.optimizer_keys import OptimizerConfig
 from rlcore.optim.step import Step
@@ -99,8 +99,9 @@ class DreamerAgent(WorldAgent):
 class DreamerLearner(protocols.Learner):
     """A world model and an actor, a critic and its slow copy if it has one, and what trains them.
 
-    An algorithm brings the three losses, each in the form that `rlcore.optim.optimizer.Optimizer` takes: what the
-    model's found of its states, the actor's is given, and what the actor's found of its trajectories, the critic's.
+    An algorithm brings the losses of model and actor, each in the form that `rlcore.optim.optimizer.Optimizer` takes:
+    what the model's found of its states, the actor's is given, and what the actor's found of its trajectories (`feat`,
+    `returns` and `weight`, [H, L·N, ...]), the critic's.
 
     Args:
         context: what the learner is built from.
@@ -175,6 +176,24 @@ class DreamerLearner(protocols.Learner):
         norms = {"Grads/world_model": model.norm, "Grads/actor": actor.norm, "Grads/critic": critic.norm}
         return model.metrics | actor.metrics | critic.metrics | norms
 
+    def observe(self, batch: Sequence, rng: Noise, distance: Distance) -> tuple[State, Any, Any, Tensor, Tensor]:
+        """States of rows [L, N], and what they tell of them.
+
+        Args:
+            batch: the rows.
+            rng: of the states.
+            distance: of observations told, [L, N, ...], from those seen; 2 dimensions lead.
+
+        Returns:
+            The states, their priors and posteriors as the latent has them; losses [L, N] of observation and of reward.
+        """
+        world = self.agent.world
+        noise = world.rssm.noise(rng, *batch.reward.shape)
+        seen = world.encoder.see(batch.obs, 2)
+        state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
+        observation = world.decoder.loss(world.decoder(state.feat), seen, 2, distance)
+        return state, prior, posterior, observation, world.reward_loss(state.feat, batch.reward)
+
     @staticmethod
     def reduce_model_loss(
         loss: Tensor, terms: Mapping[str, Tensor], measures: Mapping[str, Tensor], state: State
@@ -205,8 +224,9 @@ class DreamerLearner(protocols.Learner):
         raise NotImplementedError
 
     def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
-        """Loss of the critic on imagined states."""
-        raise NotImplementedError
+        """-log p of returns of imagined states, each as likely as its episode is still going on."""
+        loss = imagined["weight"] * self.number.loss(self.critic(imagined["feat"]), imagined["returns"])  # [H, L·N]
+        return reduce_loss(loss.flatten(), torch.ones_like(loss).flatten(), Loss__value_loss=loss.flatten())
 
     def parts(self) -> dict[str, protocols.Part]:
         """Agent, critic, its slow copy, stream, optimizers, how steps are computed, the amount of noise."""

@@ -10,6 +10,7 @@ CONTINUOUS, ENDS = ("check_losses", "continuous"), ("check_losses", "ends")
 CLAMPED, NORMAL = ("check_losses", "clamped"), ("check_losses", "normal")
 
 MODEL, ACTOR = (f"dreamer_v1.Learner.{name}" for name in ("model_loss", "actor_objective"))
+CRITIC = "DreamerLearner.critic_objective"
 OF = "GaussianLatent.of"
 MUTANTS = (
     *of_all(MODEL, DISCRETE, PICTURES),
@@ -59,7 +60,7 @@ MUTANTS = (
     Mutant("no gradient through discrete actions", "LatentActor.forward", swap("taken + A", "taken"), DISCRETE),
     Mutant("actor without weights", "dreamer_v1.actor_loss", swap("-weight * returns", "-returns"), DISCRETE),
     Mutant("actor's returns of the wrong sign", "dreamer_v1.actor_loss", returned("-it"), DISCRETE),
-    Mutant("critic without weights", "dreamer_v1.critic_loss", swap("weight * A", "A"), DISCRETE),
+    Mutant("critic without weights", CRITIC, swap("imagined['weight'] * A", "A"), DISCRETE),
     Mutant("targets of the critic not detached", ACTOR, swap("returns.detach()", "returns"), DISCRETE),
     Mutant("std of actions without its offset", "squashed_normal", swap("spread + A", "spread"), ENDS),
     Mutant(

@@ -9,7 +9,8 @@ DISCRETE, PICTURES = ("check_losses", "discrete"), ("check_losses", "multi_discr
 MIXED, CONTINUOUS = ("check_losses", "mixed"), ("check_losses", "continuous")
 CLAMPED, SQUASHED = ("check_losses", "clamped"), ("check_losses", "tanh_normal")
 
-MODEL, ACTOR, CRITIC = (f"dreamer_v2.Learner.{name}" for name in ("model_loss", "actor_objective", "critic_objective"))
+MODEL, ACTOR = (f"dreamer_v2.Learner.{name}" for name in ("model_loss", "actor_objective"))
+CRITIC = "DreamerLearner.critic_objective"
 KL, ACTS = "dreamer_v2.kl_loss", "dreamer_v2.actor_loss"
 MUTANTS = (
     *of_all(MODEL, DISCRETE, PICTURES),
@@ -69,7 +70,7 @@ MUTANTS = (
     Mutant("std without its offset", "squashed_normal", swap("spread + A", "spread"), SQUASHED),
     Mutant("std as of V3", "truncated_normal", swap("2 * A", "A"), CONTINUOUS),
     Mutant("truncated normal not normalised", "TruncatedNormal.logprob", swap("A - self.inside.log()", "A"), CLAMPED),
-    Mutant("critic without weights", "dreamer_v2.critic_loss", swap("weight * A", "A"), DISCRETE),
+    Mutant("critic without weights", CRITIC, swap("imagined['weight'] * A", "A"), DISCRETE),
     Mutant(
         "slow critic moves at every step", "DreamerLearner.update", swap("A.target_tau(B)", "1.0"), ("check_copies",)
     ),

@@ -55,7 +55,7 @@ def check_losses(module: ModuleType, variant: str) -> None:
     """Every loss, λ-return, weight, and gradient of one batch, with the samples that SheepRL drew."""
     case, content = case_of(module, variant)
     _, found = case.check_losses()
-    near("λ-returns", found["target"], content["returns"].squeeze(-1))
+    near("λ-returns", found["returns"], content["returns"].squeeze(-1))
     near("weights", found["weight"], content["discount"].squeeze(-1)[:-1])
 
 

@@ -5,7 +5,7 @@ Read with:
     eq. 2-3, actor and critic                rlcore.nn.latent_actor.squashed_normal, rlcore.nn.dense.Dense
     eq. 4-6, value estimates                 Learner.actor_objective, rlcore.functional.returns.lambda_return
     eq. 7, actor                             actor_loss
-    eq. 8, critic                            critic_loss
+    eq. 8, critic                            Learner.critic_objective, of a unit normal
     eq. 10, loss of the world model          Learner.model_loss, rlcore.functional.unit_normal
 
 Sequences are `rlcore.algorithms.dreamer_learner.Sequence`s. From every row, with H = 4:
@@ -56,12 +56,6 @@ def actor_loss(returns: Tensor, weight: Tensor) -> Tensor:
     return -weight * returns
 
 
-def critic_loss(value: Tensor, returns: Tensor, weight: Tensor) -> Tensor:
-    """½ (v - V)² + ½ log 2π, eq. 8, weighted likewise. value [H - 1, N, 1], others [H - 1, N] -> [H - 1, N]."""
-    assert weight.shape == returns.shape, (weight.shape, returns.shape)
-    return weight * UnitNormal().loss(value, returns)
-
-
 class Learner(DreamerLearner):
     """Improves an `Agent` by one batch of sequences at a time."""
 
@@ -70,15 +64,10 @@ class Learner(DreamerLearner):
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
         """Eq. 10: observations, reward and ends told of the states, and posterior and prior brought together."""
-        world, config = self.agent.world, self.config.world_model
-        noise = world.rssm.noise(rng, *batch.reward.shape)
-        seen = world.encoder.see(batch.obs, 2)
-        state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
-        feat = state.feat  # [L, N, F]
-        observation = world.decoder.loss(world.decoder(feat), seen, 2, unit_normal_loss)  # [L, N]
-        reward = world.reward_loss(feat, batch.reward)
-        target = self.config.gamma * (~batch.terminated).to(reward)
-        ends = config.continue_scale_factor * world.continue_loss(feat, target)
+        config = self.config.world_model
+        state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
+        target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
+        ends = config.continue_scale_factor * self.agent.world.continue_loss(state.feat, target)
         kl = mean_free_nats(normal_kl(posterior, prior), config.kl_free_nats, self.ranks)
         loss = observation + reward + ends + config.kl_regularizer * kl
         terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}
@@ -101,12 +90,6 @@ class Learner(DreamerLearner):
         loss = actor_loss(returns, weight).flatten()
         found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
         return *found, {"feat": feat[:-1].detach(), "returns": returns.detach(), "weight": weight}
-
-    def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
-        """Eq. 8 on imagined states, each as likely as its episode is still going on."""
-        loss = critic_loss(self.critic(imagined["feat"]), imagined["returns"], imagined["weight"]).flatten()
-        return reduce_loss(loss, torch.ones_like(loss), Loss__value_loss=loss)
-
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""

@@ -7,7 +7,7 @@ Read with:
     algorithm 2, KL balancing                kl_loss
     eq. 3, imagined trajectories             rlcore.nn.imagination.imagine
     eq. 4, λ-target                          Learner.actor_objective, rlcore.functional.returns.lambda_return
-    eq. 5, critic                            critic_loss
+    eq. 5, critic                            Learner.critic_objective, of a unit normal
     eq. 6, actor                             actor_loss
 
 Sequences are `rlcore.algorithms.dreamer_learner.Sequence`s. From every row, with H = 3:
@@ -65,12 +65,6 @@ def kl_loss(posterior: Tensor, prior: Tensor, alpha: float, nats: float, ranks: 
     return alpha * mean_free_nats(to_prior, nats, ranks) + (1 - alpha) * mean_free_nats(to_posterior, nats, ranks)
 
 
-def critic_loss(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """½ (v - V)² + ½ log 2π, eq. 5, weighted by the chance of getting there. value [H, N, 1], others [H, N]."""
-    assert weight.shape == target.shape, (weight.shape, target.shape)
-    return weight * UnitNormal().loss(value, target)
-
-
 def actor_loss(
     logprob: Tensor, target: Tensor, baseline: Tensor, entropy: Tensor, weight: Tensor, mix: float, coef: float
 ) -> Tensor:
@@ -96,15 +90,10 @@ class Learner(DreamerLearner):
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
         """Eq. 2: observations, reward and discount told of the states, and prior and posterior brought together."""
-        world, config = self.agent.world, self.config.world_model
-        noise = world.rssm.noise(rng, *batch.reward.shape)
-        seen = world.encoder.see(batch.obs, 2)
-        state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
-        feat = state.feat  # [L, N, F]
-        observation = world.decoder.loss(world.decoder(feat), seen, 2, unit_normal_loss)  # [L, N]
-        reward = world.reward_loss(feat, batch.reward)
-        target = self.config.gamma * (~batch.terminated).to(reward)
-        discount = config.discount_scale_factor * world.continue_loss(feat, target)
+        config = self.config.world_model
+        state, prior, posterior, observation, reward = self.observe(batch, rng, unit_normal_loss)
+        target = self.config.gamma * (~batch.terminated).to(reward)  # [L, N]
+        discount = config.discount_scale_factor * self.agent.world.continue_loss(state.feat, target)
         ranks = self.ranks if config.kl_free_avg else None
         kl = kl_loss(posterior, prior, config.kl_balancing_alpha, config.kl_free_nats, ranks)
         loss = observation + reward + discount + config.kl_regularizer * kl
@@ -131,13 +120,7 @@ class Learner(DreamerLearner):
             logprob, target[1:], value[:-2], entropy, weight[:-1], self.mix, config.actor.ent_coef
         ).flatten()
         found = reduce_loss(loss, torch.ones_like(loss), Loss__policy_loss=loss)
-        return *found, {"feat": feat[:-1].detach(), "target": target.detach(), "weight": weight}
-
-    def critic_objective(self, imagined: dict[str, Tensor]) -> Any:
-        """Eq. 5 on imagined states, each as likely as its episode is still going on."""
-        loss = critic_loss(self.critic(imagined["feat"]), imagined["target"], imagined["weight"]).flatten()
-        return reduce_loss(loss, torch.ones_like(loss), Loss__value_loss=loss)
-
+        return *found, {"feat": feat[:-1].detach(), "returns": target.detach(), "weight": weight}
 
 def build(context: Context) -> tuple[Learner, Replay, Plan]:
     """The three parts that rlcore.train.training needs, with weights drawn from the seed's `init` stream."""

@@ -93,15 +93,10 @@ class Learner(DreamerLearner):
 
     def model_loss(self, batch: Sequence, rng: Noise) -> Any:
         """Eq. 4: observations, reward and ends told of the states, and prior and posterior brought together."""
-        world, config = self.agent.world, self.config.world_model
-        length, count = batch.reward.shape
-        noise = world.rssm.noise(rng, length, count)
-        seen = world.encoder.see(batch.obs, 2)
-        state, prior, posterior = world.observe(seen, batch.before, batch.is_first, noise)
-        feat = state.feat  # [L, N, F]
-        observation = world.decoder.loss(world.decoder(feat), seen, 2, squared_distance)  # [L, N]
-        reward = world.reward_loss(feat, batch.reward)
-        ends = config.continue_scale_factor * world.continue_loss(feat, (~batch.terminated).to(reward))
+        config = self.config.world_model
+        state, prior, posterior, observation, reward = self.observe(batch, rng, squared_distance)
+        goes_on = (~batch.terminated).to(reward)  # [L, N]
+        ends = config.continue_scale_factor * self.agent.world.continue_loss(state.feat, goes_on)
         kl = kl_loss(posterior, prior, config.kl_dynamic, config.kl_representation, config.kl_free_nats)
         loss = observation + reward + ends + config.kl_regularizer * kl
         terms = {"observation": observation, "reward": reward, "continue": ends, "state": kl}

@@ -270,8 +270,10 @@ def test_what_is_wrong_for_the_suite_is_told_with_what_is_wrong_for_the_algorith
         assert cause in str(refused.value)
 
 
-def test_arguments_that_are_no_mapping_reach_no_suite():
-    assert told(["exp=ppo", "env=diambra", "env.id=doapp", "env.wrapper=abc"]).startswith("env.wrapper=abc: must be a")
+@pytest.mark.parametrize("value", ["abc", "5", "1.5", "true"])
+def test_arguments_that_are_no_mapping_reach_no_suite(value):
+    wrong = ["exp=ppo", "env=diambra", "env.id=doapp", f"env.wrapper={value}"]
+    assert told(wrong).startswith(f"env.wrapper={value}: must be a")
 
 
 def test_no_nearest_match_is_offered_for_a_key_of_another_algorithm(files_read_once):
